@@ -1,0 +1,266 @@
+"""The four endpoints of the service: requests with retries and pacing in, pages out.
+
+Each attempt ends in a value, a page or an `Outcome`, and errors are raised from outcomes only, outside any
+`except`: no exception of the transport, whose request carries the token, becomes a cause or context of ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from random import Random
+from types import TracebackType
+from typing import Any, Self, TypeVar
+from urllib.parse import quote
+
+import httpx
+
+from connector.decode import (
+    WrongShape,
+    decode_import,
+    decode_import_page,
+    decode_record_page,
+    decode_session,
+)
+from connector.errors import AuthError, ConfigError, ConnectorError, NotFoundError, TransientError
+from connector.exchange import Body, Call, exchange, open_transport
+from connector.jsontext import NotJson
+from connector.models import Import, ImportPage, RecordPage, Session
+from connector.pacing import Gate
+from connector.retry import Budget, Outcome, Raise, RetryPolicy, Trouble, budget_of, decide, retry_after_s
+
+log = logging.getLogger("connector.client")
+_T = TypeVar("_T")
+_TOKEN = re.compile(r"[\x21-\x7e]+", re.ASCII)
+_PREFIX = "/api/v1"
+_RECORDS, _IMPORTS, _IMPORT, _SESSION = "list_records", "list_imports", "get_import", "create_session"
+
+
+@dataclass(slots=True)
+class ClientStats:
+    """What the client has done so far; `requests` counts attempts, `bytes_received` bodies as they came."""
+
+    requests: int = 0
+    retries: int = 0
+    bytes_received: int = 0
+    throttled: int = 0
+    by_endpoint: Counter[str] = field(default_factory=Counter)
+
+    def received(self, size: int) -> None:
+        self.bytes_received += size
+
+
+class ServiceClient:
+    """The service's endpoints; use it with `async with`. The token is sent to `base_url` and shown nowhere."""
+
+    def __init__(
+        self,
+        base_url: str,
+        token: str,
+        *,
+        max_concurrency: int = 8,
+        requests_per_second: float | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+        retry: RetryPolicy | None = None,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        monotonic: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        random: Random | None = None,
+    ) -> None:
+        if max_concurrency < 1:
+            raise ConfigError("max_concurrency must be at least 1.")
+        if requests_per_second is not None and not 0 < requests_per_second < float("inf"):
+            raise ConfigError("requests_per_second must be above 0.")
+        self.stats = ClientStats()
+        self._base_url = _base_url(base_url)
+        self._headers = _headers(token)
+        self._max_concurrency = max_concurrency
+        self._given_transport = transport
+        self._transport: httpx.AsyncBaseTransport | None = None
+        self._policy = retry or RetryPolicy()
+        self._gate = Gate(max_concurrency, requests_per_second, sleep=sleep, monotonic=monotonic)
+        self._sleep = sleep
+        self._now = now
+        self._random = random or Random()
+
+    def __repr__(self) -> str:
+        return f"ServiceClient({self._base_url!r})"
+
+    async def __aenter__(self) -> Self:
+        self._transport = self._given_transport or open_transport(self._base_url, self._max_concurrency)
+        await self._transport.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            await transport.__aexit__(kind, error, traceback)
+
+    async def list_imports(self, page: int, per_page: int = 100, status: str | None = None) -> ImportPage:
+        query = f"?page={page}&per_page={per_page}"
+        if status is not None:
+            query += f"&status={quote(status, safe='')}"
+        return await self._call(self._get(_IMPORTS, "/imports", query, page), decode_import_page)
+
+    async def get_import(self, slug: str) -> Import:
+        return await self._call(self._get(_IMPORT, f"/imports/{_segment(slug)}"), decode_import)
+
+    async def list_records(self, import_slug: str, page: int, per_page: int = 100) -> RecordPage:
+        path = f"/imports/{_segment(import_slug)}/records"
+        query = f"?page={page}&per_page={per_page}"
+        return await self._call(self._get(_RECORDS, path, query, page), decode_record_page)
+
+    async def create_session(self, importer_slug: str, metadata: Mapping[str, Any] | None) -> Session:
+        """Not repeated once it may have been carried out: only a 429 or 503 leads to another try."""
+        path = "/importer/sessions"
+        wanted: dict[str, Any] = {"importer_slug": importer_slug}
+        if metadata is not None:
+            wanted["metadata"] = dict(metadata)
+        try:
+            content = json.dumps(wanted, allow_nan=False).encode()
+        except (TypeError, ValueError, RecursionError):
+            content = b""
+        if not content:
+            raise ConfigError("The session's metadata can't be written as JSON; nothing was sent.")
+        call = Call(_SESSION, "POST", self._base_url + path, f"POST {path}", content=content)
+        return await self._call(call, decode_session)
+
+    def _get(self, operation: str, path: str, query: str = "", page: int | None = None) -> Call:
+        return Call(operation, "GET", f"{self._base_url}{path}{query}", f"GET {path}", page)
+
+    async def _call(self, call: Call, decode: Callable[[bytes], _T]) -> _T:
+        drawn: Counter[Budget] = Counter()
+        waited_s = 0.0
+        while True:
+            result = await self._attempt(call, decode)
+            if not isinstance(result, Outcome):
+                return result
+            budget = budget_of(result)
+            drawn[budget] += 1
+            attempts = drawn.total()
+            verdict = decide(result, drawn[budget], waited_s, self._policy, self._random, self._now(), once=call.once)
+            if isinstance(verdict, Raise):
+                raise _error(verdict.kind, result, call, attempts)
+            self.stats.retries += 1
+            log.warning(
+                "%s: the service %s (attempt %d); trying again in %.2f s",
+                call.words, result.words, attempts, verdict.delay_s,
+            )  # fmt: skip
+            await self._sleep(verdict.delay_s)
+            waited_s += verdict.delay_s
+
+    async def _attempt(self, call: Call, decode: Callable[[bytes], _T]) -> _T | Outcome:
+        if self._transport is None:
+            raise RuntimeError("ServiceClient is used with `async with`")
+        started = await self._gate.enter()
+        try:
+            self.stats.requests += 1
+            self.stats.by_endpoint[call.operation] += 1
+            reply = await exchange(self._transport, call, self._headers, self.stats.received)
+            self._adapt(reply, started)
+        finally:
+            self._gate.leave()
+        if isinstance(reply, Outcome):
+            return reply
+        log.debug("%s: %d, %d bytes", call.words, reply.status, len(reply.content))
+        try:
+            return decode(reply.content)
+        except WrongShape as why:
+            return Outcome(Trouble.SHAPE, f"sent {why}", reply.status)
+        except NotJson as why:
+            return _not_json(reply, why)
+
+    def _adapt(self, reply: Body | Outcome, started: float) -> None:
+        if isinstance(reply, Body):
+            self._gate.went_well()
+        elif reply.status == httpx.codes.TOO_MANY_REQUESTS:
+            self.stats.throttled += 1
+            pause_s = retry_after_s(reply.retry_after, self._now()) or 0.0
+            self._gate.throttled(started, min(pause_s, self._policy.retry_after_cap_s))
+
+
+def _not_json(reply: Body, why: NotJson) -> Outcome:
+    if why.cut and not reply.framed:
+        return Outcome(Trouble.CUT, "cut its reply short", reply.status)
+    words = f"answered {reply.status} with something that is not JSON ({reply.media_type}: {why})"
+    return Outcome(Trouble.GARBAGE, words, reply.status)
+
+
+def _base_url(given: str) -> str:
+    """Ends in `/api/v1`, without a slash. What was given is not repeated in errors: it may hold a password."""
+    try:
+        url = httpx.URL(given.strip().rstrip("/"))
+    except (httpx.InvalidURL, TypeError, AttributeError, ValueError):
+        url = httpx.URL("")
+    if url.scheme not in ("http", "https") or not url.host:
+        raise ConfigError("base_url must be an address such as https://service.example.")
+    if url.userinfo or url.query or url.fragment:
+        raise ConfigError("base_url must not hold a user, a password, a query or a fragment.")
+    base = str(url).rstrip("/")
+    return base if base.endswith(_PREFIX) else base + _PREFIX
+
+
+def _headers(token: str) -> httpx.Headers:
+    token = token.strip()
+    if not _TOKEN.fullmatch(token):
+        raise ConfigError("access_token is empty or has characters that can't stand in a header.")
+    # httpx hides the value of Authorization wherever it shows headers
+    return httpx.Headers(
+        {
+            "Authorization": f"Bearer {token}",
+            "Accept": "application/json",
+            "Accept-Encoding": "gzip",
+            "Content-Type": "application/json",
+            "User-Agent": "importer-connector",
+        }
+    )
+
+
+def _segment(slug: str) -> str:
+    """A slug as one segment of a path; `.` and `..` would be taken for steps in it."""
+    encoded = quote(slug, safe="", errors="replace")
+    if encoded in ("", ".", ".."):
+        raise ConfigError(f"{slug!r} is not the slug of an import; nothing was sent.")
+    return encoded
+
+
+def _error(kind: type[ConnectorError], outcome: Outcome, call: Call, attempts: int) -> ConnectorError:
+    tried = f" after {attempts} attempts" if attempts > 1 else ""
+    if outcome.trouble is Trouble.STATUS:
+        what = f"The service {outcome.words} to {call.words}{tried}"
+    else:
+        what = f"The service {outcome.words} at {call.words}{tried}"
+    return kind(
+        f"{what}; {_advice(kind, outcome, call)}.",
+        endpoint=call.endpoint,
+        status=outcome.status,
+        page=call.page,
+    )
+
+
+def _advice(kind: type[ConnectorError], outcome: Outcome, call: Call) -> str:
+    if kind is AuthError:
+        return "check access_token" if outcome.status == httpx.codes.UNAUTHORIZED else "ask for access"
+    if kind is NotFoundError:
+        return "it does not exist, or base_url is wrong"
+    if kind is ConfigError:
+        return "check base_url and the trusted certificates"
+    if kind is TransientError and call.once and outcome.trouble is not Trouble.STATUS:
+        return "it is not known whether it was carried out, so it was not repeated"
+    if kind is TransientError:
+        return "it may be down, try again later"
+    if outcome.status is not None and httpx.codes.is_redirect(outcome.status):
+        return "redirects are not followed, check base_url"
+    return "this is not what the interface says, look at the service"

@@ -1,0 +1,143 @@
+"""What a run reads: the listing against the ledger, import by import, and never a watermark.
+
+Invariant: an import is left alone only if a load that dlt completed holds it at exactly the fingerprint the
+service shows now. Everything else that is listed is read; everything that is known and not listed is a suspect
+that has yet to earn its deletion (CONTRACT §4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Generic, Protocol, TypeVar
+
+COMPLETED = "completed"  # the only status after which an import is finished (interface, States)
+
+
+class State(StrEnum):
+    """`sync_imports.state` (CONTRACT §3)."""
+
+    synced = "synced"
+    failed = "failed"
+    unreconciled = "unreconciled"
+    deleted = "deleted"
+
+
+class Listed(Protocol):
+    """What planning needs of an import as the service lists it."""
+
+    @property
+    def slug(self) -> str: ...
+    @property
+    def row_count(self) -> int: ...
+    @property
+    def updated_at(self) -> datetime: ...
+    @property
+    def status(self) -> str: ...
+    @property
+    def template_slug(self) -> str | None: ...
+
+
+T = TypeVar("T", bound=Listed)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """One ledger row. `trusted` is false if its load did not complete or its rows in the warehouse disagree."""
+
+    slug: str
+    state: State
+    updated_at: datetime | None
+    row_count: int | None
+    status: str | None
+    template_slug: str | None
+    table_name: str | None
+    records_loaded: int
+    records_rejected: int
+    attempts: int
+    last_synced_at: datetime | None
+    trusted: bool
+
+    @property
+    def live(self) -> bool:
+        return not (self.state is State.deleted and self.trusted)
+
+
+class Reason(StrEnum):
+    """Why an import is read."""
+
+    new = "new"
+    changed = "changed"
+    unfinished = "unfinished"
+    retry = "retry"
+    recheck = "recheck"
+    asked = "asked"
+
+
+@dataclass(frozen=True, slots=True)
+class Planned(Generic[T]):
+    import_: T
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Plan(Generic[T]):
+    """`read` in the order to read it; `suspects` are slugs known as live that the listing does not show."""
+
+    read: tuple[Planned[T], ...]
+    suspects: tuple[str, ...]
+    unchanged: int
+    known_live: int
+
+
+def reason_to_read(import_: Listed, known: Known | None, recheck_after: datetime | None) -> Reason | None:
+    """None if the import is up to date; `recheck_after`: what was last changed at or after it is read anyway."""
+    if known is None or (known.state is State.deleted and known.trusted):
+        return Reason.new
+    if not known.trusted or known.state in (State.failed, State.unreconciled):
+        return Reason.retry
+    seen = (known.updated_at, known.row_count, known.status, known.template_slug)
+    if seen != (import_.updated_at, import_.row_count, import_.status, import_.template_slug):
+        return Reason.changed
+    if import_.status != COMPLETED:
+        return Reason.unfinished
+    if recheck_after is not None and import_.updated_at >= recheck_after:
+        return Reason.recheck
+    return None
+
+
+def make_plan(
+    listed: Iterable[T],
+    ledger: Mapping[str, Known],
+    *,
+    wanted: Callable[[T], bool] | None = None,
+    force: bool = False,
+    recheck_days: int | None = None,
+    now: datetime,
+) -> Plan[T]:
+    """Decides for every listed import. `wanted` bounds what is looked at at all; `force` reads all of that."""
+    recheck_after = now - timedelta(days=recheck_days) if recheck_days is not None else None
+    read: list[Planned[T]] = []
+    slugs: set[str] = set()
+    unchanged = 0
+    for import_ in listed:
+        slugs.add(import_.slug)
+        if wanted is not None and not wanted(import_):
+            continue
+        reason = reason_to_read(import_, ledger.get(import_.slug), recheck_after)
+        if reason is None and force:
+            reason = Reason.asked
+        if reason is None:
+            unchanged += 1
+        else:
+            read.append(Planned(import_, reason))
+    live = [known.slug for known in ledger.values() if known.live]
+    suspects = tuple(slug for slug in live if slug not in slugs)
+    return Plan(tuple(read), suspects, unchanged, len(live))
+
+
+def too_many_vanished(vanished: int, known_live: int, limit: float) -> bool:
+    """Whether deleting `vanished` of `known_live` imports would exceed `mass_delete_limit` (CONTRACT §1)."""
+    return vanished > 0 and vanished > limit * known_live

@@ -1,0 +1,303 @@
+"""Bytes of a reply → pages of imports and records, losing no digit and no neighbour of a bad element.
+
+Fast: msgspec reads a page of records in one go, keeping each row's own bytes. Where it refuses (a bad element, a
+lone surrogate escape, extreme depth), the page is cut into its elements, and each is read for itself.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from pydantic import SecretStr
+
+from connector.jsontext import SPACE, array_elements, is_json, object_members
+from connector.models import Import, ImportPage, Record, RecordPage, Reject, Session, Template
+
+_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
+_BRACE = ord("{")
+_BOM = b"\xef\xbb\xbf"
+_UNUSUAL_TIME = re.compile(r"(\d{4}-?\d\d-?\d\d|\d{4}-?W\d\d-?\d)([ Tt][0-9:.,]+ ?([Zz]|[+-][0-9:]+)?)?", re.ASCII)
+_IMPORT_FIELDS = frozenset(Import.model_fields) | {"metadata"}
+
+_T = TypeVar("_T")
+_Slug = Annotated[str, msgspec.Meta(min_length=1)]
+_Int64 = Annotated[int, msgspec.Meta(ge=_INT64_MIN, le=_INT64_MAX)]
+
+
+class WrongShape(ValueError):
+    """The reply is JSON, but not what the interface says; the message completes "the service sent …"."""
+
+
+class _Refused(ValueError):
+    """One element can't be used; the message says why."""
+
+
+class _Row(msgspec.Struct, gc=False):
+    slug: _Slug
+    data: msgspec.Raw
+    created_at: str | None = None
+    updated_at: str | None = None
+    sort: _Int64 | None = None
+
+
+class _RowPage(msgspec.Struct):
+    data: list[_Row]
+
+
+class _RawPage(msgspec.Struct):
+    data: list[msgspec.Raw]
+
+
+_ROW_PAGE = msgspec.json.Decoder(_RowPage)
+_ROW = msgspec.json.Decoder(_Row)
+_RAW_PAGE = msgspec.json.Decoder(_RawPage)
+_RAW_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+def decode_record_page(body: bytes) -> RecordPage:
+    """Raises `NotJson` or `WrongShape` where the page as a whole can't be read."""
+    if _is_utf8(body):
+        try:
+            rows = _ROW_PAGE.decode(body).data
+            return RecordPage([_record(row) for row in rows], [], len(rows))
+        except (ValueError, OverflowError, RecursionError):
+            pass
+    records: list[Record] = []
+    rejects: list[Reject] = []
+    elements = _elements(body)
+    for text in elements:
+        found = _read_record(text)
+        if isinstance(found, Record):
+            records.append(found)
+        else:
+            rejects.append(found)
+    return RecordPage(records, rejects, len(elements))
+
+
+def decode_import_page(body: bytes) -> ImportPage:
+    """Raises `NotJson` or `WrongShape` where the page as a whole can't be read."""
+    imports: list[Import] = []
+    rejects: list[Reject] = []
+    elements = _elements(body)
+    for text in elements:
+        found = _read_import(text)
+        if isinstance(found, Import):
+            imports.append(found)
+        else:
+            rejects.append(found)
+    return ImportPage(imports, rejects, len(elements))
+
+
+def decode_import(body: bytes) -> Import:
+    text = _document(body)
+    found = _read_import(text)
+    if isinstance(found, Import):
+        return found
+    if text[:1] != b"{" or not is_json(text):
+        _top_level(text)
+    raise WrongShape(f"an import that can't be read: {found.reason}")
+
+
+def decode_session(body: bytes) -> Session:
+    token = _loosely(_top_level(_document(body)).get("token", b"null"))
+    if not isinstance(token, str) or not token:
+        raise WrongShape("a session without a token")
+    return Session(token=SecretStr(token))
+
+
+def parse_instant(text: str) -> datetime:
+    """An ISO 8601 date-time as an instant in UTC; no offset means UTC, digits beyond microseconds are dropped.
+
+    Raises ValueError or OverflowError.
+    """
+    if text[10:11] != "T" or text[-1:] == "z":
+        if not _UNUSUAL_TIME.fullmatch(text):
+            raise ValueError("not ISO 8601")
+        text = text.upper()
+    found = datetime.fromisoformat(text)
+    zone = found.tzinfo
+    if zone is UTC:
+        return found
+    return found.replace(tzinfo=UTC) if zone is None else found.astimezone(UTC)
+
+
+def _record(row: _Row) -> Record:
+    data = bytes(row.data)  # a copy on purpose: the row must not keep its whole page alive
+    if data[0] != _BRACE:
+        raise _Refused("data is not an object")
+    created_at, updated_at = row.created_at, row.updated_at
+    return Record(
+        row.slug,
+        data,
+        None if created_at is None else parse_instant(created_at),
+        None if updated_at is None else parse_instant(updated_at),
+        row.sort,
+    )
+
+
+def _read_record(text: bytes) -> Record | Reject:
+    if _is_utf8(text):
+        try:
+            return _record(_ROW.decode(text))
+        except (ValueError, OverflowError, RecursionError):
+            pass
+    slug: str | None = None
+    try:
+        members = _members(text, "the record")
+        slug = _slug(members)
+        data = members.get("data", b"null")
+        if data == b"null":
+            raise _Refused("data is missing")
+        if data[0] != _BRACE:
+            raise _Refused("data is not an object")
+        created_at, updated_at = _instant(members, "created_at"), _instant(members, "updated_at")
+        return Record(slug, data, created_at, updated_at, _integer(members, "sort"))
+    except _Refused as why:
+        return Reject(slug, str(why), text.decode("utf-8", "backslashreplace"))
+
+
+def _read_import(text: bytes) -> Import | Reject:
+    slug: str | None = None
+    try:
+        members = _members(text, "the import")
+        slug = _slug(members)
+        if slug in (".", ".."):
+            raise _Refused("slug can't stand in an address")
+        metadata = members.get("metadata", b"null")
+        extra_keys = [key for key in members if key not in _IMPORT_FIELDS and _encodable(key)]
+        return Import(
+            slug=slug,
+            row_count=_required(_integer(members, "row_count"), "row_count"),
+            created_at=_required(_instant(members, "created_at"), "created_at"),
+            updated_at=_required(_instant(members, "updated_at"), "updated_at"),
+            status=_required(_text(members, "status"), "status"),
+            template=_template(members.get("template", b"null")),
+            metadata_json=None if metadata == b"null" else metadata,
+            **{key: _loosely(members[key]) for key in extra_keys},
+        )
+    except _Refused as why:
+        return Reject(slug, str(why), text.decode("utf-8", "backslashreplace"))
+
+
+def _template(text: bytes) -> Template | None:
+    if text == b"null":
+        return None
+    members = _members(text, "template")
+    slug = _slug(members, "template.slug")
+    name = _loosely(members.get("name", b"null"))
+    return Template(slug=slug, name=name if isinstance(name, str) and name and _encodable(name) else slug)
+
+
+def _document(body: bytes) -> bytes:
+    return body.removeprefix(_BOM).strip(SPACE)
+
+
+def _elements(body: bytes) -> list[bytes]:
+    """The exact text of each element of the page's `data`."""
+    body = _document(body)
+    try:
+        return [bytes(element) for element in _RAW_PAGE.decode(body).data]
+    except (ValueError, RecursionError):
+        pass
+    elements = _top_level(body).get("data")
+    if elements is None:
+        raise WrongShape("a page without data")
+    if elements[:1] != b"[":
+        raise WrongShape("a page whose data is not a list")
+    return array_elements(elements)
+
+
+def _top_level(text: bytes) -> dict[str, bytes]:
+    if text[:1] != b"{" and is_json(text):
+        raise WrongShape("JSON that is not an object")
+    return object_members(text)
+
+
+def _members(text: bytes, what: str) -> Mapping[str, bytes]:
+    if not _is_utf8(text):
+        raise _Refused(f"{what} is not UTF-8 text")
+    try:
+        return {key: bytes(value) for key, value in _RAW_MEMBERS.decode(text).items()}
+    except (ValueError, RecursionError):
+        pass
+    if not is_json(text):
+        raise _Refused(f"{what} is not JSON")
+    if text[0] != _BRACE:
+        raise _Refused(f"{what} is not an object")
+    return object_members(text)
+
+
+def _slug(members: Mapping[str, bytes], field: str = "slug") -> str:
+    slug = _text(members, "slug", field)
+    if slug is None:
+        raise _Refused(f"{field} is missing")
+    if not slug:
+        raise _Refused(f"{field} is empty")
+    return slug
+
+
+def _text(members: Mapping[str, bytes], key: str, field: str | None = None) -> str | None:
+    found = _loosely(members.get(key, b"null"))
+    if found is None:
+        return None
+    if not isinstance(found, str):
+        raise _Refused(f"{field or key} is not a string")
+    if not _encodable(found):
+        raise _Refused(f"{field or key} holds half a surrogate pair")
+    return found
+
+
+def _integer(members: Mapping[str, bytes], key: str) -> int | None:
+    found = _loosely(members.get(key, b"null"))
+    if found is None:
+        return None
+    if isinstance(found, bool) or not isinstance(found, int | float) or found != found // 1:
+        raise _Refused(f"{key} is not an integer")
+    if not _INT64_MIN <= found <= _INT64_MAX:
+        raise _Refused(f"{key} does not fit into 64 bits")
+    return int(found)
+
+
+def _instant(members: Mapping[str, bytes], key: str) -> datetime | None:
+    found = _loosely(members.get(key, b"null"))
+    if found is None:
+        return None
+    try:
+        if isinstance(found, str):
+            return parse_instant(found)
+    except (ValueError, OverflowError):
+        pass
+    raise _Refused(f"{key} is not a date-time")
+
+
+def _required(value: _T | None, field: str) -> _T:
+    if value is None:
+        raise _Refused(f"{field} is missing")
+    return value
+
+
+def _loosely(text: bytes) -> Any:
+    """A value parsed with the standard library's leniency; text too extreme even for that stays as it is."""
+    try:
+        return json.loads(text.decode())
+    except (ValueError, RecursionError):
+        return text
+
+
+def _is_utf8(text: bytes) -> bool:
+    if text.isascii():
+        return True
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _encodable(text: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in text)

@@ -1,0 +1,72 @@
+"""The exception tree: the class says what to do next, the message says it in one sentence.
+
+::
+
+    ConnectorError
+    ├── ConfigError        fix the configuration or the command line (exit code 2)
+    ├── AuthError          replace the token or ask for access (401, 403)
+    ├── NotFoundError      the thing is gone or never was (404)
+    ├── TransientError     try again later: time-outs, 429, 5xx, cut connections
+    ├── ContractError      the reply is not what the interface says: look at the service
+    └── LockedError        another run of this pipeline is under way (exit code 4)
+
+Messages carry endpoint, status and page where there are any, and never a token.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class ConnectorError(Exception):
+    """Base of everything this package raises on purpose; `str()` is one sentence for the operator.
+
+    `endpoint`, `status` and `page` say where it happened, when a request was involved.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        endpoint: str | None = None,
+        status: int | None = None,
+        page: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.endpoint = endpoint
+        self.status = status
+        self.page = page
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # dlt pickles exceptions into its trace; keyword-only arguments do not survive the default
+        return _rebuild, (type(self), str(self), self.endpoint, self.status, self.page)
+
+
+def _rebuild(
+    kind: type[ConnectorError], message: str, endpoint: str | None, status: int | None, page: int | None
+) -> ConnectorError:
+    return kind(message, endpoint=endpoint, status=status, page=page)
+
+
+class ConfigError(ConnectorError):
+    """The configuration or the command line is wrong; nothing was tried."""
+
+
+class AuthError(ConnectorError):
+    """The service refused the token: 401 (not valid) or 403 (not allowed)."""
+
+
+class NotFoundError(ConnectorError):
+    """The service answered 404."""
+
+
+class TransientError(ConnectorError):
+    """A time-out, 429, 5xx or cut connection that outlasted the retry budget."""
+
+
+class ContractError(ConnectorError):
+    """A reply that is not what the interface says, e.g. HTML with status 200."""
+
+
+class LockedError(ConnectorError):
+    """Another run of the same pipeline and destination holds the lock; the message names it."""

@@ -1,0 +1,585 @@
+"""One run over the service: list, decide, read, prove, and hand over what is to be loaded, package by package.
+
+The same object serves both dlt resources and, in the command, all load packages of a run, so that reading goes on
+while a package is being loaded. HTTP runs on an event loop in a thread of its own; the generators that dlt iterates
+only ever ask that loop for the next outcome, which bounds how far it reads ahead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Protocol, TypeVar
+
+import anyio.from_thread
+
+from connector.client import ServiceClient
+from connector.core.planning import Plan, Planned, make_plan, too_many_vanished
+from connector.errors import AuthError, ConnectorError, NotFoundError, TransientError
+from connector.imports import content_hash, import_emissions, tombstones
+from connector.loading import Catalogue, Package
+from connector.models import Import, Reject
+from connector.paging import Lister, Listing, together
+from connector.reading import ImportRead, Verdict, read_import
+from connector.runs import Status, Tally, make_run_id
+from connector.settings import Selection, Settings, Window
+from connector.tables import (
+    IMPORTS,
+    IMPORTS_SCHEMA,
+    LOAD_ID,
+    RECORDS,
+    RECORDS_SCHEMA,
+    RUNS,
+    RUNS_SCHEMA,
+    SYSTEM_SCHEMAS,
+    Emission,
+    table_of,
+)
+from connector.warehouse import Memory, Warehouse
+
+log = logging.getLogger("connector.run")
+
+READ_AHEAD_ROWS = 50_000
+READ_AHEAD_IMPORTS_PER_REQUEST = 4
+POLL_S = 0.2
+FAILURES_IN_A_ROW = 20
+SUSPECT_ROUNDS = 3
+R = TypeVar("R")
+
+
+class Stopped(Exception):
+    """A signal asked the run to end; whatever is complete is committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What a run was asked for. `force` re-reads what is up to date; `allow_mass_delete` waives the limit once."""
+
+    mode: str = "incremental"
+    window: Window = field(default_factory=Window)
+    selection: Selection = field(default_factory=Selection)
+    force: bool = False
+    recheck_days: int | None = None
+    allow_mass_delete: bool = False
+
+
+class Progress(Protocol):
+    """Told what happens, for a display or a log; every method returns at once."""
+
+    def listed(self, imports: int) -> None: ...
+    def planned(self, imports: int, rows: int) -> None: ...
+    def read(self, slug: str, rows: int, verdict: str) -> None: ...
+    def committed(self, rows: int) -> None: ...
+
+
+class Silent:
+    """The progress of a run that nobody watches."""
+
+    def listed(self, imports: int) -> None: ...
+    def planned(self, imports: int, rows: int) -> None: ...
+    def read(self, slug: str, rows: int, verdict: str) -> None: ...
+    def committed(self, rows: int) -> None: ...
+
+
+class Loop(Protocol):
+    """Runs coroutines for a synchronous caller; `anyio.from_thread.BlockingPortal` is one."""
+
+    def call(self, func: Callable[..., Awaitable[R]], *args: Any) -> R: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """The seams to the world, replaced as a whole by the simulation."""
+
+    open_client: Callable[[Settings], ServiceClient]
+    open_loop: Callable[[], AbstractContextManager[Loop]]
+    now: Callable[[], datetime]
+
+    @classmethod
+    def real(cls) -> Outside:
+        return cls(_open_client, anyio.from_thread.start_blocking_portal, lambda: datetime.now(UTC))
+
+
+def _open_client(settings: Settings) -> ServiceClient:
+    return ServiceClient(
+        settings.base_url,
+        settings.access_token.get_secret_value(),
+        max_concurrency=settings.max_concurrency,
+        requests_per_second=settings.requests_per_second,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """The listing, decided upon."""
+
+    imports: tuple[Import, ...]
+    rejects: tuple[Reject, ...]
+    plan: Plan[Import]
+    deleted: tuple[str, ...]
+
+
+class Extraction:
+    """From `open` to `close` one run. Not for use by several threads at once."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        scope: Scope,
+        warehouse: Warehouse,
+        outside: Outside,
+        *,
+        progress: Progress | None = None,
+        stop: Callable[[], int | None] = lambda: None,
+    ) -> None:
+        self._settings = settings
+        self._scope = scope
+        self.warehouse = warehouse
+        self._outside = outside
+        self._progress = progress or Silent()
+        self._stop = stop
+        self._exit = ExitStack()
+        self._prepared: _Prepared | None = None
+        self._outcomes: AsyncIterator[tuple[Planned[Import], ImportRead | _Failure]] | None = None
+        self._held: tuple[Planned[Import], ImportRead | _Failure] | None = None
+        self._uncommitted = 0
+        self._began_records = False
+        self.typed_tables: list[str] = []
+        self.exhausted = False
+        now = outside.now()
+        self.tally = Tally(make_run_id(now), scope.mode, now, scope.window, destination=warehouse.destination)
+
+    # -- life cycle ----------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Recalls what earlier runs left, records that this one began, and opens the client."""
+        with self.warehouse.connect() as connection:
+            self.memory: Memory = connection.recall()
+            if RUNS in self.memory.tables:
+                for run_id in connection.bury_dead_runs(self._outside.now()):
+                    log.warning("Run %s died before it ended; its unfinished imports are read again.", run_id)
+        if RUNS in self.memory.tables:
+            self.begin()
+        if self.memory.repaired:
+            log.warning("%d imports in the warehouse were left half loaded and are read again.", self.memory.repaired)
+        self.catalogue = Catalogue.of(self.memory)
+        self._loop = self._exit.enter_context(self._outside.open_loop())
+        self._client = self._outside.open_client(self._settings)
+        self._loop.call(self._client.__aenter__)
+
+    def begin(self) -> None:
+        """Leaves word in `sync_runs` that this run is under way, for the next one should this one die."""
+        with self.warehouse.connect() as connection:
+            connection.write_run(self.tally, Status.running)
+
+    def close(self) -> None:
+        """Ends the requests under way and the event loop; safe to call twice."""
+        outcomes, self._outcomes = self._outcomes, None
+        if outcomes is not None:
+            self._loop.call(outcomes.aclose)  # type: ignore[attr-defined]
+        if hasattr(self, "_client"):
+            self._loop.call(self._client.__aexit__, None, None, None)
+            del self._client
+        self._exit.close()
+
+    def abort(self, error: BaseException) -> None:
+        """The run failed before or while its package was built: nothing of the package is loaded."""
+        self.tally.fatal = self.tally.fatal or error
+        self._uncommitted = 0
+        self.finish()
+
+    def finish(self) -> None:
+        """Writes the run's row as it stands now."""
+        self.count_requests()
+        self.tally.finished_at = self._outside.now()
+        with self.warehouse.connect() as connection:
+            if RUNS in connection.columns():
+                connection.write_run(self.tally)
+
+    def count_requests(self) -> None:
+        if hasattr(self, "_client"):
+            stats = self._client.stats
+            self.tally.requests = stats.requests
+            self.tally.retries = stats.retries
+            self.tally.bytes_received = stats.bytes_received
+
+    def committed(self, load_id: str | None) -> None:
+        """The package handed over last is in the warehouse."""
+        self.tally.records_loaded += self._uncommitted
+        if load_id is not None:
+            self.tally.load_ids.append(load_id)
+        self._progress.committed(self._uncommitted)
+        self._uncommitted = 0
+
+    # -- what dlt loads ------------------------------------------------------------------------------------------
+
+    def import_tables(self, load_id: str) -> Iterator[Emission]:
+        """The rows of `imports` that changed, tombstones included."""
+        prepared = self.prepare()
+        seen = self.memory.imports
+        changed = [
+            i
+            for i in prepared.imports
+            if i.slug not in seen or seen[i.slug].deleted or seen[i.slug].content_hash != content_hash(i)
+        ]
+        nul_safe = not self.warehouse.is_duckdb
+        now = self._outside.now()
+        yield from import_emissions(changed, self.catalogue, load_id, now, nul_safe=nul_safe)
+        gone = [slug for slug in prepared.deleted if slug not in seen or not seen[slug].deleted]
+        if gone:
+            with self.warehouse.connect() as connection:
+                known = IMPORTS in self.memory.tables
+                old = connection.rows_of(IMPORTS, "slug", gone) if known else IMPORTS_SCHEMA.empty_table()
+            yield tombstones(old, gone, load_id, now)
+
+    def record_tables(self, load_id: str, limit: int | None = None) -> Iterator[Emission]:
+        """Records, typed rows, ledger, rejects and fields of about `limit` rows; an import is never split."""
+        prepared = self.prepare()
+        package = Package(
+            load_id,
+            self.tally.run_id,
+            self._outside.now(),
+            self._settings,
+            self.memory,
+            self.catalogue,
+            self.warehouse,
+        )
+        if not self._began_records:
+            self._began_records = True
+            for reject in prepared.rejects:
+                package.reject(reject.record_slug, None, f"import: {reject.reason}", reject.payload)
+            for slug in prepared.deleted:
+                package.add_deleted(slug, self.memory.ledger.get(slug))
+        while not self.exhausted:
+            outcome = self._next_outcome()
+            if outcome is None:
+                self.exhausted = True
+                break
+            planned, result = outcome
+            size = len(result.records) if isinstance(result, ImportRead) else 0
+            if limit is not None and package.rows and package.rows + size > limit:
+                self._held = outcome
+                break
+            yield from self._accept(package, planned, result)
+        yield from package.finish()
+        self._uncommitted = package.rows
+        self.tally.records_rejected += package.rejected
+        self.typed_tables = package.typed_tables
+
+    def run_row(self, load_id: str) -> Emission:
+        """The row of `sync_runs`, for a run that nobody follows up on after dlt has loaded it."""
+        self.committed(None)
+        self.tally.load_ids.append(load_id)
+        self.count_requests()
+        self.tally.finished_at = self._outside.now()
+        return Emission(RUNS, table_of(RUNS_SCHEMA, [{**self.tally.as_row(), LOAD_ID: load_id}]))
+
+    def missing_tables(self) -> Iterator[Emission]:
+        """Empty tables, so that every table of the contract exists after the first run."""
+        for table, schema in SYSTEM_SCHEMAS.items():
+            if table not in self.memory.tables:
+                yield Emission(table, schema.empty_table())
+        if self._settings.raw and RECORDS not in self.memory.tables:
+            yield Emission(RECORDS, RECORDS_SCHEMA.empty_table())
+
+    def _accept(self, package: Package, planned: Planned[Import], result: ImportRead | _Failure) -> Iterator[Emission]:
+        slug = planned.import_.slug
+        known = self.memory.ledger.get(slug)
+        if isinstance(result, _Failure):
+            self.tally.imports_failed += 1
+            self.tally.problems.append(f"Import {slug}: {result.error}")
+            log.error("Import %s failed: %s", slug, result.error)
+            package.add_failure(planned.import_, known, str(result.error))
+            self._progress.read(slug, 0, "failed")
+            return
+        if result.verdict is Verdict.gone:
+            # deleted between listing and reading: the next listing will miss it, and it earns its deletion then
+            if known is not None:
+                package.add_failure(planned.import_, known, "It vanished while the run was under way.")
+            log.info("Import %s vanished while the run was under way.", slug)
+            self._progress.read(slug, 0, "gone")
+            return
+        if result.verdict is Verdict.unreconciled:
+            self._unreconciled(result)
+        self._progress.read(slug, len(result.records), result.verdict.value)
+        yield from package.add(result, known)
+
+    def _unreconciled(self, result: ImportRead) -> None:
+        finished = result.import_.status == "completed"
+        if finished and self._settings.reconcile == "off":
+            return
+        self.tally.imports_unreconciled += 1
+        sentence = f"Import {result.import_.slug} does not reconcile: {result.why}."
+        log.warning(sentence)
+        if not finished or self._settings.reconcile == "fail":
+            self.tally.shortfall = True
+            self.tally.problems.append(sentence)
+
+    # -- reading -------------------------------------------------------------------------------------------------
+
+    def prepare(self) -> _Prepared:
+        """Lists and decides, once."""
+        if self._prepared is None:
+            self._prepared = self._loop.call(self._prepare)
+            plan = self._prepared.plan
+            self.tally.imports_changed = len(plan.read)
+            self.tally.imports_deleted = len(self._prepared.deleted)
+            rows = sum(max(p.import_.row_count, 0) for p in plan.read)
+            self._progress.planned(len(plan.read), rows)
+            log.info(
+                "Listed %d imports: %d to read, %d unchanged, %d deleted.",
+                len(self._prepared.imports),
+                len(plan.read),
+                plan.unchanged,
+                len(self._prepared.deleted),
+            )
+        return self._prepared
+
+    async def _prepare(self) -> _Prepared:
+        try:
+            return await self._unless_stopped(self._list_and_decide())
+        except Stopped:
+            self._note_stop()
+            return _Prepared((), (), Plan((), (), 0, 0), ())
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, R]) -> R:
+        task = asyncio.ensure_future(work)
+        try:
+            while not task.done():
+                await asyncio.wait([task], timeout=POLL_S)
+                if not task.done() and self._stop() is not None:
+                    raise Stopped
+            return task.result()
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def _note_stop(self) -> None:
+        self.tally.interrupted_by = self._stop() or 2
+        self.exhausted = True
+
+    async def _list_and_decide(self) -> _Prepared:
+        if self._scope.selection.slugs:
+            return self._decide(Listing(await self._by_slug(), True, 0), (), ())
+        known = {s for s, k in self.memory.ledger.items() if k.live}
+        known |= {s for s, seen in self.memory.imports.items() if not seen.deleted}
+        lister: Lister[Import | Reject] = Lister(
+            self._fetch_page,
+            _key,
+            _newer,
+            _born,
+            expected=0 if self._settings.status else len(known),
+            stop=lambda: self._stop() is not None,
+        )
+        listing = await lister.all()
+        if self._bounded:
+            return self._decide(listing, (), ())
+        confirmed: tuple[str, ...] = ()
+        for _ in range(SUSPECT_ROUNDS):
+            listed = {_slug_of(row) for row in listing.rows}
+            suspects = sorted(known - listed)
+            alive, confirmed = await self._question(suspects)
+            if not alive:
+                return self._decide(listing, (), confirmed)
+            log.warning("%d imports exist but were not listed; listing again.", len(alive))
+            listing = await lister.again()
+        unlisted = tuple(i for i in alive if i.slug not in {_slug_of(row) for row in listing.rows})
+        return self._decide(listing, unlisted, confirmed)
+
+    @property
+    def _bounded(self) -> bool:
+        scope = self._scope
+        window = scope.window.since is not None or scope.window.until is not None
+        return (
+            window or scope.selection != Selection() or self._settings.status is not None or scope.mode != "incremental"
+        )
+
+    async def _fetch_page(self, page: int, per_page: int) -> list[Import | Reject]:
+        reply = await self._client.list_imports(page, per_page, self._settings.status)
+        self._progress.listed(reply.size)
+        return [*reply.imports, *reply.rejects]
+
+    async def _by_slug(self) -> tuple[Import, ...]:
+        found = await together(self._get_or_none(slug) for slug in sorted(self._scope.selection.slugs))
+        for slug, import_ in zip(sorted(self._scope.selection.slugs), found, strict=True):
+            if import_ is None:
+                self.tally.shortfall = True
+                self.tally.problems.append(f"The service has no import {slug}.")
+        return tuple(import_ for import_ in found if import_ is not None)
+
+    async def _get_or_none(self, slug: str) -> Import | None:
+        try:
+            return await self._client.get_import(slug)
+        except NotFoundError:
+            return None
+
+    async def _question(self, suspects: list[str]) -> tuple[list[Import], tuple[str, ...]]:
+        """Asks for each import that was not listed: (those that exist, those that the service answers 404 for)."""
+        alive: list[Import] = []
+        gone: list[str] = []
+        for start in range(0, len(suspects), 64):
+            some = suspects[start : start + 64]
+            for slug, answer in zip(some, await together(self._ask(slug) for slug in some), strict=True):
+                if isinstance(answer, Import):
+                    alive.append(answer)
+                elif answer is None:
+                    gone.append(slug)
+                else:
+                    self.tally.shortfall = True
+                    self.tally.problems.append(f"Import {slug} is not listed, and asking for it failed: {answer}")
+            if alive:
+                break
+        return alive, tuple(gone)
+
+    async def _ask(self, slug: str) -> Import | ConnectorError | None:
+        try:
+            return await self._get_or_none(slug)
+        except AuthError as error:
+            if error.status == 401:
+                raise
+            return error
+        except ConnectorError as error:
+            return error
+
+    def _decide(self, listing: Listing[Any], unlisted: tuple[Import, ...], gone: tuple[str, ...]) -> _Prepared:
+        imports = [row for row in listing.rows if isinstance(row, Import)] + list(unlisted)
+        rejects = tuple(row for row in listing.rows if isinstance(row, Reject))
+        wanted = [i for i in imports if self._wanted(i)]
+        plan = make_plan(
+            wanted,
+            self.memory.ledger,
+            force=self._scope.force,
+            recheck_days=self._scope.recheck_days,
+            now=self._outside.now(),
+        )
+        self.tally.imports_listed = len(imports)
+        if not listing.complete or unlisted:
+            self.tally.shortfall = True
+            why = listing.reason or f"{len(unlisted)} imports exist that the service does not list"
+            self.tally.problems.append(f"The listing of imports is not known to be complete: {why}.")
+            gone = ()
+        self._mention_old_rejects(wanted, plan)
+        return _Prepared(tuple(wanted), rejects, plan, self._permitted(gone, plan))
+
+    def _wanted(self, import_: Import) -> bool:
+        if self._settings.status is not None and import_.status != self._settings.status:
+            return False
+        selection = self._scope.selection
+        return self._scope.window.contains(import_.updated_at) and selection.contains(
+            import_.slug, import_.template_slug, import_.template_name
+        )
+
+    def _mention_old_rejects(self, wanted: list[Import], plan: Plan[Import]) -> None:
+        reading = {p.import_.slug for p in plan.read}
+        known = (self.memory.ledger.get(i.slug) for i in wanted if i.slug not in reading)
+        kept_out = sum(k.records_rejected for k in known if k is not None)
+        if kept_out:
+            self.tally.shortfall = True
+            self.tally.problems.append(f"{kept_out} records rejected by earlier runs are in sync_rejects only.")
+
+    def _permitted(self, gone: tuple[str, ...], plan: Plan[Import]) -> tuple[str, ...]:
+        limit = self._settings.mass_delete_limit
+        live = max(plan.known_live, sum(not seen.deleted for seen in self.memory.imports.values()))
+        if self._scope.allow_mass_delete or not too_many_vanished(len(gone), live, limit):
+            return gone
+        self.tally.shortfall = True
+        self.tally.problems.append(
+            f"{len(gone)} of {live} known imports vanished, more than mass_delete_limit = {limit:g} allows; nothing "
+            "was deleted. If that is right, run once with --allow-mass-delete."
+        )
+        return ()
+
+    def _next_outcome(self) -> tuple[Planned[Import], ImportRead | _Failure] | None:
+        if self._held is not None:
+            held, self._held = self._held, None
+            return held
+        if self._outcomes is None:
+            self._outcomes = self._read_all(self.prepare().plan.read)
+        try:
+            return self._loop.call(self._outcomes.__anext__)
+        except StopAsyncIteration:
+            return None
+
+    async def _read_all(
+        self, planned: tuple[Planned[Import], ...]
+    ) -> AsyncIterator[tuple[Planned[Import], ImportRead | _Failure]]:
+        """Outcomes in about the order planned, reading ahead by a bounded number of rows."""
+        waiting = deque(planned)
+        running: dict[asyncio.Task[ImportRead], Planned[Import]] = {}
+        failures = 0
+        try:
+            while (waiting or running) and self.tally.fatal is None:
+                while waiting and self._has_room(running, waiting[0]):
+                    task = asyncio.ensure_future(read_import(self._client, waiting[0].import_))
+                    running[task] = waiting.popleft()
+                await asyncio.wait(running, timeout=POLL_S, return_when=asyncio.FIRST_COMPLETED)
+                if self._stop() is not None:
+                    self._note_stop()
+                    return
+                for task in [t for t in running if t.done()]:
+                    result = self._result(task)
+                    failures = failures + 1 if isinstance(result, _Failure) else 0
+                    if self._is_fatal(result, failures):
+                        return
+                    yield running.pop(task), result
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    def _has_room(self, running: dict[asyncio.Task[ImportRead], Planned[Import]], following: Planned[Import]) -> bool:
+        rows = sum(max(p.import_.row_count, 1) for p in running.values())
+        many = len(running) >= READ_AHEAD_IMPORTS_PER_REQUEST * self._settings.max_concurrency
+        return not running or (not many and rows + following.import_.row_count <= READ_AHEAD_ROWS)
+
+    def _result(self, task: asyncio.Task[ImportRead]) -> ImportRead | _Failure:
+        error = task.exception()
+        if error is None:
+            return task.result()
+        if not isinstance(error, Exception):
+            raise error
+        if not isinstance(error, ConnectorError):
+            log.exception("An import could not be read for a reason this connector did not foresee.", exc_info=error)
+            error = ConnectorError(f"An unforeseen {type(error).__name__} stopped its reading; please report it.")
+        return _Failure(error)
+
+    def _is_fatal(self, result: ImportRead | _Failure, failures: int) -> bool:
+        if not isinstance(result, _Failure):
+            return False
+        error = result.error
+        if isinstance(error, AuthError) and error.status == 401:
+            self.tally.fatal = error
+        elif isinstance(error, TransientError) and failures >= FAILURES_IN_A_ROW:
+            self.tally.fatal = TransientError(f"{failures} imports in a row failed, the last one so: {error}")
+        else:
+            return False
+        self.exhausted = True
+        return True
+
+
+def _slug_of(row: Import | Reject) -> str | None:
+    return row.slug if isinstance(row, Import) else row.record_slug
+
+
+def _key(row: Import | Reject) -> str:
+    return row.slug if isinstance(row, Import) else f"reject {row.record_slug or row.payload}"
+
+
+def _newer(before: Import | Reject, after: Import | Reject) -> bool:
+    if isinstance(before, Import) and isinstance(after, Import):
+        return after.updated_at >= before.updated_at
+    return True
+
+
+def _born(row: Import | Reject) -> datetime:
+    return row.created_at if isinstance(row, Import) else datetime.min.replace(tzinfo=UTC)

@@ -1,0 +1,404 @@
+"""From imports read to the tables of one load package: records, typed rows, ledger, rejects and fields.
+
+Invariant: whatever is emitted for an import goes into the same package as its ledger row, all of it under the
+package's load id, and replaces everything the warehouse had of that import, in every typed table it ever lived in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+
+from connector.core.flatten import flatten
+from connector.core.names import display_path, encode_keys, table_name
+from connector.core.planning import COMPLETED, Known, State
+from connector.core.schema import Field, Keys, Kind, TableSchema, parse_type
+from connector.core.texts import storable
+from connector.models import Import, Record
+from connector.reading import ImportRead, Verdict
+from connector.settings import Settings
+from connector.tables import (
+    FIELDS,
+    FIELDS_SCHEMA,
+    LEDGER,
+    LEDGER_SCHEMA,
+    LOAD_ID,
+    NO_SLUG,
+    RECORDS,
+    RECORDS_SCHEMA,
+    REJECTS,
+    REJECTS_SCHEMA,
+    TYPED_SCHEMA,
+    UTC_US,
+    Emission,
+    table_of,
+)
+from connector.warehouse import Memory, Warehouse
+
+FLATTEN_ROWS = 2_000  # rows stay in the processor's cache between decoding and Arrow
+FLUSH_ROWS = 20_000
+
+
+@dataclass(slots=True)
+class Catalogue:
+    """What is known of the typed tables and grows during a run: their schemas, whose they are, when fields came."""
+
+    schemas: dict[str, TableSchema]
+    template_tables: dict[str, str]
+    first_seen: dict[tuple[str, str], datetime]
+
+    @classmethod
+    def of(cls, memory: Memory) -> Catalogue:
+        return cls(dict(memory.schemas), dict(memory.template_tables), dict(memory.first_seen))
+
+    def table_for(self, import_: Import) -> str:
+        table = table_name(import_.template_name, import_.template_slug, self.template_tables)
+        self.template_tables.setdefault(table, import_.template_slug or "")
+        return table
+
+    def schema(self, table: str) -> TableSchema:
+        return self.schemas.setdefault(table, TableSchema(table))
+
+
+@dataclass(slots=True)
+class _Counts:
+    values: int = 0
+    conflicts: int = 0
+
+
+@dataclass(slots=True)
+class _Typed:
+    """Typed rows of one table waiting to be emitted, and what the package adds to its fields."""
+
+    batches: list[pa.Table] = field(default_factory=list)
+    rows: int = 0
+    live_rows: int = 0
+    imports: set[str] = field(default_factory=set)
+    counts: dict[Keys, _Counts] = field(default_factory=lambda: defaultdict(_Counts))
+
+
+class Package:
+    """Builds the emissions of one load package; `rows` counts the records accepted so far."""
+
+    def __init__(
+        self,
+        load_id: str,
+        run_id: str,
+        now: datetime,
+        settings: Settings,
+        memory: Memory,
+        catalogue: Catalogue,
+        warehouse: Warehouse,
+    ) -> None:
+        self.load_id = load_id
+        self.rows = 0
+        self.rejected = 0
+        self._run_id = run_id
+        self._now = now
+        self._settings = settings
+        self._memory = memory
+        self._catalogue = catalogue
+        self._warehouse = warehouse
+        self._raw: list[pa.Table] = []
+        self._raw_rows = 0
+        self._typed: dict[str, _Typed] = defaultdict(_Typed)
+        self._ledger: list[dict[str, Any]] = []
+        self._rejects: list[dict[str, Any]] = []
+        self._nul_safe = not warehouse.is_duckdb
+
+    @property
+    def typed_tables(self) -> list[str]:
+        return list(self._typed)
+
+    def __bool__(self) -> bool:
+        return bool(self._ledger or self._rejects)
+
+    def add(self, read: ImportRead, known: Known | None) -> Iterator[Emission]:
+        """An import whose records were read; yields what has become due to be written."""
+        import_ = read.import_
+        table = self._catalogue.table_for(import_) if self._settings.typed else None
+        self._clear(import_, known, table)
+        old = self._vanished(import_.slug, known, {r.slug for r in read.records})
+        self._add_raw(import_, read.records)
+        for start in range(0, len(read.records), FLATTEN_ROWS):
+            if table is not None:
+                self._add_typed(table, import_.slug, read.records[start : start + FLATTEN_ROWS])
+            if self._raw_rows >= FLUSH_ROWS or (table and self._typed[table].rows >= FLUSH_ROWS):
+                yield from self._due()
+        self._carry(old)
+        for reject in read.rejects:
+            self.reject(import_.slug, reject.record_slug, reject.reason, reject.payload)
+        self.rows += len(read.records)
+        state = State.synced
+        if read.verdict is Verdict.unreconciled and not (
+            self._settings.reconcile == "off" and import_.status == COMPLETED
+        ):
+            state = State.unreconciled
+        self._note(
+            import_.slug,
+            state,
+            known,
+            updated_at=import_.updated_at,
+            row_count=import_.row_count,
+            status=import_.status,
+            template_slug=import_.template_slug,
+            table_name=table,
+            records_loaded=len(read.records),
+            records_rejected=len(read.rejects),
+            attempts=1,
+            error=read.why,
+            last_synced_at=self._now,
+        )
+        if self._raw_rows >= FLUSH_ROWS:
+            yield from self._due()
+
+    def add_failure(self, import_: Import, known: Known | None, error: str) -> None:
+        """An import that could not be read: what the warehouse has of it stays as it is."""
+        self._note(
+            import_.slug,
+            State.failed,
+            known,
+            **_as_before(known),
+            attempts=(known.attempts if known and known.state is State.failed else 0) + 1,
+            error=error,
+        )
+
+    def add_deleted(self, slug: str, known: Known | None) -> None:
+        """An import that the service answers 404 for: its rows go, or stay as deleted, by the setting `deletes`."""
+        old = self._vanished(slug, known, set())
+        self._clear_homes(slug, known, None)
+        self._carry(old)
+        before = {**_as_before(known), "records_loaded": 0, "records_rejected": 0}
+        self._note(slug, State.deleted, known, **before, attempts=1, error=None)
+
+    def reject(self, import_slug: str | None, record_slug: str | None, reason: str, payload: str) -> None:
+        self.rejected += 1
+        identity = json.dumps([self._run_id, import_slug, record_slug, reason, payload])
+        safe = storable(payload, nul_safe=self._nul_safe)
+        self._rejects.append(
+            {
+                "reject_id": hashlib.blake2b(identity.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest(),
+                "run_id": self._run_id,
+                "import_slug": import_slug,
+                "record_slug": None if record_slug is None else storable(record_slug, nul_safe=self._nul_safe),
+                "reason": reason,
+                "payload": safe,
+                "seen_at": self._now,
+                LOAD_ID: self.load_id,
+            }
+        )
+
+    def finish(self) -> Iterator[Emission]:
+        """The rest of the rows, then rejects, fields and ledger."""
+        yield from self._due()
+        if self._rejects:
+            yield Emission(REJECTS, table_of(REJECTS_SCHEMA, self._rejects))
+        fields = self._field_rows()
+        if fields:
+            yield Emission(FIELDS, table_of(FIELDS_SCHEMA, fields))
+        if self._ledger:
+            yield Emission(LEDGER, table_of(LEDGER_SCHEMA, self._ledger))
+
+    def _note(self, slug: str, state: State, known: Known | None, **columns: Any) -> None:
+        row = {"slug": slug, "state": state.value, "run_id": self._run_id, LOAD_ID: self.load_id, **columns}
+        if state is State.unreconciled and known is not None and known.state is State.unreconciled:
+            row["attempts"] = known.attempts + 1
+        self._ledger.append(row)
+
+    def _add_raw(self, import_: Import, records: Sequence[Record]) -> None:
+        if not self._settings.raw or not records:
+            return
+        n = len(records)
+        columns: list[pa.Array[Any]] = [
+            pa.array([r.slug for r in records], pa.string()),
+            pa.repeat(pa.scalar(import_.slug), n),
+            pa.repeat(pa.scalar(import_.template_slug, pa.string()), n),
+            pa.array([r.sort for r in records], pa.int64()),
+            pa.array([r.created_at for r in records], UTC_US),
+            pa.array([r.updated_at for r in records], UTC_US),
+            pa.array([r.data for r in records], pa.binary()).cast(pa.string()),
+            pa.nulls(n, UTC_US),
+            pa.repeat(pa.scalar(self.load_id), n),
+        ]
+        self._raw.append(pa.Table.from_arrays(columns, schema=RECORDS_SCHEMA))
+        self._raw_rows += n
+
+    def _add_typed(self, table: str, slug: str, records: Sequence[Record]) -> None:
+        hints = self._settings.hints.get(table, {})
+        flat = flatten([r.data for r in records], self._catalogue.schema(table), hints, nul_safe=self._nul_safe)
+        self._catalogue.schemas[table] = flat.schema
+        n = len(records)
+        columns: dict[str, pa.Array[Any]] = {
+            "_record_slug": pa.array([r.slug for r in records], pa.string()),
+            "_import_slug": pa.repeat(pa.scalar(slug), n),
+            "_sort": pa.array([r.sort for r in records], pa.int64()),
+            "_created_at": pa.array([r.created_at for r in records], UTC_US),
+            "_updated_at": pa.array([r.updated_at for r in records], UTC_US),
+            "_deleted_at": pa.nulls(n, UTC_US),
+            LOAD_ID: pa.repeat(pa.scalar(self.load_id), n),
+        }
+        typed = self._typed[table]
+        typed.batches.append(_typed_table({**columns, **flat.columns}))
+        typed.rows += n
+        typed.live_rows += n
+        for keys, count in flat.counts.items():
+            typed.counts[keys].values += count.values
+            typed.counts[keys].conflicts += count.conflicts
+
+    def _clear(self, import_: Import, known: Known | None, table: str | None) -> None:
+        if table is not None:
+            self._typed[table].imports.add(import_.slug)
+        if known is not None:
+            self._clear_homes(import_.slug, known, table)
+
+    def _clear_homes(self, slug: str, known: Known | None, table: str | None) -> None:
+        """Placeholders, so that the merge removes what an import had where nothing of it comes any more."""
+        if self._settings.raw or RECORDS in self._memory.tables:
+            self._raw.append(_placeholder(RECORDS_SCHEMA, "slug", "import_slug", slug, self.load_id))
+            self._raw_rows += 1
+        homes = set(self._memory.homes.get(slug, ()))
+        if known is not None and known.table_name:
+            homes.add(known.table_name)
+        if table is not None:
+            homes.add(table)
+        for home in homes:
+            typed = self._typed[home]
+            typed.imports.add(slug)
+            typed.batches.append(_placeholder(TYPED_SCHEMA, "_record_slug", "_import_slug", slug, self.load_id))
+            typed.rows += 1
+
+    def _vanished(self, slug: str, known: Known | None, present: set[str]) -> dict[str, pa.Table]:
+        """With `deletes = keep`: rows the warehouse has and the service has no more, per table, marked deleted."""
+        if self._settings.deletes != "keep" or known is None:
+            return {}
+        old: dict[str, pa.Table] = {}
+        homes = set(self._memory.homes.get(slug, ())) | ({known.table_name} if known.table_name else set())
+        with self._warehouse.connect() as connection:
+            for table in {RECORDS, *homes} & self._memory.tables:
+                key, record = ("import_slug", "slug") if table == RECORDS else ("_import_slug", "_record_slug")
+                rows = connection.rows_of(table, key, [slug])
+                gone = [value not in present for value in rows.column(record).to_pylist()] if rows.num_rows else []
+                if any(gone):
+                    old[table] = self._marked(rows.filter(pa.array(gone)))
+        return old
+
+    def _marked(self, rows: pa.Table) -> pa.Table:
+        deleted_at = [value or self._now for value in rows.column("_deleted_at").to_pylist()]
+        rows = _replaced(rows, "_deleted_at", pa.array(deleted_at, UTC_US))
+        return _replaced(rows, LOAD_ID, pa.repeat(pa.scalar(self.load_id), rows.num_rows))
+
+    def _carry(self, old: Mapping[str, pa.Table]) -> None:
+        for table, rows in old.items():
+            if table == RECORDS:
+                self._raw.append(rows.select(RECORDS_SCHEMA.names).cast(RECORDS_SCHEMA))
+                self._raw_rows += rows.num_rows
+            else:
+                self._typed[table].batches.append(
+                    _typed_table({name: rows.column(name).combine_chunks() for name in rows.column_names})
+                )
+                self._typed[table].rows += rows.num_rows
+
+    def _due(self) -> Iterator[Emission]:
+        if self._raw:
+            yield Emission(RECORDS, pa.concat_tables(self._raw))
+            self._raw, self._raw_rows = [], 0
+        for table, typed in self._typed.items():
+            if typed.batches:
+                rows = pa.concat_tables(typed.batches, promote_options="default")
+                typed.batches, typed.rows = [], 0
+                yield Emission(table, rows, self._json_columns(table))
+
+    def _json_columns(self, table: str) -> frozenset[str]:
+        if not self._warehouse.is_duckdb:
+            return frozenset()  # elsewhere JSON types reorder keys or refuse what JSON allows; text keeps all
+        fields = self._catalogue.schema(table).fields.values()
+        return frozenset(f.column for f in fields if f.type and parse_type(f.type).kind is Kind.JSON)
+
+    def _field_rows(self) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = []
+        for table, typed in self._typed.items():
+            before, totals = self._totals(table, sorted(typed.imports))
+            for known in self._catalogue.schema(table).fields.values():
+                values, conflicts = totals.get(known.keys, (0, 0))
+                added = typed.counts.get(known.keys, _Counts())
+                rows.append(
+                    self._field_row(
+                        table,
+                        self._catalogue.template_tables.get(table) or None,
+                        known,
+                        values + added.values,
+                        before + typed.live_rows,
+                        conflicts + added.conflicts,
+                    )
+                )
+        return rows
+
+    def _totals(self, table: str, without: Sequence[str]) -> tuple[int, dict[Keys, tuple[int, int]]]:
+        """(live rows, (values, conflicts) by field) of the imports that this package does not touch."""
+        if not any(known == table for known, _ in self._catalogue.first_seen):
+            return 0, {}
+        with self._warehouse.connect() as connection:
+            physical = connection.columns().get(table, {})
+            stored = TableSchema(table, self._catalogue.schema(table).fields, physical)
+            return connection.totals(stored, without) if physical else (0, {})
+
+    def _field_row(
+        self, table: str, template: str | None, known: Field, values: int, rows: int, conflicts: int
+    ) -> dict[str, Any]:
+        first = self._catalogue.first_seen.setdefault((table, known.column), self._now)
+        return {
+            "table_name": table,
+            "column_name": known.column,
+            "template_slug": template,
+            "path": storable(display_path(known.keys), nul_safe=self._nul_safe),
+            "keys": encode_keys(known.keys),
+            "data_type": known.type,
+            "has_text": known.has_text,
+            "has_double": known.has_double,
+            "first_seen_at": first,
+            "last_seen_at": self._now,
+            "value_count": values,
+            "null_count": rows - values,
+            "conflict_count": conflicts,
+            LOAD_ID: self.load_id,
+        }
+
+
+def _as_before(known: Known | None) -> dict[str, Any]:
+    if known is None:
+        return {"records_loaded": 0, "records_rejected": 0}
+    return {
+        "updated_at": known.updated_at,
+        "row_count": known.row_count,
+        "status": known.status,
+        "template_slug": known.template_slug,
+        "table_name": known.table_name,
+        "records_loaded": known.records_loaded,
+        "records_rejected": known.records_rejected,
+        "last_synced_at": known.last_synced_at,
+    }
+
+
+def _placeholder(schema: pa.Schema, record_key: str, import_key: str, slug: str, load_id: str) -> pa.Table:
+    return pa.Table.from_pylist([{record_key: NO_SLUG, import_key: slug, LOAD_ID: load_id}], schema=schema)
+
+
+def _typed_table(columns: Mapping[str, pa.Array[Any]]) -> pa.Table:
+    fields = [
+        TYPED_SCHEMA.field(name) if name in TYPED_SCHEMA.names else pa.field(name, column.type)
+        for name, column in columns.items()
+    ]
+    return pa.Table.from_arrays(
+        [c.cast(f.type) for c, f in zip(columns.values(), fields, strict=True)], schema=pa.schema(fields)
+    )
+
+
+def _replaced(rows: pa.Table, name: str, column: pa.Array[Any]) -> pa.Table:
+    return rows.set_column(rows.column_names.index(name), name, column)

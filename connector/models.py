@@ -1,0 +1,96 @@
+"""What the service's replies become: imports and sessions (pydantic), records and rejects (msgspec).
+
+Records are the hot path (millions of them), therefore plain msgspec structs that the garbage collector skips.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+import msgspec
+from pydantic import BaseModel, ConfigDict, SecretStr
+
+
+class Template(BaseModel):
+    """The template an import belongs to; `name` is the slug where the service sends none."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    slug: str
+
+
+class Import(BaseModel):
+    """One import. Times are aware and in UTC; fields the interface does not name are kept as extras."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    slug: str
+    row_count: int
+    created_at: datetime
+    updated_at: datetime
+    status: str
+    template: Template | None = None
+    metadata_json: bytes | None = None
+    """The exact JSON text of `metadata` as received; None where it is absent or null."""
+
+    @property
+    def fingerprint(self) -> tuple[datetime, int, str]:
+        """What must stay the same for an import to count as unchanged."""
+        return self.updated_at, self.row_count, self.status
+
+    @property
+    def template_slug(self) -> str | None:
+        return self.template.slug if self.template else None
+
+    @property
+    def template_name(self) -> str | None:
+        return self.template.name if self.template else None
+
+
+class Session(BaseModel):
+    """An importer session; `token.get_secret_value()` gives the JWT."""
+
+    model_config = ConfigDict(frozen=True)
+
+    token: SecretStr
+
+
+class Record(msgspec.Struct, frozen=True, gc=False):
+    """One row of an import; `data` is the exact JSON text of its object, as received."""
+
+    slug: str
+    data: bytes
+    created_at: datetime | None
+    updated_at: datetime | None
+    sort: int | None
+
+
+class Reject(msgspec.Struct, frozen=True, gc=False):
+    """An element of a page that could not be read; `payload` is its text as received.
+
+    `record_slug` is the element's own slug, where it has a usable one.
+    """
+
+    record_slug: str | None
+    reason: str
+    payload: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecordPage:
+    """One page of records; `size` counts the elements received, rejected ones too."""
+
+    records: list[Record]
+    rejects: list[Reject]
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class ImportPage:
+    """One page of imports; `size` counts the elements received, rejected ones too."""
+
+    imports: list[Import]
+    rejects: list[Reject]
+    size: int

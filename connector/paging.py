@@ -1,0 +1,338 @@
+"""Walking page numbers safely: a listing that knows whether it saw everything (CONTRACT §4.3).
+
+Page numbers are not positions: whatever is inserted, deleted or moved between two requests shifts the pages, and
+a row can slip from a page not yet read to one already read. Two ways to know that none did:
+
+**Overlap.** Ranges of positions are asked for that share at least two positions with their neighbours: page 1 of
+100 covers 1 to 100, page 2 of 98 covers 99 to 196, page 3 of 97 covers 195 to 291 … Invariant: if every shared
+position shows the same row in both replies and no row has two positions, then as many rows were seen as there are
+positions, and none crossed a boundary alone, because it would have pushed the shared ones off their places. Two
+changes can still cancel out: where the latest edit comes first, a row that moves to the front while one from there
+is deleted shifts nothing behind it. So the first page is read again last. A sweep without a contradiction, whose
+end is followed by empty pages, is a proof; it costs about one request in six more than bare pages and no second
+sweep.
+
+**Agreement.** Where positions contradict each other, whole sweeps with ever different page sizes are united until
+re-reading adds nothing. How often it has to add nothing follows from how much of the union each sweep misses: an
+order that is different at every request needs a dozen quiet sweeps for odds of one in a million, a still one two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import islice
+from typing import Generic, TypeVar
+
+from connector.errors import NotFoundError
+
+T = TypeVar("T")
+R = TypeVar("R")
+Fetch = Callable[[int, int], Awaitable[Sequence[T]]]
+
+MAX_PER_PAGE = 100  # interface, Limits
+MAX_LOOKS = 2  # at the end of an orderly listing, before it counts as moving
+END_PROOF = 2  # empty pages in a row that prove the end of an orderly listing
+RESTLESS_END_PROOF = 4  # the same where pages were already seen to lie
+MAX_BARREN_PAGES = 10  # full of rows, none of them new to the sweep: the pages repeat without end
+ORDERLY_TRIES = 3
+MAX_SWEEPS = 40
+FALSE_COMPLETE_ODDS = 1e-6
+SHARED = 2  # positions that neighbouring pages share at least; rows of equal rank may swap a single one unseen
+SMALLEST_OVERLAP_SIZE = 20  # below that, neighbouring sizes share too few positions to make progress
+WINDOW = 16
+MAX_PAGES = 100_000  # a listing longer than ten million imports is a fault
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One request: page `page` of `per_page` rows, i.e. positions `first` to `last`, counted from 1."""
+
+    page: int
+    per_page: int
+
+    @property
+    def first(self) -> int:
+        return (self.page - 1) * self.per_page + 1
+
+    @property
+    def last(self) -> int:
+        return self.page * self.per_page
+
+
+def overlapping_segments(size: int) -> Iterator[Segment]:
+    """Pages of at most `size` rows, each sharing positions with the one before and reaching as far as possible."""
+    segment = Segment(1, size)
+    while True:
+        yield segment
+        end = segment.last
+        segment = max(
+            (Segment((end - SHARED) // s + 1, s) for s in range(size, size - size // 3 - 1, -1)),
+            key=lambda candidate: candidate.last,
+        )
+        if segment.last <= end:
+            return
+
+
+@dataclass(frozen=True, slots=True)
+class Listing(Generic[T]):
+    """What was listed, freshest version of each, in the order first seen; `reason` says why it is not complete."""
+
+    rows: tuple[T, ...]
+    complete: bool
+    sweeps: int
+    reason: str | None = None
+
+
+async def together(requests: Iterable[Coroutine[object, object, R]]) -> list[R]:
+    """Results in order; the first failure cancels the others and is raised as it is."""
+    tasks = [asyncio.ensure_future(request) for request in requests]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+
+
+@dataclass(slots=True)
+class _Positions:
+    """What the replies of one sweep claim about positions; `calm` until two claims contradict."""
+
+    keys: dict[int, str] = field(default_factory=dict)
+    places: dict[str, int] = field(default_factory=dict)
+    empty_from: int | None = None
+    looks: dict[int, set[Segment]] = field(default_factory=dict)  # end of a reply with room for more -> who said so
+    segments: list[Segment] = field(default_factory=list)
+    calm: bool = True
+
+    def claim(self, segment: Segment, keys: Sequence[str]) -> None:
+        self.segments.append(segment)
+        if len(keys) > segment.per_page:
+            self.calm = False
+            return
+        for position, key in enumerate(keys, segment.first):
+            if self.keys.setdefault(position, key) != key or self.places.setdefault(key, position) != position:
+                self.calm = False
+        if len(keys) < segment.per_page:
+            end = segment.first + len(keys)
+            self.empty_from = end if self.empty_from is None else min(end, self.empty_from)
+            if keys or segment.first == 1:
+                self.looks.setdefault(end, set()).add(segment)
+
+    @property
+    def end(self) -> int:
+        return max(self.keys, default=0)
+
+    @property
+    def beyond(self) -> int:
+        """How many pages were asked for that lie wholly behind the last row."""
+        return sum(1 for segment in self.segments if segment.first > self.end)
+
+    def contradicted(self) -> bool:
+        """Two replies disagree, rows follow where there should be none, or the end keeps out of sight."""
+        gap = self.empty_from is not None and self.empty_from <= self.end
+        return not self.calm or gap or (not self.looks and self.beyond > END_PROOF)
+
+    def proven(self) -> bool:
+        """No contradiction, no gap, and the end was seen from within and from beyond."""
+        after = self.end + 1
+        whole = self.empty_from == after and len(self.keys) == self.end and len(self.looks) == 1
+        return self.calm and whole and len(self.looks[after]) > 1 and self.beyond >= END_PROOF
+
+
+@dataclass(frozen=True, slots=True)
+class _Swept:
+    """A plain sweep: rows shown, pages that brought something, the longest page, and whether pages repeated."""
+
+    shown: int
+    fruitful: int
+    longest: int
+    repeating: bool
+
+
+class Lister(Generic[T]):
+    """Lists with `fetch(page, per_page)`; `key` identifies a row, `newer(a, b)` is true if b replaces a.
+
+    `born(row)` is when the service says it was created: what is younger than all that the first sweep saw was not
+    there when the listing began, so it does not keep the sweeps from agreeing. `expected` rows are asked for at
+    once; `stop()` is polled between waves of requests.
+    """
+
+    def __init__(
+        self,
+        fetch: Fetch[T],
+        key: Callable[[T], str],
+        newer: Callable[[T, T], bool],
+        born: Callable[[T], datetime],
+        *,
+        expected: int = 0,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._fetch = fetch
+        self._key = key
+        self._newer = newer
+        self._born = born
+        self._expected = expected
+        self._stop = stop
+        self._seen: dict[str, T] = {}
+        self._size = MAX_PER_PAGE
+        self._sweeps = 0
+        self._sized = True  # false once the service was seen to ignore per_page
+
+    async def all(self) -> Listing[T]:
+        """One orderly sweep if the service holds still, else as many as it takes, bounded."""
+        for _ in range(ORDERLY_TRIES):
+            if self._stop() or not self._sized or self._size < SMALLEST_OVERLAP_SIZE:
+                break
+            if await self._orderly_sweep():
+                return self._listing(None)
+        return self._listing(await self._agree())
+
+    async def again(self) -> Listing[T]:
+        """For a listing found wanting by other means: sweeps until they agree, on top of what was seen."""
+        return self._listing(await self._agree())
+
+    def _listing(self, reason: str | None) -> Listing[T]:
+        return Listing(tuple(self._seen.values()), reason is None, self._sweeps, reason)
+
+    def _note(self, rows: Sequence[T]) -> list[str]:
+        keys = [self._key(row) for row in rows]
+        for key, row in zip(keys, rows, strict=True):
+            before = self._seen.get(key)
+            if before is None or self._newer(before, row):
+                self._seen[key] = row
+        return keys
+
+    async def _read(self, segments: Sequence[Segment]) -> list[list[str]]:
+        pages = await together(self._one(segment) for segment in segments)
+        return [self._note(page) for page in pages]
+
+    async def _one(self, segment: Segment) -> Sequence[T]:
+        try:
+            return await self._fetch(segment.page, segment.per_page)
+        except NotFoundError:
+            if segment.page == 1:
+                raise
+            return ()  # some services answer 404 behind the last page
+
+    async def _orderly_sweep(self) -> bool:
+        self._sweeps += 1
+        positions = _Positions()
+        upcoming = islice(overlapping_segments(self._size), MAX_PAGES)
+        expected = max(self._expected, len(self._seen))
+        wave = _through(upcoming, expected + 1)
+        wave.append(_second_look(expected, self._size, wave))
+        lengths: list[int] = []
+        window, looks = 2, 0
+        while wave and not self._stop():
+            for segment, keys in zip(wave, await self._read(wave), strict=True):
+                positions.claim(segment, keys)
+                lengths.append(len(keys))
+            if positions.proven():
+                return await self._front_stands(positions)
+            if positions.contradicted():
+                break
+            if positions.looks:
+                looks += 1
+                if looks > MAX_LOOKS:
+                    break
+                missing = max(0, END_PROOF - positions.beyond)
+                look = _second_look(positions.end, self._size, positions.segments)
+                wave = [look, *islice(upcoming, missing)]
+            else:
+                wave = list(islice(upcoming, window))
+                window = min(window * 2, WINDOW)
+        self._learn_size(positions.segments, lengths)
+        return False
+
+    async def _front_stands(self, positions: _Positions) -> bool:
+        """Whether the first page is what it was, now that all others were read; a single page is its own proof."""
+        front = Segment(1, self._size)
+        if positions.end >= front.last:
+            for keys in await self._read([front]):
+                positions.claim(front, keys)
+        return positions.proven()
+
+    def _learn_size(self, segments: Sequence[Segment], lengths: Sequence[int]) -> None:
+        """A service that clamps `per_page` shows it: the first page is short, and yet others follow."""
+        longest = max(lengths, default=0)
+        followed = any(n for segment, n in zip(segments, lengths, strict=True) if segment.first > longest)
+        if longest > self._size:
+            self._sized = False
+        elif followed and 0 < lengths[0] == longest < self._size:
+            self._size = longest
+
+    async def _agree(self) -> str | None:
+        """None once the union stopped growing, else why it is not known to be complete."""
+        quiet, misses, paged, halve = 0, 0.0, False, 0
+        youngest = max((self._born(row) for row in self._seen.values()), default=None)
+        for sweep in range(MAX_SWEEPS):
+            if self._stop():
+                return "the listing was stopped"
+            known = set(self._seen)
+            swept = await self._plain_sweep(halve or max(2, self._size - _SHRINK[sweep % len(_SHRINK)]))
+            added = [row for key, row in self._seen.items() if key not in known]
+            quiet = 0 if any(youngest is None or self._born(row) <= youngest for row in added) else quiet + 1
+            youngest = youngest or max(map(self._born, added), default=None)
+            paged = paged or swept.fruitful > 1 or not swept.repeating or swept.longest <= 1
+            if not paged and halve:
+                return "the service answers every page number with the same rows"
+            halve = 0 if paged else max(1, swept.longest // 2)
+            missed = 1 - swept.shown / len(self._seen) if self._seen else 0.0
+            misses = max(missed, 0.7 * misses)
+            if paged and quiet >= _quiet_sweeps_needed(misses):
+                return None
+        return f"the listing still changed after {self._sweeps} sweeps"
+
+    async def _plain_sweep(self, size: int) -> _Swept:
+        """Pages 1, 2, 3 … until several in a row are empty or bring nothing this sweep had not seen."""
+        self._sweeps += 1
+        shown: set[str] = set()
+        empty = barren = fruitful = longest = 0
+        page = 1
+        while page < MAX_PAGES and not self._stop():
+            ahead = max(1, min(WINDOW, len(self._seen) // size + RESTLESS_END_PROOF + 1 - page))
+            for keys in await self._read([Segment(page + n, size) for n in range(ahead)]):
+                brings = not shown.issuperset(keys)
+                empty = 0 if keys else empty + 1
+                barren = barren + 1 if keys and not brings else 0
+                fruitful += brings
+                longest = max(longest, len(keys))
+                shown.update(keys)
+                if empty >= RESTLESS_END_PROOF or barren >= MAX_BARREN_PAGES:
+                    return _Swept(len(shown), fruitful, longest, barren >= MAX_BARREN_PAGES)
+            page += ahead
+        return _Swept(len(shown), fruitful, longest, repeating=False)
+
+
+_SHRINK = (0, 1, 3, 11, 17, 21, 27, 29, 33, 39)
+
+
+def _through(segments: Iterator[Segment], upto: int) -> list[Segment]:
+    """The segments that cover positions 1 to `upto`, and as many beyond as the proof of an end takes."""
+    wave: list[Segment] = []
+    for segment in segments:
+        wave.append(segment)
+        if segment.last >= upto:
+            break
+    return [*wave, *islice(segments, END_PROOF)]
+
+
+def _second_look(end: int, size: int, asked: Sequence[Segment]) -> Segment:
+    """Another page that holds position `end` and has room for more, for a page may be cut short by mistake."""
+    pages = (Segment(max(end - 1, 0) // s + 1, s) for s in range(size, 1, -1))
+    return next(page for page in pages if page.last > end and page not in asked)
+
+
+def _quiet_sweeps_needed(miss_rate: float) -> int:
+    """How many sweeps must add nothing before a row missed with `miss_rate` by each is out of the question."""
+    if miss_rate <= 0:
+        return 2
+    if miss_rate >= 1:
+        return MAX_SWEEPS + 1
+    return max(2, math.ceil(math.log(FALSE_COMPLETE_ODDS) / math.log(miss_rate)))

@@ -1,0 +1,198 @@
+"""Reply → decision, as a table: what is tried again, after how long, and what is raised in the end.
+
+===================================  ==================  ================
+outcome                              tried again         error in the end
+===================================  ==================  ================
+401, 403                             never               AuthError
+404                                  never               NotFoundError
+429, and any retryable reply with    within the waiting  TransientError
+a `Retry-After`                      budget
+408, 425, 5xx, time-out, connection  error attempts      TransientError
+lost, body cut short or empty
+not JSON, not HTTP                   garbage attempts    ContractError
+other statuses, wrong shape, reply   never               ContractError
+too large
+certificate not trusted              never               ConfigError
+===================================  ==================  ================
+
+A request that must not be carried out twice is repeated only after a 429 or 503: the service said it did not act.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from random import Random
+
+from connector.errors import (
+    AuthError,
+    ConfigError,
+    ConnectorError,
+    ContractError,
+    NotFoundError,
+    TransientError,
+)
+
+_ANY_MOMENT = datetime(2000, 1, 1, tzinfo=UTC)  # for asking only whether a header can be read
+_SECONDS = re.compile(r"[0-9]{1,15}(\.[0-9]*)?", re.ASCII)
+
+
+class Trouble(enum.Enum):
+    """What went wrong with one attempt."""
+
+    STATUS = "status"
+    TIMEOUT = "timeout"
+    CONNECTION = "connection"
+    CERTIFICATE = "certificate"
+    CUT = "cut"
+    GARBAGE = "garbage"
+    SHAPE = "shape"
+    TOO_LARGE = "too large"
+
+
+class Budget(enum.Enum):
+    """What limits the repetitions of an outcome."""
+
+    NONE = "none"
+    ERRORS = "errors"
+    GARBAGE = "garbage"
+    WAITING = "waiting"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """An attempt that did not succeed; `words` completes "the service …"."""
+
+    trouble: Trouble
+    words: str
+    status: int | None = None
+    retry_after: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How long to go on; times in seconds, attempts include the first."""
+
+    error_attempts: int = 6
+    garbage_attempts: int = 3
+    base_s: float = 0.3
+    backoff_cap_s: float = 20.0
+    retry_after_cap_s: float = 120.0
+    wait_budget_s: float = 300.0
+
+    def attempts(self, budget: Budget) -> float:
+        return {
+            Budget.NONE: 1,
+            Budget.ERRORS: self.error_attempts,
+            Budget.GARBAGE: self.garbage_attempts,
+            Budget.WAITING: float("inf"),
+        }[budget]
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    delay_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Raise:
+    kind: type[ConnectorError]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    budget: Budget
+    kind: type[ConnectorError]
+
+
+_FATAL = _Rule(Budget.NONE, ContractError)
+_ERROR = _Rule(Budget.ERRORS, TransientError)
+_THROTTLE = _Rule(Budget.WAITING, TransientError)
+
+_BY_STATUS = {
+    401: _Rule(Budget.NONE, AuthError),
+    403: _Rule(Budget.NONE, AuthError),
+    404: _Rule(Budget.NONE, NotFoundError),
+    408: _ERROR,
+    425: _ERROR,
+    429: _THROTTLE,
+}
+_BY_TROUBLE = {
+    Trouble.TIMEOUT: _ERROR,
+    Trouble.CONNECTION: _ERROR,
+    Trouble.CUT: _ERROR,
+    Trouble.GARBAGE: _Rule(Budget.GARBAGE, ContractError),
+    Trouble.SHAPE: _FATAL,
+    Trouble.TOO_LARGE: _FATAL,
+    Trouble.CERTIFICATE: _Rule(Budget.NONE, ConfigError),
+}
+_NOT_CARRIED_OUT = frozenset({429, 503})
+
+
+def decide(
+    outcome: Outcome,
+    attempt: int,
+    waited: float,
+    policy: RetryPolicy,
+    random: Random,
+    now: datetime,
+    *,
+    once: bool = False,
+) -> Retry | Raise:
+    """What to do after the `attempt`-th outcome (counted from 1) that draws on the same budget.
+
+    `waited` is the time this call has spent waiting so far; `once` marks a request that must not be
+    carried out twice.
+    """
+    rule = _rule(outcome)
+    if once and outcome.status not in _NOT_CARRIED_OUT:
+        return Raise(rule.kind)
+    if attempt >= policy.attempts(rule.budget):
+        return Raise(rule.kind)
+    delay_s = _delay(outcome, rule.budget, attempt, policy, random, now)
+    return Raise(rule.kind) if waited + delay_s > policy.wait_budget_s else Retry(delay_s)
+
+
+def budget_of(outcome: Outcome) -> Budget:
+    """Which budget an outcome draws on; the caller counts attempts for each."""
+    return _rule(outcome).budget
+
+
+def retry_after_s(value: str | None, now: datetime) -> float | None:
+    """A `Retry-After` header as seconds from `now`, in both of its forms; None where it is absent or nonsense."""
+    if value is None:
+        return None
+    value = value.strip()
+    if _SECONDS.fullmatch(value):
+        return float(value)
+    try:
+        moment = parsedate_to_datetime(value)
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC)
+        return max(0.0, (moment - now).total_seconds())
+    except (ValueError, OverflowError, TypeError, IndexError):
+        return None
+
+
+def _rule(outcome: Outcome) -> _Rule:
+    if outcome.trouble is not Trouble.STATUS:
+        return _BY_TROUBLE[outcome.trouble]
+    status = outcome.status or 0
+    rule = _BY_STATUS.get(status) or (_ERROR if 500 <= status <= 599 else _FATAL)
+    if rule is _ERROR and retry_after_s(outcome.retry_after, _ANY_MOMENT) is not None:
+        return _THROTTLE
+    return rule
+
+
+def _delay(outcome: Outcome, budget: Budget, attempt: int, policy: RetryPolicy, random: Random, now: datetime) -> float:
+    ceiling_s = min(policy.backoff_cap_s, policy.base_s * 2.0 ** min(attempt - 1, 30))
+    if budget is not Budget.WAITING:
+        return random.uniform(0, ceiling_s)
+    asked_s = retry_after_s(outcome.retry_after, now)
+    if asked_s:
+        # a little later than asked, so that everyone who was told the same does not return at once
+        return min(asked_s, policy.retry_after_cap_s) + random.uniform(0, policy.base_s)
+    return random.uniform(ceiling_s / 2, ceiling_s)

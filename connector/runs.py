@@ -1,0 +1,117 @@
+"""One row of `sync_runs`: what a run did, counted while it goes, and what its outcome is called (CONTRACT §2, §3)."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from importlib.metadata import version
+from typing import Any
+
+from connector.settings import Window
+
+DISTRIBUTION = "importer-connector"
+
+
+class Status(StrEnum):
+    """`sync_runs.status`; `running` is replaced by the run itself, or by the next one if it died."""
+
+    running = "running"
+    succeeded = "succeeded"
+    partial = "partial"
+    failed = "failed"
+    interrupted = "interrupted"
+
+
+def connector_version() -> str:
+    return version(DISTRIBUTION)
+
+
+def make_run_id(now: datetime) -> str:
+    """Sorts by time and is unique: `20261121T093000-4f1c2ab7`."""
+    return f"{now:%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
+
+
+@dataclass(slots=True)
+class Tally:
+    """The counts of a run under way; `status` is what it would be called if it ended now."""
+
+    run_id: str
+    mode: str
+    started_at: datetime
+    window: Window = field(default_factory=Window)
+    destination: str | None = None
+    finished_at: datetime | None = None
+    imports_listed: int = 0
+    imports_changed: int = 0
+    imports_deleted: int = 0
+    imports_failed: int = 0
+    imports_unreconciled: int = 0
+    records_loaded: int = 0
+    records_rejected: int = 0
+    requests: int = 0
+    retries: int = 0
+    bytes_received: int = 0
+    load_ids: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    fatal: BaseException | None = None
+    interrupted_by: int | None = None
+    shortfall: bool = False  # something is known to be missing, whatever else went well
+
+    @property
+    def status(self) -> Status:
+        if self.fatal is not None:
+            return Status.failed
+        if self.interrupted_by is not None:
+            return Status.interrupted
+        if self.shortfall or self.imports_failed or self.records_rejected:
+            return Status.partial
+        return Status.succeeded
+
+    @property
+    def error(self) -> str | None:
+        """The first reasons, as sentences."""
+        reasons = [str(self.fatal) or type(self.fatal).__name__] if self.fatal is not None else []
+        reasons += self.problems
+        if len(reasons) > 5:
+            reasons = [*reasons[:5], f"… and {len(reasons) - 5} more, see sync_imports."]
+        return " ".join(reasons) or None
+
+    def as_json(self) -> dict[str, Any]:
+        """What `run --json` prints; times in ISO 8601."""
+        return {
+            "run_id": self.run_id,
+            "status": self.status.value,
+            "mode": self.mode,
+            "started_at": self.started_at.isoformat(),
+            "finished_at": self.finished_at.isoformat() if self.finished_at else None,
+            "imports_listed": self.imports_listed,
+            "imports_changed": self.imports_changed,
+            "imports_deleted": self.imports_deleted,
+            "imports_failed": self.imports_failed,
+            "imports_unreconciled": self.imports_unreconciled,
+            "records_loaded": self.records_loaded,
+            "records_rejected": self.records_rejected,
+            "requests": self.requests,
+            "retries": self.retries,
+            "bytes_received": self.bytes_received,
+            "load_ids": list(self.load_ids),
+            "error": self.error,
+        }
+
+    def as_row(self, status: Status | None = None) -> dict[str, Any]:
+        """The row for `sync_runs`; `status` overrides, for the row written before the run ends."""
+        return {
+            **self.as_json(),
+            "status": (status or self.status).value,
+            "started_at": self.started_at,
+            "finished_at": self.finished_at,
+            "load_ids": json.dumps(self.load_ids),
+            "error_kind": type(self.fatal).__name__ if self.fatal is not None else None,
+            "connector_version": connector_version(),
+            "destination": self.destination,
+            "window_since": self.window.since,
+            "window_until": self.window.until,
+        }

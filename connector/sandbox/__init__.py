@@ -1,0 +1,36 @@
+"""The Importer Service, on loopback: for the demo, for tests, and for trying things.
+
+A faithful implementation of the interface with everything it leaves open as a switch. It shares no code
+with the connector, so a mistake in one does not hide a mistake in the other.
+
+    service = Service(seed=1)
+    service.add_generated("orders", imports=3, rows=200)
+    with serve(service) as base_url:
+        ...
+"""
+
+from connector.sandbox.catalogue import STATUSES, Template
+from connector.sandbox.faults import Faults
+from connector.sandbox.files import FileError
+from connector.sandbox.messages import Request, Response
+from connector.sandbox.server import make_app, run, serve
+from connector.sandbox.service import Service
+from connector.sandbox.sessions import session_claims
+from connector.sandbox.switches import Switches
+from connector.sandbox.templates import TEMPLATES
+
+__all__ = [
+    "STATUSES",
+    "TEMPLATES",
+    "Faults",
+    "FileError",
+    "Request",
+    "Response",
+    "Service",
+    "Switches",
+    "Template",
+    "make_app",
+    "run",
+    "serve",
+    "session_claims",
+]

@@ -1,0 +1,162 @@
+"""The dlt source: wiring only. `pipeline.run(importer_source())` is a complete and correct sync (CONTRACT §1).
+
+The `imports` and `records` resources share one `Extraction`; whichever of the selected ones ends last adds the row
+of `sync_runs`, in the same package as everything else.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+import dlt
+from dlt.common.configuration.container import Container
+from dlt.common.storages.load_package import LoadPackageStateInjectableContext
+from dlt.common.typing import TSecretStrValue
+
+from connector.errors import ConfigError
+from connector.extraction import Extraction, Outside, Scope
+from connector.settings import Settings, Window
+from connector.tables import Emission, hints
+from connector.warehouse import Warehouse
+
+RESOURCES = ("imports", "records")
+
+
+def _is_worth_reading(record: logging.LogRecord) -> bool:
+    # JSON travels as text in Arrow and is hinted as JSON on purpose; dlt warns of that difference at every batch
+    return "when merging arrow schema with dlt schema" not in record.getMessage()
+
+
+logging.getLogger("dlt").addFilter(_is_worth_reading)
+
+
+@dlt.source(name="importer", section="importer")
+def importer_source(
+    base_url: str = dlt.config.value,
+    access_token: TSecretStrValue = dlt.secrets.value,
+    max_concurrency: int | None = None,
+    requests_per_second: float | None = None,
+    batch_rows: int | None = None,
+    deletes: str | None = None,
+    reconcile: str | None = None,
+    mass_delete_limit: float | None = None,
+    raw: bool | None = None,
+    typed: bool | None = None,
+    status: str | None = None,
+    hints: dict[str, Any] | None = None,
+    updated_at: Any = None,
+) -> Any:
+    """Imports and records of the Importer Service, complete or loudly not.
+
+    Every argument is a key of `[sources.importer]` (CONTRACT §1). `updated_at` takes a
+    `dlt.sources.incremental("updated_at", initial_value=…, end_value=…)` that bounds the run to imports last updated
+    in `[initial_value, end_value)`; a window limits what is read and never decides that something is done.
+
+    Raises ConfigError for settings that make no sense; in extraction AuthError, TransientError and ContractError
+    (inside dlt's PipelineStepFailed) if the imports cannot be listed. An import that fails does not raise: it is in
+    `sync_imports` and makes the run `partial` in `sync_runs`.
+    """
+    settings = Settings.load(
+        base_url=base_url,
+        access_token=access_token,
+        max_concurrency=max_concurrency,
+        requests_per_second=requests_per_second,
+        batch_rows=batch_rows,
+        deletes=deletes,
+        reconcile=reconcile,
+        mass_delete_limit=mass_delete_limit,
+        raw=raw,
+        typed=typed,
+        status=status,
+        hints=hints,
+    )
+    shared = _Shared(settings, Scope(window=_window(updated_at)))
+
+    @dlt.resource(name="imports")
+    def imports() -> Iterator[Any]:
+        yield from shared.emit("imports", Extraction.import_tables)
+
+    @dlt.resource(name="records")
+    def records() -> Iterator[Any]:
+        yield from shared.emit("records", Extraction.record_tables)
+
+    return imports, records
+
+
+class _Shared:
+    """One extraction for both resources, made anew for every time dlt iterates them."""
+
+    def __init__(self, settings: Settings, scope: Scope) -> None:
+        self._settings = settings
+        self._scope = scope
+        self._extraction: Extraction | None = None
+        self._unfinished: set[str] = set()
+
+    def emit(self, name: str, tables: Callable[[Extraction, str], Iterator[Emission]]) -> Iterator[Any]:
+        mark = Marker()
+        load_id = current_load_id()
+        extraction = self._begin()
+        done = False
+        try:
+            yield from map(mark, tables(extraction, load_id))
+            self._unfinished.discard(name)
+            if not self._unfinished:
+                yield from map(mark, extraction.missing_tables())
+                yield mark(extraction.run_row(load_id))
+            done = True
+        except Exception as error:
+            extraction.abort(error)
+            raise
+        finally:
+            if not done or not self._unfinished:
+                extraction.close()
+                self._extraction = None
+
+    def _begin(self) -> Extraction:
+        if self._extraction is None:
+            self._unfinished = set(RESOURCES) & set(dlt.current.source().selected_resources)
+            warehouse = Warehouse(dlt.current.pipeline())
+            warehouse.check_supported()
+            self._extraction = Extraction(self._settings, self._scope, warehouse, Outside.real())
+            self._extraction.open()
+        return self._extraction
+
+
+class Marker:
+    """Tells dlt the table and hints of each emission: in full where they are new to it, by name after that."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, Mapping[str, Any]] = {}
+
+    def __call__(self, emission: Emission) -> Any:
+        arguments = hints(emission)
+        if self._told.get(emission.table) == arguments:
+            return dlt.mark.with_table_name(emission.rows, emission.table)
+        self._told[emission.table] = arguments
+        made = dlt.mark.make_hints(**arguments)
+        return dlt.mark.with_hints(emission.rows, made, create_table_variant=True)
+
+
+def current_load_id() -> str:
+    """The id of the package that dlt is extracting into, from dlt's own context of the extract step."""
+    return Container()[LoadPackageStateInjectableContext].load_id
+
+
+def _window(updated_at: Any) -> Window:
+    if updated_at is None:
+        return Window()
+    if getattr(updated_at, "cursor_path", "updated_at") != "updated_at":
+        raise ConfigError("updated_at takes an incremental on the cursor 'updated_at', and no other.")
+    return Window(since=_instant(updated_at.initial_value), until=_instant(updated_at.end_value))
+
+
+def _instant(value: Any) -> datetime | None:
+    if value is None or isinstance(value, datetime):
+        return value
+    try:
+        return datetime.fromisoformat(str(value))
+    except ValueError:
+        raise ConfigError(f"updated_at is bounded by {value!r}, which is not an ISO 8601 date or time.") from None

@@ -1,0 +1,436 @@
+"""What the warehouse remembers: ledger, field names, run rows, read and kept with plain SQL through dlt's client.
+
+The ledger decides (CONTRACT §4.2), so what it says has to be earned. A ledger row is trusted only if
+
+1. dlt completed the load it came with (`_dlt_loads.status = 0`), and
+2. after a run that did not end properly, the rows of that import are really there: as many live ones as the ledger
+   says, each from the ledger row's own load, in its own table and nowhere else.
+
+Everything else is read again; rows of imports the ledger does not know become suspects like vanished imports do.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, cast
+
+import pyarrow as pa
+from dlt.destinations.impl.duckdb.sql_client import DuckDbSqlClient
+from dlt.destinations.job_client_impl import SqlJobClientBase
+from dlt.destinations.sql_client import SqlClientBase
+from dlt.pipeline.pipeline import Pipeline
+
+from connector.core.names import decode_keys
+from connector.core.planning import Known, State
+from connector.core.schema import Field, Keys, TableSchema
+from connector.errors import ConfigError
+from connector.runs import Status, Tally
+from connector.tables import FIELDS, IMPORTS, LEDGER, LOAD_ID, RECORDS, RUNS, RUNS_SCHEMA
+
+LOADS = "_dlt_loads"
+SLUGS_PER_QUERY = 500
+DIED = "The process ended without a word (killed, or the machine stopped); what it had not committed is read again."
+
+
+@dataclass(frozen=True, slots=True)
+class ImportSeen:
+    """An import as the table `imports` has it."""
+
+    content_hash: str | None
+    deleted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Everything a run needs to know of earlier ones. `homes` are the typed tables that hold rows of an import."""
+
+    tables: frozenset[str] = frozenset()
+    ledger: Mapping[str, Known] = field(default_factory=dict)
+    imports: Mapping[str, ImportSeen] = field(default_factory=dict)
+    schemas: Mapping[str, TableSchema] = field(default_factory=dict)
+    first_seen: Mapping[tuple[str, str], datetime] = field(default_factory=dict)
+    template_tables: Mapping[str, str] = field(default_factory=dict)
+    homes: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    repaired: int = 0
+
+
+class Warehouse:
+    """The destination of one pipeline. Every method opens one connection and closes it: dlt needs the file too."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+
+    @property
+    def destination(self) -> str:
+        return str(self._pipeline.destination.destination_name) if self._pipeline.destination else "none"
+
+    @property
+    def is_duckdb(self) -> bool:
+        return self.destination_type == "duckdb"
+
+    @property
+    def destination_type(self) -> str:
+        kind = self._pipeline.destination.destination_type if self._pipeline.destination else ""
+        return kind.rsplit(".", 1)[-1]
+
+    def check_supported(self) -> None:
+        """Raises ConfigError for a destination that cannot replace the rows of an import, e.g. plain files."""
+        destination = self._pipeline.destination
+        if destination is None or not issubclass(destination.client_class, SqlJobClientBase):
+            raise ConfigError(
+                f"The destination {self.destination!r} cannot replace rows, so deletes and corrections would be lost; "
+                "use duckdb, postgres or another SQL destination of dlt."
+            )
+
+    @contextmanager
+    def connect(self) -> Iterator[Connection]:
+        """One connection for several calls."""
+        with self._pipeline.sql_client() as client:
+            yield Connection(client)
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """An open connection to the dataset; all SQL of this package that is not dlt's is in this class."""
+
+    client: SqlClientBase[Any]
+
+    def name(self, table: str) -> str:
+        return self.client.make_qualified_table_name(table)
+
+    def column(self, name: str) -> str:
+        return self.client.escape_column_name(name)
+
+    def query(self, sql: str, *args: Any) -> pa.Table:
+        if isinstance(self.client, DuckDbSqlClient):
+            # dlt's own way to Arrow asks DuckDB for a method that DuckDB 2 no longer has
+            relation = self.client.native_connection.sql(sql.replace("%s", "?"), params=args)
+            return cast("pa.Table", relation.to_arrow_table())
+        with self.client.execute_query(sql, *args) as cursor:
+            table = cursor.arrow()
+        return table if table is not None else pa.table({})
+
+    def execute(self, sql: str, *args: Any) -> None:
+        self.client.execute_sql(sql, *args)
+
+    def columns(self) -> dict[str, dict[str, str]]:
+        """Table → column → type, as `connector.core.schema.parse_type` reads it where it can."""
+        rows = self.query(
+            "SELECT table_name, column_name, data_type, numeric_precision, numeric_scale "
+            "FROM information_schema.columns WHERE table_schema = %s",
+            self.client.dataset_name,
+        ).to_pylist()
+        found: dict[str, dict[str, str]] = defaultdict(dict)
+        for row in rows:
+            found[row["table_name"]][row["column_name"]] = _type_of(
+                row["data_type"], row["numeric_precision"], row["numeric_scale"]
+            )
+        return dict(found)
+
+    def recall(self) -> Memory:
+        """Reads everything; audits the rows themselves if the last run did not end properly."""
+        physical = self.columns()
+        tables = frozenset(physical)
+        if LEDGER not in tables or LOADS not in tables:
+            return self._recovered(Memory(tables, schemas=_schemas(physical, [])))
+        fields = self._fields(tables)
+        ledger = self._ledger()
+        homes = {k.slug: frozenset({k.table_name} if k.table_name else ()) for k in ledger.values()}
+        memory = Memory(
+            tables=tables,
+            ledger=ledger,
+            imports=self._imports(tables),
+            schemas=_schemas(physical, fields),
+            first_seen={(f["table_name"], f["column_name"]): f["first_seen_at"] for f in fields},
+            template_tables=_template_tables(ledger.values(), fields),
+            homes=homes,
+        )
+        return memory if self._ended_properly(tables) else self._recovered(memory)
+
+    def _ledger(self) -> dict[str, Known]:
+        rows = self.query(
+            "SELECT s.slug, s.state, s.updated_at, s.row_count, s.status, s.template_slug, s.table_name, "
+            "s.records_loaded, s.records_rejected, s.attempts, s.last_synced_at, "
+            f"CASE WHEN l.load_id IS NULL THEN 0 ELSE 1 END AS trusted FROM {self.name(LEDGER)} s "
+            f"LEFT JOIN (SELECT DISTINCT load_id FROM {self.name(LOADS)} WHERE status = 0) l "
+            f"ON l.load_id = s.{self.column(LOAD_ID)}"
+        )
+        return {row["slug"]: _known(row) for row in rows.to_pylist()}
+
+    def _imports(self, tables: frozenset[str]) -> dict[str, ImportSeen]:
+        if IMPORTS not in tables:
+            return {}
+        rows = self.query(
+            f"SELECT i.slug, i.{self.column('_content_hash')} AS content_hash, "
+            f"CASE WHEN i.{self.column('_deleted_at')} IS NULL THEN 0 ELSE 1 END AS deleted "
+            f"FROM {self.name(IMPORTS)} i WHERE i.{self.column(LOAD_ID)} IN "
+            f"(SELECT load_id FROM {self.name(LOADS)} WHERE status = 0)"
+        )
+        return {r["slug"]: ImportSeen(r["content_hash"], bool(r["deleted"])) for r in rows.to_pylist()}
+
+    def _fields(self, tables: frozenset[str]) -> list[dict[str, Any]]:
+        if FIELDS not in tables:
+            return []
+        return list(
+            self.query(
+                "SELECT table_name, column_name, template_slug, keys, data_type, has_text, has_double, "
+                f"first_seen_at FROM {self.name(FIELDS)}"
+            ).to_pylist()
+        )
+
+    def _ended_properly(self, tables: frozenset[str]) -> bool:
+        if RUNS not in tables:
+            return False
+        rows = self.query(
+            f"SELECT count(*) AS n, sum(CASE WHEN status = '{Status.running}' OR "
+            f"({self.column(LOAD_ID)} IS NOT NULL AND {self.column(LOAD_ID)} <> '' AND {self.column(LOAD_ID)} "
+            f"NOT IN (SELECT load_id FROM {self.name(LOADS)} WHERE status = 0)) THEN 1 ELSE 0 END) AS dead "
+            f"FROM {self.name(RUNS)}"
+        ).to_pylist()
+        return bool(rows[0]["n"]) and not rows[0]["dead"]
+
+    def rows_by_import(self, memory: Memory) -> dict[str, dict[str, tuple[int, set[str]]]]:
+        """Table → import → (live rows, loads its rows came with), by one scan of each table."""
+        found: dict[str, dict[str, tuple[int, set[str]]]] = {}
+        for table in sorted({RECORDS, *memory.schemas} & memory.tables - {IMPORTS}):
+            key = "import_slug" if table == RECORDS else "_import_slug"
+            rows = self.query(
+                f"SELECT {self.column(key)} AS slug, {self.column(LOAD_ID)} AS load_id, "
+                f"sum(CASE WHEN {self.column('_deleted_at')} IS NULL THEN 1 ELSE 0 END) AS live "
+                f"FROM {self.name(table)} GROUP BY 1, 2"
+            ).to_pylist()
+            counts: dict[str, tuple[int, set[str]]] = {}
+            for row in rows:
+                live, loads = counts.get(row["slug"], (0, set()))
+                counts[row["slug"]] = (live + int(row["live"]), loads | {row["load_id"]})
+            found[table] = counts
+        return found
+
+    def _recovered(self, memory: Memory) -> Memory:
+        """Distrusts every import whose rows are not exactly those its ledger row speaks of."""
+        present = self.rows_by_import(memory)
+        loads = self._ledger_loads() if memory.ledger else {}
+        ledger, homes = dict(memory.ledger), dict(memory.homes)
+        where: dict[str, set[str]] = defaultdict(set)
+        for table, counts in present.items():
+            for slug in counts:
+                where[slug].add(table)
+        repaired = 0
+        for slug in {*ledger, *where}:
+            known = ledger.get(slug)
+            agrees = known is not None and _agrees(known, loads.get(slug), slug, present)
+            if agrees:
+                continue
+            repaired += known is None or known.trusted
+            ledger[slug] = _distrusted(slug, known)
+            homes[slug] = homes.get(slug, frozenset()) | (where[slug] - {RECORDS})
+        return Memory(
+            memory.tables,
+            ledger,
+            memory.imports,
+            memory.schemas,
+            memory.first_seen,
+            memory.template_tables,
+            homes,
+            repaired,
+        )
+
+    def _ledger_loads(self) -> dict[str, str]:
+        rows = self.query(f"SELECT slug, {self.column(LOAD_ID)} AS load_id FROM {self.name(LEDGER)}").to_pylist()
+        return {row["slug"]: row["load_id"] for row in rows}
+
+    def bury_dead_runs(self, now: datetime) -> list[str]:
+        """Marks runs that never ended as failed; returns their ids. The caller holds the lock."""
+        dead = (
+            f"status = '{Status.running}' OR ({self.column(LOAD_ID)} <> '' AND {self.column(LOAD_ID)} NOT IN "
+            f"(SELECT load_id FROM {self.name(LOADS)} WHERE status = 0))"
+        )
+        found = [r["run_id"] for r in self.query(f"SELECT run_id FROM {self.name(RUNS)} WHERE {dead}").to_pylist()]
+        for run_id in found:
+            self.execute(
+                f"UPDATE {self.name(RUNS)} SET status = '{Status.failed}', error = %s, error_kind = 'Died', "
+                f"{self.column(LOAD_ID)} = '', finished_at = COALESCE(finished_at, %s) WHERE run_id = %s",
+                DIED,
+                now,
+                run_id,
+            )
+        return found
+
+    def write_run(self, tally: Tally, status: Status | None = None) -> None:
+        """Replaces this run's row."""
+        row = {**tally.as_row(status), LOAD_ID: ""}
+        names = RUNS_SCHEMA.names
+        self.execute(f"DELETE FROM {self.name(RUNS)} WHERE run_id = %s", tally.run_id)
+        columns = ", ".join(self.column(name) for name in names)
+        marks = ", ".join(["%s"] * len(names))
+        self.execute(f"INSERT INTO {self.name(RUNS)} ({columns}) VALUES ({marks})", *[row[name] for name in names])
+
+    def rows_of(self, table: str, import_key: str, slugs: Sequence[str]) -> pa.Table:
+        """All rows of these imports in one table, with all its columns."""
+        parts = [
+            self.query(
+                f"SELECT * FROM {self.name(table)} WHERE {self.column(import_key)} IN "
+                f"({', '.join(['%s'] * len(some))})",
+                *some,
+            )
+            for some in _batches(slugs)
+        ]
+        return pa.concat_tables(parts, promote_options="default") if parts else pa.table({})
+
+    def totals(self, schema: TableSchema, without: Sequence[str]) -> tuple[int, dict[Keys, tuple[int, int]]]:
+        """Live rows of a typed table that belong to other imports, and (values, conflicts) of each field in them."""
+        fields = [f for f in schema.fields.values() if any(c in schema.physical for c in f.columns())]
+        counts = [f"count({self.column(c)})" for f in fields for c in f.columns() if c in schema.physical]
+        marks = ", ".join(["%s"] * len(without))
+        kept = f" AND {self.column('_import_slug')} NOT IN ({marks})" if without else ""
+        selected = ", ".join(f"{what} AS c{n}" for n, what in enumerate(["count(*)", *counts]))
+        row = self.query(
+            f"SELECT {selected} FROM {self.name(schema.table)} WHERE {self.column('_deleted_at')} IS NULL{kept}",
+            *without,
+        ).to_pylist()[0]
+        numbers = iter([row[f"c{n}"] for n in range(len(counts) + 1)])
+        rows = next(numbers)
+        totals: dict[Keys, tuple[int, int]] = {}
+        for f in fields:
+            by_column = {c: next(numbers) for c in f.columns() if c in schema.physical}
+            values = sum(by_column.values())
+            totals[f.keys] = (values, values - by_column.get(f.column, 0))
+        return rows, totals
+
+    def missing_rows(self, load_id: str, raw: bool, typed_tables: Sequence[str]) -> list[tuple[str, str, int, int]]:
+        """After a load: (import, table, rows accepted, rows that are there) wherever the two differ."""
+        ledger = {
+            r["slug"]: r
+            for r in self.query(
+                f"SELECT slug, table_name, records_loaded FROM {self.name(LEDGER)} "
+                f"WHERE {self.column(LOAD_ID)} = %s AND state IN ('{State.synced}', '{State.unreconciled}')",
+                load_id,
+            ).to_pylist()
+        }
+        wrong: list[tuple[str, str, int, int]] = []
+        for table in [RECORDS] * raw + sorted(typed_tables):
+            key = self.column("import_slug" if table == RECORDS else "_import_slug")
+            there = {
+                r["slug"]: int(r["n"])
+                for r in self.query(
+                    f"SELECT {key} AS slug, count(*) AS n FROM {self.name(table)} WHERE {self.column(LOAD_ID)} = %s "
+                    f"AND {self.column('_deleted_at')} IS NULL GROUP BY 1",
+                    load_id,
+                ).to_pylist()
+            }
+            for slug, row in ledger.items():
+                if table in (RECORDS, row["table_name"]) and there.get(slug, 0) != row["records_loaded"]:
+                    wrong.append((slug, table, row["records_loaded"], there.get(slug, 0)))
+        return wrong
+
+    def distrust(self, slugs: Sequence[str], why: str) -> None:
+        """Makes the next run read these imports again."""
+        for some in _batches(slugs):
+            self.execute(
+                f"UPDATE {self.name(LEDGER)} SET state = '{State.failed}', error = %s "
+                f"WHERE slug IN ({', '.join(['%s'] * len(some))})",
+                why,
+                *some,
+            )
+
+
+def _batches(slugs: Sequence[str]) -> Iterator[Sequence[str]]:
+    for start in range(0, len(slugs), SLUGS_PER_QUERY):
+        yield slugs[start : start + SLUGS_PER_QUERY]
+
+
+def _known(row: Mapping[str, Any]) -> Known:
+    return Known(
+        slug=row["slug"],
+        state=State(row["state"]),
+        updated_at=row["updated_at"],
+        row_count=row["row_count"],
+        status=row["status"],
+        template_slug=row["template_slug"],
+        table_name=row["table_name"],
+        records_loaded=row["records_loaded"] or 0,
+        records_rejected=row["records_rejected"] or 0,
+        attempts=row["attempts"] or 0,
+        last_synced_at=row["last_synced_at"],
+        trusted=bool(row["trusted"]),
+    )
+
+
+def _distrusted(slug: str, known: Known | None) -> Known:
+    if known is None:
+        return Known(slug, State.failed, None, None, None, None, None, 0, 0, 0, None, trusted=False)
+    return Known(
+        slug,
+        known.state,
+        known.updated_at,
+        known.row_count,
+        known.status,
+        known.template_slug,
+        known.table_name,
+        known.records_loaded,
+        known.records_rejected,
+        known.attempts,
+        known.last_synced_at,
+        trusted=False,
+    )
+
+
+def _agrees(
+    known: Known, load_id: str | None, slug: str, present: Mapping[str, Mapping[str, tuple[int, set[str]]]]
+) -> bool:
+    for table, counts in present.items():
+        live, loads = counts.get(slug, (0, set()))
+        here = table in (RECORDS, known.table_name)
+        wanted = known.records_loaded if here and known.state is not State.deleted else 0
+        if live != wanted or (here and loads - {load_id}) or (not here and loads):
+            return False
+    return known.trusted
+
+
+def _template_tables(ledger: Any, fields: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Typed table → slug of its template ('' for imports without one)."""
+    found = {k.table_name: k.template_slug or "" for k in ledger if k.table_name}
+    found.update({f["table_name"]: f["template_slug"] or "" for f in fields if f["table_name"] != IMPORTS})
+    return found
+
+
+def _schemas(physical: Mapping[str, Mapping[str, str]], fields: Sequence[Mapping[str, Any]]) -> dict[str, TableSchema]:
+    by_table: dict[str, dict[Keys, Field]] = defaultdict(dict)
+    for row in fields:
+        keys = decode_keys(row["keys"])
+        by_table[row["table_name"]][keys] = Field(
+            keys, row["column_name"], row["data_type"], bool(row["has_text"]), bool(row["has_double"])
+        )
+    typed = {t for t in physical if t.startswith("records_")}
+    return {
+        table: TableSchema(table, by_table.get(table, {}), physical.get(table, {}))
+        for table in {*typed, *by_table, IMPORTS}
+    }
+
+
+_STORED_TYPES = {
+    "bigint": "bigint",
+    "hugeint": "decimal(38,0)",
+    "double": "double",
+    "double precision": "double",
+    "boolean": "bool",
+    "varchar": "text",
+    "character varying": "text",
+    "text": "text",
+    "json": "json",
+    "jsonb": "json",
+    "date": "date",
+    "timestamp with time zone": "timestamp",
+}
+
+
+def _type_of(declared: str, precision: int | None, scale: int | None) -> str:
+    """The destination's name of a type → ours; one we never write stays as it is and its column is avoided."""
+    name = declared.lower()
+    if name.startswith(("decimal", "numeric")):
+        return f"decimal({precision},{scale})"
+    return _STORED_TYPES.get(name, name)

@@ -1,0 +1,195 @@
+"""Ceilings: requests in flight, requests a second, and what a 429 does to both."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+
+import pytest
+
+from connector.client import ServiceClient
+from connector.pacing import Gate
+from tests.client.conftest import Ask, Clock, Question
+from tests.client.hostile import Reply, Seen, http, import_row, page, row
+
+
+def many(count: int) -> Question:
+    async def question(client: ServiceClient) -> int:
+        half = [client.list_records("imp", number) for number in range(count // 2)]
+        rest = [client.list_imports(number) for number in range(count - count // 2)]
+        return len(await asyncio.gather(*half, *rest))
+
+    return question
+
+
+def either(seen: Seen) -> Reply:
+    found = page(row()) if "/records" in seen.line else page(import_row())
+    return Reply(found.wire, delay_s=0.01)
+
+
+@pytest.mark.parametrize("limit", [1, 3, 8])
+def test_no_more_requests_in_flight_than_allowed_and_as_many_as_allowed(ask: Ask, limit: int) -> None:
+    answer = ask(either, many(40), max_concurrency=limit)
+    assert answer.value == 40
+    assert answer.service.in_flight_peak == limit
+
+
+def test_a_request_that_waits_to_be_repeated_holds_no_place(ask: Ask) -> None:
+    waiting = asyncio.Event()
+
+    async def sleep(seconds: float) -> None:
+        waiting.set()
+        await asyncio.sleep(0.2)
+
+    async def question(client: ServiceClient) -> float:
+        failing = asyncio.create_task(client.get_import("bad"))
+        await waiting.wait()
+        begin = time.monotonic()
+        await client.list_records("good", 1)
+        took = time.monotonic() - begin
+        await failing
+        return took
+
+    failed: list[str] = []
+
+    def script(seen: Seen) -> Reply:
+        if "bad" in seen.line and not failed:
+            failed.append(seen.line)
+            return http(503)
+        return http(200, import_row()) if "bad" in seen.line else page(row())
+
+    answer = ask(script, question, max_concurrency=1, sleep=sleep)
+    assert answer.error is None
+    assert answer.value < 0.15
+
+
+@pytest.mark.parametrize("ceiling", [20.0, 50.0])
+def test_requests_a_second_are_held_in_every_window_retries_included(ask: Ask, ceiling: float) -> None:
+    count = 0
+
+    def script(seen: Seen) -> Reply:
+        nonlocal count
+        count += 1
+        return http(500) if count % 5 == 0 else page(row())
+
+    async def question(client: ServiceClient) -> None:
+        await asyncio.gather(*(client.list_records("imp", number) for number in range(int(ceiling))))
+
+    options = {"sleep": asyncio.sleep, "monotonic": time.monotonic}
+    answer = ask(script, question, requests_per_second=ceiling, **options)
+    assert answer.error is None
+    times = sorted(seen.at for seen in answer.service.seen)
+    assert len(times) >= ceiling * 1.2
+    for first in times:
+        assert sum(first <= at < first + 1 for at in times) <= ceiling
+    assert times[-1] - times[0] < 2.5  # a ceiling, not a crawl
+
+
+def test_starts_are_evenly_spaced() -> None:
+    async def run() -> list[float]:
+        clock = Clock()
+        gate = Gate(100, 10, sleep=clock.sleep, monotonic=clock.monotonic)
+        return sorted(await asyncio.gather(*(gate.enter() for _ in range(30))))
+
+    starts = asyncio.run(run())
+    gaps = [later - earlier for earlier, later in itertools.pairwise(starts)]
+    assert all(0.1 <= gap < 0.11 for gap in gaps)
+
+
+def test_the_limit_halves_on_429_once_a_round_and_grows_back() -> None:
+    clock = Clock()
+    gate = Gate(8, None, sleep=clock.sleep, monotonic=clock.monotonic)
+    clock.at = 10
+    gate.throttled(started=9, pause_s=0)
+    gate.throttled(started=9.5, pause_s=0)
+    assert gate.limit == 4
+    for started in (11, 12, 13, 14):
+        clock.at = started + 0.5
+        gate.throttled(started=started, pause_s=0)
+    assert gate.limit == 1
+    for _ in range(100):
+        gate.went_well()
+    assert gate.limit == 8
+
+
+def test_a_429_with_retry_after_pauses_everyone(ask: Ask) -> None:
+    refused = asyncio.Event()
+
+    async def sleep(seconds: float) -> None:
+        refused.set()
+        await asyncio.sleep(seconds)
+
+    def script(seen: Seen) -> Reply:
+        if not refused.is_set():
+            return http(429, "", [("Retry-After", "1")])
+        return page(row())
+
+    async def question(client: ServiceClient) -> None:
+        slow = asyncio.create_task(client.list_records("imp", 1))
+        await refused.wait()
+        await asyncio.gather(slow, *(client.list_records("imp", number) for number in range(5)))
+
+    answer = ask(script, question, sleep=sleep, monotonic=time.monotonic)
+    assert answer.error is None
+    first, *later = [seen.at for seen in answer.service.seen]
+    assert len(later) == 6
+    assert min(later) - first >= 0.98
+    assert answer.stats.throttled == 1
+
+
+def test_a_service_that_throttles_hard_is_still_read_to_the_end(ask: Ask) -> None:
+    calls = 0
+
+    def script(seen: Seen) -> Reply:
+        nonlocal calls
+        calls += 1
+        return page(row()) if calls % 4 == 0 else http(429, "", [("Retry-After", "0")])
+
+    answer = ask(script, lambda client: asyncio.gather(*(client.list_records("imp", n) for n in range(20))))
+    assert answer.error is None
+    assert answer.stats.retries == answer.stats.throttled == answer.stats.requests - 20
+
+
+def test_cancelled_requests_give_their_places_back(ask: Ask) -> None:
+    async def question(client: ServiceClient) -> None:
+        tasks = [asyncio.create_task(client.list_records("slow", number)) for number in range(6)]
+        await asyncio.sleep(0.05)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.wait_for(asyncio.gather(*(client.list_records("imp", n) for n in range(6))), 2)
+
+    def script(seen: Seen) -> Reply:
+        return page(row()) if "/imp/" in seen.line else Reply(b"", "hang")
+
+    answer = ask(script, question, max_concurrency=2)
+    assert answer.error is None
+
+
+def test_a_place_given_to_a_request_that_is_cancelled_at_that_moment_goes_on_to_the_next() -> None:
+    async def run() -> None:
+        clock = Clock()
+        gate = Gate(1, None, sleep=clock.sleep, monotonic=clock.monotonic)
+        await gate.enter()
+        unlucky, next_one = asyncio.create_task(gate.enter()), asyncio.create_task(gate.enter())
+        await asyncio.sleep(0)
+        gate.leave()
+        unlucky.cancel()
+        await asyncio.wait_for(next_one, 1)
+
+    asyncio.run(run())
+
+
+def test_a_request_cancelled_while_it_waits_for_its_time_gives_its_place_back() -> None:
+    async def run() -> None:
+        gate = Gate(1, 0.001, sleep=asyncio.sleep, monotonic=time.monotonic)
+        await gate.enter()
+        gate.leave()
+        early = asyncio.create_task(gate.enter())
+        await asyncio.sleep(0.01)
+        early.cancel()
+        await asyncio.gather(early, return_exceptions=True)
+        assert gate.in_flight == 0
+
+    asyncio.run(run())
