@@ -33,11 +33,11 @@ from connector.tables import (
     IMPORTS_SCHEMA,
     LOAD_ID,
     RECORDS,
-    RECORDS_SCHEMA,
     RUNS,
     RUNS_SCHEMA,
     SYSTEM_SCHEMAS,
     Emission,
+    nothing,
     table_of,
 )
 from connector.warehouse import Memory, Warehouse
@@ -285,12 +285,9 @@ class Extraction:
         return Emission(RUNS, table_of(RUNS_SCHEMA, [{**self.tally.as_row(), LOAD_ID: load_id}]))
 
     def missing_tables(self) -> Iterator[Emission]:
-        """Empty tables, so that every table of the contract exists after the first run."""
-        for table, schema in SYSTEM_SCHEMAS.items():
-            if table not in self.memory.tables:
-                yield Emission(table, schema.empty_table())
-        if self._settings.raw and RECORDS not in self.memory.tables:
-            yield Emission(RECORDS, RECORDS_SCHEMA.empty_table())
+        """Tables without rows, so that every table of the contract exists after the first run."""
+        wanted = [*SYSTEM_SCHEMAS, *[RECORDS] * self._settings.raw]
+        yield from (nothing(table) for table in wanted if table not in self.memory.tables)
 
     def _accept(self, package: Package, planned: Planned[Import], result: ImportRead | _Failure) -> Iterator[Emission]:
         slug = planned.import_.slug

@@ -24,6 +24,7 @@ import math
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import Enum
 from itertools import islice
 from typing import Generic, TypeVar
 
@@ -37,7 +38,7 @@ MAX_PER_PAGE = 100  # interface, Limits
 MAX_LOOKS = 2  # at the end of an orderly listing, before it counts as moving
 END_PROOF = 2  # empty pages in a row that prove the end of an orderly listing
 RESTLESS_END_PROOF = 4  # the same where pages were already seen to lie
-MAX_BARREN_PAGES = 10  # full of rows, none of them new to the sweep: the pages repeat without end
+MAX_BARREN_PAGES = 10  # in a row that bring nothing new to the sweep: the pages repeat without end
 ORDERLY_TRIES = 3
 MAX_SWEEPS = 40
 FALSE_COMPLETE_ODDS = 1e-6
@@ -145,14 +146,22 @@ class _Positions:
         return self.calm and whole and len(self.looks[after]) > 1 and self.beyond >= END_PROOF
 
 
+class _Ending(Enum):
+    """What a plain sweep came to: empty pages, pages without anything new, or no end at all."""
+
+    empty = "empty"
+    barren = "barren"
+    none = "none"
+
+
 @dataclass(frozen=True, slots=True)
 class _Swept:
-    """A plain sweep: rows shown, pages that brought something, the longest page, and whether pages repeated."""
+    """A plain sweep: rows shown, the longest page, whether any page differs from the first one, and its end."""
 
     shown: int
-    fruitful: int
     longest: int
-    repeating: bool
+    apart: bool
+    ending: _Ending
 
 
 class Lister(Generic[T]):
@@ -270,44 +279,49 @@ class Lister(Generic[T]):
     async def _agree(self) -> str | None:
         """None once the union stopped growing, else why it is not known to be complete."""
         quiet, misses, paged, halve = 0, 0.0, False, 0
-        youngest = max((self._born(row) for row in self._seen.values()), default=None)
+        youngest: datetime | None = None
         for sweep in range(MAX_SWEEPS):
-            if self._stop():
-                return "the listing was stopped"
             known = set(self._seen)
             swept = await self._plain_sweep(halve or max(2, self._size - _SHRINK[sweep % len(_SHRINK)]))
+            if self._stop():
+                return "the listing was stopped"
+            if swept.ending is _Ending.none:
+                return f"the listing goes on behind page {MAX_PAGES}"
             added = [row for key, row in self._seen.items() if key not in known]
             quiet = 0 if any(youngest is None or self._born(row) <= youngest for row in added) else quiet + 1
-            youngest = youngest or max(map(self._born, added), default=None)
-            paged = paged or swept.fruitful > 1 or not swept.repeating or swept.longest <= 1
+            youngest = youngest or max(map(self._born, self._seen.values()), default=None)
+            paged = paged or swept.apart or swept.ending is _Ending.empty or swept.longest <= 1
             if not paged and halve:
                 return "the service answers every page number with the same rows"
             halve = 0 if paged else max(1, swept.longest // 2)
             missed = 1 - swept.shown / len(self._seen) if self._seen else 0.0
             misses = max(missed, 0.7 * misses)
-            if paged and quiet >= _quiet_sweeps_needed(misses):
+            if paged and quiet >= quiet_sweeps_needed(misses):
                 return None
         return f"the listing still changed after {self._sweeps} sweeps"
 
     async def _plain_sweep(self, size: int) -> _Swept:
         """Pages 1, 2, 3 … until several in a row are empty or bring nothing this sweep had not seen."""
         self._sweeps += 1
+        front: set[str] = set()
         shown: set[str] = set()
-        empty = barren = fruitful = longest = 0
-        page = 1
+        empty = barren = longest = 0
+        apart, page = False, 1
         while page < MAX_PAGES and not self._stop():
             ahead = max(1, min(WINDOW, len(self._seen) // size + RESTLESS_END_PROOF + 1 - page))
             for keys in await self._read([Segment(page + n, size) for n in range(ahead)]):
-                brings = not shown.issuperset(keys)
+                front = front or set(keys)
+                apart = apart or 2 * len(front.intersection(keys)) < len(keys)
                 empty = 0 if keys else empty + 1
-                barren = barren + 1 if keys and not brings else 0
-                fruitful += brings
+                barren = barren + 1 if shown.issuperset(keys) else 0
                 longest = max(longest, len(keys))
                 shown.update(keys)
-                if empty >= RESTLESS_END_PROOF or barren >= MAX_BARREN_PAGES:
-                    return _Swept(len(shown), fruitful, longest, barren >= MAX_BARREN_PAGES)
+                if empty >= RESTLESS_END_PROOF:
+                    return _Swept(len(shown), longest, apart, _Ending.empty)
+                if barren >= MAX_BARREN_PAGES:
+                    return _Swept(len(shown), longest, apart, _Ending.barren)
             page += ahead
-        return _Swept(len(shown), fruitful, longest, repeating=False)
+        return _Swept(len(shown), longest, apart, _Ending.none)
 
 
 _SHRINK = (0, 1, 3, 11, 17, 21, 27, 29, 33, 39)
@@ -326,10 +340,11 @@ def _through(segments: Iterator[Segment], upto: int) -> list[Segment]:
 def _second_look(end: int, size: int, asked: Sequence[Segment]) -> Segment:
     """Another page that holds position `end` and has room for more, for a page may be cut short by mistake."""
     pages = (Segment(max(end - 1, 0) // s + 1, s) for s in range(size, 1, -1))
-    return next(page for page in pages if page.last > end and page not in asked)
+    # where every size divides `end` there is none; a page behind it keeps the end unproven
+    return next((page for page in pages if page.last > end and page not in asked), Segment(end + 1, 1))
 
 
-def _quiet_sweeps_needed(miss_rate: float) -> int:
+def quiet_sweeps_needed(miss_rate: float) -> int:
     """How many sweeps must add nothing before a row missed with `miss_rate` by each is out of the question."""
     if miss_rate <= 0:
         return 2

@@ -134,7 +134,7 @@ def drop_leftovers(pipeline: Pipeline) -> None:
         pipeline.drop()
     elif pipeline.has_pending_data:
         log.warning("A load package that an earlier run left unfinished is dropped; its imports are read again.")
-        pipeline.drop_pending_packages()
+        pipeline.drop()
     mark.parent.mkdir(parents=True, exist_ok=True)
     mark.write_text(json.dumps(here))
 

@@ -179,13 +179,24 @@ def _replacing(record_key: str, import_key: str) -> dict[str, Any]:
     }
 
 
+def _upserting(key: str) -> dict[str, Any]:
+    return {"disposition": "merge", "strategy": "delete-insert", "source_filter": f"{key} <> '{NO_SLUG}'"}
+
+
+def nothing(table: str) -> Emission:
+    """A row that the merge keeps out: it makes the table exist, where an empty file would not load everywhere."""
+    schema = RECORDS_SCHEMA if table == RECORDS else SYSTEM_SCHEMAS[table]
+    row = {column.name: NO_SLUG for column in schema if not column.nullable}
+    return Emission(table, table_of(schema, [row]))
+
+
 def hints(emission: Emission) -> dict[str, Any]:
     """Arguments for `dlt.mark.make_hints`: key, merge, and the guard that no column ever changes its type."""
     table = emission.table
     if table == RECORDS:
         disposition, key = _replacing("slug", "import_slug"), _PRIMARY_KEYS[RECORDS]
     elif table in _PRIMARY_KEYS:
-        disposition, key = {"disposition": "merge", "strategy": "delete-insert"}, _PRIMARY_KEYS[table]
+        disposition, key = _upserting(_PRIMARY_KEYS[table][0]), _PRIMARY_KEYS[table]
     else:
         disposition, key = _replacing("_record_slug", "_import_slug"), ["_record_slug"]
     return {

@@ -86,7 +86,7 @@ def _doubles(cells: Sequence[Value], *, mixed: bool) -> pa.Array[Any] | None:
     # One text split by Arrow: half the time of a Python object for each literal.
     joined = b"\n".join(pieces)
     split: Any = pc.split_pattern(pa.array([joined], pa.string()), "\n")
-    texts: Any = pc.replace_with_mask(split.values, pc.equal(split.values, pa.scalar("")), pa.scalar(None, pa.string()))
+    texts: Any = pc.if_else(pc.equal(split.values, pa.scalar("")), pa.scalar(None, pa.string()), split.values)
     numbers: pa.Array[Any] = texts.cast(pa.float64())
     if pc.max(pc.binary_length(texts)).as_py() <= FEW_CHARACTERS and b"e" not in joined and b"E" not in joined:
         return numbers
