@@ -105,7 +105,9 @@ def test_all_flights_of_a_year_arrive_cell_by_cell(warehouse: Warehouse, flights
         reader = csv.DictReader(lines)
         names = dict(connection.execute("SELECT path, column_name FROM sync_fields").fetchall())
         columns = [names[field] for field in reader.fieldnames or ()]
-        connection.execute("CREATE TEMP TABLE o AS SELECT unnest(?) AS slug, unnest(?) AS n", [list(order), [*order.values()]])
+        connection.execute(
+            "CREATE TEMP TABLE o AS SELECT unnest(?) AS slug, unnest(?) AS n", [list(order), [*order.values()]]
+        )
         cursor = connection.execute(
             f"SELECT {', '.join(columns)} FROM records_flights JOIN o ON slug = _import_slug ORDER BY n, _sort"
         )
