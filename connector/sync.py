@@ -56,12 +56,17 @@ def sync(
             settings, scope or Scope(), warehouse, outside or Outside.real(), progress=progress, stop=stop
         )
         try:
-            _run(pipeline, extraction, settings)
-        except Exception as error:
+            with warehouse.hold():
+                try:
+                    _run(pipeline, extraction, settings)
+                except Exception as error:
+                    extraction.tally.fatal = extraction.tally.fatal or understandable(error)
+                    log.debug("The run failed.", exc_info=True)
+                finally:
+                    _end(extraction)
+        except Exception as error:  # the destination could not be opened, or not be closed properly
             extraction.tally.fatal = extraction.tally.fatal or understandable(error)
-            log.debug("The run failed.", exc_info=True)
-        finally:
-            _end(extraction)
+            log.debug("The destination failed.", exc_info=True)
         return extraction.tally
 
 

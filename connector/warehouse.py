@@ -28,6 +28,7 @@ from connector.core.names import decode_keys
 from connector.core.planning import Known, State
 from connector.core.schema import Field, Keys, TableSchema
 from connector.errors import ConfigError
+from connector.locking import duckdb_file
 from connector.runs import Status, Tally
 from connector.tables import FIELDS, IMPORTS, LEDGER, LOAD_ID, RECORDS, RUNS, RUNS_SCHEMA
 
@@ -59,10 +60,11 @@ class Memory:
 
 
 class Warehouse:
-    """The destination of one pipeline. Every method opens one connection and closes it: dlt needs the file too."""
+    """The destination of one pipeline."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
+        self._held: Connection | None = None
 
     @property
     def destination(self) -> str:
@@ -86,11 +88,32 @@ class Warehouse:
                 "use duckdb, postgres or another SQL destination of dlt."
             )
 
+    def exists(self) -> bool:
+        """Whether a run has been here; asks without making a database file."""
+        file = duckdb_file(self._pipeline)
+        if file is not None and not file.exists():
+            return False
+        with self.connect() as connection:
+            return {LEDGER, LOADS} <= set(connection.columns())
+
     @contextmanager
     def connect(self) -> Iterator[Connection]:
-        """One connection for several calls."""
+        """A connection for several calls: the one that is held, if there is one."""
+        if self._held is not None:
+            yield self._held
+            return
         with self._pipeline.sql_client() as client:
             yield Connection(client)
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Keeps one connection open: DuckDB writes its file anew whenever the last one closes, which dlt does often."""
+        with self.connect() as connection:
+            self._held = connection
+            try:
+                yield
+            finally:
+                self._held = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,9 +335,11 @@ class Connection:
             ).to_pylist()
         }
         wrong: list[tuple[str, str, int, int]] = []
+        tables = self.columns()
         for table in [RECORDS] * raw + sorted(typed_tables):
             key = self.column("import_slug" if table == RECORDS else "_import_slug")
-            there = {
+            # a template whose imports have no rows has no table yet
+            there = {} if table not in tables else {
                 r["slug"]: int(r["n"])
                 for r in self.query(
                     f"SELECT {key} AS slug, count(*) AS n FROM {self.name(table)} WHERE {self.column(LOAD_ID)} = %s "
