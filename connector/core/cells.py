@@ -5,6 +5,7 @@ A `Fit` gives what to store, or None when the value must go to a variant.
 
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from decimal import Decimal
 
@@ -36,32 +37,51 @@ _TIMESTAMP = re.compile(
 )
 
 
+@dataclass(slots=True)
+class Votes:
+    """Counts values towards the type of their column; what was counted first makes no difference."""
+
+    by_kind: dict[Kind, int] = field(default_factory=lambda: {Kind.JSON: 0, Kind.TEXT: 0, Kind.BIGINT: 0, Kind.BOOL: 0})
+    fraction: bool = False
+
+    def add(self, values: Iterable[Value]) -> None:
+        votes = self.by_kind
+        for value in values:
+            kind = type(value)
+            if kind is str:
+                votes[Kind.TEXT] += value != ""
+            elif kind is bool:
+                votes[Kind.BOOL] += 1
+            elif kind is int:
+                votes[Kind.BIGINT] += 1
+            elif isinstance(value, Raw):
+                votes[Kind.BIGINT] += 1
+                self.fraction = self.fraction or not is_whole(_literal(value))
+            else:
+                votes[Kind.JSON] += 1
+
+    @property
+    def counted(self) -> bool:
+        return any(self.by_kind.values())
+
+    @property
+    def kind(self) -> Kind:
+        most = max(self.by_kind.values())
+        if not most:
+            return Kind.TEXT
+        chosen = next(kind for kind, count in self.by_kind.items() if count == most)
+        return Kind.DOUBLE if chosen is Kind.BIGINT and self.fraction else chosen
+
+
 def choose_kind(values: Iterable[Value]) -> Kind:
     """The type of a column from the first values it holds, whatever their order; nulls are not among them.
 
     The class most of them belong to wins; json before text before number before bool when they are even. Empty
     strings have no vote unless there is nothing else.
     """
-    votes = {Kind.JSON: 0, Kind.TEXT: 0, Kind.BIGINT: 0, Kind.BOOL: 0}
-    fraction = False
-    for value in values:
-        kind = type(value)
-        if kind is str:
-            votes[Kind.TEXT] += value != ""
-        elif kind is bool:
-            votes[Kind.BOOL] += 1
-        elif kind is int:
-            votes[Kind.BIGINT] += 1
-        elif isinstance(value, Raw):
-            votes[Kind.BIGINT] += 1
-            fraction = fraction or not is_whole(_literal(value))
-        else:
-            votes[Kind.JSON] += 1
-    most = max(votes.values())
-    if not most:
-        return Kind.TEXT
-    chosen = next(kind for kind, count in votes.items() if count == most)
-    return Kind.DOUBLE if chosen is Kind.BIGINT and fraction else chosen
+    votes = Votes()
+    votes.add(values)
+    return votes.kind
 
 
 def text_of(value: Value, *, nul_safe: bool = False) -> str:

