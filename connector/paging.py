@@ -290,7 +290,8 @@ class Lister(Generic[T]):
             added = [row for key, row in self._seen.items() if key not in known]
             quiet = 0 if any(youngest is None or self._born(row) <= youngest for row in added) else quiet + 1
             youngest = youngest or max(map(self._born, self._seen.values()), default=None)
-            paged = paged or swept.apart or swept.ending is _Ending.empty or swept.longest <= 1
+            lone = swept.longest <= 1 and not halve
+            paged = paged or swept.apart or swept.ending is _Ending.empty or lone
             if not paged and halve:
                 return "the service answers every page number with the same rows"
             halve = 0 if paged else max(1, swept.longest // 2)

@@ -1,13 +1,13 @@
 """Reading one import's records until they are proven complete (CONTRACT §4.3).
 
 Invariant: the verdict `complete` is given only to rows that were gathered while the import's fingerprint stood
-still, and of which there are as many distinct ones as its `row_count` says, no page beyond the last one full. What
-can move without showing in a single reply cannot be missed: an import that fits into one page with room to spare is
-a snapshot, every other one has its fingerprint read again after its pages.
+still, and of which there are as many distinct ones as its `row_count` says, no page beyond the last one full, and
+no pass that received more. What can move without showing in a single reply cannot be missed: an import that fits
+into one page with room to spare is a snapshot, every other one has its fingerprint read again after its pages.
 
 Where the count does not match, further passes are united with what is there as long as the fingerprint holds (an
 order that changes at every request hides rows from any one pass). An unfinished import, whose `row_count` may lag,
-is also complete when two passes in a row show exactly the same rows.
+is also complete when two neat passes in a row show exactly the same rows, or when the union has settled.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ from typing import Protocol
 from connector.core.planning import COMPLETED
 from connector.errors import NotFoundError
 from connector.models import Import, Record, RecordPage, Reject
-from connector.paging import MAX_PER_PAGE, together
+from connector.paging import MAX_PER_PAGE, quiet_sweeps_needed, together
 
 MAX_MOVES = 5  # times the import may change under the reader before its turn goes to the next run
 MAX_PASSES = 40
-QUIET_PASSES = 2  # passes that add nothing before a wrong count is believed to stay wrong
 PAGES_AT_ONCE = 64
-EMPTY_PAGES = 2  # behind the last page, before the end is believed though rows are missing
-_SHRINK = (0, 0, 3, 11, 17, 21, 27, 29, 33, 39)
+EMPTY_TAIL = 8  # promised pages at the end of a wave: if all are empty, `row_count` promises too much
+EMPTY_PAGES = 2  # behind the last page, before the end is believed though the count does not match
+MAX_PAGES_BEYOND = 10_000  # behind what `row_count` promises: a million rows too many are a fault
+MAX_WINDOW_BEYOND = 16
+_SHRINK = (0, 1, 3, 11, 17, 21, 27, 29, 33, 39)
 
 
 class Verdict(StrEnum):
@@ -58,13 +60,42 @@ class ImportRead:
 
 
 @dataclass(slots=True)
+class _Pass:
+    """One walk over the pages: what it showed and whether anything about it was odd."""
+
+    shown: set[str] = field(default_factory=set)
+    received: int = 0
+    replies: int = 0
+    longest: int = 0
+    last: int = 0
+    ragged: bool = False  # rows followed a page that was not full
+    endless: bool = False
+
+    def note(self, page: RecordPage) -> None:
+        self.replies += 1
+        if page.size and self.replies > 1 and (self.last < self.longest or page.size > self.longest):
+            self.ragged = True
+        self.received += page.size
+        self.longest = max(self.longest, page.size)
+        self.last = page.size
+        self.shown.update(record.slug for record in page.records)
+        self.shown.update(reject.payload for reject in page.rejects)
+
+    @property
+    def neat(self) -> bool:
+        """As many rows as positions: while nothing is added or deleted, their order alone can hide none."""
+        return not self.ragged and self.received == len(self.shown)
+
+
+@dataclass(slots=True)
 class _Gathered:
     """Rows by slug (latest version), rejects by payload, since the fingerprint last moved."""
 
     records: dict[str, Record] = field(default_factory=dict)
     rejects: dict[str, Reject] = field(default_factory=dict)
-    last_pass: set[str] = field(default_factory=set)
-    replies: int = 0
+    latest: _Pass | None = None
+    quiet: int = 0  # passes in a row that added nothing
+    misses: float = 0.0  # the largest share of what is known that a pass did not show
 
     def __len__(self) -> int:
         # a rejected row with a slug of its own counts once, and never beside a good row of that slug
@@ -72,15 +103,24 @@ class _Gathered:
         return len(self.records) + len(spoiled - self.records.keys())
 
     def note(self, page: RecordPage) -> None:
-        self.replies += 1
         for record in page.records:
             before = self.records.get(record.slug)
             if before is None or _newer(before, record):
                 self.records[record.slug] = record
-            self.last_pass.add(record.slug)
         for reject in page.rejects:
             self.rejects[reject.payload] = reject
-            self.last_pass.add(reject.payload)
+
+    def close(self, swept: _Pass, known: int) -> bool:
+        """After a pass, with what was known before it: whether two neat ones in a row showed the same."""
+        before, self.latest = self.latest, swept
+        self.quiet = self.quiet + 1 if before is not None and len(self) == known else 0
+        distinct = len(self.records) + len(self.rejects)
+        self.misses = max(self.misses, 1 - len(swept.shown) / distinct if distinct else 0.0)
+        return before is not None and before.neat and swept.neat and before.shown == swept.shown
+
+    @property
+    def settled(self) -> bool:
+        return self.quiet >= quiet_sweeps_needed(self.misses)
 
 
 def _newer(before: Record, after: Record) -> bool:
@@ -95,46 +135,61 @@ async def read_import(client: RecordsClient, import_: Import) -> ImportRead:
         return await _read(client, import_)
     except NotFoundError:
         # only the import's own 404 counts: a records endpoint may be missing for other reasons
-        try:
-            current = await client.get_import(import_.slug)
-        except NotFoundError:
-            return ImportRead(import_, Verdict.gone, why="the service answers 404 for it")
+        current = await _get_or_none(client, import_)
+        if current is None:
+            return _gone(import_)
+    try:
         return await _read(client, current)
+    except NotFoundError:
+        if await _get_or_none(client, import_) is None:
+            return _gone(import_)
+        raise
+
+
+async def _get_or_none(client: RecordsClient, import_: Import) -> Import | None:
+    try:
+        return await client.get_import(import_.slug)
+    except NotFoundError:
+        return None
+
+
+def _gone(import_: Import) -> ImportRead:
+    return ImportRead(import_, Verdict.gone, why="the service answers 404 for it")
 
 
 async def _read(client: RecordsClient, import_: Import) -> ImportRead:
-    current, gathered, moves, quiet, passes = import_, _Gathered(), 0, 0, 0
-    while passes < MAX_PASSES:
-        shown_before, known = gathered.last_pass, len(gathered)
-        gathered.last_pass = set()
-        size = MAX_PER_PAGE - _SHRINK[passes % len(_SHRINK)]
-        await _read_pages(client, current, gathered, size)
-        passes += 1
-        if passes == 1 and _is_snapshot(current, gathered):
+    current, gathered, moves = import_, _Gathered(), 0
+    for passes in range(1, MAX_PASSES + 1):
+        known = len(gathered)
+        swept = await _read_pages(client, current, gathered, MAX_PER_PAGE - _SHRINK[(passes - 1) % len(_SHRINK)])
+        if passes == 1 and swept.replies == 1 and len(gathered) == current.row_count < MAX_PER_PAGE:
             return _outcome(current, gathered, passes)
         after = await client.get_import(current.slug)
         if after.fingerprint != current.fingerprint:
             moves += 1
             if moves > MAX_MOVES:
-                why = f"it changed {moves} times while it was read"
-                return _outcome(after, gathered, passes, why)
-            current, gathered, quiet = after, _Gathered(), 0
+                return _outcome(after, gathered, passes, f"it changed {moves} times while it was read")
+            current, gathered = after, _Gathered()
             continue
         current = after
-        if len(gathered) == current.row_count:
+        if swept.endless:
+            return _outcome(current, gathered, passes, "its pages go on and on")
+        same = gathered.close(swept, known)
+        if _is_complete(current, gathered, swept, same=same):
             return _outcome(current, gathered, passes)
-        same = gathered.last_pass == shown_before and len(gathered) == known
-        if same and current.status != COMPLETED:
-            return _outcome(current, gathered, passes)
-        quiet = quiet + 1 if len(gathered) == known and known else 0
-        if quiet >= QUIET_PASSES or (passes > QUIET_PASSES and not gathered):
+        if gathered.settled:
             break
     why = f"{len(gathered)} distinct records were found where row_count says {current.row_count}"
     return _outcome(current, gathered, passes, why)
 
 
-def _is_snapshot(import_: Import, gathered: _Gathered) -> bool:
-    return gathered.replies == 1 and len(gathered) == import_.row_count < MAX_PER_PAGE
+def _is_complete(import_: Import, gathered: _Gathered, swept: _Pass, *, same: bool) -> bool:
+    found, promised = len(gathered), import_.row_count
+    if found == promised:
+        # more was received than promised: the count may match only because rows are missing
+        return swept.received <= promised or gathered.settled
+    whole = found > promised or not swept.ragged
+    return import_.status != COMPLETED and (same or (gathered.settled and whole))
 
 
 def _outcome(import_: Import, gathered: _Gathered, passes: int, why: str | None = None) -> ImportRead:
@@ -143,30 +198,55 @@ def _outcome(import_: Import, gathered: _Gathered, passes: int, why: str | None 
     return ImportRead(import_, verdict, records, tuple(gathered.rejects.values()), passes, why)
 
 
-async def _read_pages(client: RecordsClient, import_: Import, gathered: _Gathered, size: int) -> None:
+async def _read_pages(client: RecordsClient, import_: Import, gathered: _Gathered, size: int) -> _Pass:
     """One pass: the pages `row_count` promises side by side, then on until the count is met or the pages end."""
-    expected = max(import_.row_count, 0)
+    swept = _Pass()
+    expected = max(import_.row_count, len(gathered))
     promised = max(1, math.ceil(expected / size))
-    page, longest, last = 1, 0, 0
+    page = 1
     while page <= promised:
         upto = min(page + PAGES_AT_ONCE, promised + 1)
-        replies = await together(client.list_records(import_.slug, n, size) for n in range(page, upto))
+        replies = await _ask(client, import_, range(page, upto), size)
         for reply in replies:
             gathered.note(reply)
-        longest = max(longest, *(reply.size for reply in replies))
-        last, page = replies[-1].size, upto
-        if 0 < longest < size and len(gathered) < expected:
-            promised = max(promised, math.ceil(expected / longest))  # per_page is clamped lower than asked
-    full = last >= (longest if promised > 1 else size)
-    if len(gathered) < expected or full:
-        await _read_on(client, import_, gathered, page, size)
+            swept.note(reply)
+        page = upto
+        if len(replies) > EMPTY_TAIL and not any(reply.size for reply in replies[-EMPTY_TAIL:]):
+            break
+        if 0 < swept.longest < size and len(swept.shown) < expected:
+            promised = max(promised, math.ceil(expected / swept.longest))  # per_page is clamped lower than asked
+    full = swept.last >= (swept.longest if promised > 1 else size)
+    if len(gathered) != import_.row_count or full:
+        await _read_on(client, import_, gathered, swept, page, size)
+    return swept
 
 
-async def _read_on(client: RecordsClient, import_: Import, gathered: _Gathered, page: int, size: int) -> None:
-    """Pages behind the promised ones, until they are empty or only repeat what is there."""
-    idle, limit = 0, 2 * page + 1000
-    while idle < (1 if len(gathered) >= import_.row_count else EMPTY_PAGES) and page < limit:
-        known = len(gathered.records) + len(gathered.rejects)
-        gathered.note(await client.list_records(import_.slug, page, size))
-        idle = 0 if len(gathered.records) + len(gathered.rejects) > known else idle + 1
-        page += 1
+async def _read_on(
+    client: RecordsClient, import_: Import, gathered: _Gathered, swept: _Pass, page: int, size: int
+) -> None:
+    """Pages behind the promised ones, more and more at once, until they are empty or only repeat this pass."""
+    idle, window, limit = 0, 1, page + MAX_PAGES_BEYOND
+    while idle < (1 if len(gathered) == import_.row_count else EMPTY_PAGES):
+        if page >= limit:
+            swept.endless = True
+            return
+        for reply in await _ask(client, import_, range(page, page + window), size):
+            shown = len(swept.shown)
+            gathered.note(reply)
+            swept.note(reply)
+            idle = 0 if len(swept.shown) > shown else idle + 1
+        page += window
+        window = 1 if idle else min(2 * window, MAX_WINDOW_BEYOND)
+
+
+async def _ask(client: RecordsClient, import_: Import, pages: range, size: int) -> list[RecordPage]:
+    return await together(_page(client, import_.slug, page, size) for page in pages)
+
+
+async def _page(client: RecordsClient, slug: str, page: int, size: int) -> RecordPage:
+    try:
+        return await client.list_records(slug, page, size)
+    except NotFoundError:
+        if page == 1:
+            raise
+        return RecordPage([], [], 0)  # some services answer 404 behind the last page; a deleted import shows later

@@ -46,7 +46,10 @@ T = TypeVar("T", bound=Listed)
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """One ledger row. `trusted` is false if its load did not complete or its rows in the warehouse disagree."""
+    """One ledger row. `trusted` is false if its load did not complete or its rows in the warehouse disagree.
+
+    `has_raw` and `table_name` say where its rows are: the settings `raw` and `typed` may change between runs.
+    """
 
     slug: str
     state: State
@@ -60,6 +63,7 @@ class Known:
     attempts: int
     last_synced_at: datetime | None
     trusted: bool
+    has_raw: bool = True
 
     @property
     def live(self) -> bool:
@@ -71,6 +75,7 @@ class Reason(StrEnum):
 
     new = "new"
     changed = "changed"
+    unwritten = "unwritten"
     unfinished = "unfinished"
     retry = "retry"
     recheck = "recheck"
@@ -93,8 +98,13 @@ class Plan(Generic[T]):
     known_live: int
 
 
-def reason_to_read(import_: Listed, known: Known | None, recheck_after: datetime | None) -> Reason | None:
-    """None if the import is up to date; `recheck_after`: what was last changed at or after it is read anyway."""
+def reason_to_read(
+    import_: Listed, known: Known | None, recheck_after: datetime | None, *, raw: bool = True, typed: bool = True
+) -> Reason | None:
+    """None if the import is up to date; `recheck_after`: what was last changed at or after it is read anyway.
+
+    `raw`, `typed`: the tables its rows have to be in.
+    """
     if known is None or (known.state is State.deleted and known.trusted):
         return Reason.new
     if not known.trusted or known.state in (State.failed, State.unreconciled):
@@ -102,6 +112,8 @@ def reason_to_read(import_: Listed, known: Known | None, recheck_after: datetime
     seen = (known.updated_at, known.row_count, known.status, known.template_slug)
     if seen != (import_.updated_at, import_.row_count, import_.status, import_.template_slug):
         return Reason.changed
+    if (raw and not known.has_raw) or (typed and known.table_name is None):
+        return Reason.unwritten
     if import_.status != COMPLETED:
         return Reason.unfinished
     if recheck_after is not None and import_.updated_at >= recheck_after:
@@ -116,6 +128,8 @@ def make_plan(
     wanted: Callable[[T], bool] | None = None,
     force: bool = False,
     recheck_days: int | None = None,
+    raw: bool = True,
+    typed: bool = True,
     now: datetime,
 ) -> Plan[T]:
     """Decides for every listed import. `wanted` bounds what is looked at at all; `force` reads all of that."""
@@ -127,7 +141,7 @@ def make_plan(
         slugs.add(import_.slug)
         if wanted is not None and not wanted(import_):
             continue
-        reason = reason_to_read(import_, ledger.get(import_.slug), recheck_after)
+        reason = reason_to_read(import_, ledger.get(import_.slug), recheck_after, raw=raw, typed=typed)
         if reason is None and force:
             reason = Reason.asked
         if reason is None:

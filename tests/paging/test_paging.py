@@ -1,0 +1,587 @@
+"""The listing against a toy service in every mood: what was there all along is never missing from a "complete" one.
+
+Every service is drawn from a seed, which is part of each failure message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+import math
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from connector import paging
+from connector.errors import NotFoundError, TransientError
+from connector.paging import MAX_SWEEPS, Lister, Listing, Segment, overlapping_segments, quiet_sweeps_needed, together
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Row:
+    slug: str
+    created: int
+    updated: int
+    edits: int = 0
+
+
+def rank(*parts: object) -> bytes:
+    return hashlib.md5(repr(parts).encode()).digest()
+
+
+ORDERS: dict[str, Callable[[Row], object]] = {
+    "created_asc": lambda row: row.created,
+    "created_desc": lambda row: -row.created,
+    "updated_asc": lambda row: row.updated,
+    "updated_desc": lambda row: -row.updated,
+    "heap": lambda row: rank(row.slug, row.edits),  # an edited row turns up anywhere
+}
+
+
+@dataclass
+class Service:
+    """Rows in an order, edited with the chance `edits` before each request (a: append, d: delete, e: edit)."""
+
+    count: int
+    order: str = "created_asc"
+    seed: int = 0
+    clamp: int = 100
+    edits: float = 0.0
+    kinds: str = "ade"
+    ties: int = 1
+    jitter: bool = False
+    mood: Callable[[list[Row], int, int, random.Random], list[Row]] | None = None
+    asked: list[tuple[int, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.dice = random.Random(self.seed)
+        self.clock = 0
+        self.rows: dict[str, Row] = {}
+        for _ in range(self.count):
+            self.append()
+        self.always = set(self.rows)
+
+    def append(self) -> None:
+        self.clock += 1
+        slug = f"row-{self.clock}"
+        self.rows[slug] = Row(slug, self.clock, self.clock)
+
+    def delete(self, slug: str) -> None:
+        del self.rows[slug]
+        self.always.discard(slug)
+
+    def edit(self, slug: str) -> None:
+        self.clock += 1
+        row = self.rows[slug]
+        self.rows[slug] = Row(slug, row.created, self.clock, row.edits + 1)
+
+    def happen(self) -> None:
+        if self.dice.random() >= self.edits:
+            return
+        kind = self.dice.choice(self.kinds)
+        if kind == "a":
+            self.append()
+        elif self.rows:
+            slug = self.dice.choice(list(self.rows))
+            self.delete(slug) if kind == "d" else self.edit(slug)
+
+    def listed(self) -> list[Row]:
+        rows = list(self.rows.values())
+        if self.order == "random":
+            self.dice.shuffle(rows)
+        elif self.ties > 1:  # rows of one instant come in any order, another one at each request
+            rows.sort(key=lambda row: (row.updated // self.ties, self.dice.random()))
+        else:
+            rows.sort(key=ORDERS[self.order])  # type: ignore[arg-type]
+        return rows
+
+    async def fetch(self, page: int, per_page: int) -> Sequence[Row]:
+        for _ in range(self.dice.randrange(12) if self.jitter else 1):
+            await asyncio.sleep(0)  # requests of one wave are answered in any order
+        self.asked.append((page, per_page))
+        self.happen()
+        size = min(per_page, self.clamp)
+        if self.mood is not None:
+            return self.mood(self.listed(), page, size, self.dice)
+        return self.listed()[(page - 1) * size : page * size]
+
+    @property
+    def requests(self) -> int:
+        return len(self.asked)
+
+
+def lister(service: Service, expected: int = 0, fetch: object = None) -> Lister[Row]:
+    return Lister(
+        fetch or service.fetch,  # type: ignore[arg-type]
+        lambda row: row.slug,
+        lambda before, after: after.updated >= before.updated,
+        lambda row: START + timedelta(seconds=row.created),
+        expected=expected,
+    )
+
+
+def run(service: Service, expected: int = 0) -> Listing[Row]:
+    return asyncio.run(lister(service, expected).all())
+
+
+def slugs(listing: Listing[Row]) -> set[str]:
+    return {row.slug for row in listing.rows}
+
+
+def check(service: Service, listing: Listing[Row]) -> None:
+    """The oracle: nothing twice, and "complete" means that all that was there throughout is there."""
+    assert len(slugs(listing)) == len(listing.rows)
+    assert (listing.reason is None) == listing.complete
+    missing = service.always - slugs(listing)
+    assert not (listing.complete and missing), f"seed {service.seed}: {service} is missing {sorted(missing)[:5]}"
+
+
+# --- segments
+
+
+@pytest.mark.parametrize("size", [100, 99, 73, 50, 33, 25, 20])
+def test_segments_overlap_and_cover_every_position(size: int) -> None:
+    covered = requests = 0
+    for segment in overlapping_segments(size):
+        assert segment.per_page <= size
+        assert covered == 0 or segment.first <= covered - 1 < covered < segment.last
+        assert covered > 0 or segment.first == 1
+        covered, requests = segment.last, requests + 1
+        if covered > 20_000:
+            break
+    assert requests <= math.ceil(1.5 * covered / size)
+
+
+def test_segments_of_full_pages_cost_a_sixth_more() -> None:
+    segments = list(itertools.takewhile(lambda s: s.first <= 100_000, overlapping_segments(100)))
+    assert len(segments) <= 1.16 * 1000
+
+
+# --- a still service: complete, exact and cheap
+
+
+def allowed(count: int) -> int:
+    """Overlapping pages, two empty ones, a second look at the end, the front again."""
+    if count < 98:
+        return 4
+    return math.ceil(count * 1.155 / 100) + 4
+
+
+@pytest.mark.parametrize(
+    "count", [0, 1, 2, 50, 97, 98, 99, 100, 101, 196, 197, 198, 200, 291, 300, 500, 1000, 2345, 5000]
+)
+@pytest.mark.parametrize("order", ["created_asc", "updated_desc"])
+def test_a_still_service_costs_one_sweep(count: int, order: str) -> None:
+    service = Service(count, order)
+    listing = run(service, expected=count)
+    assert listing.complete
+    assert listing.sweeps == 1
+    assert slugs(listing) == set(service.rows)
+    assert service.requests <= allowed(count)
+
+
+@pytest.mark.parametrize("count", [0, 1, 99, 100, 200, 1000, 2345])
+@pytest.mark.parametrize("expected", [0, 1, 99, 100, 101, 900, 3000])
+def test_a_wrong_expectation_costs_little_and_hides_nothing(count: int, expected: int) -> None:
+    service = Service(count)
+    listing = run(service, expected)
+    assert listing.complete
+    assert slugs(listing) == set(service.rows)
+    # pages are asked for in growing waves, the last of which may overshoot
+    assert service.requests <= allowed(max(count, expected)) + 16
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(st.integers(0, 420), st.integers(1, 100), st.booleans())
+def test_any_clamp_of_a_still_service(count: int, clamp: int, told: bool) -> None:
+    service = Service(count, clamp=clamp)
+    listing = run(service, count if told else 0)
+    assert listing.complete, (count, clamp, listing.reason)
+    assert slugs(listing) == set(service.rows), (count, clamp)
+
+
+def test_a_clamp_is_learnt_so_that_the_second_sweep_is_orderly() -> None:
+    service = Service(1000, clamp=50)
+    assert run(service, 1000).sweeps == 2
+    assert service.requests <= math.ceil(1.24 * 1000 / 50) + 4 + allowed(1000)
+
+
+def test_sizes_that_all_divide_the_end_are_survived() -> None:
+    # 27,720 is a multiple of every size up to 12: no page of those holds the end and has room for more
+    assert paging._second_look(27_720, 12, []) == Segment(27_721, 1)
+
+
+# --- edits between any two requests
+
+
+@pytest.mark.parametrize("order", [*ORDERS, "random"])
+@pytest.mark.parametrize(
+    ("count", "clamp", "edits"), [(60, 100, 0.2), (150, 100, 0.1), (350, 100, 0.05), (70, 25, 0.05), (14, 3, 0.05)]
+)
+def test_edits_between_requests_are_never_lost(order: str, count: int, clamp: int, edits: float) -> None:
+    for seed in range(6 if order == "random" else 12):
+        service = Service(count, order, seed, clamp, edits, jitter=seed % 3 == 0)
+        check(service, run(service, count if seed % 2 else 0))
+        assert service.requests <= 1500, f"seed {seed}"
+
+
+@settings(max_examples=120, deadline=None, derandomize=True)
+@given(
+    st.integers(0, 2**32),
+    st.integers(0, 320),
+    st.sampled_from(list(ORDERS)),
+    st.sampled_from(["a", "d", "e", "de", "ade"]),
+    st.floats(0, 0.3),
+    st.integers(0, 400),
+)
+def test_the_oracle_holds_for_any_service(
+    seed: int, count: int, order: str, kinds: str, edits: float, expected: int
+) -> None:
+    service = Service(count, order, seed, edits=edits, kinds=kinds, jitter=True)
+    check(service, run(service, expected))
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("ties", [2, 10, 100])
+def test_ties_in_another_order_at_each_request(ties: int, seed: int) -> None:
+    service = Service(250, "updated_asc", seed, edits=0.05 * (seed % 2), ties=ties)
+    listing = run(service, 250)
+    check(service, listing)
+    assert listing.complete
+
+
+class Scripted(Service):
+    """Does what `script` says after the n-th request, counted from 1."""
+
+    script: dict[int, Callable[[Scripted], None]]
+
+    async def fetch(self, page: int, per_page: int) -> Sequence[Row]:
+        reply = await super().fetch(page, per_page)
+        self.script.get(self.requests, lambda _: None)(self)
+        return reply
+
+
+def test_one_row_slipping_to_a_page_already_read_is_noticed() -> None:
+    service = Scripted(300)
+    service.script = {1: lambda s: s.delete("row-7")}  # row-101 is now on page 1
+    listing = run(service, 300)
+    assert "row-101" in slugs(listing)
+    assert listing.complete
+    assert listing.sweeps == 2
+
+
+def test_a_move_to_the_front_and_a_delete_that_cancel_out_are_noticed() -> None:
+    def both(s: Scripted) -> None:
+        s.edit("row-50")  # from position 251 to 1 …
+        s.delete("row-290")  # … and position 12 is gone: nothing behind it has shifted
+
+    service = Scripted(300, "updated_desc")
+    service.script = {1: both}
+    listing = run(service, 300)
+    assert listing.complete
+    assert "row-50" in slugs(listing)
+
+
+def test_the_freshest_version_is_kept() -> None:
+    service = Scripted(150, "created_asc")
+    service.script = {2: lambda s: s.edit("row-99")}
+    listing = run(service, 150)
+    assert next(row for row in listing.rows if row.slug == "row-99").updated == 151
+
+
+def test_rows_younger_than_what_an_aborted_sweep_saw_count_like_all_others() -> None:
+    # the clamp ends the orderly sweep among the oldest rows; the next two sweeps miss one that was there all along
+    service = Service(400, clamp=10)
+    shy = service.rows["row-300"]
+    listing = lister(service)
+    service.mood = lambda rows, page, size, dice: moody(
+        [row for row in rows if row != shy or listing._sweeps > 3], page, size
+    )
+    found = asyncio.run(listing.all())
+    assert found.complete
+    assert "row-300" in slugs(found)
+
+
+# --- pages that lie
+
+
+def moody(rows: list[Row], page: int, size: int) -> list[Row]:
+    return rows[(page - 1) * size : page * size]
+
+
+def ignores_page(rows: list[Row], page: int, size: int, dice: random.Random) -> list[Row]:
+    return rows[:size]
+
+
+def ignores_per_page(rows: list[Row], page: int, size: int, dice: random.Random) -> list[Row]:
+    return moody(rows, page, 25)
+
+
+def sends_all(rows: list[Row], page: int, size: int, dice: random.Random) -> list[Row]:
+    return rows
+
+
+def echoes_last_page(rows: list[Row], page: int, size: int, dice: random.Random) -> list[Row]:
+    return moody(rows, min(page, max(1, math.ceil(len(rows) / size))), size)
+
+
+def hole(rows: list[Row], page: int, size: int, dice: random.Random) -> list[Row]:
+    return [] if page == 3 else moody(rows, page, size)
+
+
+def half_pages(rows: list[Row], page: int, size: int, dice: random.Random) -> list[Row]:
+    found = moody(rows, page, size)
+    return found[: len(found) // 2] if dice.random() < 0.1 and page > 1 else found
+
+
+def empty_and_same(rows: list[Row], page: int, size: int, dice: random.Random) -> list[Row]:
+    return rows[:size] if page % 2 else []
+
+
+def uneven(rows: list[Row], page: int, size: int, dice: random.Random) -> list[Row]:
+    """No row is lost, pages just have lengths of their own, up to two in a row none."""
+    start = length = empty = 0
+    for place in range(1, page + 1):
+        start += length
+        drawn = random.Random(f"{size} {place}")
+        share = drawn.random()
+        length = size
+        if share < 0.25 and place > 1 and empty < 2:
+            length = 0
+        elif share < 0.5 and size > 1:
+            length = 1 + drawn.randrange(size - 1)
+        empty = 0 if length else empty + 1
+    return rows[start : start + length]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 60, 99, 100, 101, 250, 1000])
+@pytest.mark.parametrize("mood", [ignores_per_page, echoes_last_page, hole, uneven])
+def test_pages_that_lie_cost_more_but_hide_nothing(mood: object, count: int) -> None:
+    service = Service(count, mood=mood)  # type: ignore[arg-type]
+    listing = run(service, count)
+    assert listing.complete, listing.reason
+    assert slugs(listing) == set(service.rows)
+    assert service.requests <= 350
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("count", [150, 250, 600])
+def test_pages_cut_short_at_random(count: int, seed: int) -> None:
+    service = Service(count, seed=seed, mood=half_pages)
+    check(service, run(service))
+
+
+@pytest.mark.parametrize("count", [2, 60, 99, 100, 101, 250, 1000])
+@pytest.mark.parametrize("mood", [ignores_page, sends_all])
+@pytest.mark.parametrize("clamp", [100, 25, 3, 2])
+def test_a_page_repeated_without_end_is_detected(mood: object, count: int, clamp: int) -> None:
+    service = Service(count, clamp=clamp, mood=mood)  # type: ignore[arg-type]
+    listing = run(service, count)
+    assert not listing.complete
+    assert listing.reason == "the service answers every page number with the same rows"
+    assert service.requests <= 160
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_page_repeated_without_end_while_rows_arrive(seed: int) -> None:
+    service = Service(250, "created_desc", seed, edits=0.1, kinds="a", mood=ignores_page)
+    listing = run(service, 250)
+    assert not listing.complete, f"seed {seed}"
+    assert service.requests <= 1000
+
+
+def test_empty_pages_between_repeated_ones_end_too() -> None:
+    service = Service(250, mood=empty_and_same)
+    assert not run(service).complete
+    assert service.requests <= 100
+
+
+def test_rows_twice_on_a_page_end() -> None:
+    service = Service(130, mood=lambda rows, page, size, dice: moody([r for r in rows for _ in "ab"], page, size))
+    listing = run(service)
+    assert listing.complete
+    assert slugs(listing) == set(service.rows)
+
+
+def test_new_rows_without_end_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paging, "MAX_PAGES", 150)
+    numbers = itertools.count()
+    service = Service(0, mood=lambda rows, page, size, dice: [Row(f"n{next(numbers)}", 1, 1) for _ in range(size)])
+    listing = run(service)
+    assert not listing.complete
+    assert listing.reason == "the listing goes on behind page 150"
+    assert service.requests <= 5 * 150
+
+
+def test_a_listing_that_never_rests_is_bounded() -> None:
+    # a row older than all others turns up at every request
+    ages = itertools.count(0, -1)
+    extra: list[Row] = []
+
+    def restless(rows: list[Row], page: int, size: int, dice: random.Random) -> list[Row]:
+        extra.insert(0, Row(f"old{len(extra)}", next(ages), 1))
+        return moody([*extra, *rows], page, size)
+
+    service = Service(5, mood=restless)
+    listing = run(service)
+    assert not listing.complete
+    assert listing.sweeps <= MAX_SWEEPS + 3
+    assert service.requests <= 60 * MAX_SWEEPS
+
+
+def test_rows_that_keep_arriving_do_not_stop_a_listing() -> None:
+    service = Service(250, "created_desc", edits=1.0, kinds="a")
+    listing = run(service, 250)
+    check(service, listing)
+    assert listing.complete
+
+
+# --- errors, stops, again
+
+
+def test_a_404_behind_the_last_page_is_an_empty_page() -> None:
+    service = Service(100)
+
+    async def fetch(page: int, per_page: int) -> Sequence[Row]:
+        rows = await service.fetch(page, per_page)
+        if not rows:
+            raise NotFoundError("no such page", page=page)
+        return rows
+
+    listing = asyncio.run(lister(service, fetch=fetch).all())
+    assert listing.complete
+    assert len(listing.rows) == 100
+    with pytest.raises(NotFoundError):
+        asyncio.run(lister(Service(0), fetch=lambda page, per_page: _failing(NotFoundError("gone"))).all())
+
+
+async def _failing(error: Exception) -> Sequence[Row]:
+    raise error
+
+
+def test_an_error_on_any_page_is_an_error_of_the_listing() -> None:
+    service = Service(900)
+
+    async def fetch(page: int, per_page: int) -> Sequence[Row]:
+        if page == 7:
+            raise TransientError("503", page=7)
+        return await service.fetch(page, per_page)
+
+    with pytest.raises(TransientError):
+        asyncio.run(lister(service, 900, fetch).all())
+
+
+@pytest.mark.parametrize("after", [0, 1, 5, 12])
+def test_a_stopped_listing_is_not_complete(after: int) -> None:
+    service = Service(3000, "random")
+    stopping = lister(service)
+    stopping._stop = lambda: service.requests >= after
+    listing = asyncio.run(stopping.all())
+    assert not listing.complete
+    assert listing.reason == "the listing was stopped"
+    assert service.requests <= after + 2 * paging.WINDOW
+
+
+def test_a_stop_during_the_last_sweep_is_not_complete() -> None:
+    service = Service(30, clamp=5)
+    total = asyncio.run(_requests_of(service))
+    for after in range(total):
+        again = Service(30, clamp=5)
+        stopping = lister(again)
+        stopping._stop = lambda s=again, n=after: s.requests >= n  # type: ignore[misc]
+        check(again, asyncio.run(stopping.all()))
+
+
+async def _requests_of(service: Service) -> int:
+    await lister(service).all()
+    return service.requests
+
+
+def test_again_finds_what_was_hidden_from_the_first_listing() -> None:
+    service = Service(150)
+    shy = service.rows["row-70"]
+    service.mood = lambda rows, page, size, dice: moody([r for r in rows if r != shy], page, size)
+
+    async def both() -> tuple[Listing[Row], Listing[Row]]:
+        listing = lister(service, 150)
+        first = await listing.all()
+        service.mood = None
+        return first, await listing.again()
+
+    first, second = asyncio.run(both())
+    assert "row-70" not in slugs(first)
+    assert second.complete
+    assert slugs(second) == set(service.rows)
+    assert second.sweeps > first.sweeps
+
+
+def test_how_many_quiet_sweeps_are_needed() -> None:
+    assert quiet_sweeps_needed(0) == 2
+    assert quiet_sweeps_needed(1) > MAX_SWEEPS
+    for rate in (0.01, 0.1, 0.37, 0.5):
+        assert rate ** quiet_sweeps_needed(rate) <= 1e-6 * 1.0001
+
+
+def test_together_keeps_order_raises_the_first_error_and_cancels_the_rest() -> None:
+    ended: list[str] = []
+
+    async def wait(name: str, turns: int, error: Exception | None = None) -> str:
+        try:
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            if error:
+                raise error
+            return name
+        except asyncio.CancelledError:
+            ended.append(name)
+            raise
+
+    async def scenario() -> None:
+        assert await together([wait("a", 5), wait("b", 1)]) == ["a", "b"]
+        with pytest.raises(TransientError):
+            await together([wait("slow", 10_000), wait("bad", 2, TransientError("503"))])
+
+    asyncio.run(asyncio.wait_for(_typed(scenario()), 5))
+    assert ended == ["slow"]
+
+
+def _typed(awaitable: Awaitable[None]) -> Awaitable[None]:
+    return awaitable
+
+
+# --- the proof of an end
+
+
+@pytest.mark.parametrize("expected", [0, 195])
+def test_rows_behind_a_stretch_without_any_are_found(expected: int) -> None:
+    # as where the service filters after it has paged: 195 rows, 105 places without one, 50 rows
+    def sieved(rows: list[Row], page: int, size: int, dice: random.Random) -> list[Row]:
+        places = [*rows[:195], *[None] * 105, *rows[195:]]
+        return [row for row in places[(page - 1) * size : page * size] if row is not None]
+
+    service = Service(245, mood=sieved)
+    listing = run(service, expected)
+    assert listing.complete
+    assert slugs(listing) == set(service.rows)
+
+
+def test_an_end_needs_two_looks_and_two_empty_pages() -> None:
+    def claims(*segments: Segment) -> bool:
+        positions = paging._Positions()
+        for segment in segments:
+            positions.claim(segment, [f"row-{n}" for n in range(segment.first, min(segment.last, 50) + 1)])
+        return positions.proven()
+
+    once, twice, behind, farther = Segment(1, 100), Segment(1, 99), Segment(2, 98), Segment(3, 97)
+    assert claims(once, twice, behind, farther)
+    assert not claims(once, twice, behind)
+    assert not claims(once, behind, farther)
+    assert not claims(once, once, behind, farther)
