@@ -108,8 +108,9 @@ class ServiceClient:
         if transport is not None:
             await transport.__aexit__(kind, error, traceback)
 
-    async def list_imports(self, page: int, per_page: int = 100, status: str | None = None) -> ImportPage:
-        query = f"?page={page}&per_page={per_page}"
+    async def list_imports(self, page: int, per_page: int | None = 100, status: str | None = None) -> ImportPage:
+        """Without `per_page` the service sends as many as it likes to."""
+        query = f"?page={page}" if per_page is None else f"?page={page}&per_page={per_page}"
         if status is not None:
             query += f"&status={quote(status, safe='')}"
         return await self._call(self._get(_IMPORTS, "/imports", query, page), decode_import_page)

@@ -27,7 +27,7 @@ from connector.errors import LockedError
 def sole_writer(pipeline: Pipeline) -> Iterator[None]:
     """Holds the lock; raises LockedError at once if another process has it, and names that process."""
     with ExitStack() as held:
-        path = _lock_path(pipeline)
+        path = lock_path(pipeline)
         lock = FileLock(path, timeout=0)
         try:
             held.enter_context(lock)
@@ -44,9 +44,9 @@ def sole_writer(pipeline: Pipeline) -> Iterator[None]:
         yield
 
 
-def _lock_path(pipeline: Pipeline) -> Path:
+def lock_path(pipeline: Pipeline) -> Path:
     name = f"{pipeline.pipeline_name}-{pipeline.dataset_name}"
-    with_file = _duckdb_file(pipeline)
+    with_file = duckdb_file(pipeline)
     if with_file is not None:
         with_file.parent.mkdir(parents=True, exist_ok=True)
         return with_file.with_name(f".{with_file.name}.{name}.lock")
@@ -55,18 +55,20 @@ def _lock_path(pipeline: Pipeline) -> Path:
     return place / f".{name}-{destination_fingerprint(pipeline)}.lock"
 
 
-def _duckdb_file(pipeline: Pipeline) -> Path | None:
+def duckdb_file(pipeline: Pipeline) -> Path | None:
     if not _client_is(pipeline, "duckdb"):
         return None
-    with pipeline.destination_client() as client:
-        database = str(getattr(client.config.credentials, "database", ":memory:"))
-    return None if database.startswith((":memory:", "md:")) else Path(database)
+    # not `with`: that would connect, and another run may hold the file
+    credentials = pipeline.destination_client().config.credentials
+    database = str(getattr(credentials, "database", ":memory:"))
+    return None if database.startswith((":", "md:")) else Path(database)
 
 
 def destination_fingerprint(pipeline: Pipeline) -> str:
     """Tells one warehouse from another without saying where it is or with which password."""
-    with pipeline.destination_client() as client:
-        return hashlib.blake2b(str(client.config.fingerprint()).encode(), digest_size=6).hexdigest()
+    file = duckdb_file(pipeline)  # dlt has no fingerprint of a DuckDB file
+    fingerprint = str(pipeline.destination_client().config.fingerprint() if file is None else file.absolute())
+    return hashlib.blake2b(fingerprint.encode(), digest_size=6).hexdigest()
 
 
 def _client_is(pipeline: Pipeline, kind: str) -> bool:

@@ -1,0 +1,28 @@
+"""A few requests to the service, for commands that load nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from connector.client import ServiceClient
+from connector.settings import Settings
+
+T = TypeVar("T")
+
+
+def ask(settings: Settings, question: Callable[[ServiceClient], Awaitable[T]]) -> T:
+    """What `question` finds out with an open client."""
+
+    async def asked() -> T:
+        client = ServiceClient(
+            settings.base_url,
+            settings.access_token.get_secret_value(),
+            max_concurrency=settings.max_concurrency,
+            requests_per_second=settings.requests_per_second,
+        )
+        async with client:
+            return await question(client)
+
+    return asyncio.run(asked())

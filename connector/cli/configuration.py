@@ -1,0 +1,212 @@
+"""From dlt's configuration and the options of the command to `Settings` and a pipeline."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import tomllib
+from collections.abc import Mapping
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from connector.cli.secrecy import remember, remember_password_of
+from connector.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dlt.pipeline.pipeline import Pipeline
+
+    from connector.settings import Settings
+
+SECTIONS = ("sources", "importer")
+DUCKDB_FILE = "importer.duckdb"
+NO_PASSWORD = "not-given"  # noqa: S105
+SECRET = "access_token"  # noqa: S105
+
+# Measured: what makes dlt load Arrow into one warehouse fastest, and what keeps tokens out of its traces.
+DLT_DEFAULTS: Mapping[str, str] = {
+    "RUNTIME__DLTHUB_TELEMETRY": "false",
+    "RUNTIME__LOG_LEVEL": "WARNING",
+    "ENABLE_RUNTIME_TRACE": "false",
+    "NORMALIZE__WORKERS": "1",
+    "LOAD__WORKERS": "1",
+    "LOAD__DELETE_COMPLETED_JOBS": "true",
+    "DATA_WRITER__BUFFER_MAX_ITEMS": "200000",
+}
+
+
+def prepare_environment(*, quiet: bool = False) -> None:
+    """Defaults for dlt that a user's own setting overrides; they have to stand before dlt is imported."""
+    configured = _own_config()
+    for name, value in DLT_DEFAULTS.items():
+        path = name.lower().split("__")
+        if reduce(lambda table, key: table.get(key) if isinstance(table, dict) else None, path, configured) is None:
+            os.environ.setdefault(name, "ERROR" if quiet and name == "RUNTIME__LOG_LEVEL" else value)
+
+
+def _own_config() -> Any:
+    folder = Path(os.environ.get("DLT_PROJECT_DIR", "."), os.environ.get("DLT_CONFIG_FOLDER", ".dlt"))
+    try:
+        return tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}  # dlt itself will say what is wrong with it
+
+
+def load_settings() -> Settings:
+    """The very keys, in the very places, that `importer_source()` reads: resolved from its own signature."""
+    import inspect
+
+    from dlt.common.configuration.exceptions import (
+        ConfigFieldMissingException,
+        ConfigValueCannotBeCoercedException,
+    )
+    from dlt.common.configuration.resolve import resolve_configuration
+    from dlt.common.reflection.spec import spec_from_signature
+
+    from connector.settings import Settings
+    from connector.source import importer_source
+
+    declared = inspect.unwrap(importer_source)
+    spec, _ = spec_from_signature(declared, inspect.signature(declared))
+    try:
+        found = dict(resolve_configuration(spec(), sections=(*SECTIONS, "importer")))
+    except ConfigFieldMissingException as error:
+        raise _missing(error.fields) from None
+    except ConfigValueCannotBeCoercedException as error:
+        raise _wrong(error.field_name, error.field_value) from None
+    found.pop("updated_at", None)
+    remember(str(found[SECRET]))
+    return Settings.load(**found)
+
+
+def _missing(fields: list[str]) -> ConfigError:
+    parts = []
+    for field in fields:
+        file = "secrets.toml" if field == SECRET else "config.toml"
+        parts.append(f"{field} is missing: set it in .dlt/{file} under [sources.importer], or as {_variable(field)}")
+    return ConfigError("; ".join(parts) + ".")
+
+
+def _wrong(field: str, value: object) -> ConfigError:
+    shown = "what is set" if field == SECRET else repr(value)
+    return ConfigError(
+        f"{field} under [sources.importer] cannot be {shown}; correct it in .dlt/config.toml or {_variable(field)}."
+    )
+
+
+def _variable(field: str) -> str:
+    return "__".join([*SECTIONS, field]).upper()
+
+
+def open_pipeline(arguments: argparse.Namespace) -> Pipeline:
+    """The pipeline that --pipeline-name, --dataset, --destination and --to speak of. Connects to nothing."""
+    import dlt
+    from dlt.common.configuration.exceptions import ConfigFieldMissingException
+    from dlt.common.destination.exceptions import UnknownDestinationModule
+    from dlt.common.exceptions import DltException
+
+    from connector.cli.problems import as_problem
+
+    # sync() makes dlt's working directory anew when it belongs to another warehouse; no need to worry anyone
+    logging.getLogger("dlt").addFilter(lambda record: "differs from destination" not in record.getMessage())
+    destination = _destination(arguments.to, arguments.destination)
+    try:
+        pipeline = dlt.pipeline(arguments.pipeline_name, destination=destination, dataset_name=arguments.dataset)
+        credentials = getattr(pipeline.destination_client().config, "credentials", None)
+    except ConfigFieldMissingException as error:
+        named = arguments.destination or ("postgres" if arguments.to else "duckdb")
+        raise _missing_destination(named, error.fields) from None
+    except UnknownDestinationModule:
+        raise ConfigError(
+            f"dlt has no destination {arguments.destination!r}; use duckdb or postgres, or a name that you gave one "
+            f"with destination_type under [destination.{arguments.destination}] in .dlt/config.toml."
+        ) from None
+    except (DltException, ValueError, ImportError) as error:
+        problem = as_problem(error)
+        raise problem if isinstance(problem, ConfigError) else ConfigError(str(problem)) from None
+    if getattr(credentials, "password", None) != getattr(credentials, "username", None):
+        remember(str(getattr(credentials, "password", None) or ""))
+    return pipeline
+
+
+def _missing_destination(name: str, fields: list[str]) -> ConfigError:
+    return ConfigError(
+        f"The {', '.join(fields)} of destination {name} are missing: set them in .dlt/secrets.toml under "
+        f"[destination.{name}], or as DESTINATION__{name.upper()}__CREDENTIALS."
+    )
+
+
+def _destination(uri: str | None, name: str | None) -> Any:
+    import dlt
+
+    if uri is not None:
+        return _destination_at(uri)
+    if name is not None:
+        return name
+    own = "destination.duckdb.credentials"
+    if any(dlt.secrets.get(key) is not None for key in (own, f"{own}.database")):
+        return "duckdb"
+    return dlt.destinations.duckdb(str(Path.cwd() / DUCKDB_FILE))
+
+
+def _destination_at(uri: str) -> Any:
+    import dlt
+
+    remember_password_of(uri)
+    scheme, _, rest = uri.partition(":")
+    if scheme == "duckdb" and rest.strip("/"):
+        file = _duckdb_path(rest)
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"--to {uri}: the directory {file.parent} cannot be made ({error.strerror}).") from None
+        return dlt.destinations.duckdb(str(file))
+    if scheme in ("postgresql", "postgres") and rest.startswith("//"):
+        return dlt.destinations.postgres(_postgres_address(rest))
+    raise ConfigError(
+        f"--to {scheme}:… is not supported; use duckdb:///dir/file.duckdb or postgresql://user:password@host/database. "
+        "Plain files cannot replace rows, so deletes and corrections would be lost there."
+    )
+
+
+def _postgres_address(rest: str) -> str:
+    """As dlt needs it: a host, though it be a socket's directory given as `?host=`, and a password, though none is
+    looked at there."""
+    from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+
+    url = urlsplit(f"postgresql:{rest}")
+    query = dict(parse_qsl(url.query))
+    host = quote(query.pop("host", ""), safe="") or url.netloc.rpartition("@")[2]
+    password = url.password or quote(os.environ.get("PGPASSWORD", ""), safe="") or NO_PASSWORD
+    user = url.username or quote(os.environ.get("PGUSER", "postgres"), safe="")
+    return f"postgresql://{user}:{password}@{host}{url.path}" + (f"?{urlencode(query)}" if query else "")
+
+
+def _duckdb_path(rest: str) -> Path:
+    """`///dir/file` is absolute, as in any URI; a bare `///file` or anything without `//` is in the working directory.
+
+    Four slashes, as SQLAlchemy writes absolute paths, are taken for what they mean there.
+    """
+    from urllib.parse import unquote
+
+    path = unquote(rest.removeprefix("//"))
+    absolute = path.startswith("/") and "/" in path.strip("/")
+    return Path("/" + path.lstrip("/")) if absolute or path.startswith("//") else Path.cwd() / path.lstrip("/")
+
+
+def location(pipeline: Pipeline) -> str:
+    """Where the data is, for a person: a file, or an address without its password."""
+    from urllib.parse import unquote
+
+    from connector.locking import duckdb_file
+
+    file = duckdb_file(pipeline)
+    if file is not None:
+        inside = file.is_relative_to(Path.cwd())
+        return str(file.relative_to(Path.cwd()) if inside else file)
+    credentials = pipeline.destination_client().config.credentials
+    host, database = getattr(credentials, "host", None), getattr(credentials, "database", None)
+    named = "/".join(unquote(str(part)) for part in (host, database) if part)
+    kind = pipeline.destination.destination_name if pipeline.destination else ""
+    return f"{kind} {named}".strip()

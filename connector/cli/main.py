@@ -1,0 +1,139 @@
+"""`importer-sync`: finds the command, prepares its surroundings, and turns whatever it raises into an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from types import FrameType, ModuleType
+from typing import Any, NoReturn
+
+from connector.cli.configuration import prepare_environment
+from connector.cli.options import add_global
+from connector.cli.output import Output, start_logging
+from connector.cli.problems import as_problem, exit_code
+from connector.cli.secrecy import scrub
+from connector.cli.signals import depart, finish
+
+COMMANDS = (
+    "demo",
+    "run",
+    "backfill",
+    "check",
+    "preview",
+    "status",
+    "verify",
+    "doctor",
+    "rebuild",
+    "session",
+    "sandbox",
+)
+CODES = """exit codes:
+  0 all loaded and reconciled    1 failed    2 wrong usage or configuration
+  3 partial: something failed, was rejected or does not reconcile; the rest is loaded
+  4 another run of this pipeline is under way    130, 143 stopped by a signal, what was complete is committed
+"""
+
+
+def main() -> NoReturn:
+    """The entry point of the command. Ends the process."""
+    signal.signal(signal.SIGTERM, _terminated)
+    try:
+        code = invoke(sys.argv[1:])
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    finish(code)
+
+
+def invoke(argv: Sequence[str]) -> int:
+    """One command, in this process; returns the exit code. Raises SystemExit for --help and wrong usage."""
+    parser = make_parser(argv)
+    arguments = parser.parse_args(argv)
+    if arguments.command is None:
+        parser.print_help(sys.stderr)
+        return 2
+    output = Output(arguments)
+    prepare_environment(quiet=output.json)
+    start_logging(output)
+    try:
+        code: int = arguments.run(arguments)
+    except KeyboardInterrupt:
+        output.document({"status": "interrupted", "error": "Stopped by SIGINT."})
+        return 128 + signal.SIGINT
+    except BrokenPipeError:
+        # whoever read the output has seen enough; flushing the rest would raise once more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        return _report(output, error)
+    return code
+
+
+def _report(output: Output, error: Exception) -> int:
+    problem = as_problem(error)
+    if output.verbose:
+        print(scrub("".join(traceback.format_exception(error))), file=sys.stderr, end="")
+    output.note(f"importer-sync: {problem}")
+    output.document({"status": "failed", "error": str(problem)})
+    return exit_code(problem)
+
+
+def _terminated(number: int, _: FrameType | None) -> None:
+    depart(128 + number)
+
+
+def make_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
+    kind = type("Parser", (_Parser,), {"json": "--json" in argv})
+    parser: argparse.ArgumentParser = kind(
+        prog="importer-sync",
+        description="Syncs the Importer Service into a warehouse, and proves that no row is missing.",
+        epilog=CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    add_global(parser)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    for module in _modules():
+        help_text: str = module.HELP
+        own = commands.add_parser(
+            module.NAME,
+            help=help_text,
+            description=f"{help_text[0].upper()}{help_text[1:]}.",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        examples = getattr(module, "EXAMPLES", ())
+        if examples:
+            own.epilog = "\n  ".join(["example:" if len(examples) == 1 else "examples:", *examples])
+        module.configure(own)
+        add_global(own, again=True)
+        own.set_defaults(run=module.run)
+    return parser
+
+
+def _modules() -> list[ModuleType]:
+    return [importlib.import_module(f"connector.cli.{name}") for name in COMMANDS]
+
+
+class _Parser(argparse.ArgumentParser):
+    """With --json, wrong usage is one document too."""
+
+    json = False
+
+    def error(self, message: str) -> NoReturn:
+        if self.json:
+            Output(argparse.Namespace(json=True, verbose=False)).document({"status": "failed", "error": message})
+        super().error(message)
+
+
+class _Version(argparse.Action):
+    """Looks the version up only when it is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        from importlib.metadata import version
+
+        print(f"importer-sync {version('importer-connector')}")
+        parser.exit()

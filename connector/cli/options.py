@@ -1,0 +1,81 @@
+"""The options that every command takes, and the types of arguments that argparse does not know."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from datetime import UTC, datetime, timedelta
+
+PIPELINE_NAME = "importer"
+DATASET = "importer_data"
+
+_AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+
+
+def add_global(parser: argparse.ArgumentParser, *, again: bool = False) -> None:
+    """`again` after the command's name: there an option that is not given must not undo the one given before."""
+    group = parser.add_argument_group("options of every command")
+
+    def default(value: object) -> object:
+        return argparse.SUPPRESS if again else value
+
+    group.add_argument(
+        "--pipeline-name", metavar="NAME", default=default(PIPELINE_NAME), help=f"dlt's pipeline ({PIPELINE_NAME})"
+    )
+    group.add_argument("--dataset", metavar="NAME", default=default(DATASET), help=f"schema to load into ({DATASET})")
+    where = group.add_mutually_exclusive_group()
+    where.add_argument(
+        "--destination",
+        metavar="NAME",
+        default=default(None),
+        help="a destination of dlt, configured as dlt's are (duckdb, file importer.duckdb)",
+    )
+    where.add_argument(
+        "--to",
+        metavar="URI",
+        default=default(None),
+        help="duckdb:///dir/file.duckdb, duckdb:file.duckdb (in the working directory), postgresql://user@host/db",
+    )
+    group.add_argument("--json", action="store_true", default=default(False), help="one JSON document on stdout")
+    group.add_argument("-v", "--verbose", action="store_true", default=default(False), help="say more on stderr")
+
+
+def instant(text: str) -> datetime:
+    """ISO 8601 date or time; UTC where no offset is given."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an ISO 8601 date or time, such as 2026-01-31") from None
+    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+
+
+def age(text: str) -> timedelta:
+    """90s, 15m, 6h, 2d, 1w."""
+    found = _AGE.fullmatch(text.strip().lower())
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an age, such as 90s, 15m, 6h or 2d")
+    return timedelta(seconds=float(found[1]) * _SECONDS[found[2]])
+
+
+def pair(text: str) -> tuple[str, str]:
+    """NAME=VALUE."""
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form name=value")
+    return name, value
+
+
+def whole(least: int) -> type[int]:
+    """A whole number from `least` on, as a type for argparse."""
+
+    def convert(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+        if number < least:
+            raise argparse.ArgumentTypeError(f"{number} is less than {least}")
+        return number
+
+    return convert  # type: ignore[return-value]

@@ -1,0 +1,36 @@
+"""A run started by a script of one's own: the supervision, the summary and the exit codes of the command."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NoReturn
+
+from connector.cli.configuration import prepare_environment
+from connector.cli.output import Output, start_logging
+from connector.cli.problems import as_problem, exit_code
+from connector.cli.signals import finish
+from connector.cli.syncing import run_pipeline
+
+if TYPE_CHECKING:
+    from dlt.pipeline.pipeline import Pipeline
+
+    from connector.extraction import Scope
+
+__all__ = ["prepare_environment", "scheduled"]
+
+
+def scheduled(opened: Callable[[], Pipeline], scope: Scope | None = None) -> NoReturn:
+    """One run of the pipeline that `opened` returns. Ends the process with the exit code of the run."""
+    from connector.extraction import Scope
+
+    output = Output(argparse.Namespace(json=False, verbose=False))
+    start_logging(output, steps=True)
+    try:
+        code = run_pipeline(opened, scope or Scope(), output)
+    except Exception as error:
+        problem = as_problem(error)
+        print(f"{sys.argv[0]}: {problem}", file=sys.stderr)
+        code = exit_code(problem)
+    finish(code)

@@ -1,0 +1,53 @@
+"""`importer-sync session create`: an importer session token."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from connector.cli.options import add_global, pair
+from connector.errors import ConfigError
+
+if TYPE_CHECKING:
+    from connector.client import ServiceClient
+
+NAME = "session"
+HELP = "create an importer session token"
+EXAMPLES = ("importer-sync session create --importer-slug demo --metadata user=ana --metadata plan=pro",)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    create = actions.add_parser("create", help="create a token and print it, and nothing else, on stdout")
+    create.add_argument("--importer-slug", required=True, metavar="SLUG", help="the importer the session is for")
+    create.add_argument(
+        "--metadata",
+        type=pair,
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="metadata of the session, as text; may be given several times",
+    )
+    add_global(create, again=True)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    metadata = dict(arguments.metadata)
+    if len(metadata) < len(arguments.metadata):
+        raise ConfigError("--metadata gives one key twice; each key can have one value.")
+
+    from connector.cli.asking import ask
+    from connector.cli.configuration import load_settings
+    from connector.cli.output import Output
+
+    async def create(client: ServiceClient) -> str:
+        session = await client.create_session(arguments.importer_slug, metadata or None)
+        return session.token.get_secret_value()
+
+    token = ask(load_settings(), create)
+    output = Output(arguments)
+    if output.json:
+        output.document({"token": token})
+    else:
+        print(token, flush=True)  # the one thing that is secret and asked for
+    return 0

@@ -1,0 +1,107 @@
+"""Signals while work goes on: the first asks for an orderly end, the second ends at once.
+
+The work runs in a thread of its own, because dlt puts signal handlers of its own in place wherever it runs in the
+main thread.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Generic, NoReturn, TypeVar
+
+GRACE_S = 9.0
+POLL_S = 0.1
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+T = TypeVar("T")
+
+
+class Stop:
+    """Callable that gives the number of the signal that arrived, or None."""
+
+    def __init__(self) -> None:
+        self._number: int | None = None
+        self._came = threading.Event()
+        self.since = 0.0
+
+    def __call__(self) -> int | None:
+        return self._number
+
+    def set(self, number: int) -> None:
+        self._number = number
+        self.since = time.monotonic()
+        self._came.set()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """True as soon as a signal has come."""
+        return self._came.wait(timeout_s)
+
+
+class _Thread(threading.Thread, Generic[T]):
+    def __init__(self, work: Callable[[], T]) -> None:
+        super().__init__(name="command", daemon=True)
+        self._work = work
+        self.result: T
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self.result = self._work()
+        except BaseException as error:
+            self.error = error
+
+
+def supervised(work: Callable[[Stop], T], *, on_first: Callable[[int], None], on_forced: Callable[[int], None]) -> T:
+    """What `work` returns or raises. If it has not ended some seconds after a signal, or at a second one, the
+    process is left behind `on_forced`: whatever was not committed is as if a power cut had stopped it."""
+    stop = Stop()
+    thread = _Thread(lambda: work(stop))
+
+    def receive(number: int, _: FrameType | None) -> None:
+        if stop() is not None:
+            leave(number, on_forced)
+        stop.set(number)
+        on_first(number)
+
+    before = {number: signal.signal(number, receive) for number in SIGNALS}
+    try:
+        thread.start()
+        while thread.is_alive():
+            thread.join(POLL_S)
+            number = stop()
+            if number is not None and thread.is_alive() and time.monotonic() - stop.since > GRACE_S:
+                leave(number, on_forced)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if thread.error is not None:
+        raise thread.error
+    return thread.result
+
+
+def leave(number: int, last_words: Callable[[int], None]) -> NoReturn:
+    """Ends the process here and now."""
+    with contextlib.suppress(Exception):
+        last_words(number)
+    depart(128 + number)
+
+
+def finish(code: int) -> NoReturn:
+    """The orderly end of the process: what was registered for it is done."""
+    atexit._run_exitfuncs()
+    depart(code)
+
+
+def depart(code: int) -> NoReturn:
+    """Without the interpreter's own end: threads that hang and extension modules that complain do not matter."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(code)

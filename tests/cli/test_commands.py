@@ -1,0 +1,256 @@
+"""Every other command, its help, and the examples in it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import shlex
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import jwt
+import pytest
+
+from connector.cli import main, session
+from connector.errors import ConnectorError
+from connector.sandbox import Faults, Service, session_claims
+
+
+def subcommands() -> dict[str, argparse.ArgumentParser]:
+    [found] = [a for a in main.make_parser()._actions if isinstance(a, argparse._SubParsersAction)]
+    return dict(found.choices)
+
+
+def examples() -> list[str]:
+    lines = [line.strip() for parser in subcommands().values() for line in parser.format_help().splitlines()]
+    return [line for line in lines if line.startswith("importer-sync ")]
+
+
+def test_help_is_instant() -> None:
+    program = (
+        "import sys; sys.argv[1:] = ['--help']; from connector.cli.main import invoke\ntry: invoke(sys.argv[1:])\n"
+    )
+    program += (
+        "finally: print(sorted({'dlt', 'duckdb', 'pyarrow', 'rich', 'httpx', 'pydantic', 'uvicorn'} & {*sys.modules}))"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ended.stdout.splitlines()[-1] == "[]"
+    assert "exit codes" in ended.stdout
+
+
+def test_every_command_of_the_contract_has_help_with_an_example() -> None:
+    found = subcommands()
+    assert set(found) >= {"demo", "run", "backfill", "check", "preview", "status", "verify", "session", "sandbox"}
+    for name, parser in found.items():
+        assert f"importer-sync {name}" in parser.format_help().split("example")[-1], name
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["session", "create", "--help"], ["--version"]])
+def test_help_and_version(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main.invoke(arguments)
+    assert end.value.code == 0
+    assert "importer-sync" in capsys.readouterr().out
+
+
+def test_the_examples_work(command, service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this process, for speed; what each really prints is tested elsewhere."""
+    for name, value in command.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(main, "prepare_environment", lambda **_: None)
+    tried = 0
+    for example in sorted(examples(), key=lambda line: "run" not in line):
+        program, *arguments = shlex.split(example)
+        assert program == "importer-sync"
+        if arguments[0] not in ("demo", "sandbox"):
+            assert main.invoke(arguments) == 0, example
+            tried += 1
+    assert tried >= 10
+
+
+def test_check_when_all_is_well(command) -> None:
+    ended = command("check", "--json")
+    assert (ended.code, ended.document["ok"]) == (0, True)
+    assert ended.document["service"]["order"] == "created_at ascending"
+    assert ended.document["service"]["templates"] == ["customers", "orders"]
+    assert not (command.directory / "importer.duckdb").exists()
+
+
+def test_check_learns_of_the_service(command, service: Service) -> None:
+    from dataclasses import replace
+
+    service.switches = replace(service.switches, default_per_page=3, import_order="updated_desc")
+    learned = command("check", "--json").document["service"]
+    assert (learned["default_page_size"], learned["order"]) == (3, "created_at descending")
+
+
+def test_check_says_what_is_wrong(command) -> None:
+    blocked = command.directory / "blocked.duckdb"
+    blocked.mkdir()
+    ended = command("check", "--to", f"duckdb:{blocked}", SOURCES__IMPORTER__ACCESS_TOKEN="wrong")
+    assert ended.code == 1
+    assert ended.out.count("FAILED") == 2
+    assert "check access_token" in ended.out
+
+
+def test_preview_loads_nothing(command) -> None:
+    ended = command("preview", "--json", "--rows", "2")
+    assert ended.code == 0
+    assert len(ended.document["imports"]) == 4
+    customers, _orders = ended.document["templates"]
+    fields = {field["path"]: field for field in customers["fields"]}
+    assert fields["Nº"]["type"] == "bigint"
+    assert fields["Nº"]["samples"] == [1, 2]
+    assert len(customers["rows"]) == 2
+    ended = command("preview", "--template", "orders")
+    assert "Order ID" in ended.out
+    assert "signup date" not in ended.out
+    assert not list(command.directory.glob("*.duckdb"))
+
+
+def test_status_before_anything_was_loaded(command) -> None:
+    ended = command("status", "--json")
+    assert (ended.code, ended.document["runs"]) == (0, [])
+    assert command("status", "--max-age", "6h").code == 3
+    assert not list(command.directory.glob("*.duckdb"))
+
+
+def test_session_create_prints_the_token_alone(command, service: Service) -> None:
+    ended = command("session", "create", "--importer-slug", "demo", "--metadata", "user=ana", "--metadata", "n=1=2")
+    claims = session_claims(service.session_key, ended.out.strip())
+    assert (ended.code, ended.err) == (0, "")
+    assert (claims["importer_slug"], claims["metadata"]) == ("demo", {"user": "ana", "n": "1=2"})
+    ended = command("session", "create", "--importer-slug", "demo", "--json")
+    assert set(ended.document) == {"token"}
+    assert jwt.get_unverified_header(ended.document["token"])["typ"] == "JWT"
+    ended = command("session", "create", "--importer-slug", "nobody")
+    assert (ended.code, ended.out) == (1, "")
+    assert "404" in ended.err
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_the_sandbox_serves_until_it_is_stopped(command, number: int, code: int) -> None:
+    table = command.directory / "fruit.csv"
+    table.write_text("name,colour\napple,red\nplum,blue\n")
+    process = command.start(
+        "sandbox", "--port", "0", "--imports", "4", "--rows", "5", "--file", str(table), "--rows-per-import", "1",
+        "--switch", "default_per_page=3", "--switch", "metadata=absent", "--fault", "latency=0.001", "--json",
+    )  # fmt: skip
+    told = json.loads(process.stdout.readline())
+    assert (told["imports"], told["rows"]) == (6, 22)
+    request = urllib.request.Request(
+        f"{told['base_url']}/api/v1/imports", headers={"Authorization": f"Bearer {told['access_token']}"}
+    )
+    with urllib.request.urlopen(request) as reply:
+        page = json.load(reply)["data"]
+    assert len(page) == 3
+    assert "metadata" not in page[0]
+    process.send_signal(number)
+    assert command.end(process).code == code
+
+
+def test_the_demo(command) -> None:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    ended = command("demo", "--json")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime - before.ru_utime < 30  # CPU, which other tests at the same time do not add to
+    shown = ended.document
+    assert (ended.code, shown["status"], shown["equal"]) == (0, "succeeded", True)
+    assert [run["imports_changed"] for run in shown["runs"]] == [14, 4, 0]
+    assert shown["requests"][2]["records"] == 0
+    assert all(query["rows"] for query in shown["queries"])
+    assert len(shown["queries"]) == 3
+    for query in shown["queries"]:
+        assert len(command.rows(query["sql"], "importer_demo.duckdb")) == query["rows"]
+    assert {"records_planets", "records_mountains"} <= set(shown["tables"])
+    assert not (command.directory / "dlt").exists()
+    again = command("demo", "--file", str(_own_file(command.directory)))
+    assert again.code == 0
+    assert "records_fruit" in again.out
+    assert "records_planets" not in again.out
+    assert "exactly those that changed" in again.out
+    assert "equal: 13 imports" in again.out
+
+
+def _own_file(directory: Path) -> Path:
+    path = directory / "fruit.jsonl"
+    path.write_text('{"name": "apple", "weight": 1.50}\n{"name": "plum", "weight": 100000000000000000001}\n')
+    return path
+
+
+class TestProblems:
+    @pytest.fixture(autouse=True)
+    def _surroundings(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(main, "prepare_environment", lambda **_: None)
+
+    def invoke(self, monkeypatch: pytest.MonkeyPatch, error: BaseException, *flags: str) -> int:
+        def fail(_: argparse.Namespace) -> int:
+            raise error
+
+        monkeypatch.setattr(session, "run", fail)
+        return main.invoke(["session", "create", "--importer-slug", "demo", *flags])
+
+    def test_what_nobody_foresaw_is_one_sentence(self, monkeypatch, capsys) -> None:
+        assert self.invoke(monkeypatch, ZeroDivisionError("by\nzero")) == 1
+        err = capsys.readouterr().err
+        assert len(err.splitlines()) == 1
+        assert "-v" in err
+        assert self.invoke(monkeypatch, ZeroDivisionError(), "-v") == 1
+        assert "Traceback" in capsys.readouterr().err
+
+    def test_json_is_one_document_for_what_nobody_foresaw(self, monkeypatch, capsys) -> None:
+        assert self.invoke(monkeypatch, ConnectorError("Broken."), "--json") == 1
+        assert json.loads(capsys.readouterr().out) == {"status": "failed", "error": "Broken."}
+        assert self.invoke(monkeypatch, KeyboardInterrupt(), "--json") == 130
+        assert json.loads(capsys.readouterr().out)["status"] == "interrupted"
+
+
+SUPERVISED = """
+import sys, time
+from connector.cli import signals
+signals.GRACE_S = float(sys.argv[1])
+def work(stop):
+    print("ready", flush=True)
+    time.sleep(60)
+signals.supervised(work, on_first=lambda n: print("first", n, flush=True), on_forced=lambda n: print("forced", n))
+"""
+
+
+def supervised(grace_s: float) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", SUPERVISED, str(grace_s)], stdout=subprocess.PIPE, text=True, env=dict(os.environ)
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def test_a_second_signal_ends_at_once() -> None:
+    process = supervised(60)
+    process.send_signal(signal.SIGINT)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "first 2\n"
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=5)
+    assert (process.returncode, out) == (143, "forced 15\n")
+
+
+def test_work_that_does_not_end_is_left_behind() -> None:
+    process = supervised(0.3)
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=5)
+    assert (process.returncode, out) == (130, "first 2\nforced 2\n")
+
+
+def test_faults_of_the_sandbox_are_known_by_their_names() -> None:
+    from connector.cli.sandbox import _filled
+
+    given = [("latency", "0.1,0.2"), ("server_error", "0.5"), ("failing_imports", "a,b"), ("retry_after", "date")]
+    assert _filled(Faults, "--fault", given) == Faults(
+        latency=(0.1, 0.2), server_error=0.5, failing_imports=frozenset({"a", "b"}), retry_after="date"
+    )

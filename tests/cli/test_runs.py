@@ -1,0 +1,160 @@
+"""`run` and `backfill`: documents, exit codes, and what is in the warehouse after each."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from connector.sandbox import Faults, Service
+
+KEYS = {
+    "run_id", "status", "mode", "started_at", "finished_at", "imports_listed", "imports_changed", "imports_deleted",
+    "imports_failed", "imports_unreconciled", "records_loaded", "records_rejected", "requests", "retries",
+    "bytes_received", "load_ids", "error",
+}  # fmt: skip
+PIPELINES = Path(__file__).parents[2] / "pipelines"
+
+
+def until_line(process: subprocess.Popen[str], words: str) -> str:
+    """Reads the process's stderr up to the line with these words."""
+    seen = ""
+    for line in process.stderr or ():
+        seen += line
+        if words in line:
+            return seen
+    raise AssertionError(f"{words!r} never came: {seen}")
+
+
+def test_a_run_an_idle_one_and_a_backfill(command, service: Service) -> None:
+    first = command("run", "--json")
+    assert (first.code, first.document["status"]) == (0, "succeeded")
+    assert set(first.document) >= KEYS
+    assert first.document["records_loaded"] == 360
+    assert command.rows("SELECT count(*) FROM importer_data.records") == [(360,)]
+    assert command.rows("SELECT count(*) FROM importer_data.records_customers") == [(240,)]
+
+    service.requests.clear()
+    idle = command("run")
+    assert idle.code == 0
+    assert "succeeded" in idle.out
+    assert "importer.duckdb" in idle.out
+    assert service.requests["records"] == 0
+    assert service.requests["imports"] > 0
+
+    service.requests.clear()
+    slug = service.slugs()[0]
+    again = command("--json", "backfill", "--import", slug)
+    assert (again.code, again.document["mode"], again.document["records_loaded"]) == (0, "backfill", 120)
+    assert {path for _, path, _, _ in service.log if path.endswith("/records")} >= {f"/api/v1/imports/{slug}/records"}
+    assert command.rows("SELECT mode, status FROM importer_data.sync_runs ORDER BY started_at") == [
+        ("incremental", "succeeded"),
+        ("incremental", "succeeded"),
+        ("backfill", "succeeded"),
+    ]
+
+    fresh = command("status", "--max-age", "1h", "--json")
+    assert fresh.code == 0
+    assert fresh.document["imports"] == {"synced": 4}
+    assert [run["mode"] for run in fresh.document["runs"]] == ["backfill", "incremental", "incremental"]
+    stale = command("status", "--max-age", "0s")
+    assert stale.code == 3
+    assert "STALE" in stale.out
+
+
+def test_a_refused_token_is_a_failure(command) -> None:
+    ended = command("run", "--json", SOURCES__IMPORTER__ACCESS_TOKEN="wrong-token-0815")
+    assert ended.code == 1
+    assert ended.document["status"] == "failed"
+    assert "401" in ended.document["error"]
+    assert "401" in ended.err
+    assert "wrong-token-0815" not in ended.err + ended.out
+
+
+def test_one_failing_import_is_partial(command, service: Service) -> None:
+    bad = service.slugs()[0]
+    service.faults = Faults(failing_imports={bad})
+    ended = command("run", "--json")
+    assert (ended.code, ended.document["status"], ended.document["imports_failed"]) == (3, "partial", 1)
+    assert bad in ended.document["error"]
+    assert command.rows("SELECT count(*) FROM importer_data.records") == [(240,)]
+    status = command("status")
+    assert status.code == 0
+    assert bad in status.out
+    assert "1 failed" in status.out
+
+
+def test_another_run_under_way(command, service: Service) -> None:
+    service.faults = Faults(latency=(1.0, 1.0))
+    first = command.start("run")
+    holder = Path(command.directory, ".importer.duckdb.importer-importer_data.holder")
+    until = time.monotonic() + 60
+    while not holder.exists():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    second = command("run", "--json")
+    assert second.code == 4
+    assert second.document["status"] == "failed"
+    assert str(first.pid) in second.document["error"]
+    first.terminate()
+    assert command.end(first).code == 143
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_ends_a_run_after_what_is_complete(command, service: Service, number: int, code: int) -> None:
+    service.add_generated("employees", imports=60, rows=30)
+    service.faults = Faults(latency=(0.1, 0.1))
+    process = command.start(
+        "run", "-v", "--json", SOURCES__IMPORTER__BATCH_ROWS="60", SOURCES__IMPORTER__MAX_CONCURRENCY="1"
+    )
+    seen = until_line(process, "Committed package")
+    process.send_signal(number)
+    began = time.monotonic()
+    ended = command.end(process, seen)
+    assert time.monotonic() - began < 10
+    assert (ended.code, ended.document["status"]) == (code, "interrupted")
+    [(records,)] = command.rows("SELECT count(*) FROM importer_data.records")
+    assert 0 < records < 2160
+    assert records == ended.document["records_loaded"]
+    assert command.rows("SELECT status FROM importer_data.sync_runs") == [("interrupted",)]
+
+
+def test_a_signal_ends_a_run_whose_service_hangs(command, service: Service) -> None:
+    service.faults = Faults(latency=(60.0, 60.0))
+    process = command.start("run", "--json")
+    until = time.monotonic() + 60
+    while not service.requests:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    process.terminate()
+    began = time.monotonic()
+    ended = command.end(process)
+    assert time.monotonic() - began < 10
+    assert (ended.code, ended.document["status"]) == (143, "interrupted")
+    assert ended.document["run_id"]  # it ended in order, and was not merely left behind
+
+
+def test_a_database_that_is_open_elsewhere(command) -> None:
+    with duckdb.connect(str(command.directory / "importer.duckdb")):
+        ended = command("run", "--json")
+    assert ended.code == 1
+    assert "open" in ended.document["error"]
+    assert "close it" in ended.err
+
+
+def test_pipelines_are_scripts_for_a_scheduler(command, service: Service) -> None:
+    ended = command(script=PIPELINES / "sync.py")
+    assert ended.code == 0
+    assert command.rows("SELECT count(*) FROM importer_data.records") == [(360,)]
+    service.requests.clear()
+    ended = command("2000-01-01", "2001-01-01", script=PIPELINES / "backfill.py")
+    assert ended.code == 0
+    assert service.requests["records"] == 0
+    assert command("nonsense", script=PIPELINES / "backfill.py").code == 2
+    ended = command(script=PIPELINES / "sync.py", SOURCES__IMPORTER__ACCESS_TOKEN="wrong")
+    assert ended.code == 1
+    assert "401" in ended.err
