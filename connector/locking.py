@@ -66,9 +66,12 @@ def duckdb_file(pipeline: Pipeline) -> Path | None:
 
 def destination_fingerprint(pipeline: Pipeline) -> str:
     """Tells one warehouse from another without saying where it is or with which password."""
-    file = duckdb_file(pipeline)  # dlt has no fingerprint of a DuckDB file
-    fingerprint = str(pipeline.destination_client().config.fingerprint() if file is None else file.absolute())
-    return hashlib.blake2b(fingerprint.encode(), digest_size=6).hexdigest()
+    file = duckdb_file(pipeline)
+    config = pipeline.destination_client().config
+    # dlt's own fingerprint is of the host at most: two databases of one server are two warehouses
+    place = [getattr(config.credentials, name, None) for name in ("host", "port", "database")]
+    identity = [config.fingerprint(), *place] if file is None else [str(file.absolute())]
+    return hashlib.blake2b(repr(identity).encode(), digest_size=6).hexdigest()
 
 
 def _client_is(pipeline: Pipeline, kind: str) -> bool:

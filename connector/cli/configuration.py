@@ -107,12 +107,21 @@ def open_pipeline(arguments: argparse.Namespace) -> Pipeline:
     from dlt.common.exceptions import DltException
 
     from connector.cli.problems import as_problem
+    from connector.locking import destination_fingerprint
 
     # sync() makes dlt's working directory anew when it belongs to another warehouse; no need to worry anyone
     logging.getLogger("dlt").addFilter(lambda record: "differs from destination" not in record.getMessage())
     destination = _destination(arguments.to, arguments.destination)
     try:
         pipeline = dlt.pipeline(arguments.pipeline_name, destination=destination, dataset_name=arguments.dataset)
+        # two projects on one machine may both keep the default name: each warehouse gets a working directory of its own
+        apart = Path(pipeline.pipelines_dir) / f"warehouse-{destination_fingerprint(pipeline)}"
+        pipeline = dlt.pipeline(
+            arguments.pipeline_name,
+            destination=destination,
+            dataset_name=arguments.dataset,
+            pipelines_dir=str(apart),
+        )
         credentials = getattr(pipeline.destination_client().config, "credentials", None)
     except ConfigFieldMissingException as error:
         named = arguments.destination or ("postgres" if arguments.to else "duckdb")
