@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -86,8 +87,8 @@ def import_differences(import_: Import, holding: Holding, settings: Settings) ->
     elif known.state is State.failed:
         yield Difference(Kind.not_synced, f"Import {slug} failed when it was last read.", slug)
     elif is_stale(import_, known):
-        what = f"updated_at {known.updated_at} → {import_.updated_at}, row_count {known.row_count} → {import_.row_count}"
-        yield Difference(Kind.stale, f"Import {slug} changed since its last sync ({what}).", slug)
+        sentence = f"Import {slug} changed since its last sync (row_count {known.row_count} → {import_.row_count})."
+        yield Difference(Kind.stale, sentence, slug)
     else:
         yield from _against_row_count(import_, known, settings)
     yield from _counts(slug, known, holding, settings)
@@ -126,7 +127,7 @@ def _counts(slug: str, known: Known, holding: Holding, settings: Settings) -> It
             yield Difference(Kind.count_differs, sentence, slug, table=table)
 
 
-def row_differences(table: str, key: str, expected: pa.Table, stored: pa.Table) -> Iterator[tuple[str, list[str]]]:
+def row_differences(key: str, expected: pa.Table, stored: pa.Table) -> Iterator[tuple[str, list[str]]]:
     """(key, columns that are unlike) for each row of `expected` that is in `stored` under the same key."""
     aligned = Aligned.of(expected.column(key), stored, key)
     shown = expected.take(aligned.present)
@@ -156,7 +157,7 @@ def record_differences(
         yield _of_record(Kind.record_extra, sentence, import_slug, slug, table)
     for slug in aligned.twice:
         yield _of_record(Kind.record_twice, f"Record {slug} is in {table} more than once.", import_slug, slug, table)
-    for slug, unlike in row_differences(table, key, expected, live):
+    for slug, unlike in row_differences(key, expected, live):
         sentence = f"Record {slug} differs in {table}: {', '.join(unlike)}"
         if "data" in unlike:
             hashes = (_hash_of(expected, key, slug), _hash_of(live, key, slug))
@@ -165,46 +166,74 @@ def record_differences(
 
 
 def typed_differences(
-    import_slug: str, source: pa.Table, stored: pa.Table, schema: TableSchema, *, nul_safe: bool
+    import_slug: str,
+    source: pa.Table,
+    stored: pa.Table,
+    schema: TableSchema,
+    columns: Mapping[str, str],
+    hints: Mapping[str, str],
+    *,
+    nul_safe: bool,
 ) -> Iterator[Difference]:
-    """Typed rows against `source` (`slug`, `data`): every leaf value must be in its column or a variant of it."""
+    """Typed rows against `source` (`slug`, `data`): every leaf value must be in its column or a variant of it.
+
+    `columns` of `source` are compared too, each with the typed column it maps to; with none, neither are slugs.
+    """
     live = live_rows(stored)
     aligned = Aligned.of(source.column("slug"), live, "_record_slug")
-    for slug in aligned.missing:
-        sentence = f"Record {slug} has no row in {schema.table}."
-        yield _of_record(Kind.typed_differs, sentence, import_slug, slug, schema.table)
-    for slug in aligned.extra:
-        sentence = f"Record {slug} has a row in {schema.table} and no raw row."
-        yield _of_record(Kind.typed_differs, sentence, import_slug, slug, schema.table)
+    if columns:
+        for slug in aligned.missing:
+            sentence = f"Record {slug} has no row in {schema.table}."
+            yield _of_record(Kind.typed_differs, sentence, import_slug, slug, schema.table)
+        for slug in aligned.extra:
+            sentence = f"Record {slug} has a row in {schema.table} and no raw row."
+            yield _of_record(Kind.typed_differs, sentence, import_slug, slug, schema.table)
+        renamed = source.select(list(columns)).rename_columns(list(columns.values()))
+        for slug, unlike in row_differences("_record_slug", renamed, live):
+            sentence = f"Record {slug} differs from its raw row in {schema.table}: {', '.join(unlike)}."
+            yield _of_record(Kind.typed_differs, sentence, import_slug, slug, schema.table, ", ".join(unlike))
     source = source.take(aligned.present)
     for start in range(0, source.num_rows, FLATTEN_ROWS):
         part, rows = source.slice(start, FLATTEN_ROWS), aligned.rows.slice(start, FLATTEN_ROWS)
-        slugs = part.column("slug").to_pylist()
-        for row, column in _unlike_cells(part.column("data").cast(pa.binary()).to_pylist(), rows, schema, nul_safe):
+        slugs: list[Any] = part.column("slug").to_pylist()
+        data: list[Any] = part.column("data").cast(pa.binary()).to_pylist()
+        for row, column in _unlike_cells(data, rows, schema, hints, nul_safe):
             sentence = f"Record {slugs[row]}: {schema.table}.{column} does not hold what the row says."
             yield _of_record(Kind.typed_differs, sentence, import_slug, slugs[row], schema.table, column)
 
 
 def _unlike_cells(
-    data: Sequence[bytes], rows: pa.Table, schema: TableSchema, nul_safe: bool
+    data: Sequence[bytes], rows: pa.Table, schema: TableSchema, hints: Mapping[str, str], nul_safe: bool
 ) -> Iterator[tuple[int, str]]:
-    """A hint may have been given or withdrawn since a row was written: either reading of its column will do."""
-    plain = flatten(data, schema, {}, nul_safe=nul_safe)
-    hinted: Flattened | None = None
+    """(row, column). A hint may have been given after a row was written: either reading of its column will do."""
+    try:
+        plain = flatten(data, schema, {}, nul_safe=nul_safe)
+    except (ValueError, TypeError):
+        data = _only_objects(data)
+        plain = flatten(data, schema, {}, nul_safe=nul_safe)
+    hinted = flatten(data, schema, hints, nul_safe=nul_safe) if hints else plain
     explained = set(_NOT_FIELDS)
     for keys, known in plain.schema.fields.items():
-        columns = (known.column, known.text_column, known.double_column)
-        explained.update(columns)
+        explained.update((known.column, known.text_column, known.double_column))
         unlike = _unlike_field(known, plain, rows)
-        if unlike and known.type is not None:
-            if hinted is None:
-                given = {f.column: f.type for f in schema.fields.values() if f.type is not None}
-                hinted = flatten(data, schema, given, nul_safe=nul_safe)
+        if unlike and hints:
             unlike &= _unlike_field(hinted.schema.fields[keys], hinted, rows)
         yield from ((row, known.column) for row in sorted(unlike))
     for name in set(rows.column_names) - explained:
         filled = rows.column(name).is_valid().to_pylist()
         yield from ((row, name) for row, value in enumerate(filled) if value)
+
+
+def _only_objects(data: Iterable[bytes | None]) -> list[bytes]:
+    """A raw row that is no JSON object any more counts as empty: it differs from the service anyway."""
+    kept: list[bytes] = []
+    for text in data:
+        try:
+            flatten([text or b""], TableSchema(""))
+            kept.append(text or b"")
+        except ValueError:
+            kept.append(b"{}")
+    return kept
 
 
 def _unlike_field(known: Field, flat: Flattened, rows: pa.Table) -> set[int]:
@@ -224,9 +253,9 @@ class Aligned:
 
     rows: pa.Table
     present: pa.Array[Any]
-    missing: list[str]
-    extra: list[str]
-    twice: list[str]
+    missing: list[Any]
+    extra: list[Any]
+    twice: list[Any]
 
     @classmethod
     def of(cls, keys: pa.ChunkedArray[Any], stored: pa.Table, key: str) -> Aligned:
@@ -235,8 +264,8 @@ class Aligned:
         places = pc.index_in(wanted, value_set=there)
         found = places.is_valid()
         extra = there.filter(pc.invert(pc.is_in(there, value_set=wanted)))
-        counted = pc.value_counts(there)
-        twice = counted.field(0).filter(pc.greater(counted.field(1), 1))
+        counted: Any = pc.value_counts(there)
+        twice = counted.field(0).filter(pc.greater(counted.field(1), pa.scalar(1)))
         return cls(
             stored.take(places.drop_null()) if stored.num_rows else stored,
             pc.indices_nonzero(found),
@@ -256,39 +285,37 @@ def unlike_rows(expected: Any, stored: Any) -> list[int]:
     expected, stored = _flat(expected), _flat(stored)
     if pa.types.is_null(expected.type):
         return list(pc.indices_nonzero(stored.is_valid()).to_pylist())
-    comparable = _as_type(stored, expected.type)
+    comparable: Any = _as_type(stored, expected.type)
     if comparable is None:
         return list(range(len(expected)))
-    same = pc.fill_null(pc.equal(expected, comparable), False)
-    both_null = pc.and_(expected.is_null(), comparable.is_null())
+    same: Any = pc.fill_null(pc.equal(expected, comparable), False)
+    both_null: Any = pc.and_(expected.is_null(), comparable.is_null())
     return list(pc.indices_nonzero(pc.invert(pc.or_(same, both_null))).to_pylist())
 
 
 def _as_type(column: pa.Array[Any], kind: pa.DataType) -> pa.Array[Any] | None:
     """The column as `kind` if that changes no value; drivers differ in how they give decimals, times and JSON."""
-    for convert in (lambda: column.cast(kind), lambda: pa.array(column.to_pylist(), kind)):
-        try:
-            return convert()
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
-            continue
+    with suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return column.cast(kind)
+    with suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
+        return pa.array(column.to_pylist(), kind)
     return None
 
 
 def _flat(column: Any) -> pa.Array[Any]:
-    if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks()
-    return column.storage if isinstance(column, pa.ExtensionArray) else column
+    whole: Any = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    return cast("pa.Array[Any]", whole.storage if isinstance(whole, pa.ExtensionArray) else whole)
 
 
 def _expected(records: Sequence[Record], columns: Mapping[str, str]) -> pa.Table:
-    made = {
-        "slug": lambda: pa.array([r.slug for r in records], pa.string()),
-        "sort": lambda: pa.array([r.sort for r in records], pa.int64()),
-        "created_at": lambda: pa.array([r.created_at for r in records], UTC_US),
-        "updated_at": lambda: pa.array([r.updated_at for r in records], UTC_US),
-        "data": lambda: pa.array([r.data for r in records], pa.binary()).cast(pa.string()),
+    made: dict[str, pa.Array[Any]] = {
+        "slug": pa.array([r.slug for r in records], pa.string()),
+        "sort": pa.array([r.sort for r in records], pa.int64()),
+        "created_at": pa.array([r.created_at for r in records], UTC_US),
+        "updated_at": pa.array([r.updated_at for r in records], UTC_US),
+        "data": pa.array([r.data for r in records], pa.binary()).cast(pa.string()),
     }
-    return pa.table({name: made[what]() for what, name in columns.items()})
+    return pa.table({name: made[what] for what, name in columns.items()})
 
 
 def _hash_of(rows: pa.Table, key: str, slug: str) -> str:

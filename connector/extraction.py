@@ -168,6 +168,8 @@ class Extraction:
             if RUNS in self.memory.tables:
                 for run_id in connection.bury_dead_runs(self._outside.now()):
                     log.warning("Run %s died before it ended; its unfinished imports are read again.", run_id)
+                if self.memory.sound:
+                    connection.settle_dead_runs()
         if RUNS in self.memory.tables:
             self.begin()
         if self.memory.repaired:
@@ -274,6 +276,9 @@ class Extraction:
         yield from package.finish()
         self._uncommitted = package.rows
         self.tally.records_rejected += package.rejected
+        if package.withheld:
+            self.tally.shortfall = True
+            self.tally.problems += package.withheld
         self.typed_tables = package.typed_tables
 
     def run_row(self, load_id: str) -> Emission:
@@ -457,6 +462,8 @@ class Extraction:
             self.memory.ledger,
             force=self._scope.force,
             recheck_days=self._scope.recheck_days,
+            raw=self._settings.raw,
+            typed=self._settings.typed,
             now=self._outside.now(),
         )
         self.tally.imports_listed = len(imports)

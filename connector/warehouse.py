@@ -4,7 +4,8 @@ The ledger decides (CONTRACT §4.2), so what it says has to be earned. A ledger 
 
 1. dlt completed the load it came with (`_dlt_loads.status = 0`), and
 2. after a run that did not end properly, the rows of that import are really there: as many live ones as the ledger
-   says, each from the ledger row's own load, in its own table and nowhere else.
+   says, each from the ledger row's own load, in its own table and nowhere else. Every run looks again until one finds
+   all in order, for the run after a dead one may be bounded, stopped or refused, and not repair what it found.
 
 Everything else is read again; rows of imports the ledger does not know become suspects like vanished imports do.
 """
@@ -12,9 +13,9 @@ Everything else is read again; rows of imports the ledger does not know become s
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, cast
 
@@ -30,10 +31,12 @@ from connector.core.schema import Field, Keys, TableSchema
 from connector.errors import ConfigError
 from connector.locking import duckdb_file
 from connector.runs import Status, Tally
-from connector.tables import FIELDS, IMPORTS, LEDGER, LOAD_ID, RECORDS, RUNS, RUNS_SCHEMA
+from connector.tables import FIELDS, FIELDS_SCHEMA, IMPORTS, LEDGER, LOAD_ID, RECORDS, RUNS, RUNS_SCHEMA
 
 LOADS = "_dlt_loads"
+VERSIONS = "_dlt_version"
 SLUGS_PER_QUERY = 500
+UNSETTLED, SETTLED = "Died", "DiedAndRepaired"  # `sync_runs.error_kind` of a dead run
 DIED = "The process ended without a word (killed, or the machine stopped); what it had not committed is read again."
 
 
@@ -47,7 +50,10 @@ class ImportSeen:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Everything a run needs to know of earlier ones. `homes` are the typed tables that hold rows of an import."""
+    """Everything a run needs to know of earlier ones.
+
+    `homes` are the typed tables that hold rows of an import; `sound` is false while rows contradict the ledger.
+    """
 
     tables: frozenset[str] = frozenset()
     ledger: Mapping[str, Known] = field(default_factory=dict)
@@ -57,6 +63,7 @@ class Memory:
     template_tables: Mapping[str, str] = field(default_factory=dict)
     homes: Mapping[str, frozenset[str]] = field(default_factory=dict)
     repaired: int = 0
+    sound: bool = True
 
 
 class Warehouse:
@@ -155,15 +162,21 @@ class Connection:
         return dict(found)
 
     def recall(self) -> Memory:
-        """Reads everything; audits the rows themselves if the last run did not end properly."""
+        """Reads everything; audits the rows themselves unless all runs ended properly and all loads completed."""
+        memory = self.remembered()
+        clean = all(known.trusted for known in memory.ledger.values()) and self._ended_properly(memory.tables)
+        return memory if clean else self._recovered(memory)
+
+    def remembered(self) -> Memory:
+        """What the tables of this package say, taken at their word."""
         physical = self.columns()
         tables = frozenset(physical)
         if LEDGER not in tables or LOADS not in tables:
-            return self._recovered(Memory(tables, schemas=_schemas(physical, [])))
+            return Memory(tables, schemas=_schemas(physical, []))
         fields = self._fields(tables)
         ledger = self._ledger()
         homes = {k.slug: frozenset({k.table_name} if k.table_name else ()) for k in ledger.values()}
-        memory = Memory(
+        return Memory(
             tables=tables,
             ledger=ledger,
             imports=self._imports(tables),
@@ -172,11 +185,10 @@ class Connection:
             template_tables=_template_tables(ledger.values(), fields),
             homes=homes,
         )
-        return memory if self._ended_properly(tables) else self._recovered(memory)
 
     def _ledger(self) -> dict[str, Known]:
         rows = self.query(
-            "SELECT s.slug, s.state, s.updated_at, s.row_count, s.status, s.template_slug, s.table_name, "
+            "SELECT s.slug, s.state, s.updated_at, s.row_count, s.status, s.template_slug, s.table_name, s.has_raw, "
             "s.records_loaded, s.records_rejected, s.attempts, s.last_synced_at, "
             f"CASE WHEN l.load_id IS NULL THEN 0 ELSE 1 END AS trusted FROM {self.name(LEDGER)} s "
             f"LEFT JOIN (SELECT DISTINCT load_id FROM {self.name(LOADS)} WHERE status = 0) l "
@@ -187,11 +199,14 @@ class Connection:
     def _imports(self, tables: frozenset[str]) -> dict[str, ImportSeen]:
         if IMPORTS not in tables:
             return {}
+        # a row of a load that was never completed counts as neither written nor deleted, but its import is known:
+        # it may have been deleted since, and nothing else may speak of it
         rows = self.query(
-            f"SELECT i.slug, i.{self.column('_content_hash')} AS content_hash, "
-            f"CASE WHEN i.{self.column('_deleted_at')} IS NULL THEN 0 ELSE 1 END AS deleted "
-            f"FROM {self.name(IMPORTS)} i WHERE i.{self.column(LOAD_ID)} IN "
-            f"(SELECT load_id FROM {self.name(LOADS)} WHERE status = 0)"
+            f"SELECT i.slug, CASE WHEN l.load_id IS NULL THEN NULL ELSE i.{self.column('_content_hash')} END "
+            f"AS content_hash, CASE WHEN l.load_id IS NULL OR i.{self.column('_deleted_at')} IS NULL "
+            f"THEN 0 ELSE 1 END AS deleted FROM {self.name(IMPORTS)} i "
+            f"LEFT JOIN (SELECT DISTINCT load_id FROM {self.name(LOADS)} WHERE status = 0) l "
+            f"ON l.load_id = i.{self.column(LOAD_ID)}"
         )
         return {r["slug"]: ImportSeen(r["content_hash"], bool(r["deleted"])) for r in rows.to_pylist()}
 
@@ -209,7 +224,7 @@ class Connection:
         if RUNS not in tables:
             return False
         rows = self.query(
-            f"SELECT count(*) AS n, sum(CASE WHEN status = '{Status.running}' OR "
+            f"SELECT count(*) AS n, sum(CASE WHEN status = '{Status.running}' OR error_kind = '{UNSETTLED}' OR "
             f"({self.column(LOAD_ID)} IS NOT NULL AND {self.column(LOAD_ID)} <> '' AND {self.column(LOAD_ID)} "
             f"NOT IN (SELECT load_id FROM {self.name(LOADS)} WHERE status = 0)) THEN 1 ELSE 0 END) AS dead "
             f"FROM {self.name(RUNS)}"
@@ -233,49 +248,50 @@ class Connection:
             found[table] = counts
         return found
 
-    def _recovered(self, memory: Memory) -> Memory:
-        """Distrusts every import whose rows are not exactly those its ledger row speaks of."""
+    def audit(self, memory: Memory) -> dict[str, frozenset[str]]:
+        """Imports whose rows are not exactly those their ledger row speaks of → the tables that hold rows of them."""
         present = self.rows_by_import(memory)
         loads = self._ledger_loads() if memory.ledger else {}
-        ledger, homes = dict(memory.ledger), dict(memory.homes)
         where: dict[str, set[str]] = defaultdict(set)
         for table, counts in present.items():
             for slug in counts:
                 where[slug].add(table)
+        return {
+            slug: frozenset(where[slug])
+            for slug in sorted({*memory.ledger, *where})
+            if slug not in memory.ledger or not _agrees(memory.ledger[slug], loads.get(slug), slug, present)
+        }
+
+    def _recovered(self, memory: Memory) -> Memory:
+        """Distrusts every import whose rows are not exactly those its ledger row speaks of."""
+        ledger, homes = dict(memory.ledger), dict(memory.homes)
         repaired = 0
-        for slug in {*ledger, *where}:
+        wrong = self.audit(memory)
+        for slug, where in wrong.items():
             known = ledger.get(slug)
-            agrees = known is not None and _agrees(known, loads.get(slug), slug, present)
-            if agrees:
-                continue
             repaired += known is None or known.trusted
             ledger[slug] = _distrusted(slug, known)
-            homes[slug] = homes.get(slug, frozenset()) | (where[slug] - {RECORDS})
-        return Memory(
-            memory.tables,
-            ledger,
-            memory.imports,
-            memory.schemas,
-            memory.first_seen,
-            memory.template_tables,
-            homes,
-            repaired,
-        )
+            homes[slug] = homes.get(slug, frozenset()) | (where - {RECORDS})
+        return replace(memory, ledger=ledger, homes=homes, repaired=repaired, sound=not wrong)
 
     def _ledger_loads(self) -> dict[str, str]:
         rows = self.query(f"SELECT slug, {self.column(LOAD_ID)} AS load_id FROM {self.name(LEDGER)}").to_pylist()
         return {row["slug"]: row["load_id"] for row in rows}
 
+    def dead_runs(self) -> list[str]:
+        """Runs that never ended, or whose load never completed."""
+        rows = self.query(
+            f"SELECT run_id FROM {self.name(RUNS)} WHERE status = '{Status.running}' OR ({self.column(LOAD_ID)} <> '' "
+            f"AND {self.column(LOAD_ID)} NOT IN (SELECT load_id FROM {self.name(LOADS)} WHERE status = 0)) ORDER BY 1"
+        ).to_pylist()
+        return [row["run_id"] for row in rows]
+
     def bury_dead_runs(self, now: datetime) -> list[str]:
         """Marks runs that never ended as failed; returns their ids. The caller holds the lock."""
-        dead = (
-            f"status = '{Status.running}' OR ({self.column(LOAD_ID)} <> '' AND {self.column(LOAD_ID)} NOT IN "
-            f"(SELECT load_id FROM {self.name(LOADS)} WHERE status = 0))"
-        )
-        found = [r["run_id"] for r in self.query(f"SELECT run_id FROM {self.name(RUNS)} WHERE {dead}").to_pylist()]
+        found = self.dead_runs()
         for run_id in found:
             self.execute(
-                f"UPDATE {self.name(RUNS)} SET status = '{Status.failed}', error = %s, error_kind = 'Died', "
+                f"UPDATE {self.name(RUNS)} SET status = '{Status.failed}', error = %s, error_kind = '{UNSETTLED}', "
                 f"{self.column(LOAD_ID)} = '', finished_at = COALESCE(finished_at, %s) WHERE run_id = %s",
                 DIED,
                 now,
@@ -283,14 +299,21 @@ class Connection:
             )
         return found
 
+    def settle_dead_runs(self) -> None:
+        """Nothing that dead runs left is in disorder any more: the next run need not look again."""
+        self.execute(
+            f"UPDATE {self.name(RUNS)} SET error_kind = '{SETTLED}' WHERE error_kind = '{UNSETTLED}'",
+        )
+
     def write_run(self, tally: Tally, status: Status | None = None) -> None:
         """Replaces this run's row."""
-        row = {**tally.as_row(status), LOAD_ID: ""}
-        names = RUNS_SCHEMA.names
         self.execute(f"DELETE FROM {self.name(RUNS)} WHERE run_id = %s", tally.run_id)
+        self._insert(RUNS, RUNS_SCHEMA.names, {**tally.as_row(status), LOAD_ID: ""})
+
+    def _insert(self, table: str, names: Sequence[str], row: Mapping[str, Any]) -> None:
         columns = ", ".join(self.column(name) for name in names)
         marks = ", ".join(["%s"] * len(names))
-        self.execute(f"INSERT INTO {self.name(RUNS)} ({columns}) VALUES ({marks})", *[row[name] for name in names])
+        self.execute(f"INSERT INTO {self.name(table)} ({columns}) VALUES ({marks})", *[row[name] for name in names])
 
     def rows_of(self, table: str, import_key: str, slugs: Sequence[str]) -> pa.Table:
         """All rows of these imports in one table, with all its columns."""
@@ -303,6 +326,64 @@ class Connection:
             for some in _batches(slugs)
         ]
         return pa.concat_tables(parts, promote_options="default") if parts else pa.table({})
+
+    def raw_counts(self, template_slug: str) -> dict[str, int]:
+        """Import → raw rows of this template, deleted ones too; '' stands for rows without a template."""
+        rows = self.query(
+            f"SELECT import_slug, count(*) AS n FROM {self.name(RECORDS)} "
+            f"WHERE COALESCE(template_slug, '') = %s GROUP BY 1 ORDER BY 1",
+            template_slug,
+        ).to_pylist()
+        return {row["import_slug"]: int(row["n"]) for row in rows}
+
+    def raw_rows(self, template_slug: str, slugs: Sequence[str]) -> pa.Table:
+        """The raw rows of these imports that are of this template."""
+        rows = self.rows_of(RECORDS, "import_slug", slugs)
+        if not rows.num_rows:
+            return rows
+        templates: Any = rows.column("template_slug").to_pylist()
+        return rows.filter(pa.array([(value or "") == template_slug for value in templates]))
+
+    def without_raw_row(self, table: str) -> int:
+        """Rows of a typed table that no raw row stands behind."""
+        rows = self.query(
+            f"SELECT count(*) AS n FROM {self.name(table)} t WHERE NOT EXISTS "
+            f"(SELECT 1 FROM {self.name(RECORDS)} r WHERE r.slug = t.{self.column('_record_slug')})"
+        ).to_pylist()
+        return int(rows[0]["n"])
+
+    def drop_table(self, table: str) -> None:
+        self.execute(f"DROP TABLE IF EXISTS {self.name(table)}")
+
+    def discard(self, beside: str, schema_name: str) -> None:
+        """Drops a half-written table, and what dlt noted of it: else it would believe that it is there."""
+        self.drop_table(beside)
+        self._forget_schema(schema_name)
+
+    def _forget_schema(self, schema_name: str) -> None:
+        for table in (LOADS, VERSIONS):
+            self.execute(f"DELETE FROM {self.name(table)} WHERE schema_name = %s", schema_name)
+
+    def count(self, table: str, key: str) -> tuple[int, int]:
+        """(rows, distinct keys)."""
+        row = self.query(
+            f"SELECT count(*) AS n, count(DISTINCT {self.column(key)}) AS d FROM {self.name(table)}"
+        ).to_pylist()[0]
+        return int(row["n"]), int(row["d"])
+
+    def swap(self, table: str, beside: str, fields: Sequence[Mapping[str, Any]], schema_name: str) -> None:
+        """In one transaction: `beside` becomes `table`, `fields` its rows of `sync_fields`; dlt's staging copy of the
+        table goes, for its columns have the types of before, and so do the traces of the schema that made `beside`."""
+        with self.client.begin_transaction():
+            self.drop_table(table)
+            self.execute(f"ALTER TABLE {self.name(beside)} RENAME TO {self.column(table)}")
+            self.execute(f"DELETE FROM {self.name(FIELDS)} WHERE table_name = %s", table)
+            for row in fields:
+                self._insert(FIELDS, FIELDS_SCHEMA.names, row)
+            self._forget_schema(schema_name)
+            with self.client.with_staging_dataset():
+                if self.client.has_dataset():
+                    self.drop_table(table)
 
     def totals(self, schema: TableSchema, without: Sequence[str]) -> tuple[int, dict[Keys, tuple[int, int]]]:
         """Live rows of a typed table that belong to other imports, and (values, conflicts) of each field in them."""
@@ -335,18 +416,17 @@ class Connection:
             ).to_pylist()
         }
         wrong: list[tuple[str, str, int, int]] = []
-        tables = self.columns()
+        tables = self.columns()  # a template whose imports have no rows has no table yet
         for table in [RECORDS] * raw + sorted(typed_tables):
             key = self.column("import_slug" if table == RECORDS else "_import_slug")
-            # a template whose imports have no rows has no table yet
-            there = {} if table not in tables else {
-                r["slug"]: int(r["n"])
-                for r in self.query(
+            there: dict[str, int] = {}
+            if table in tables:
+                rows = self.query(
                     f"SELECT {key} AS slug, count(*) AS n FROM {self.name(table)} WHERE {self.column(LOAD_ID)} = %s "
                     f"AND {self.column('_deleted_at')} IS NULL GROUP BY 1",
                     load_id,
                 ).to_pylist()
-            }
+                there = {r["slug"]: int(r["n"]) for r in rows}
             for slug, row in ledger.items():
                 if table in (RECORDS, row["table_name"]) and there.get(slug, 0) != row["records_loaded"]:
                     wrong.append((slug, table, row["records_loaded"], there.get(slug, 0)))
@@ -361,6 +441,29 @@ class Connection:
                 why,
                 *some,
             )
+
+    def doubt(self, slugs: Sequence[str], known: Collection[str], why: str) -> None:
+        """Takes their load from the ledger rows of these imports, and gives those without a row one that has none:
+        the next run then audits all rows, and reads these imports again."""
+        for some in _batches([slug for slug in slugs if slug in known]):
+            self.execute(
+                f"UPDATE {self.name(LEDGER)} SET {self.column(LOAD_ID)} = '', error = %s "
+                f"WHERE slug IN ({', '.join(['%s'] * len(some))})",
+                why,
+                *some,
+            )
+        for slug in slugs:
+            if slug not in known:
+                row = {"slug": slug, "state": State.failed.value, "error": why, LOAD_ID: ""}
+                self._insert(LEDGER, list(row), row)
+
+    def errors(self) -> list[tuple[str, str, str | None]]:
+        """(import, state, error) of every import that is not as it should be."""
+        rows = self.query(
+            f"SELECT slug, state, error FROM {self.name(LEDGER)} "
+            f"WHERE state IN ('{State.failed}', '{State.unreconciled}') ORDER BY slug"
+        ).to_pylist()
+        return [(row["slug"], row["state"], row["error"]) for row in rows]
 
 
 def _batches(slugs: Sequence[str]) -> Iterator[Sequence[str]]:
@@ -382,26 +485,14 @@ def _known(row: Mapping[str, Any]) -> Known:
         attempts=row["attempts"] or 0,
         last_synced_at=row["last_synced_at"],
         trusted=bool(row["trusted"]),
+        has_raw=bool(row["has_raw"]),
     )
 
 
 def _distrusted(slug: str, known: Known | None) -> Known:
     if known is None:
         return Known(slug, State.failed, None, None, None, None, None, 0, 0, 0, None, trusted=False)
-    return Known(
-        slug,
-        known.state,
-        known.updated_at,
-        known.row_count,
-        known.status,
-        known.template_slug,
-        known.table_name,
-        known.records_loaded,
-        known.records_rejected,
-        known.attempts,
-        known.last_synced_at,
-        trusted=False,
-    )
+    return replace(known, trusted=False)
 
 
 def _agrees(
@@ -409,9 +500,14 @@ def _agrees(
 ) -> bool:
     for table, counts in present.items():
         live, loads = counts.get(slug, (0, set()))
-        here = table in (RECORDS, known.table_name)
+        here = known.has_raw if table == RECORDS else table == known.table_name
+        if known.state is State.failed:  # read again in any case; only where its rows are has to be known
+            if live and not here:
+                return False
+            continue
         wanted = known.records_loaded if here and known.state is not State.deleted else 0
-        if live != wanted or (here and loads - {load_id}) or (not here and loads):
+        # rows elsewhere that are marked deleted stay where `deletes = keep` left them
+        if live != wanted or (here and loads - {load_id}):
             return False
     return known.trusted
 

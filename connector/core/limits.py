@@ -1,0 +1,69 @@
+"""Whether rows fit into a table of the destination at all: asked before anything of them is written.
+
+A row of PostgreSQL lives in one page of 8 kB. Long texts move elsewhere and leave a pointer; numbers, times and short
+texts don't, so a thousand of them in one row are too many, whatever the number of columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from connector.core.schema import TableSchema
+
+_FIXED_BYTES = 8  # a number or a time
+_POINTER_BYTES = 24  # the longest text that is not moved out of its row
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """`system_columns` and `system_bytes` are what each typed row has beside the columns of its fields."""
+
+    destination: str
+    columns: int
+    row_bytes: int
+    system_columns: int = 7
+    system_bytes: int = 300
+
+    def refusal(self, schema: TableSchema, batches: Iterable[Mapping[str, pa.Array[Any]]]) -> str | None:
+        """Why rows of this schema cannot be stored, or None if they can."""
+        columns = {*schema.physical, *(name for known in schema.fields.values() for name in known.columns())}
+        count = len(columns) + (0 if schema.physical else self.system_columns)
+        if count > self.columns:
+            return f"{schema.table} would have {count} columns, and {self.destination} allows {self.columns}"
+        room = self.row_bytes - self.system_bytes - count // 8
+        widest = max((_widest(batch, room) for batch in batches), default=0)
+        if widest > room:
+            return f"{schema.table} would have rows of more than {self.row_bytes} bytes, which {self.destination} refuses"
+        return None
+
+
+LIMITS: Mapping[str, Limits] = {"postgres": Limits("PostgreSQL", columns=1600, row_bytes=8160)}
+
+
+def _widest(columns: Mapping[str, pa.Array[Any]], room: int) -> int:
+    """Bytes that the widest row takes in its page at least; not looked for where there are too few columns."""
+    if len(columns) * _POINTER_BYTES <= room:
+        return 0
+    fixed: Any = 0
+    texts: Any = 0
+    lengths: Any = 0
+    for column in columns.values():
+        filled = pc.cast(column.is_valid(), pa.int64())
+        if pa.types.is_decimal(column.type):
+            texts, lengths = pc.add(texts, filled), pc.add(lengths, pc.multiply(filled, _POINTER_BYTES))
+            continue
+        if not pa.types.is_string(column.type):
+            fixed = pc.add(fixed, filled)
+            continue
+        texts = pc.add(texts, filled)
+        length = pc.cast(pc.fill_null(pc.binary_length(column), -1), pa.int64())
+        lengths = pc.add(lengths, pc.min_element_wise(pc.add(length, 1), _POINTER_BYTES))
+    # a number starts at a multiple of eight, so one that stands behind a text may leave up to seven bytes empty
+    gaps = pc.multiply(pc.min_element_wise(fixed, texts), _FIXED_BYTES - 1)
+    widest = pc.max(pc.add(pc.add(pc.multiply(fixed, _FIXED_BYTES), lengths), gaps))
+    return int(widest.as_py() or 0)
