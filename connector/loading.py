@@ -17,9 +17,10 @@ from typing import Any
 import pyarrow as pa
 
 from connector.core.flatten import flatten
+from connector.core.limits import LIMITS
 from connector.core.names import display_path, encode_keys, table_name
 from connector.core.planning import COMPLETED, Known, State
-from connector.core.schema import Field, Keys, Kind, TableSchema, parse_type
+from connector.core.schema import Field, Keys, Kind, TableSchema, arrow_type, parse_type
 from connector.core.texts import storable
 from connector.models import Import, Record
 from connector.reading import ImportRead, Verdict
@@ -112,6 +113,8 @@ class Package:
         self._ledger: list[dict[str, Any]] = []
         self._rejects: list[dict[str, Any]] = []
         self._nul_safe = not warehouse.is_duckdb
+        self._limits = LIMITS.get(warehouse.destination_type)
+        self.withheld: list[str] = []
 
     @property
     def typed_tables(self) -> list[str]:
@@ -124,6 +127,14 @@ class Package:
         """An import whose records were read; yields what has become due to be written."""
         import_ = read.import_
         table = self._catalogue.table_for(import_) if self._settings.typed else None
+        refusal = self._refusal(table, read.records) if table is not None else None
+        if refusal is not None:
+            sentence = f"Import {import_.slug} is in no typed table: {refusal}."
+            self.withheld.append(sentence)
+            if not self._settings.raw:
+                self.add_failure(import_, known, sentence)
+                return
+            table = None
         self._clear(import_, known, table)
         old = self._vanished(import_.slug, known, {r.slug for r in read.records})
         self._add_raw(import_, read.records)
@@ -150,10 +161,11 @@ class Package:
             status=import_.status,
             template_slug=import_.template_slug,
             table_name=table,
+            has_raw=self._settings.raw,
             records_loaded=len(read.records),
             records_rejected=len(read.rejects),
             attempts=1,
-            error=read.why,
+            error=refusal or read.why,
             last_synced_at=self._now,
         )
         if self._raw_rows >= FLUSH_ROWS:
@@ -252,6 +264,21 @@ class Package:
             typed.counts[keys].values += count.values
             typed.counts[keys].conflicts += count.conflicts
 
+    def _refusal(self, table: str, records: Sequence[Record]) -> str | None:
+        """Why the destination could not store these rows in their typed table: tried without writing anything."""
+        if self._limits is None:
+            return None
+        hints = self._settings.hints.get(table, {})
+        schema = self._catalogue.schema(table)
+        for start in range(0, len(records), FLATTEN_ROWS):
+            some = [record.data for record in records[start : start + FLATTEN_ROWS]]
+            flat = flatten(some, schema, hints, nul_safe=self._nul_safe)
+            schema = flat.schema
+            refusal = self._limits.refusal(schema, [flat.columns])
+            if refusal is not None:
+                return refusal
+        return None
+
     def _clear(self, import_: Import, known: Known | None, table: str | None) -> None:
         if table is not None:
             self._typed[table].imports.add(import_.slug)
@@ -268,7 +295,7 @@ class Package:
             homes.add(known.table_name)
         if table is not None:
             homes.add(table)
-        for home in homes:
+        for home in sorted(homes):
             typed = self._typed[home]
             typed.imports.add(slug)
             typed.batches.append(_placeholder(TYPED_SCHEMA, "_record_slug", "_import_slug", slug, self.load_id))
@@ -300,10 +327,15 @@ class Package:
                 self._raw.append(rows.select(RECORDS_SCHEMA.names).cast(RECORDS_SCHEMA))
                 self._raw_rows += rows.num_rows
             else:
-                self._typed[table].batches.append(
-                    _typed_table({name: rows.column(name).combine_chunks() for name in rows.column_names})
-                )
+                self._typed[table].batches.append(_typed_table(self._as_declared(table, rows)))
                 self._typed[table].rows += rows.num_rows
+
+    def _as_declared(self, table: str, rows: pa.Table) -> dict[str, pa.Array[Any]]:
+        """The columns with the types they were written with: a client may read narrower ones off the values."""
+        fields = self._catalogue.schema(table).fields.values()
+        declared = {name: arrow_type(kind) for known in fields for name, kind in known.columns().items()}
+        columns = {name: rows.column(name).combine_chunks() for name in rows.column_names}
+        return {name: column.cast(declared.get(name, column.type)) for name, column in columns.items()}
 
     def _due(self) -> Iterator[Emission]:
         if self._raw:
@@ -318,13 +350,16 @@ class Package:
     def _json_columns(self, table: str) -> frozenset[str]:
         if not self._warehouse.is_duckdb:
             return frozenset()  # elsewhere JSON types reorder keys or refuse what JSON allows; text keeps all
-        fields = self._catalogue.schema(table).fields.values()
-        return frozenset(f.column for f in fields if f.type and parse_type(f.type).kind is Kind.JSON)
+        schema = self._catalogue.schema(table)
+        known = {f.column for f in schema.fields.values() if f.type and parse_type(f.type).kind is Kind.JSON}
+        # rows that are carried over bring all columns there are, also one that a dead run made and no field knows yet
+        return frozenset(known | {column for column, kind in schema.physical.items() if kind == Kind.JSON})
 
     def _field_rows(self) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = []
+        totals_by_table = self._totals() if self._typed else {}
         for table, typed in self._typed.items():
-            before, totals = self._totals(table, sorted(typed.imports))
+            before, totals = totals_by_table[table]
             for known in self._catalogue.schema(table).fields.values():
                 values, conflicts = totals.get(known.keys, (0, 0))
                 added = typed.counts.get(known.keys, _Counts())
@@ -340,14 +375,17 @@ class Package:
                 )
         return rows
 
-    def _totals(self, table: str, without: Sequence[str]) -> tuple[int, dict[Keys, tuple[int, int]]]:
-        """(live rows, (values, conflicts) by field) of the imports that this package does not touch."""
-        if not any(known == table for known, _ in self._catalogue.first_seen):
-            return 0, {}
+    def _totals(self) -> dict[str, tuple[int, dict[Keys, tuple[int, int]]]]:
+        """Table → (live rows, (values, conflicts) by field) of the imports that this package does not touch."""
+        found: dict[str, tuple[int, dict[Keys, tuple[int, int]]]] = {}
         with self._warehouse.connect() as connection:
-            physical = connection.columns().get(table, {})
-            stored = TableSchema(table, self._catalogue.schema(table).fields, physical)
-            return connection.totals(stored, without) if physical else (0, {})
+            columns = connection.columns()
+            for table, typed in self._typed.items():
+                # the warehouse is asked, not sync_fields: rows without any field are rows all the same
+                physical = columns.get(table, {})
+                stored = TableSchema(table, self._catalogue.schema(table).fields, physical)
+                found[table] = connection.totals(stored, sorted(typed.imports)) if physical else (0, {})
+        return found
 
     def _field_row(
         self, table: str, template: str | None, known: Field, values: int, rows: int, conflicts: int
@@ -380,6 +418,7 @@ def _as_before(known: Known | None) -> dict[str, Any]:
         "status": known.status,
         "template_slug": known.template_slug,
         "table_name": known.table_name,
+        "has_raw": known.has_raw,
         "records_loaded": known.records_loaded,
         "records_rejected": known.records_rejected,
         "last_synced_at": known.last_synced_at,

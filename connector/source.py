@@ -16,6 +16,7 @@ from dlt.common.configuration.container import Container
 from dlt.common.storages.load_package import LoadPackageStateInjectableContext
 from dlt.common.typing import TSecretStrValue
 
+from connector.customization import refuse_what_breaks_the_sync
 from connector.errors import ConfigError
 from connector.extraction import Extraction, Outside, Scope
 from connector.settings import Settings, Window
@@ -75,11 +76,11 @@ def importer_source(
     )
     shared = _Shared(settings, Scope(window=_window(updated_at)))
 
-    @dlt.resource(name="imports")
+    @dlt.resource(name="imports", write_disposition="merge")
     def imports() -> Iterator[Any]:
         yield from shared.emit("imports", Extraction.import_tables)
 
-    @dlt.resource(name="records")
+    @dlt.resource(name="records", write_disposition="merge")
     def records() -> Iterator[Any]:
         yield from shared.emit("records", Extraction.record_tables)
 
@@ -117,10 +118,15 @@ class _Shared:
 
     def _begin(self) -> Extraction:
         if self._extraction is None:
-            self._unfinished = set(RESOURCES) & set(dlt.current.source().selected_resources)
+            source = dlt.current.source()
+            refuse_what_breaks_the_sync(source, Container()[LoadPackageStateInjectableContext].state)
+            self._unfinished = set(RESOURCES) & set(source.selected_resources)
             warehouse = Warehouse(dlt.current.pipeline())
             warehouse.check_supported()
             self._extraction = Extraction(self._settings, self._scope, warehouse, Outside.real())
+            if len(self._unfinished) == 1:
+                # `succeeded` promises a whole sync, which half of it is not
+                self._extraction.tally.mode = f"{next(iter(self._unfinished))} only"
             self._extraction.open()
         return self._extraction
 
@@ -150,6 +156,9 @@ def _window(updated_at: Any) -> Window:
         return Window()
     if getattr(updated_at, "cursor_path", "updated_at") != "updated_at":
         raise ConfigError("updated_at takes an incremental on the cursor 'updated_at', and no other.")
+    ends = getattr(updated_at, "range_start", "closed"), getattr(updated_at, "range_end", "open")
+    if ends != ("closed", "open"):
+        raise ConfigError("updated_at bounds a window that begins with initial_value and ends before end_value.")
     return Window(since=_instant(updated_at.initial_value), until=_instant(updated_at.end_value))
 
 

@@ -79,6 +79,7 @@ LEDGER_SCHEMA = _schema(
     status=pa.string(),
     template_slug=pa.string(),
     table_name=pa.string(),
+    has_raw=pa.bool_(),
     records_loaded=pa.int64(),
     records_rejected=pa.int64(),
     attempts=pa.int64(),

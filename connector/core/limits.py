@@ -38,7 +38,9 @@ class Limits:
         room = self.row_bytes - self.system_bytes - count // 8
         widest = max((_widest(batch, room) for batch in batches), default=0)
         if widest > room:
-            return f"{schema.table} would have rows of more than {self.row_bytes} bytes, which {self.destination} refuses"
+            return (
+                f"{schema.table} would have rows of more than {self.row_bytes} bytes, which {self.destination} refuses"
+            )
         return None
 
 
@@ -49,21 +51,25 @@ def _widest(columns: Mapping[str, pa.Array[Any]], room: int) -> int:
     """Bytes that the widest row takes in its page at least; not looked for where there are too few columns."""
     if len(columns) * _POINTER_BYTES <= room:
         return 0
+    kernels: Any = pc  # their stubs know no sums of arrays that began as zero
     fixed: Any = 0
     texts: Any = 0
     lengths: Any = 0
     for column in columns.values():
-        filled = pc.cast(column.is_valid(), pa.int64())
-        if pa.types.is_decimal(column.type):
-            texts, lengths = pc.add(texts, filled), pc.add(lengths, pc.multiply(filled, _POINTER_BYTES))
+        filled = kernels.cast(column.is_valid(), pa.int64())
+        if not (pa.types.is_string(column.type) or pa.types.is_decimal(column.type)):
+            fixed = kernels.add(fixed, filled)
             continue
-        if not pa.types.is_string(column.type):
-            fixed = pc.add(fixed, filled)
-            continue
-        texts = pc.add(texts, filled)
-        length = pc.cast(pc.fill_null(pc.binary_length(column), -1), pa.int64())
-        lengths = pc.add(lengths, pc.min_element_wise(pc.add(length, 1), _POINTER_BYTES))
+        texts = kernels.add(texts, filled)
+        lengths = kernels.add(lengths, _inline_bytes(kernels, column, filled))
     # a number starts at a multiple of eight, so one that stands behind a text may leave up to seven bytes empty
-    gaps = pc.multiply(pc.min_element_wise(fixed, texts), _FIXED_BYTES - 1)
-    widest = pc.max(pc.add(pc.add(pc.multiply(fixed, _FIXED_BYTES), lengths), gaps))
+    gaps = kernels.multiply(kernels.min_element_wise(fixed, texts), _FIXED_BYTES - 1)
+    widest = kernels.max(kernels.add(kernels.add(kernels.multiply(fixed, _FIXED_BYTES), lengths), gaps))
     return int(widest.as_py() or 0)
+
+
+def _inline_bytes(kernels: Any, column: pa.Array[Any], filled: pa.Array[Any]) -> Any:
+    if pa.types.is_decimal(column.type):
+        return kernels.multiply(filled, _POINTER_BYTES)
+    length = kernels.cast(kernels.fill_null(kernels.binary_length(column), -1), pa.int64())
+    return kernels.min_element_wise(kernels.add(length, 1), _POINTER_BYTES)

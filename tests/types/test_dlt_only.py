@@ -1,0 +1,204 @@
+"""`pipeline.run(importer_source(...))` and nothing else: the command's tables, and what users may change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import dlt
+import pytest
+from dlt.pipeline.exceptions import PipelineStepFailed
+
+from connector import ConfigError
+from connector.sandbox import Service
+from tests.types.conftest import DuckDB, Maker, Row, Warehouse
+from tests.types.reader import assert_rows
+
+OF_THE_RUN = {"_dlt_load_id", "run_id", "seen_at", "first_seen_at", "last_seen_at", "last_synced_at", "reject_id"}
+OF_ITS_TIME = {"started_at", "finished_at", "load_ids", "requests", "bytes_received"}
+
+
+def populated() -> Service:
+    service = Service(seed=3)
+    service.add_generated("customers", imports=2, rows=30)
+    service.add_import(template="odd", rows=['{"a":0.10,"b":"x\\u0000","":[1]}', '{"a":"N/A","b":{"c":null}}', "{}"])
+    service.add_import(rows=[])
+    service.add_raw_record(service.slugs()[2], '{"data": {"a": 1}}')
+    return service
+
+
+def everything(warehouse: Warehouse) -> dict[str, list[Row]]:
+    with warehouse.held():
+        tables = [name for name in warehouse.tables("") if not name.startswith("_dlt")]
+        found = {table: warehouse.rows(f'SELECT * FROM "{table}"') for table in tables}
+    return {table: sorted((_lasting(row) for row in rows), key=repr) for table, rows in found.items()}
+
+
+def _lasting(row: Row) -> Row:
+    """Without what differs from run to run."""
+    kept = {name: cell for name, cell in row.items() if name not in OF_THE_RUN | OF_ITS_TIME}
+    return {**kept, "_deleted_at": row.get("_deleted_at") is not None}
+
+
+def assert_same_tables(one: Warehouse, other: Warehouse) -> None:
+    first, second = everything(one), everything(other)
+    assert list(first) == list(second)
+    for table, rows in first.items():
+        assert sorted(map(_sorted, rows)) == sorted(map(_sorted, second[table])), table
+
+
+def _sorted(row: Row) -> str:
+    return repr(sorted(row.items()))
+
+
+def test_the_same_tables_as_the_command(make_warehouse: Maker) -> None:
+    command, dlt_only = make_warehouse("command"), make_warehouse("dlt")
+    service = populated()
+    command.run(service)
+    dlt_only.run_dlt(service)
+    assert_same_tables(command, dlt_only)
+
+    service.append_rows(service.slugs()[2], [{"a": 10**30, "new": True}])
+    service.delete_import(service.slugs()[0])
+    command.run(service)
+    dlt_only.run_dlt(service)
+    assert_same_tables(command, dlt_only)
+    service.requests.clear()
+    dlt_only.run_dlt(service)
+    assert service.requests["records"] == 0
+
+
+def test_one_resource_alone_and_then_the_other(duck: DuckDB) -> None:
+    service = populated()
+    duck.run_dlt(service, lambda source: source.with_resources("imports"))
+    assert duck.tuples("SELECT count(*) FROM imports") == [(4,)]
+    assert duck.tuples("SELECT count(*) FROM records") == [(0,)]
+    assert service.requests["records"] == 0
+    service.delete_import(service.slugs()[0])
+    duck.run_dlt(service, lambda source: source.with_resources("records"))
+    assert_rows_without_reject(duck, service)
+    assert duck.tuples("SELECT count(*) FROM imports WHERE _deleted_at IS NULL") == [(4,)]
+    duck.run_dlt(service)
+    assert_rows_without_reject(duck, service)
+    assert duck.tuples("SELECT count(*) FROM imports WHERE _deleted_at IS NULL") == [(3,)]
+    assert duck.tuples("SELECT mode, status FROM sync_runs ORDER BY started_at") == [
+        ("imports only", "succeeded"),
+        ("records only", "partial"),  # one record is in sync_rejects only
+        ("incremental", "partial"),
+    ]
+
+
+def assert_rows_without_reject(warehouse: Warehouse, service: Service) -> None:
+    odd = next(i["slug"] for i in service.imports() if (i["template"] or {}).get("name") == "odd")
+    rejected = list(service.record_slugs(odd))[-1]
+    there = {slug for (slug,) in warehouse.tuples("SELECT slug FROM records WHERE _deleted_at IS NULL")}
+    everyone = {slug for i in service.imports() for slug in service.record_slugs(i["slug"])}
+    assert there == everyone - {rejected}
+
+
+def test_a_window_bounds_what_is_read_and_decides_nothing(duck: DuckDB) -> None:
+    service = Service(seed=3)
+    for n in range(6):
+        service.add_import(template="t", rows=[{"n": n}])
+    times = sorted(datetime.fromisoformat(i["updated_at"]) for i in service.imports())
+    window = dlt.sources.incremental("updated_at", initial_value=times[1].isoformat(), end_value=times[4].isoformat())
+    duck.run_dlt(service, updated_at=window)
+    assert sorted(n for (n,) in duck.tuples("SELECT n FROM records_t")) == [1, 2, 3]
+    bounds = duck.tuples("SELECT window_since, window_until FROM sync_runs")
+    assert [(since.isoformat(), until.isoformat()) for since, until in bounds] == [
+        (times[1].isoformat(), times[4].isoformat())
+    ]
+    since = dlt.sources.incremental("updated_at", initial_value=times[5])
+    duck.run_dlt(service, updated_at=since)
+    assert sorted(n for (n,) in duck.tuples("SELECT n FROM records_t")) == [1, 2, 3, 5]
+    duck.run_dlt(service)
+    assert_rows(duck, service)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        dlt.sources.incremental("created_at"),
+        dlt.sources.incremental("updated_at", initial_value="yesterday"),
+        dlt.sources.incremental("updated_at", range_end="closed"),
+    ],
+)
+def test_a_window_that_is_none_is_refused(duck: DuckDB, wrong: Any) -> None:
+    with pytest.raises(ConfigError, match="updated_at"):
+        duck.run_dlt(Service(seed=3), updated_at=wrong)
+
+
+def _on(change: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def changed(source: Any) -> Any:
+        change(source)
+        return source
+
+    return changed
+
+
+REFUSED = {
+    "write_disposition": lambda s: s.records.apply_hints(write_disposition="append"),
+    "replace": lambda s: s.imports.apply_hints(write_disposition="replace"),
+    "primary_key": lambda s: s.records.apply_hints(primary_key="sort"),
+    "merge_key": lambda s: s.records.apply_hints(merge_key="sort"),
+    "table_name": lambda s: s.records.apply_hints(table_name="rows"),
+    "columns": lambda s: s.records.apply_hints(columns={"a": {"data_type": "date"}}),
+    "incremental": lambda s: s.imports.apply_hints(incremental=dlt.sources.incremental("updated_at")),
+    "schema_contract": lambda s: s.records.apply_hints(schema_contract="freeze"),
+    "file_format": lambda s: s.records.apply_hints(file_format="csv"),
+    "add_limit": lambda s: s.add_limit(1),
+    "add_map": lambda s: s.records.add_map(lambda rows: rows),
+    "add_filter": lambda s: s.records.add_filter(lambda rows: True),
+    "source contract": lambda s: setattr(s, "schema_contract", {"columns": "discard_value"}),
+}
+
+
+def test_what_would_break_the_sync_is_refused_in_a_sentence_before_anything_is_read(duck: DuckDB) -> None:
+    service = populated()
+    duck.run_dlt(service)
+    before = everything(duck)
+    service.append_rows(service.slugs()[0], [{"name": "one more"}])
+    service.requests.clear()
+    for name, change in REFUSED.items():
+        with pytest.raises(PipelineStepFailed) as failed:
+            duck.run_dlt(service, _on(change))
+        assert "The source cannot be run as it was changed: " in str(failed.value), name
+    assert not service.requests
+    assert everything(duck) == before
+    duck.run_dlt(service)
+    assert_rows_without_reject(duck, service)
+
+
+def test_arguments_of_the_run_are_refused_likewise(duck: DuckDB) -> None:
+    from connector import importer_source
+    from connector.sandbox import serve
+
+    service = populated()
+    with serve(service) as url:
+        duck.pipeline().run(importer_source(base_url=url, access_token=service.token))
+        arguments: list[dict[str, Any]] = [
+            {"write_disposition": "append"},
+            {"schema_contract": "freeze"},
+            {"table_name": "rows"},
+            {"refresh": "drop_sources"},
+            {"refresh": "drop_data"},
+        ]
+        for each in arguments:
+            with pytest.raises(PipelineStepFailed, match="The source cannot be run as it was changed"):
+                duck.pipeline().run(importer_source(base_url=url, access_token=service.token), **each)
+    duck.run_dlt(service)
+    assert_rows_without_reject(duck, service)
+
+
+def test_what_changes_nothing_is_accepted(duck: DuckDB) -> None:
+    service = populated()
+
+    def change(source: Any) -> None:
+        source.max_table_nesting = 0
+        source.schema_contract = {"tables": "evolve", "columns": "evolve", "data_type": "freeze"}
+        source.records.apply_hints(write_disposition="merge", schema_contract="evolve")
+        source.records.max_table_nesting = 1
+
+    duck.run_dlt(service, _on(change))
+    assert_rows_without_reject(duck, service)

@@ -1,0 +1,101 @@
+"""Wide, many and empty: 1,000 columns, 200 templates, tables and columns that never had a value."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from connector.sandbox import Service
+from tests.types.conftest import DuckDB, PostgreSQL, Warehouse
+from tests.types.reader import assert_rows, dictionary
+
+
+def test_a_thousand_columns_that_come_bit_by_bit(warehouse: Warehouse, record_property: Any) -> None:
+    service = Service(seed=1)
+    service.add_import(template="wide", rows=[{f"Column {n}": f"t{n}" for n in range(500)}])
+    assert warehouse.run(service).status == "succeeded"
+    service.add_import(
+        template="wide", rows=[{f"Column {n}": n for n in range(250, 1000)}, {f"Column {n}": "" for n in range(1000)}]
+    )
+    began = time.monotonic()
+    tally = warehouse.run(service)
+    record_property("seconds for the second half", round(time.monotonic() - began, 1))
+    assert (tally.status, len(tally.load_ids)) == ("succeeded", 1), tally.error
+    assert_rows(warehouse, service)
+    assert len(dictionary(warehouse, "records_wide")) == 1000
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [{f"Column {n}": n for n in range(1000)}],
+        [{f"Column {n}": 0.5 for n in range(n, n + 100)} for n in range(0, 1700, 100)],
+        [{f"Column {n}": "ten letters" for n in range(900)}],
+    ],
+    ids=["numbers", "columns", "texts"],
+)
+def test_what_a_table_cannot_hold_is_said_and_stops_nobody(postgres: PostgreSQL, rows: list[Any]) -> None:
+    service = Service(seed=1)
+    wide = service.add_import(template="wide", rows=[{"Column 1": 5}])
+    service.add_import(template="wide", rows=[{"Column 1": 7}])
+    assert postgres.run(service).status == "succeeded"
+    service.append_rows(wide, rows)
+    service.add_import(template="narrow", rows=[{"a": 1}])
+
+    tally = postgres.run(service)
+
+    assert_rows(postgres, service, typed=False)
+    assert tally.status == "partial"
+    assert f"Import {wide} is in no typed table: records_wide would have" in str(tally.error)
+    assert postgres.tuples("SELECT a FROM records_narrow") == [(1,)]
+    assert postgres.tuples("SELECT column_1 FROM records_wide") == [(7,)]
+    assert postgres.run(service).status == "partial"
+    assert postgres.run(service, raw=False).status == "partial"
+    for row in list(service.record_slugs(wide))[1:]:
+        service.delete_row(wide, row)
+    assert postgres.run(service).status == "succeeded"
+    assert_rows(postgres, service)
+
+
+def test_two_hundred_templates_in_one_run(duck: DuckDB, record_property: Any) -> None:
+    service = Service(seed=1)
+    for n in range(200):
+        service.add_import(template=f"Template {n}", rows=[{"a": n, f"b {n}": "x"}])
+    began = time.monotonic()
+    tally = duck.run(service)
+    record_property("seconds", round(time.monotonic() - began, 1))
+    assert (tally.status, tally.records_loaded, len(tally.load_ids)) == ("succeeded", 200, 1)
+    assert len(duck.tables()) == 200
+    assert_rows(duck, service)
+
+
+def test_what_never_had_a_value_has_no_column_and_jams_nothing(warehouse: Warehouse) -> None:
+    service = Service(seed=1)
+    nulls = service.add_import(template="nulls", rows=[{"a": None, "b": {"c": None}}] * 3)
+    service.add_import(template="blanks", rows=[{"a": ""}, {}, {"b": {}}])
+    service.add_import(template="objects", rows=[{}, {}])
+    service.add_import(template="nothing", rows=[])
+    service.add_import(rows=[])
+    first = warehouse.run(service)
+    assert (first.status, len(first.load_ids)) == ("succeeded", 1)
+    assert_rows(warehouse, service)
+    fields = dictionary(warehouse, "records_nulls")
+    assert {path: (row["data_type"], row["null_count"]) for path, row in fields.items()} == {
+        ("a",): (None, 3),
+        ("b", "c"): (None, 3),
+    }
+    assert warehouse.run(service).records_loaded == 0
+
+    service.append_rows(nulls, [{"a": 1.5, "b": "now a text"}, {"b": {"c": [1]}}])
+    for slug in service.slugs()[3:]:
+        service.append_rows(slug, [{"late": None}, {"late": True}])
+    assert warehouse.run(service).status == "succeeded"
+    assert_rows(warehouse, service)
+    for slug in service.slugs():
+        for row in list(service.record_slugs(slug)):
+            service.delete_row(slug, row)
+    assert warehouse.run(service).status == "succeeded"
+    assert_rows(warehouse, service)
+    assert warehouse.run(service).records_loaded == 0
