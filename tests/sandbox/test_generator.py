@@ -35,7 +35,7 @@ def leaves(value, path=()):
 
 
 def test_no_column_is_constant(rows):
-    columns = {}
+    columns: dict[tuple[str, ...], set[str]] = {}
     for row in rows:
         for path, value in leaves(row):
             columns.setdefault(path, set()).add(json.dumps(value))
@@ -50,7 +50,8 @@ def test_rows_of_a_template_have_the_same_fields(rows):
 
 def test_all_that_makes_uploads_hard_occurs():
     service = Service(seed=21)
-    values, keys, kinds = [], set(), {}
+    kinds: dict[str, set[type]] = {}
+    values, keys = [], set()
     for template in TEMPLATES:
         for record in service.records(service.add_generated(template, rows=ROWS)[0]):
             keys |= set(record["data"])

@@ -13,7 +13,7 @@ from connector.sandbox.switches import Order
 ORDERS = get_args(Order)
 
 
-def edited_service(order: str, rows: int = 90) -> tuple[Service, str]:
+def edited_service(order: Order, rows: int = 90) -> tuple[Service, str]:
     service = Service(seed=11, switches=Switches(record_order=order, import_order=order))
     slug = service.add_generated("stock", rows=rows)[0]
     dice = Random(2)

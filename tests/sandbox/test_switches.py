@@ -89,7 +89,7 @@ def test_mixed_times_are_the_same_instants():
     mixed, plain = times(time_zone="mixed", time_fraction="mixed"), times()
     assert [*map(datetime.fromisoformat, mixed)] == [*map(datetime.fromisoformat, plain)]
     assert fractions(mixed) == {0, 3, 6}
-    assert {HOURS.search(text).group() for text in mixed} == {"Z", "+02:00", "-05:00", "+05:30"}
+    assert {found.group() for text in mixed if (found := HOURS.search(text))} == {"Z", "+02:00", "-05:00", "+05:30"}
     assert mixed == times(time_zone="mixed", time_fraction="mixed")
     by_text = [datetime.fromisoformat(text) for text in sorted(mixed)]
     assert by_text != sorted(by_text), "comparing texts must be a mistake that shows"

@@ -12,6 +12,7 @@ from connector.errors import LockedError
 from connector.extraction import Scope
 from connector.locking import sole_writer
 from connector.sandbox import Faults, Service, Switches
+from connector.sandbox.switches import Order
 from connector.settings import Selection, Window
 
 from .conftest import Warehouse
@@ -94,7 +95,7 @@ def test_only_what_changed_is_read(warehouse: Warehouse) -> None:
 
 
 @pytest.mark.parametrize("order", ["insertion", "created_desc", "updated_asc", "updated_desc", "arbitrary", "random"])
-def test_any_order_of_the_lists_is_read_completely(warehouse: Warehouse, order: str) -> None:
+def test_any_order_of_the_lists_is_read_completely(warehouse: Warehouse, order: Order) -> None:
     service = Service(seed=3, switches=Switches(import_order=order, record_order=order))
     for n in range(120):
         service.add_import(template="t", rows=[{"n": n}])
