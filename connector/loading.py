@@ -54,10 +54,12 @@ class Catalogue:
     schemas: dict[str, TableSchema]
     template_tables: dict[str, str]
     first_seen: dict[tuple[str, str], datetime]
+    miscounted: set[str]
 
     @classmethod
     def of(cls, memory: Memory) -> Catalogue:
-        return cls(dict(memory.schemas), dict(memory.template_tables), dict(memory.first_seen))
+        known = dict(memory.schemas), dict(memory.template_tables), dict(memory.first_seen)
+        return cls(*known, set(memory.miscounted))
 
     def table_for(self, import_: Import) -> str:
         table = table_name(import_.template_name, import_.template_slug, self.template_tables)
@@ -357,6 +359,8 @@ class Package:
 
     def _field_rows(self) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = []
+        while self._catalogue.miscounted:  # by a dead run, and maybe none of its imports is there any more
+            _ = self._typed[self._catalogue.miscounted.pop()]
         totals_by_table = self._totals() if self._typed else {}
         for table, typed in self._typed.items():
             before, totals = totals_by_table[table]

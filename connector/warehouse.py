@@ -52,7 +52,8 @@ class ImportSeen:
 class Memory:
     """Everything a run needs to know of earlier ones.
 
-    `homes` are the typed tables that hold rows of an import; `sound` is false while rows contradict the ledger.
+    `homes` are the typed tables that hold rows of an import; `miscounted` those whose counts in `sync_fields` came with
+    a load that was never completed; `sound` is false while rows contradict the ledger.
     """
 
     tables: frozenset[str] = frozenset()
@@ -62,6 +63,7 @@ class Memory:
     first_seen: Mapping[tuple[str, str], datetime] = field(default_factory=dict)
     template_tables: Mapping[str, str] = field(default_factory=dict)
     homes: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    miscounted: frozenset[str] = frozenset()
     repaired: int = 0
     sound: bool = True
 
@@ -184,6 +186,7 @@ class Connection:
             first_seen={(f["table_name"], f["column_name"]): f["first_seen_at"] for f in fields},
             template_tables=_template_tables(ledger.values(), fields),
             homes=homes,
+            miscounted=frozenset(f["table_name"] for f in fields if not f["trusted"]) - {IMPORTS},
         )
 
     def _ledger(self) -> dict[str, Known]:
@@ -215,8 +218,11 @@ class Connection:
             return []
         return list(
             self.query(
-                "SELECT table_name, column_name, template_slug, keys, data_type, has_text, has_double, "
-                f"first_seen_at FROM {self.name(FIELDS)}"
+                "SELECT f.table_name, f.column_name, f.template_slug, f.keys, f.data_type, f.has_text, f.has_double, "
+                "f.first_seen_at, CASE WHEN l.load_id IS NULL THEN 0 ELSE 1 END AS trusted "
+                f"FROM {self.name(FIELDS)} f "
+                f"LEFT JOIN (SELECT DISTINCT load_id FROM {self.name(LOADS)} WHERE status = 0) l "
+                f"ON l.load_id = f.{self.column(LOAD_ID)}"
             ).to_pylist()
         )
 

@@ -50,7 +50,7 @@ def test_rows_of_a_template_have_the_same_fields(rows):
 
 def test_all_that_makes_uploads_hard_occurs():
     service = Service(seed=21)
-    kinds: dict[str, set[type]] = {}
+    kinds: dict[object, set[type]] = {}
     values, keys = [], set()
     for template in TEMPLATES:
         for record in service.records(service.add_generated(template, rows=ROWS)[0]):

@@ -157,31 +157,36 @@ def typed_rows(warehouse: Warehouse) -> dict[str, tuple[str, Row]]:
     return found
 
 
-def assert_rows(warehouse: Warehouse, service: Service, *, raw: bool = True, typed: bool = True) -> None:
+def assert_rows(
+    warehouse: Warehouse, service: Service, *, raw: bool = True, typed: bool = True, hinted: bool = False
+) -> None:
+    """`hinted`: a hint may have asked that numbers and booleans become text."""
     expected = service_rows(service)
     assert not warehouse.pending()
     with warehouse.held():
         if raw:
             assert raw_rows(warehouse) == expected
         if typed:
-            _assert_typed(warehouse, expected)
+            _assert_typed(warehouse, expected, hinted)
 
 
-def _assert_typed(warehouse: Warehouse, expected: Mapping[str, tuple[str, str, str | None]]) -> None:
+def _assert_typed(warehouse: Warehouse, expected: Mapping[str, tuple[str, str, str | None]], hinted: bool) -> None:
     there = typed_rows(warehouse)
     assert set(there) == set(expected)
     fields = {table: dictionary(warehouse, table) for table in {table for table, _ in there.values()}}
     parsed = {slug: parse(text) for slug, (_, text, _) in expected.items()}
     for slug, (table, row) in there.items():
         assert row["_import_slug"] == expected[slug][0]
-        assert_cells(row, parsed[slug], fields[table], warehouse)
+        assert_cells(row, parsed[slug], fields[table], warehouse, hinted=hinted)
     for table, known in fields.items():
         within = [slug for slug, (where, _) in there.items() if where == table]
         rows = [there[slug][1] for slug in within]
         assert_dictionary([parsed[slug] for slug in within], rows, known, warehouse.columns(table))
 
 
-def assert_cells(row: Row, data: Any, fields: Mapping[Path, Row], warehouse: Warehouse) -> None:
+def assert_cells(
+    row: Row, data: Any, fields: Mapping[Path, Row], warehouse: Warehouse, *, hinted: bool = False
+) -> None:
     filled = {name for name, cell in row.items() if cell is not None} - SYSTEM
     for path, value in leaves(data):
         assert path in fields, f"{path} is not in sync_fields"
@@ -194,6 +199,8 @@ def assert_cells(row: Row, data: Any, fields: Mapping[Path, Row], warehouse: War
             continue
         assert len(holding) == 1, f"{path} = {str(value)[:99]!r} ({declared}) is in {holding}"
         cell = row[holding[0]]
+        fits = isinstance(value, str) or hinted or declared != "text" or holding[0] != name
+        assert fits, f"{path} = {value!r:.200} is no text and in {name}"
         assert says(cell, cells[holding[0]], value, warehouse), f"{path} = {value!r:.200} is {cell!r:.200} in {holding}"
         filled.discard(holding[0])
     assert not filled, f"cells that no leaf accounts for: {filled}"

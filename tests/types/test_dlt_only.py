@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import dlt
@@ -12,7 +13,7 @@ from dlt.pipeline.exceptions import PipelineStepFailed
 
 from connector import ConfigError
 from connector.sandbox import Service
-from tests.types.conftest import DuckDB, Maker, Row, Warehouse
+from tests.types.conftest import DuckDB, Row, Warehouse
 from tests.types.reader import assert_rows
 
 OF_THE_RUN = {"_dlt_load_id", "run_id", "seen_at", "first_seen_at", "last_seen_at", "last_synced_at", "reject_id"}
@@ -52,8 +53,8 @@ def _sorted(row: Row) -> str:
     return repr(sorted(row.items()))
 
 
-def test_the_same_tables_as_the_command(make_warehouse: Maker) -> None:
-    command, dlt_only = make_warehouse("command"), make_warehouse("dlt")
+def test_the_same_tables_as_the_command(duck: DuckDB, tmp_path: Path) -> None:
+    command, dlt_only = duck, DuckDB(tmp_path)
     service = populated()
     command.run(service)
     dlt_only.run_dlt(service)

@@ -6,7 +6,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 
 from connector.sandbox import Service
-from tests.types.conftest import Warehouse
+from tests.types.conftest import DuckDB, PostgreSQL, Warehouse
 from tests.types.reader import assert_rows, dictionary
 
 HINTS = {
@@ -54,7 +54,7 @@ def test_hints_decide_and_what_does_not_parse_goes_to_the_variant(warehouse: War
     service = Service(seed=1)
     service.add_import(template="t", rows=[GOOD, BAD, BLANK, {"day": "12024-01-01", "at": "2024-01-01 00:00"}])
     assert warehouse.run(service, hints=HINTS).status == "succeeded"
-    assert_rows(warehouse, service)
+    assert_rows(warehouse, service, hinted=True)
     good, bad = warehouse.rows("SELECT * FROM records_t ORDER BY _sort")[:2]
     assert good["day"] == date(2024, 2, 29)
     assert good["at"] == datetime(2024, 2, 29, 10, 30, 0, 123456, UTC)
@@ -69,41 +69,41 @@ def test_hints_decide_and_what_does_not_parse_goes_to_the_variant(warehouse: War
 
     service.add_import(template="t", rows=[BAD, GOOD, {"day": 20240101, "at": 0, "price": 1.5, "count": 1.5}])
     assert warehouse.run(service, hints=HINTS).status == "succeeded"
-    assert_rows(warehouse, service)
+    assert_rows(warehouse, service, hinted=True)
 
     service.add_import(template="t", rows=[GOOD, {"price": 2.25}])
     assert warehouse.run(service).status == "succeeded", "a hint that was taken away leaves the column as it is"
-    assert_rows(warehouse, service)
+    assert_rows(warehouse, service, hinted=True)
 
 
-def test_a_hint_that_comes_too_late_changes_no_column_and_loses_nothing(warehouse: Warehouse) -> None:
+def test_a_hint_that_comes_too_late_changes_no_column_and_loses_nothing(duck: DuckDB) -> None:
     service = Service(seed=1)
     service.add_import(template="t", rows=[{"day": "2024-01-01", "price": "1.50"}])
-    warehouse.run(service)
+    duck.run(service)
     service.add_import(template="t", rows=[{"day": "2024-01-02", "price": 2}])
     late = {"records_t": {"day": "date", "price": "decimal(10,2)"}}
-    assert warehouse.run(service, hints=late).status == "succeeded"
-    assert_rows(warehouse, service)
-    assert {row["data_type"] for row in dictionary(warehouse, "records_t").values()} == {"text"}
+    assert duck.run(service, hints=late).status == "succeeded"
+    assert_rows(duck, service)
+    assert {row["data_type"] for row in dictionary(duck, "records_t").values()} == {"text"}
 
 
-def test_rows_kept_after_their_deletion_keep_every_cell_of_every_type(warehouse: Warehouse) -> None:
+def test_rows_kept_after_their_deletion_keep_every_cell_of_every_type(postgres: PostgreSQL) -> None:
     service = Service(seed=1)
     plain = {"whole": 1, "half": 0.5, "text": "a\\b", "list": [0, {"a": None}], "flag": True, "null": None}
     slug = service.add_import(template="t", rows=[{**GOOD, **plain}, {**BAD, **plain}, {"whole": "x", "half": 10**30}])
-    warehouse.run(service, hints=HINTS, deletes="keep")
-    before = _cells(warehouse)
+    postgres.run(service, hints=HINTS, deletes="keep")
+    before = _cells(postgres)
     for row in list(service.record_slugs(slug))[:2]:
         service.delete_row(slug, row)
-    kept = warehouse.run(service, hints=HINTS, deletes="keep")
+    kept = postgres.run(service, hints=HINTS, deletes="keep")
     assert kept.status == "succeeded", kept.error
-    assert _cells(warehouse) == before
-    assert warehouse.tuples("SELECT count(*) FROM records_t WHERE _deleted_at IS NOT NULL") == [(2,)]
-    assert_rows(warehouse, service)
+    assert _cells(postgres) == before
+    assert postgres.tuples("SELECT count(*) FROM records_t WHERE _deleted_at IS NOT NULL") == [(2,)]
+    assert_rows(postgres, service, hinted=True)
     service.delete_import(slug)
-    assert warehouse.run(service, hints=HINTS, deletes="keep", mass_delete_limit=1).status == "succeeded"
-    assert _cells(warehouse) == before
-    assert warehouse.tuples("SELECT count(*) FROM records_t WHERE _deleted_at IS NOT NULL") == [(3,)]
+    assert postgres.run(service, hints=HINTS, deletes="keep", mass_delete_limit=1).status == "succeeded"
+    assert _cells(postgres) == before
+    assert postgres.tuples("SELECT count(*) FROM records_t WHERE _deleted_at IS NOT NULL") == [(3,)]
 
 
 def _cells(warehouse: Warehouse) -> list[dict[str, object]]:

@@ -65,15 +65,15 @@ def test_every_template_has_a_table_of_its_own_with_a_name_that_fits(postgres: P
     assert set(postgres.tuples("SELECT DISTINCT table_name, template_slug FROM sync_imports")) == set(owners)
 
 
-def test_columns_of_three_hundred_characters_and_three_levels_fit_with_their_variants(warehouse: Warehouse) -> None:
+def test_columns_of_three_hundred_characters_and_three_levels_fit_with_their_variants(postgres: PostgreSQL) -> None:
     service = Service(seed=1)
     path = {letter * 300: {letter * 300: {letter * 300: n}} for n, letter in enumerate("aä价")}
     other = {letter * 300: {letter * 300: {letter * 300: "text", letter * 301: 1.5}} for letter in "aä价"}
     service.add_import(template="deep", rows=[path, path, path, other])
     service.add_import(template="deep", rows=[{"a" * 300: {"a" * 300: {"a" * 300: 0.5}}}])
-    assert warehouse.run(service).status == "succeeded"
-    assert_rows(warehouse, service)
-    assert all(len(column.encode()) <= LONGEST for column in warehouse.columns("records_deep"))
+    assert postgres.run(service).status == "succeeded"
+    assert_rows(postgres, service)
+    assert all(len(column.encode()) <= LONGEST for column in postgres.columns("records_deep"))
 
 
 def test_metadata_of_any_shape_is_loaded(warehouse: Warehouse) -> None:

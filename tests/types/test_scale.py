@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import pytest
-
 from connector.sandbox import Service
 from tests.types.conftest import DuckDB, PostgreSQL, Warehouse
 from tests.types.reader import assert_rows, dictionary
@@ -27,34 +25,35 @@ def test_a_thousand_columns_that_come_bit_by_bit(warehouse: Warehouse, record_pr
     assert len(dictionary(warehouse, "records_wide")) == 1000
 
 
-@pytest.mark.parametrize(
-    "rows",
-    [
-        [{f"Column {n}": n for n in range(1000)}],
-        [{f"Column {n}": 0.5 for n in range(n, n + 100)} for n in range(0, 1700, 100)],
-        [{f"Column {n}": "ten letters" for n in range(900)}],
-    ],
-    ids=["numbers", "columns", "texts"],
-)
-def test_what_a_table_cannot_hold_is_said_and_stops_nobody(postgres: PostgreSQL, rows: list[Any]) -> None:
+TOO_WIDE: dict[str, list[Any]] = {
+    "numbers": [{f"Column {n}": n for n in range(1000)}],
+    "columns": [{f"Column {n}": 0.5 for n in range(n, n + 100)} for n in range(0, 1700, 100)],
+    "texts": [{f"Column {n}": "ten letters" for n in range(900)}],
+}
+
+
+def test_what_a_table_cannot_hold_is_said_and_stops_nobody(postgres: PostgreSQL) -> None:
     service = Service(seed=1)
-    wide = service.add_import(template="wide", rows=[{"Column 1": 5}])
-    service.add_import(template="wide", rows=[{"Column 1": 7}])
+    wide = {name: service.add_import(template=name, rows=[{"Column 1": 5}]) for name in TOO_WIDE}
+    for name in TOO_WIDE:
+        service.add_import(template=name, rows=[{"Column 1": 7}])
     assert postgres.run(service).status == "succeeded"
-    service.append_rows(wide, rows)
+    for name, slug in wide.items():
+        service.append_rows(slug, TOO_WIDE[name])
     service.add_import(template="narrow", rows=[{"a": 1}])
 
     tally = postgres.run(service)
 
     assert_rows(postgres, service, typed=False)
     assert tally.status == "partial"
-    assert f"Import {wide} is in no typed table: records_wide would have" in str(tally.error)
+    for name, slug in wide.items():
+        assert f"Import {slug} is in no typed table: records_{name} would have" in str(tally.error)
+        assert postgres.tuples(f"SELECT column_1 FROM records_{name}") == [(7,)]
     assert postgres.tuples("SELECT a FROM records_narrow") == [(1,)]
-    assert postgres.tuples("SELECT column_1 FROM records_wide") == [(7,)]
-    assert postgres.run(service).status == "partial"
-    assert postgres.run(service, raw=False).status == "partial"
-    for row in list(service.record_slugs(wide))[1:]:
-        service.delete_row(wide, row)
+    assert postgres.run(service, raw=False).imports_changed == 3
+    for slug in wide.values():
+        for row in list(service.record_slugs(slug))[1:]:
+            service.delete_row(slug, row)
     assert postgres.run(service).status == "succeeded"
     assert_rows(postgres, service)
 
@@ -86,7 +85,6 @@ def test_what_never_had_a_value_has_no_column_and_jams_nothing(warehouse: Wareho
         ("a",): (None, 3),
         ("b", "c"): (None, 3),
     }
-    assert warehouse.run(service).records_loaded == 0
 
     service.append_rows(nulls, [{"a": 1.5, "b": "now a text"}, {"b": {"c": [1]}}])
     for slug in service.slugs()[3:]:

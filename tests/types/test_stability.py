@@ -25,20 +25,20 @@ def populated(**switches: object) -> Service:
     return service
 
 
-def test_a_lost_working_directory_changes_no_name(warehouse: Warehouse) -> None:
+def test_a_lost_working_directory_changes_no_name(duck: DuckDB) -> None:
     service = populated()
-    assert warehouse.run(service).status == "succeeded"
-    before = names(warehouse)
-    warehouse.lose_working_directory()
+    assert duck.run(service).status == "succeeded"
+    before = names(duck)
+    duck.lose_working_directory()
     for key in ("a.b", "A_B", "ctid ", "k"):
         service.append_rows(service.slugs()[0], [{key: "text"}])
-    assert warehouse.run(service).status == "succeeded"
-    assert before < names(warehouse)
-    assert_rows(warehouse, service)
-    again = names(warehouse)
-    warehouse.lose_working_directory()
-    assert warehouse.run(service).records_loaded == 0
-    assert names(warehouse) == again
+    assert duck.run(service).status == "succeeded"
+    assert before < names(duck)
+    assert_rows(duck, service)
+    again = names(duck)
+    duck.lose_working_directory()
+    assert duck.run(service).records_loaded == 0
+    assert names(duck) == again
 
 
 def test_another_warehouse_gets_the_same_names_from_another_order(duck: DuckDB, tmp_path: Path) -> None:

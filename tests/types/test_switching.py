@@ -34,8 +34,11 @@ def test_either_half_alone_is_a_complete_sync(duck: DuckDB, raw: bool, typed: bo
     assert duck.run(service, raw=raw, typed=typed).records_loaded == 0
 
 
-@pytest.mark.parametrize("first", [{"typed": False}, {"raw": False}])
-def test_what_was_off_is_complete_once_it_is_on(warehouse: Warehouse, first: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("destination", "first"), [("postgres", {"typed": False}), ("duck", {"raw": False})])
+def test_what_was_off_is_complete_once_it_is_on(
+    request: pytest.FixtureRequest, destination: str, first: dict[str, Any]
+) -> None:
+    warehouse: Warehouse = request.getfixturevalue(destination)
     service = populated()
     warehouse.run(service, **first)
     assert warehouse.run(service).status == "succeeded"

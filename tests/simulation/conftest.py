@@ -1,0 +1,45 @@
+"""Which seeds are run: `--simulation-seeds N` of them, or exactly one with `--simulation-seed S`."""
+
+from __future__ import annotations
+
+import logging
+import os
+from contextlib import suppress
+
+import pytest
+
+DEFAULT_SEEDS = 300
+SEEDS_A_TEST = 10
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--simulation-seed", type=int, default=None, help="replay this seed, with all that happens in it")
+    parser.addoption("--simulation-from", type=int, default=0, help="the first of the simulation's seeds (0)")
+    parser.addoption("--mutations", action="store_true", help="break each guarantee on purpose (minutes)")
+    with suppress(ValueError):  # tests/conftest.py has it, for runs that begin above this folder
+        parser.addoption("--simulation-seeds", type=int, default=DEFAULT_SEEDS, help="how many seeds are run")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Several seeds make one test, so that ten thousand of them are not ten thousand tests to set up."""
+    if "seeds" not in metafunc.fixturenames:
+        return
+    config = metafunc.config
+    one = config.getoption("--simulation-seed", default=None)
+    if one is None and os.environ.get("SIMULATION_SEED"):
+        one = int(os.environ["SIMULATION_SEED"])
+    first = config.getoption("--simulation-from", default=0) or 0
+    last = first + int(config.getoption("--simulation-seeds", default=DEFAULT_SEEDS) or DEFAULT_SEEDS)
+    every = getattr(metafunc.function, "every", 1)
+    batches = [range(n, min(n + SEEDS_A_TEST * every, last), every) for n in range(first, last, SEEDS_A_TEST * every)]
+    if one is not None:
+        batches = [range(one, one + 1)]
+    metafunc.parametrize("seeds", batches, ids=[f"{batch[0]}-{batch[-1]}" for batch in batches])
+
+
+@pytest.fixture(autouse=True)
+def dlt_in_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads would make a seed's run depend on their timing; the trace file takes time and tells nothing here."""
+    for name, value in {"LOAD__WORKERS": "1", "NORMALIZE__WORKERS": "1", "ENABLE_RUNTIME_TRACE": "false"}.items():
+        monkeypatch.setenv(name, value)
+    logging.getLogger("connector").setLevel(logging.CRITICAL)

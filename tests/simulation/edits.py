@@ -1,0 +1,164 @@
+"""What happens to the service between any two requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+from connector.sandbox import STATUSES, Service, Template
+from connector.sandbox.switches import Order
+from tests.simulation.scenario import ODD_ROWS, ORDERS, SPOILED, add_import
+
+Edit = Callable[[Service, Random], str]
+
+
+def random_edit(service: Service, dice: Random) -> str:
+    """One edit; says what it was."""
+    edit = dice.choices([edit for edit, _ in EDITS], [weight for _, weight in EDITS])[0]
+    return edit(service, dice)
+
+
+def _script(service: Service, dice: Random) -> str:
+    return service.edit_randomly(1, seed=dice.getrandbits(32))[0]
+
+
+def _of_live(edit: Callable[[Service, Random, str], str]) -> Edit:
+    def on_some(service: Service, dice: Random) -> str:
+        slugs = service.slugs()
+        return edit(service, dice, dice.choice(slugs)) if slugs else "nothing to edit"
+
+    return on_some
+
+
+def _add(service: Service, dice: Random) -> str:
+    names = sorted({t.name for t in service.templates()} & {"customers", "orders", "stock"}) or ["stock"]
+    return f"added import {add_import(service, dice, names, sizes=(0, 1, 3, 40, 100, 130))}"
+
+
+def _restore(service: Service, dice: Random) -> str:
+    gone = [slug for slug, found in service._imports.items() if found.deleted]
+    if not gone:
+        return "nothing to restore"
+    slug = dice.choice(gone)
+    service.restore_import(slug)
+    return f"restored import {slug}"
+
+
+def _mass_delete(service: Service, dice: Random) -> str:
+    slugs = service.slugs()
+    share = dice.choice((0.3, 0.6, 1.0))
+    gone = [slug for slug in slugs if dice.random() < share]
+    for slug in gone:
+        service.delete_import(slug)
+    return f"deleted {len(gone)} of {len(slugs)} imports"
+
+
+def _replace_import(service: Service, dice: Random) -> str:
+    """One goes and another comes: the number of imports stays."""
+    slugs = service.slugs()
+    if slugs:
+        service.delete_import(dice.choice(slugs))
+    return f"replaced an import: {_add(service, dice)}"
+
+
+def _template(service: Service, dice: Random, slug: str) -> str:
+    template = dice.choice((None, "Odd rows", *(t.name for t in service.templates())))
+    service.set_template(slug, template)
+    return f"import {slug} is now of {template}"
+
+
+def _rename(service: Service, dice: Random) -> str:
+    templates = service.templates()
+    if not templates:
+        return "no template to rename"
+    chosen = dice.choice(templates)
+    service.rename_template(chosen.slug, f"{chosen.name}!")
+    return f"renamed template {chosen.name}"
+
+
+def _namesake(service: Service, dice: Random, slug: str) -> str:
+    templates = service.templates()
+    name = dice.choice(templates).name if templates else "stock"
+    service.set_template(slug, Template(name, f"namesake-of-{name}"))
+    return f"import {slug} is now of another template called {name}"
+
+
+def _lie(service: Service, dice: Random, slug: str) -> str:
+    found = service.find(slug)
+    assert found is not None
+    shown = max(0, len(found.rows) + dice.choice((-2, -1, 1, 3)))
+    service.set_row_count(slug, shown)
+    return f"import {slug} claims {shown} rows"
+
+
+def _truth(service: Service, dice: Random, slug: str) -> str:
+    service.set_row_count(slug, None)
+    return f"import {slug} claims what it has"
+
+
+def _status(service: Service, dice: Random, slug: str) -> str:
+    status = dice.choice(STATUSES)
+    service.set_status(slug, status)
+    return f"import {slug} is now {status}"
+
+
+def _metadata(service: Service, dice: Random, slug: str) -> str:
+    service.set_metadata(slug, dice.choice((None, {}, {"n": 2.5}, {"n": dice.randrange(9), "Key": "v"})))
+    return f"import {slug} has other metadata"
+
+
+def _empty(service: Service, dice: Random, slug: str) -> str:
+    records = list(service.record_slugs(slug))
+    for record in records:
+        service.delete_row(slug, record)
+    return f"emptied import {slug} of {len(records)} rows"
+
+
+def _swap(service: Service, dice: Random, slug: str) -> str:
+    """A row goes and another comes: the count stays."""
+    records = list(service.record_slugs(slug))
+    if records:
+        service.delete_row(slug, dice.choice(records))
+    row = dice.choice(ODD_ROWS)
+    service.append_rows(slug, [row])
+    return f"swapped a row of {slug}"
+
+
+def _odd(service: Service, dice: Random, slug: str) -> str:
+    service.append_rows(slug, [dice.choice(ODD_ROWS) for _ in range(dice.randint(1, 3))])
+    return f"appended odd rows to {slug}"
+
+
+def _spoil(service: Service, dice: Random, slug: str) -> str:
+    text = dice.choice(SPOILED)
+    service.add_raw_record(slug, text % dice.randrange(10**6) if "%d" in text else text)
+    return f"spoiled import {slug} with {text}"
+
+
+def _order(service: Service, dice: Random) -> str:
+    imports: Order = dice.choice(ORDERS)
+    records: Order = dice.choice(ORDERS)
+    service.switches = replace(service.switches, import_order=imports, record_order=records)
+    return f"lists imports in order {imports}, records in order {records}"
+
+
+EDITS: tuple[tuple[Edit, int], ...] = (
+    (_script, 24),
+    (_add, 4),
+    (_restore, 3),
+    (_mass_delete, 1),
+    (_replace_import, 3),
+    (_of_live(_template), 2),
+    (_rename, 1),
+    (_of_live(_namesake), 1),
+    (_of_live(_lie), 2),
+    (_of_live(_truth), 1),
+    (_of_live(_status), 3),
+    (_of_live(_metadata), 2),
+    (_of_live(_empty), 1),
+    (_of_live(_swap), 3),
+    (_of_live(_odd), 3),
+    (_of_live(_spoil), 1),
+    (_order, 1),
+)

@@ -1,0 +1,75 @@
+"""Everything a warehouse holds, read at once, so that two moments can be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import duckdb
+
+DATASET = "importer_data"
+SYSTEM = ("imports", "records", "sync_imports", "sync_runs", "sync_fields", "sync_rejects")
+Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """Rows by table; `typed` are the tables of templates."""
+
+    tables: Mapping[str, Rows] = field(default_factory=dict)
+    typed: Mapping[str, Rows] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, connection: duckdb.DuckDBPyConnection) -> Holdings:
+        names = [
+            name
+            for (name,) in connection.execute(
+                "SELECT table_name FROM information_schema.tables WHERE table_schema = ? ORDER BY 1", [DATASET]
+            ).fetchall()
+        ]
+        rows = {name: _rows(connection, name) for name in names if not name.startswith("_dlt")}
+        return cls(
+            {name: rows.get(name, []) for name in SYSTEM},
+            {name: rows[name] for name in rows if name.startswith("records_")},
+        )
+
+    def of_table(self, name: str) -> Rows:
+        return self.tables.get(name, [])
+
+    def live_records(self) -> dict[str, dict[str, Any]]:
+        return {row["slug"]: row for row in self.of_table("records") if row["_deleted_at"] is None}
+
+    def live_typed(self) -> dict[str, list[tuple[str, dict[str, Any]]]]:
+        """Record slug → where it lives."""
+        found: dict[str, list[tuple[str, dict[str, Any]]]] = {}
+        for table, rows in self.typed.items():
+            for row in rows:
+                if row["_deleted_at"] is None:
+                    found.setdefault(row["_record_slug"], []).append((table, row))
+        return found
+
+    def by_key(self, table: str, *key: str) -> dict[Any, dict[str, Any]]:
+        return {row[key[0]] if len(key) == 1 else tuple(row[k] for k in key): row for row in self.of_table(table)}
+
+    def without_runs(self) -> dict[str, list[str]]:
+        everything = {**self.tables, **self.typed}
+        return {name: sorted(map(repr, rows)) for name, rows in everything.items() if name != "sync_runs"}
+
+    def fingerprint(self) -> dict[str, list[str]]:
+        """What must be equal between two runs of one seed: all but the names given to runs and loads."""
+        random = {"run_id", "_dlt_load_id", "load_ids", "reject_id", "finished_at", "error"}
+        everything = {**self.tables, **self.typed}
+        return {
+            name: sorted(repr({k: v for k, v in sorted(row.items()) if k not in random}) for row in rows)
+            for name, rows in everything.items()
+        }
+
+
+def duplicates(values: Iterable[Any]) -> set[Any]:
+    seen: set[Any] = set()
+    return {value for value in values if value in seen or seen.add(value)}  # type: ignore[func-returns-value]
+
+
+def _rows(connection: duckdb.DuckDBPyConnection, name: str) -> Rows:
+    return list(connection.sql(f'SELECT * FROM {DATASET}."{name}"').to_arrow_table().to_pylist())

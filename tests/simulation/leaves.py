@@ -1,0 +1,76 @@
+"""Whether a typed row gives back every value of its record, told without the connector's own code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from typing import Any
+
+MAX_DEPTH = 3
+
+
+class Literal(str):
+    """A number with a fraction or exponent, as it is written."""
+
+    __slots__ = ()
+
+
+def parse(text: str) -> Any:
+    return json.loads(text, parse_float=Literal)
+
+
+def leaves(value: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for key, member in value.items():
+        path = (*above, key)
+        if isinstance(member, dict) and len(path) < MAX_DEPTH:
+            yield from leaves(member, path)
+        else:
+            yield path, member
+
+
+def stored(row: Mapping[str, Any], field: Mapping[str, Any]) -> tuple[bool, bool]:
+    """(whether there is a value, whether it is in a variant)."""
+    column = field["column_name"]
+    base = row.get(column) is not None
+    variant = any(row.get(column + suffix) is not None for suffix in ("__v_text", "__v_double"))
+    return base or variant, variant
+
+
+def gives_back(row: Mapping[str, Any], field: Mapping[str, Any], value: Any) -> bool:
+    column, kind = field["column_name"], field["data_type"]
+    base, text, double = row.get(column), row.get(f"{column}__v_text"), row.get(f"{column}__v_double")
+    there = [cell for cell in (base, text, double) if cell is not None]
+    if value is None or (type(value) is str and value == "" and kind not in ("text", "json")):
+        return not there
+    if len(there) != 1:
+        return False
+    if double is not None:
+        return _is_number(value) and Decimal(repr(double)) == Decimal(value)
+    if text is not None:
+        return bool(text == value) if type(value) is str else _same_json(text, value)
+    if kind == "json":
+        return _same_json(base, value)
+    if kind == "double":
+        return _is_number(value) and Decimal(repr(base)) == Decimal(value)
+    return type(base) is type(value) and bool(base == value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Literal) or type(value) is int
+
+
+def _same_json(text: Any, value: Any) -> bool:
+    try:
+        return bool(_plain(parse(text)) == _plain(value))
+    except ValueError:
+        return False
+
+
+def _plain(value: Any) -> Any:
+    """Comparable with types and digits: 1, 1.0 and true are three things."""
+    if isinstance(value, dict):
+        return {key: _plain(member) for key, member in value.items()}
+    if isinstance(value, list):
+        return [_plain(member) for member in value]
+    return (type(value).__name__, value)

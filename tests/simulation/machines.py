@@ -1,0 +1,162 @@
+"""The machines that the simulation runs on: dlt itself, or the model of it; DuckDB is real on both."""
+
+from __future__ import annotations
+
+import gc
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any, Protocol
+from unittest import mock
+
+import duckdb
+from dlt.common.storages.file_storage import FileStorage
+from dlt.destinations.impl.duckdb.sql_client import DuckDbSqlClient
+from dlt.load.load import Load
+from dlt.pipeline.pipeline import Pipeline
+
+from connector.tables import Emission
+from connector.warehouse import Connection
+from tests.simulation.fuse import Fuse
+from tests.simulation.holdings import Holdings
+from tests.simulation.model import ModelPipeline, real_pipeline
+
+FILE_STEPS = (
+    "save",
+    "save_atomic",
+    "move_atomic_to_folder",
+    "move_atomic_to_file",
+    "copy_atomic_to_file",
+    "delete",
+    "delete_folder",
+    "create_folder",
+    "link_hard",
+    "atomic_rename",
+    "rename_tree",
+    "rename_tree_files",
+    "atomic_import",
+    "touch_file",
+)  # fmt: skip
+
+
+class Machine(Protocol):
+    """Where the connector runs: how a process sees its pipeline, and what a death leaves."""
+
+    def process(self, fuse: Fuse, dice: Random) -> AbstractContextManager[Any]: ...
+    def lose_directory(self) -> None: ...
+    def disk_at_death(self) -> None: ...
+    def died(self) -> None: ...
+    def holdings(self) -> Holdings: ...
+    def close(self) -> None: ...
+
+
+class _Machine:
+    """A DuckDB in memory, which a process reaches by connections of its own, and a directory."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / "disk"
+        self._folder.mkdir()
+        self._saved = folder / "disk at death"
+        self._database = duckdb.connect(":memory:", config={"threads": 1})
+        self._database.execute("SET GLOBAL TimeZone = 'UTC'")
+        self._process: duckdb.DuckDBPyConnection | None = None
+
+    def _connect(self) -> duckdb.DuckDBPyConnection:
+        self._process = self._database.cursor()
+        self._process.execute("SET TimeZone = 'UTC'")
+        return self._process
+
+    def lose_directory(self) -> None:
+        shutil.rmtree(self._folder / "pipelines", ignore_errors=True)
+
+    def disk_at_death(self) -> None:
+        """Called at the very moment: what is unwound after it must not tidy up."""
+        shutil.copytree(self._folder, self._saved)
+
+    def died(self) -> None:
+        assert self._process is not None
+        self._process.close()  # DuckDB rolls back what was not committed
+        shutil.rmtree(self._folder)
+        self._saved.rename(self._folder)
+
+    def holdings(self) -> Holdings:
+        return Holdings.of(self._database)
+
+    def close(self) -> None:
+        self._database.close()
+
+
+class ModelMachine(_Machine):
+    """dlt's part is played by the model."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._packages: dict[str, list[Emission]] = {}
+
+    @contextmanager
+    def process(self, fuse: Fuse, dice: Random) -> Iterator[ModelPipeline]:
+        pipeline = ModelPipeline(self._connect(), self._folder, fuse, dice, self._packages)
+        with mock.patch("connector.sync._load", _load_by_model), counted_queries(fuse):
+            yield pipeline
+
+
+def _load_by_model(pipeline: ModelPipeline, tables: Callable[[str], Iterator[Emission]]) -> str | None:
+    return pipeline.load(tables)
+
+
+class DltMachine(_Machine):
+    """dlt itself, every statement, every commit and every change of a file a step of the fuse."""
+
+    @contextmanager
+    def process(self, fuse: Fuse, dice: Random) -> Iterator[Pipeline]:
+        connection = self._connect()
+        with ExitStack() as patched:
+            patched.enter_context(counted_queries(fuse))
+            patched.enter_context(_counted(DuckDbSqlClient, "execute_query", fuse, "sql", after=False))
+            patched.enter_context(_counted(DuckDbSqlClient, "commit_transaction", fuse, "commit", after=True))
+            for name in FILE_STEPS:
+                patched.enter_context(_counted(FileStorage, name, fuse, "file", after=False))
+            # a dead thread of the loader would be waited for
+            patched.enter_context(_counted(Load, "complete_jobs", fuse, "file", after=False))
+            # directories are listed in an order of no meaning, which differs between two runs of a seed
+            listed = FileStorage.list_folder_files
+            patched.enter_context(
+                mock.patch.object(FileStorage, "list_folder_files", lambda *args, **kw: sorted(listed(*args, **kw)))
+            )
+            yield real_pipeline(connection, self._folder)
+
+    def died(self) -> None:
+        gc.collect()
+        super().died()
+
+
+@contextmanager
+def _counted(owner: type, name: str, fuse: Fuse, kind: str, *, after: bool) -> Iterator[None]:
+    """The original between two steps; static methods stay so."""
+    raw = owner.__dict__[name]
+    original = raw.__func__ if isinstance(raw, staticmethod) else raw
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        fuse.step(kind, f"before {name}" if after else name)
+        result = original(*args, **kwargs)
+        if after:
+            fuse.step(kind, f"after {name}")
+        return result
+
+    with mock.patch.object(owner, name, staticmethod(counted) if isinstance(raw, staticmethod) else counted):
+        yield
+
+
+@contextmanager
+def counted_queries(fuse: Fuse) -> Iterator[None]:
+    """Arrow results go past dlt's client, so they are counted here."""
+    query = Connection.query
+
+    def counted(self: Connection, sql: str, *args: Any) -> Any:
+        fuse.step("sql", "SELECT")
+        return query(self, sql, *args)
+
+    with mock.patch.object(Connection, "query", counted):
+        yield

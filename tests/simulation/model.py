@@ -1,0 +1,249 @@
+"""A pipeline as the connector sees dlt's, on a real DuckDB in memory, at a twentieth of dlt's time.
+
+It keeps what decides about losing rows: a package is extracted whole, then its tables are migrated, staged and merged
+one by one in an order of no meaning, each merge in a transaction of its own, and only then named complete in
+`_dlt_loads`; between any two of these steps the process may die. Its SQL is dlt's (delete-insert with a primary key
+and, where given, a scope and a filter). That the model is right is itself tested: see test_model.py.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import dlt
+import duckdb
+import pyarrow as pa
+from dlt.destinations.impl.duckdb.sql_client import DuckDbSqlClient
+from dlt.pipeline.pipeline import Pipeline
+
+from connector.tables import Emission, hints
+from tests.simulation.fuse import Fuse
+
+PIPELINE, DATASET = "importer", "importer_data"
+LOADS = "_dlt_loads"
+_FIXED_TYPES = {
+    pa.int64(): "BIGINT",
+    pa.float64(): "DOUBLE",
+    pa.bool_(): "BOOLEAN",
+    pa.string(): "VARCHAR",
+    pa.date32(): "DATE",
+    pa.timestamp("us", tz="UTC"): "TIMESTAMP WITH TIME ZONE",
+}
+
+
+def real_pipeline(connection: duckdb.DuckDBPyConnection, folder: Path) -> Pipeline:
+    return dlt.pipeline(
+        PIPELINE,
+        destination=dlt.destinations.duckdb(connection),
+        dataset_name=DATASET,
+        pipelines_dir=str(folder / "pipelines"),
+    )
+
+
+class ModelSqlClient(DuckDbSqlClient):
+    """dlt's client on one connection that stays open, every statement a step of the fuse."""
+
+    fuse: Fuse
+
+    def execute_query(self, query: Any, *args: Any, **kwargs: Any) -> Any:
+        self.fuse.step("sql", " ".join(str(query).split()[:2]))
+        return super().execute_query(query, *args, **kwargs)
+
+
+class _Destination:
+    """What the connector asks a pipeline's destination for."""
+
+    destination_name = "duckdb"
+    destination_type = "dlt.destinations.duckdb"
+    client_class = dlt.destinations.duckdb().client_class
+
+
+class ModelPipeline:
+    """One process's view: made anew for each run, on what the last one left."""
+
+    pipeline_name, dataset_name, destination = PIPELINE, DATASET, _Destination()
+
+    def __init__(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        folder: Path,
+        fuse: Fuse,
+        dice: Random,
+        packages: dict[str, list[Emission]],
+    ) -> None:
+        self.pipelines_dir = str(folder / "pipelines")
+        self.working_dir = str(folder / "pipelines" / PIPELINE)
+        self._pending = Path(self.working_dir) / "pending"
+        self._connection = connection
+        self._fuse = fuse
+        self._dice = dice
+        self._packages = packages
+        self._client = ModelSqlClient(DATASET, f"{DATASET}_staging", *_credentials_and_capabilities())
+        self._client._conn = connection
+        self._client.fuse = fuse
+
+    @property
+    def has_pending_data(self) -> bool:
+        return self._pending.exists()
+
+    def drop(self) -> Any:
+        self._fuse.step("file", "drop the working directory")
+        shutil.rmtree(self.working_dir, ignore_errors=True)
+        Path(self.working_dir).mkdir(parents=True)
+        return self
+
+    @contextmanager
+    def sql_client(self) -> Iterator[ModelSqlClient]:
+        self._fuse.step("sql", "connect")
+        yield self._client
+
+    def destination_client(self) -> type[_Client]:
+        return _Client
+
+    def load(self, tables: Callable[[str], Iterator[Emission]]) -> str | None:
+        """`pipeline.run()`: a pending package is finished, and then nothing else is done, as dlt has it."""
+        if self.has_pending_data:
+            load_id = self._pending.read_text()
+        else:
+            load_id = f"{1_767_000_000 + len(self._packages)}.5"
+            self._packages[load_id] = []
+            self._packages[load_id] = list(tables(load_id))
+            if not self._packages[load_id]:
+                return None
+            self._fuse.step("file", "extract")
+            Path(self.working_dir).mkdir(parents=True, exist_ok=True)
+            self._pending.write_text(load_id)
+        self._fuse.step("file", "normalize")
+        try:
+            self._load_package(load_id, self._packages[load_id])
+        except Exception:
+            with suppress(duckdb.Error):
+                self._connection.execute("ROLLBACK")
+            raise
+        self._pending.unlink(missing_ok=True)
+        self._fuse.step("file", "package done")
+        return load_id
+
+    def _load_package(self, load_id: str, emissions: list[Emission]) -> None:
+        names = list(dict.fromkeys(emission.table for emission in emissions))
+        self._migrate({name: [e for e in emissions if e.table == name] for name in names})
+        self._dice.shuffle(names)
+        for name in names:
+            self._merge(name, [e for e in emissions if e.table == name])
+        self._complete(load_id)
+
+    def _sql(self, sql: str, *args: Any) -> None:
+        self._fuse.step("sql", " ".join(sql.split()[:2]))
+        self._connection.execute(sql, args)
+
+    def _migrate(self, emissions: dict[str, list[Emission]]) -> None:
+        """All tables in one transaction, as dlt does where DDL is transactional; then those of the staging dataset."""
+        self._sql(f"CREATE SCHEMA IF NOT EXISTS {DATASET}")
+        self._sql("BEGIN")
+        self._sql(
+            f"CREATE TABLE IF NOT EXISTS {DATASET}.{LOADS} (load_id VARCHAR, schema_name VARCHAR, status BIGINT, "
+            "inserted_at TIMESTAMP WITH TIME ZONE, schema_version_hash VARCHAR)"
+        )
+        there = self._stored()
+        for name, some in emissions.items():
+            required = {f.name for e in some for f in e.rows.schema if not f.nullable}
+            self._migrate_table(name, there.get(name, {}), _columns(some), required)
+        self._commit("the migration")
+        self._sql(f"CREATE SCHEMA IF NOT EXISTS {DATASET}_staging")
+        for name, some in emissions.items():
+            columns = ", ".join(f'"{column}" {kind}' for column, kind in _columns(some).items())
+            self._sql(f"CREATE OR REPLACE TABLE {DATASET}_staging.{name} ({columns})")
+
+    def _migrate_table(self, name: str, there: dict[str, str], wanted: dict[str, str], required: set[str]) -> None:
+        if not there:
+            columns = (f'"{c}" {kind}{" NOT NULL" if c in required else ""}' for c, kind in wanted.items())
+            self._sql(f"CREATE TABLE {DATASET}.{name} ({', '.join(columns)})")
+        for column, kind in wanted.items():
+            if there and column not in there:
+                self._sql(f'ALTER TABLE {DATASET}.{name} ADD COLUMN "{column}" {kind}')
+            elif there and there[column] != kind:
+                raise TypeError(f"{name}.{column} is {there[column]} and would become {kind}")
+
+    def _commit(self, what: str) -> None:
+        self._fuse.step("commit", f"before {what}")
+        self._connection.execute("COMMIT")
+        self._fuse.step("commit", f"after {what}")
+
+    def _stored(self) -> dict[str, dict[str, str]]:
+        stored: dict[str, dict[str, str]] = {}
+        columns = self._connection.execute(
+            "SELECT table_name, column_name, data_type FROM duckdb_columns() WHERE schema_name = ?", [DATASET]
+        )
+        for table, column, kind in columns.fetchall():
+            stored.setdefault(table, {})[column] = kind
+        return stored
+
+    def _merge(self, name: str, emissions: list[Emission]) -> None:
+        table, staging = f"{DATASET}.{name}", f"{DATASET}_staging.{name}"
+        for emission in emissions:
+            self._connection.register("arriving", emission.rows)
+            self._sql(f"INSERT INTO {staging} BY NAME SELECT * FROM arriving")
+            self._connection.unregister("arriving")
+        how = hints(emissions[0])
+        keys = ", ".join(f'"{key}"' for key in how["primary_key"])
+        scope = how["write_disposition"].get("destination_scope")
+        kept = how["write_disposition"].get("source_filter", "TRUE")
+        gone = (
+            scope.format(table=table, staging_table=staging)
+            if scope
+            else f"({keys}) IN (SELECT ({keys}) FROM {staging})"
+        )
+        self._sql("BEGIN")
+        self._sql(f"DELETE FROM {table} WHERE {gone}")
+        self._sql(
+            f"INSERT INTO {table} BY NAME SELECT * FROM (SELECT * FROM {staging} WHERE {kept}) "
+            f"QUALIFY row_number() OVER (PARTITION BY {keys}) = 1"
+        )
+        self._commit(f"the merge of {name}")
+
+    def _complete(self, load_id: str) -> None:
+        self._fuse.step("commit", "before the load is named complete")
+        self._connection.execute(f"INSERT INTO {DATASET}.{LOADS} VALUES (?, 'importer', 0, now(), '')", [load_id])
+        self._fuse.step("commit", "after the load is named complete")
+
+
+class _Client:
+    """The configuration that the lock and the fingerprint of the destination are made of."""
+
+    class config:
+        class credentials:
+            database = ":memory:"
+
+        @staticmethod
+        def fingerprint() -> str:
+            return "model"
+
+
+def _columns(emissions: list[Emission]) -> dict[str, str]:
+    columns: dict[str, str] = {}
+    for emission in emissions:
+        for column in emission.rows.schema:
+            kind = "JSON" if column.name in emission.json_columns else _sql_type(column.type)
+            if columns.setdefault(column.name, kind) != kind:
+                raise TypeError(f"{emission.table}.{column.name} is both {columns[column.name]} and {kind}")
+    return columns
+
+
+def _sql_type(kind: Any) -> str:
+    return f"DECIMAL({kind.precision},{kind.scale})" if pa.types.is_decimal(kind) else _FIXED_TYPES[kind]
+
+
+@cache
+def _credentials_and_capabilities() -> tuple[Any, Any]:
+    """What dlt itself gives its client; only names are made with it."""
+    connection = duckdb.connect(":memory:")
+    factory = dlt.destinations.duckdb(connection)
+    config = factory.spec()._bind_dataset_name(DATASET)
+    resolved = factory.configuration(config)
+    return resolved.credentials, factory.capabilities(resolved)

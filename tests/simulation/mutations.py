@@ -1,0 +1,288 @@
+"""Each guarantee broken once on purpose: a simulation that does not notice would prove nothing.
+
+Every mutation is the connector that someone in a hurry would have written. `test_mutations.py` runs seeds under each
+until one fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest import mock
+
+from connector import extraction, loading, paging, reading, sync
+from connector.core import planning
+from connector.core.planning import Known, Plan, State
+from connector.models import Import
+from connector.paging import MAX_PER_PAGE, Lister, Listing, Segment
+from connector.reading import ImportRead, Verdict
+from connector.warehouse import Connection, Memory
+
+Patch = Callable[[], AbstractContextManager[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """`seeds` is how many are run before the mutation counts as unnoticed."""
+
+    name: str
+    patch: Patch
+    seeds: int = 300
+
+
+MUTATIONS: list[Mutation] = []
+
+
+def mutation(seeds: int = 300) -> Callable[[Patch], Patch]:
+    def register(patch: Patch) -> Patch:
+        MUTATIONS.append(Mutation(patch.__name__, patch, seeds))
+        return patch
+
+    return register
+
+
+# -- listing -------------------------------------------------------------------------------------------------------
+
+
+@mutation()
+def take_a_short_page_of_imports_as_the_last() -> AbstractContextManager[Any]:
+    async def naive(self: Lister[Any]) -> Listing[Any]:
+        page = 1
+        while True:
+            rows = await self._fetch(page, MAX_PER_PAGE)
+            self._note(rows)
+            if len(rows) < MAX_PER_PAGE:
+                return self._listing(None)
+            page += 1
+
+    return mock.patch.object(Lister, "all", naive)
+
+
+@mutation()
+def take_an_empty_page_of_imports_as_the_end() -> AbstractContextManager[Any]:
+    async def naive(self: Lister[Any]) -> Listing[Any]:
+        page = 1
+        while rows := await self._fetch(page, MAX_PER_PAGE):
+            self._note(rows)
+            page += 1
+        return self._listing(None)
+
+    return mock.patch.object(Lister, "all", naive)
+
+
+@mutation()
+def skip_the_sweeps_after_movement() -> AbstractContextManager[Any]:
+    async def satisfied(self: Lister[Any]) -> None:
+        await self._plain_sweep(self._size)
+
+    return mock.patch.object(Lister, "_agree", satisfied)
+
+
+@mutation()
+def overlap_no_pages() -> AbstractContextManager[Any]:
+    def apart(size: int) -> Iterator[Segment]:
+        page = 1
+        while True:
+            yield Segment(page, size)
+            page += 1
+
+    return mock.patch.object(paging, "overlapping_segments", apart)
+
+
+@mutation()
+def ask_no_proof_of_the_end_of_a_listing() -> AbstractContextManager[Any]:
+    def unproven(self: Any) -> bool:
+        return bool(self.calm)
+
+    return mock.patch.object(paging._Positions, "proven", unproven)
+
+
+# -- reading records -----------------------------------------------------------------------------------------------
+
+
+@mutation()
+def take_a_short_page_of_records_as_the_last() -> AbstractContextManager[Any]:
+    async def naive(client: Any, import_: Import) -> ImportRead:
+        records: dict[str, Any] = {}
+        page = 1
+        while True:
+            reply = await client.list_records(import_.slug, page, MAX_PER_PAGE)
+            records.update({record.slug: record for record in reply.records})
+            if reply.size < MAX_PER_PAGE:
+                return ImportRead(import_, Verdict.complete, tuple(records.values()))
+            page += 1
+
+    return mock.patch.object(extraction, "read_import", naive)
+
+
+@mutation()
+def accept_any_number_of_records() -> AbstractContextManager[Any]:
+    return mock.patch.object(reading, "_is_complete", return_value=True)
+
+
+@mutation(600)
+def skip_the_fingerprint_after_reading() -> AbstractContextManager[Any]:
+    original = reading.read_import
+
+    class Blind:
+        def __init__(self, client: Any, import_: Import) -> None:
+            self.list_records = client.list_records
+            self._import = import_
+
+        async def get_import(self, slug: str) -> Import:
+            return self._import
+
+    async def blind(client: Any, import_: Import) -> ImportRead:
+        return await original(Blind(client, import_), import_)
+
+    return mock.patch.object(extraction, "read_import", blind)
+
+
+# -- deciding ------------------------------------------------------------------------------------------------------
+
+
+@mutation()
+def trust_a_scalar_watermark() -> AbstractContextManager[Any]:
+    original = planning.make_plan
+
+    def bounded(listed: Any, ledger: Any, **options: Any) -> Plan[Any]:
+        plan = original(listed, ledger, **options)
+        times = [known.updated_at for known in ledger.values() if known.updated_at and known.state is State.synced]
+        if not times:
+            return plan
+        return replace(plan, read=tuple(p for p in plan.read if p.import_.updated_at > max(times)))
+
+    return mock.patch.object(extraction, "make_plan", bounded)
+
+
+@mutation()
+def compare_everything_but_updated_at() -> AbstractContextManager[Any]:
+    original = planning.make_plan
+
+    def careless(listed: Any, ledger: Any, **options: Any) -> Plan[Any]:
+        rows = list(listed)
+        now = {row.slug: row for row in rows}
+        lenient = {
+            slug: replace(known, updated_at=now[slug].updated_at) if slug in now and known.trusted else known
+            for slug, known in ledger.items()
+        }
+        return original(rows, lenient, **options)
+
+    return mock.patch.object(extraction, "make_plan", careless)
+
+
+@mutation()
+def delete_what_is_not_listed_without_asking_for_it() -> AbstractContextManager[Any]:
+    async def hasty(self: Any, suspects: list[str]) -> tuple[list[Import], tuple[str, ...]]:
+        return [], tuple(suspects)
+
+    return mock.patch.object(extraction.Extraction, "_question", hasty)
+
+
+@mutation()
+def never_delete() -> AbstractContextManager[Any]:
+    async def timid(self: Any, suspects: list[str]) -> tuple[list[Import], tuple[str, ...]]:
+        return [], ()
+
+    return mock.patch.object(extraction.Extraction, "_question", timid)
+
+
+@mutation()
+def ignore_the_limit_of_deletes() -> AbstractContextManager[Any]:
+    return mock.patch.object(extraction, "too_many_vanished", return_value=False)
+
+
+# -- the ledger and what dead runs leave ---------------------------------------------------------------------------
+
+
+@mutation()
+def trust_the_ledger_of_loads_that_never_completed() -> AbstractContextManager[Any]:
+    original = Connection._ledger
+
+    def trusting(self: Connection) -> dict[str, Known]:
+        return {slug: replace(known, trusted=True) for slug, known in original(self).items()}
+
+    return mock.patch.object(Connection, "_ledger", trusting)
+
+
+@mutation()
+def skip_the_audit_after_a_dead_run() -> AbstractContextManager[Any]:
+    return mock.patch.object(Connection, "_recovered", lambda self, memory: memory)
+
+
+@mutation(600)
+def audit_once_only() -> AbstractContextManager[Any]:
+    original = Connection._recovered
+
+    def once(self: Connection, memory: Memory) -> Memory:
+        return replace(original(self, memory), sound=True)
+
+    return mock.patch.object(Connection, "_recovered", once)
+
+
+@mutation(600)
+def forget_imports_of_loads_that_never_completed() -> AbstractContextManager[Any]:
+    original = Connection._imports
+
+    def forgetful(self: Connection, tables: frozenset[str]) -> Any:
+        return {slug: seen for slug, seen in original(self, tables).items() if seen.content_hash is not None}
+
+    return mock.patch.object(Connection, "_imports", forgetful)
+
+
+@mutation()
+def leave_pending_packages_to_dlt() -> AbstractContextManager[Any]:
+    return mock.patch.object(sync, "drop_leftovers", return_value=None)
+
+
+@mutation()
+def forget_dead_runs() -> AbstractContextManager[Any]:
+    return mock.patch.object(Connection, "bury_dead_runs", return_value=[])
+
+
+# -- loading -------------------------------------------------------------------------------------------------------
+
+
+@mutation()
+def replace_rows_without_clearing_the_import() -> AbstractContextManager[Any]:
+    """Upserts only: what an import lost, up to all of it, stays."""
+
+    def no_placeholders(self: Any, slug: str, known: Known | None, table: str | None) -> None:
+        return None
+
+    return mock.patch.object(loading.Package, "_clear_homes", no_placeholders)
+
+
+@mutation()
+def leave_the_rows_in_the_table_of_the_old_template() -> AbstractContextManager[Any]:
+    original = loading.Package._clear_homes
+
+    def only_here(self: Any, slug: str, known: Known | None, table: str | None) -> None:
+        homes, self._memory = self._memory.homes, replace(self._memory, homes={})
+        original(self, slug, replace(known, table_name=table or known.table_name) if known else None, table)
+        self._memory = replace(self._memory, homes=homes)
+
+    return mock.patch.object(loading.Package, "_clear_homes", only_here)
+
+
+@mutation()
+def keep_nothing_that_vanished() -> AbstractContextManager[Any]:
+    def nothing(self: Any, slug: str, known: Known | None, present: set[str]) -> dict[str, Any]:
+        return {}
+
+    return mock.patch.object(loading.Package, "_vanished", nothing)
+
+
+@mutation()
+def count_fields_of_this_package_only() -> AbstractContextManager[Any]:
+    @contextmanager
+    def patched() -> Iterator[None]:
+        def none_before(self: Connection, schema: Any, without: Sequence[str]) -> tuple[int, dict[Any, Any]]:
+            return 0, {}
+
+        with mock.patch.object(Connection, "totals", none_before):
+            yield
+
+    return patched()

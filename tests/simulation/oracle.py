@@ -1,0 +1,258 @@
+"""What must be true after any run, and what must be true once a run was left in peace (CONTRACT §3, §4)."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from connector.runs import Status, Tally
+from connector.settings import Settings
+from tests.simulation.holdings import Holdings, duplicates
+from tests.simulation.leaves import gives_back, leaves, parse, stored
+from tests.simulation.watching import ImportTruth, Row, Watch
+
+
+class Broken(AssertionError):
+    """A promise of the contract was broken."""
+
+
+def require(condition: object, promise: str, *evidence: Any) -> None:
+    if not condition:
+        raise Broken(f"{promise}: {', '.join(repr(e)[:600] for e in evidence)}")
+
+
+def none_of(found: Iterable[Any], promise: str) -> None:
+    some = sorted(map(repr, found))[:4]
+    require(not some, promise, *some)
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """One run: the warehouse before and after it; `tally` is None if it was killed."""
+
+    before: Holdings
+    after: Holdings
+    tally: Tally | None
+    whole: bool
+    settings: Settings
+    allow_mass_delete: bool
+
+
+def check_run(ran: Ran, watch: Watch) -> None:
+    """After every run, whatever happened in it."""
+    _check_keys(ran.after)
+    _check_deletes(ran, watch)
+    if ran.tally is None:
+        return
+    _check_runs(ran.after, ran.tally)
+    if ran.whole and ran.tally.status is Status.succeeded:
+        _check_succeeded(ran, watch)
+    _check_nothing_lost(ran, watch)
+
+
+def _check_keys(after: Holdings) -> None:
+    keys = {"records": "slug", "imports": "slug", "sync_imports": "slug", "sync_runs": "run_id"}
+    for table, key in keys.items():
+        none_of(duplicates(row[key] for row in after.of_table(table)), f"{table} has each {key} once")
+    fields = ((row["table_name"], row["column_name"]) for row in after.of_table("sync_fields"))
+    none_of(duplicates(fields), "sync_fields has each column once")
+    for table, rows in after.typed.items():
+        none_of(duplicates(row["_record_slug"] for row in rows), f"{table} has each record once")
+        none_of((r for r in rows if not r["_record_slug"]), f"{table} holds no placeholder")
+
+
+def _check_deletes(ran: Ran, watch: Watch) -> None:
+    """Only what was really away at some time of the run may have been deleted in it."""
+
+    def deleted(holdings: Holdings) -> set[str]:
+        rows = {r["slug"] for r in holdings.of_table("imports") if r["_deleted_at"] is not None}
+        return rows | {r["slug"] for r in holdings.of_table("sync_imports") if r["state"] == "deleted"}
+
+    fresh = deleted(ran.after) - deleted(ran.before)
+    none_of(fresh - watch.absent, "an import that is there is not deleted")
+    live = {r["slug"] for table in ("imports", "sync_imports") for r in ran.before.of_table(table)} - deleted(
+        ran.before
+    )
+    limit = 1.0 if ran.allow_mass_delete else ran.settings.mass_delete_limit
+    require(len(fresh) <= limit * len(live | fresh), "no more vanish in a run than the limit allows", len(fresh), live)
+    seen = {r["slug"] for r in ran.before.of_table("imports")}
+    kept = {r["slug"] for r in ran.after.of_table("imports")}
+    none_of(seen - kept, "imports has one row per import ever seen")
+
+
+def _check_runs(after: Holdings, tally: Tally) -> None:
+    rows = {row["run_id"]: row for row in after.of_table("sync_runs")}
+    none_of((r["run_id"] for r in rows.values() if r["status"] == "running"), "no run is left as running")
+    if rows or tally.load_ids:
+        require(tally.run_id in rows, "a run has its row", tally.run_id)
+        shown = rows[tally.run_id]["status"]
+        require(shown == tally.status, "a run's row has its status", shown, tally.status)
+
+
+def _check_succeeded(ran: Ran, watch: Watch) -> None:
+    """Whatever was there for the whole run is in the warehouse now."""
+    held = ran.after.by_key("imports", "slug")
+    for slug, truth in watch.steady_imports().items():
+        require(slug in held, "succeeded has every import", slug)
+        _check_import(held[slug], truth)
+    # a row edited without a trace at its import, before the run, is only found by a recheck
+    exact = watch.service.switches.edit_moves_import
+    _check_records(ran, watch.steady_records(), watch.steady_imports(), "succeeded has every record", exact=exact)
+
+
+def _check_records(
+    ran: Ran, expected: Mapping[str, Row], imports: Mapping[str, ImportTruth], promise: str, *, exact: bool = True
+) -> None:
+    if ran.settings.raw:
+        records = ran.after.live_records()
+        for slug, row in expected.items():
+            require(slug in records, promise, slug, row)
+            if exact:
+                _check_record(records[slug], row, imports.get(row.import_slug))
+    if ran.settings.typed:
+        places = ran.after.live_typed()
+        for slug in expected:
+            found = places.get(slug, [])
+            require(len(found) == 1, f"{promise}, in one typed table", slug, [table for table, _ in found])
+
+
+def _check_nothing_lost(ran: Ran, watch: Watch) -> None:
+    """What was right before the run and did not change is still right after it, unless said otherwise."""
+    if not ran.settings.raw:
+        return
+    states = {r["slug"]: r["state"] for r in ran.after.of_table("sync_imports")}
+    before, after = ran.before.live_records(), ran.after.live_records()
+    for slug, row in watch.steady_records().items():
+        if slug in before and before[slug]["data"] == row.data and states.get(row.import_slug) != "unreconciled":
+            require(slug in after, "no row is lost", slug, row)
+            require(after[slug]["data"] == row.data, "no row is spoiled", slug, row, after[slug])
+
+
+def _check_import(held: Mapping[str, Any], truth: ImportTruth) -> None:
+    shown = truth.shown
+    template = shown["template"] or (None, None)
+    expected = {
+        "row_count": shown["row_count"],
+        "status": shown["status"],
+        "created_at": truth.created_at,
+        "updated_at": truth.updated_at,
+        "template__slug": template[0],
+        "template__name": template[1],
+        "_deleted_at": None,
+    }
+    found = {name: held[name] for name in expected}
+    require(found == expected, "an import is as the service shows it", truth.slug, found, expected)
+    metadata = None if held["metadata"] is None else json.loads(held["metadata"])
+    require(metadata == shown["metadata"], "metadata is as received", truth.slug, metadata, shown["metadata"])
+
+
+def _check_record(held: Mapping[str, Any], row: Row, truth: ImportTruth | None) -> None:
+    found = Row(held["import_slug"], held["data"], held["created_at"], held["updated_at"], held["sort"])
+    require(found == row, "a record is as the service shows it", held["slug"], found, row)
+    if truth is not None:
+        require(held["template_slug"] == truth.template_slug, "a record has its import's template", held["slug"])
+
+
+def check_equal(ran: Ran, watch: Watch) -> None:
+    """After a run that was left in peace: the warehouse is the service, row for row, and nothing else."""
+    truth = watch.truth
+    after = ran.after
+    imports = after.by_key("imports", "slug")
+    live = {slug for slug, row in imports.items() if row["_deleted_at"] is None}
+    require(live == set(truth), "the live imports are those of the service", live ^ set(truth))
+    for slug, each in truth.items():
+        _check_import(imports[slug], each)
+    expected = {slug: row for each in truth.values() for slug, row in each.rows.items()}
+    _check_records(ran, expected, truth, "every record is there")
+    if ran.settings.raw:
+        none_of(set(after.live_records()) - set(expected), "no record is there that the service has not")
+    if ran.settings.typed:
+        none_of(set(after.live_typed()) - set(expected), "no typed row is there that the service has not")
+        _check_typed(after, truth)
+        _check_dictionary(after)
+    _check_ledger(ran, truth)
+
+
+def _check_ledger(ran: Ran, truth: Mapping[str, ImportTruth]) -> None:
+    ledger = ran.after.by_key("sync_imports", "slug")
+    for slug, each in truth.items():
+        require(slug in ledger, "every import is in the ledger", slug)
+        row = ledger[slug]
+        count = len(each.rows) + each.spoiled
+        wanted = "synced" if each.shown["row_count"] == count or each.shown["status"] != "completed" else "unreconciled"
+        if row["state"] != wanted:
+            lenient = wanted == "unreconciled" and row["state"] == "synced"  # `reconcile` may have been off
+            require(lenient, "the ledger has the state of each import", slug, row, wanted)
+        require(row["records_loaded"] == len(each.rows), "the ledger counts the rows", slug, row)
+        known = (row["updated_at"], row["row_count"], row["status"], row["template_slug"])
+        shown = (each.updated_at, each.shown["row_count"], each.shown["status"], each.template_slug)
+        require(known == shown, "the ledger has the fingerprint", slug, known, shown)
+    for slug, row in ledger.items():
+        require(slug in truth or row["state"] == "deleted", "an import that is gone is deleted", row)
+
+
+def _check_typed(after: Holdings, truth: Mapping[str, ImportTruth]) -> None:
+    fields: dict[str, dict[tuple[str, ...], dict[str, Any]]] = {}
+    for known in after.of_table("sync_fields"):
+        fields.setdefault(known["table_name"], {})[tuple(json.loads(known["keys"]))] = known
+    places = after.live_typed()
+    tables: dict[str | None, set[str]] = {}
+    for each in truth.values():
+        for slug, row in each.rows.items():
+            table, typed = places[slug][0]
+            tables.setdefault(each.template_slug, set()).add(table)
+            head = (typed["_import_slug"], typed["_sort"], typed["_created_at"], typed["_updated_at"])
+            wanted = (row.import_slug, row.sort, row.created_at, row.updated_at)
+            require(head == wanted, "a typed row has its record's columns", slug, head, wanted)
+            _check_leaves(typed, fields.get(table, {}), row)
+    for template, several in tables.items():
+        require(len(several) == 1, "a template has one table", template, several)
+    none_of(duplicates(next(iter(t)) for t in tables.values()), "a table has one template")
+
+
+def _check_leaves(typed: Mapping[str, Any], fields: Mapping[tuple[str, ...], dict[str, Any]], row: Row) -> None:
+    values = dict(leaves(parse(row.data)))
+    for keys, value in values.items():
+        require(keys in fields, "every field is in sync_fields", keys, row)
+        require(gives_back(typed, fields[keys], value), "a typed row gives back its values", keys, value, typed)
+    for keys, field in fields.items():
+        if keys not in values:
+            require(not stored(typed, field)[0], "a typed row has no values of its own", keys, typed)
+
+
+def _check_dictionary(after: Holdings) -> None:
+    for field in after.of_table("sync_fields"):
+        table = field["table_name"]
+        if table == "imports":
+            continue
+        rows = [row for row in after.typed.get(table, []) if row["_deleted_at"] is None]
+        seen = Counter(stored(row, field) for row in rows)
+        values = seen[True, True] + seen[True, False]
+        wanted = (values, len(rows) - values, seen[True, True])
+        counted = (field["value_count"], field["null_count"], field["conflict_count"])
+        require(counted == wanted, "sync_fields counts what is there", table, field["path"], counted, wanted)
+
+
+def check_kept(
+    after: Holdings, ever: Mapping[str, str], ever_typed: Iterable[str], truth: Mapping[str, ImportTruth]
+) -> None:
+    """With `deletes = keep`: whatever the warehouse ever had is there, marked once the service has it no more."""
+    live = {slug for each in truth.values() for slug in each.rows}
+    held = after.by_key("records", "slug")
+    for slug, data in ever.items():
+        require(slug in held, "a kept record is there", slug)
+        if slug not in live:
+            require(held[slug]["_deleted_at"] is not None, "a vanished record is marked", slug)
+            require(held[slug]["data"] == data, "a vanished record is as it was", slug, held[slug])
+    typed = {row["_record_slug"]: row for rows in after.typed.values() for row in rows}
+    for slug in ever_typed:
+        require(slug in typed, "a kept record is in a typed table", slug)
+        require((typed[slug]["_deleted_at"] is None) == (slug in live), "a vanished typed row is marked", slug)
+
+
+def check_mirrored(after: Holdings) -> None:
+    rows = after.of_table("records")
+    none_of((r["slug"] for r in rows if r["_deleted_at"] is not None), "nothing deleted is kept")

@@ -1,0 +1,166 @@
+"""One seed → everything that happens: the data, the service's habits, and what befalls each run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, get_args
+
+from connector.sandbox import TEMPLATES, Faults, Service, Switches
+from connector.sandbox.switches import Order
+
+ORDERS: tuple[Order, ...] = get_args(Order)
+SIZES = (0, 0, 1, 1, 2, 3, 7, 20, 49, 99, 100, 101, 150, 200, 300, 350)
+KILLS = (("http", 7.0), ("sql", 7.0), ("commit", 4.5), ("commit", 4.5), ("file", 4.0))
+ODD_ROWS: tuple[Any, ...] = (
+    {"a": 1, "b": "x"},
+    {"a": 1.5, "b": 2, "A": "twin"},
+    {"a": "text", "b": None, "nested": {"deep": {"deeper": {"deepest": [1, {"k": None}]}}}},
+    {"a": True, "": "blank key", "nested": "no object"},
+    {"a": [1, 2], "b": "", "größe (cm)": 12.25, "_sort": "system"},
+    '{"a":9223372036854775808,"b":0.1000000000000000055511151231257827,"c":1e400}',
+    '{"a": 1E2, "b" : "\\u00e9\\n" , "a b": 1, "a_b": 2}',
+    {},
+)
+SPOILED = ('"only a text"', '{"slug":null,"data":{}}', '{"slug":"x-%d","data":[1]}', "17")
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """One run and what befalls it."""
+
+    settings: dict[str, Any]
+    scope: str = "incremental"
+    faults: Faults = field(default_factory=Faults)
+    edits_before: int = 0
+    edit_probability: float = 0.0
+    edits_at_most: int = 0
+    kill: tuple[str, int] | None = None
+    stop_at: int | None = None
+    lose_directory: bool = False
+    clock_jump_s: int = 0
+    hide: float = 0.0
+    blank_pages: float = 0.0
+    failing: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """`honest` services tell the true row_count at the end, `finished` ones have completed all their imports."""
+
+    seed: int
+    switches: Switches
+    settings: dict[str, Any]
+    episodes: tuple[Episode, ...]
+    honest: bool
+    finished: bool
+    many: bool
+
+
+def make_scenario(seed: int) -> Scenario:
+    dice = Random(f"scenario {seed}")
+    many = dice.random() < 0.2
+    settings = {
+        "max_concurrency": dice.choice((1, 2, 4, 8)),
+        "deletes": dice.choice(("mirror", "mirror", "keep")),
+        "mass_delete_limit": dice.choice((0.5, 0.5, 1.0, 0.2)),
+        "raw": True,
+        "typed": True,
+    }
+    settings.update(dice.choice(({}, {}, {}, {}, {"raw": False}, {"typed": False})))
+    switches = _switches(dice, many)
+    episodes = tuple(_episode(dice, settings) for _ in range(dice.randint(1, 4)))
+    return Scenario(seed, switches, settings, episodes, dice.random() < 0.85, dice.random() < 0.8, many)
+
+
+def _switches(dice: Random, many: bool) -> Switches:
+    clamp = dice.choice((100, 100, 100, 50, 23) if many else (100, 100, 100, 3, 10, 25, 60, 99))
+    uneven = dice.random() < 0.12
+    return Switches(
+        import_order=dice.choice(ORDERS),
+        record_order=dice.choice(ORDERS),
+        max_per_page=clamp,
+        over_max=dice.choice(("clamp", "reject")),
+        time_zone=dice.choice(("z", "offset", "naive", "mixed")),
+        time_fraction=dice.choice((0, 3, 6, 6, "mixed")),
+        metadata=dice.choice(("object", "object", "object", "absent", "null")),
+        records_metadata=dice.choice(("object", "absent", "null")),
+        template=dice.choice(("object", "object", "object", "object", "object", "absent", "null")),
+        edit_moves_import=dice.random() < 0.85,
+        status_filter=dice.choice(("exact", "ignored")),
+        gzip=dice.random() < 0.2,
+        short_pages=dice.choice((0.1, 0.4)) if uneven else 0.0,
+        empty_middle_page=dice.choice((0.0, 0.1)) if uneven else 0.0,
+    )
+
+
+def _episode(dice: Random, settings: dict[str, Any]) -> Episode:
+    edits = dice.random() < 0.7
+    return Episode(
+        settings={
+            **settings,
+            "batch_rows": dice.choice((1, 50, 200, 500_000, 500_000)),
+            "reconcile": dice.choice(("fail", "fail", "warn", "off")),
+            "status": dice.choice((None,) * 12 + ("completed",)),
+        },
+        scope=dice.choice(("incremental",) * 9 + ("recheck", "full", "selection", "template", "window")),
+        faults=_faults(dice),
+        edits_before=dice.choice((0, 1, 3, 8)),
+        edit_probability=dice.choice((0.03, 0.1, 0.3, 0.8)) if edits else 0.0,
+        edits_at_most=dice.choice((1, 2, 5, 20, 1000)),
+        kill=_kill(dice) if dice.random() < 0.55 else None,
+        stop_at=dice.randint(1, 25) if dice.random() < 0.08 else None,
+        lose_directory=dice.random() < 0.15,
+        clock_jump_s=dice.choice((0,) * 8 + (-86_400, -7, 7, 86_400)),
+        hide=dice.choice((0.0,) * 9 + (0.3, 1.0)),
+        blank_pages=dice.choice((0.0,) * 9 + (0.2,)),
+        failing=dice.choice((0.0,) * 9 + (0.3,)),
+    )
+
+
+def _faults(dice: Random) -> Faults:
+    if dice.random() < 0.5:
+        return Faults()
+    share = dice.choice((0.02, 0.06))
+    return Faults(
+        rate_limited=share,
+        retry_after=dice.choice(("seconds", "date", "zero", "missing", "mixed")),
+        server_error=share,
+        reset=share,
+        cut=share,
+        html_200=share,
+        # the client gives up after the third garbage in a row; a few scenarios let it come to that
+        max_consecutive=None if dice.random() < 0.1 else 2,
+    )
+
+
+def _kill(dice: Random) -> tuple[str, int]:
+    kind, log2 = dice.choice(KILLS)
+    return kind, int(2 ** dice.uniform(0, log2))
+
+
+def fill(service: Service, scenario: Scenario) -> None:
+    """The first imports; what comes later comes by edits."""
+    dice = Random(f"data {scenario.seed}")
+    names = dice.sample(sorted(TEMPLATES), dice.randint(1, 3))
+    if scenario.many:
+        for _ in range(dice.choice((26, 60, 99, 100, 101, 130))):
+            add_import(service, dice, names, sizes=(0, 1, 1, 2, 3))
+    else:
+        for _ in range(dice.randint(0, 6)):
+            add_import(service, dice, names)
+
+
+def add_import(service: Service, dice: Random, names: list[str], sizes: tuple[int, ...] = SIZES) -> str:
+    size = dice.choice(sizes)
+    status: Any = dice.choice(("completed",) * 6 + ("created", "submitting", "submitted"))
+    metadata: Any = dice.choice(({}, {"source": "crm", "n": dice.randrange(5)}, {"n": "x", "deep": {"k": [1]}}))
+    if dice.random() < 0.25:
+        template = dice.choice((None, "Odd rows", names[0]))
+        return service.add_import(template, [dice.choice(ODD_ROWS) for _ in range(min(size, 20))], metadata, status)
+    return service.add_generated(dice.choice(names), 1, size, status)[0]
+
+
+def quiet(settings: dict[str, Any]) -> Episode:
+    """A run that nothing befalls."""
+    return Episode(settings={**settings, "mass_delete_limit": 1.0})

@@ -1,0 +1,38 @@
+"""The simulation notices when a guarantee is broken; `--mutations` runs them, as they take minutes, not seconds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.machines import ModelMachine
+from tests.simulation.mutations import MUTATIONS, Mutation
+from tests.simulation.scenario import make_scenario
+from tests.simulation.world import World
+
+
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def test_a_broken_guarantee_is_noticed(mutation: Mutation, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    if not request.config.getoption("--mutations", default=False):
+        pytest.skip("--mutations runs it")
+    for seed in range(mutation.seeds):
+        why = _broken_by(mutation, seed, tmp_path / str(seed))
+        if why:
+            print(f"{mutation.name}: noticed by seed {seed}, the {seed + 1}. of them: {why[:200]}")
+            return
+    pytest.fail(f"{mutation.name}: not noticed within {mutation.seeds} seeds")
+
+
+def _broken_by(mutation: Mutation, seed: int, folder: Path) -> str | None:
+    folder.mkdir()
+    machine = ModelMachine(folder)
+    try:
+        with mutation.patch():
+            World(make_scenario(seed), machine).live()
+    except Exception as broken:
+        return f"{type(broken).__name__}: {broken}"
+    finally:
+        machine.close()
+    return None

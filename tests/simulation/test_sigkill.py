@@ -1,0 +1,140 @@
+"""The real command over real sockets into a real file, killed for real: 25 times, and then the same proof."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import duckdb
+import pytest
+
+import connector
+from connector.sandbox import Request, serve
+from connector.settings import Settings
+from tests.simulation.edits import random_edit
+from tests.simulation.holdings import Holdings
+from tests.simulation.oracle import Ran, check_equal, check_run, require
+from tests.simulation.scenario import add_import
+from tests.simulation.watching import Watch
+from tests.simulation.world import PatchyService
+
+ROUNDS = 25
+TEMPLATES = ["customers", "orders", "stock"]
+PATIENCE_S = 30.0
+
+
+class Rounds:
+    """A service that is edited while it is asked, and the command, which is started and killed."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.folder = folder
+        self.dice = Random(seed)
+        self.service = PatchyService(seed)
+        for _ in range(8):
+            add_import(self.service, self.dice, TEMPLATES)
+        self.watch = Watch(self.service)
+        self.watch.look()
+        self.requests: list[Request] = []
+        self.service.on_request = self._between_requests
+        self.restless = True
+
+    def _between_requests(self, request: Request) -> None:
+        self.requests.append(request)
+        if self.restless and self.dice.random() < 0.05:
+            self.watch.edit(lambda: random_edit(self.service, self.dice))
+
+    def start(self, url: str, *more: str) -> subprocess.Popen[str]:
+        self.requests.clear()
+        environment = {
+            **os.environ,
+            "SOURCES__IMPORTER__BASE_URL": url,
+            "SOURCES__IMPORTER__ACCESS_TOKEN": self.service.token,
+            "SOURCES__IMPORTER__BATCH_ROWS": "150",
+            "DLT_DATA_DIR": str(self.folder / "dlt"),
+            "PYTHONPATH": str(Path(connector.__file__).parent.parent),
+        }
+        command = [sys.executable, "-m", "connector", "--to", f"duckdb:///{self.folder}/warehouse.duckdb", "--json"]
+        return subprocess.Popen(
+            [*command, "run", *more],
+            cwd=self.folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def kill_one(self, url: str) -> bool:
+        """Kills a run at some time after it first spoke to the service; whether it was still alive."""
+        process = self.start(url)
+        deadline = time.monotonic() + PATIENCE_S
+        while not self.requests and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.005)
+        time.sleep(self.dice.uniform(0, 1.2))
+        alive = process.poll() is None
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        return alive
+
+    def holdings(self) -> Holdings:
+        file = self.folder / "warehouse.duckdb"
+        if not file.exists():
+            return Holdings()
+        with duckdb.connect(str(file)) as connection:
+            connection.execute("SET TimeZone = 'UTC'")
+            return Holdings.of(connection)
+
+    def round(self, url: str) -> bool:
+        for _ in range(self.dice.choice((0, 2, 6))):
+            self.watch.edit(lambda: random_edit(self.service, self.dice))
+        if self.dice.random() < 0.2:
+            shutil.rmtree(self.folder / "dlt", ignore_errors=True)
+        before = self.holdings()
+        self.watch.begin()
+        killed = self.kill_one(url)
+        check_run(self._ran(before), self.watch)
+        return killed
+
+    def in_peace(self, url: str, *more: str) -> tuple[dict[str, Any], Ran]:
+        before = self.holdings()
+        self.watch.begin()
+        process = self.start(url, *more)
+        out, err = process.communicate(timeout=60)
+        require(out, "the command says how it went", process.returncode, err[-2000:])
+        return json.loads(out), self._ran(before, allow_mass_delete="--allow-mass-delete" in more)
+
+    def _ran(self, before: Holdings, *, allow_mass_delete: bool = False) -> Ran:
+        settings = Settings.load(base_url="http://service.example", access_token="x")
+        return Ran(before, self.holdings(), None, True, settings, allow_mass_delete)
+
+
+@pytest.mark.parametrize("seed", [1])
+def test_a_command_killed_again_and_again_ends_equal_to_the_service(seed: int, tmp_path: Path) -> None:
+    rounds = Rounds(tmp_path, seed)
+    with serve(rounds.service) as url:
+        killed = sum(rounds.round(url) for _ in range(ROUNDS))
+        rounds.restless = False
+        for slug in rounds.service.slugs():
+            rounds.service.set_row_count(slug, None)
+            rounds.service.set_status(slug, "completed")
+        told, ran = rounds.in_peace(url, "--allow-mass-delete")
+        asked = list(rounds.requests)
+        _again, idle = rounds.in_peace(url)
+
+    assert killed >= ROUNDS / 3, "most runs were over before they were killed, so little was shown"
+    spoiled = any(truth.spoiled for truth in rounds.watch.truth.values())
+    assert told["status"] == ("partial" if spoiled else "succeeded"), told
+    check_equal(ran, rounds.watch)
+    assert asked
+    assert not [request for request in rounds.requests if request.path.endswith("/records")]
+    assert idle.before.without_runs() == idle.after.without_runs()
+    statuses = [row["status"] for row in idle.after.of_table("sync_runs")]
+    assert "running" not in statuses
+    assert statuses.count("failed") <= killed

@@ -1,0 +1,72 @@
+"""Any seed's world ends with a warehouse equal to its service, and breaks no promise on the way.
+
+A failing seed is printed with all that happened in it and how to run it again. `--simulation-seeds N` says how many
+are run, `--simulation-seed S` (or SIMULATION_SEED=S) runs one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.machines import DltMachine, ModelMachine
+from tests.simulation.scenario import make_scenario
+from tests.simulation.world import World
+
+MakeMachine = Callable[[Path], "ModelMachine | DltMachine"]
+
+
+def live(seed: int, folder: Path, make: MakeMachine) -> World:
+    """A whole world; a broken promise says how it came about."""
+    folder.mkdir(parents=True)
+    machine = make(folder)
+    world = World(make_scenario(seed), machine)
+    try:
+        world.live()
+    except Exception as broken:
+        for line in world.trace:
+            print(line)
+        kind = "test_the_same_on_dlt_itself" if make is DltMachine else "test_the_warehouse_ends_equal_to_the_service"
+        again = f"pytest tests/simulation/test_simulation.py -k {kind} --simulation-seed {seed}"
+        pytest.fail(f"seed {seed}: {type(broken).__name__}: {broken}\nRun it again with: {again}")
+    finally:
+        machine.close()
+    return world
+
+
+def test_the_warehouse_ends_equal_to_the_service(seeds: range, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    for seed in seeds:
+        world = live(seed, tmp_path / str(seed), ModelMachine)
+        if len(seeds) == 1:
+            print("\n".join(world.trace))
+
+
+def test_the_same_on_dlt_itself(seeds: range, tmp_path: Path) -> None:
+    for seed in seeds:
+        live(seed, tmp_path / str(seed), DltMachine)
+
+
+test_the_same_on_dlt_itself.every = 25  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("make", [ModelMachine, DltMachine])
+def test_a_seed_replays_exactly(tmp_path: Path, make: MakeMachine) -> None:
+    first, second = (live(7, tmp_path / n, make) for n in ("first", "second"))
+
+    assert first.trace == second.trace
+    assert any("killed at" in line for line in first.trace)
+
+
+def test_the_seeds_bring_about_everything_they_are_meant_to(tmp_path: Path) -> None:
+    """Without this, a simulation in which nothing happens would pass as well."""
+    happened = "\n".join("\n".join(live(seed, tmp_path / str(seed), ModelMachine).trace) for seed in range(16))
+
+    for event in (
+        "killed at http", "killed at sql", "killed at commit", "killed at file", "working directory is lost",
+        "status=succeeded", "status=partial", "status=interrupted", " 429", " reset", " cut", " 404", " 500",
+        "deleted import", "restored import", "emptied import", "is now of Odd rows", "swapped a row", "claims",
+        "spoiled import", "lists imports in order", "run backfill", "'deletes': 'keep'", "imports_deleted=1",
+    ):  # fmt: skip
+        assert event in happened, f"16 seeds without {event!r}"

@@ -1,0 +1,126 @@
+"""What the service holds, seen from outside while it is edited: the truth that a warehouse is measured by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from connector.sandbox import Service
+from connector.sandbox.catalogue import StoredImport
+
+TRUNCATED_US: dict[Any, int] = {0: 1_000_000, 3: 1_000}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A record as it must arrive; `data` is its exact text."""
+
+    import_slug: str
+    data: str
+    created_at: datetime
+    updated_at: datetime
+    sort: int
+
+
+@dataclass(frozen=True, slots=True)
+class ImportTruth:
+    """An import as it must arrive; `shown` is how the API shows it."""
+
+    shown: dict[str, Any]
+    created_at: datetime
+    updated_at: datetime
+    template_slug: str | None
+    rows: dict[str, Row]
+    spoiled: int
+    version: tuple[Any, ...]
+
+    @property
+    def slug(self) -> str:
+        return str(self.shown["slug"])
+
+
+@dataclass(slots=True)
+class Watch:
+    """The truth now, and what did not hold still since `begin`."""
+
+    service: Service
+    truth: dict[str, ImportTruth] = field(default_factory=dict)
+    at_start: dict[str, ImportTruth] = field(default_factory=dict)
+    touched_imports: set[str] = field(default_factory=set)
+    touched_records: set[str] = field(default_factory=set)
+    absent: set[str] = field(default_factory=set)
+
+    def begin(self) -> None:
+        self.look()
+        self.at_start = dict(self.truth)
+        self.touched_imports, self.touched_records = set(), set()
+        self.absent = set(self.service._imports) - set(self.truth)
+
+    def edit(self, change: Callable[[], Any]) -> Any:
+        result = change()
+        self.look()
+        return result
+
+    def look(self) -> None:
+        now = {found.slug: found for found in self.service.live()}
+        for slug in set(self.truth) - set(now):
+            gone = self.truth.pop(slug)
+            self.touched_imports.add(slug)
+            self.absent.add(slug)
+            self.touched_records.update(gone.rows)
+        for slug, found in now.items():
+            before = self.truth.get(slug)
+            shown = self._shown(found)
+            version = (id(found), found.rows.version, len(found.rows))
+            if before is not None and before.version == version and before.shown == shown:
+                continue
+            truth = self._truth(found, shown, version)
+            self.truth[slug] = truth
+            self.touched_imports.add(slug)
+            old = before.rows if before is not None else {}
+            changed = {s for s in {*old, *truth.rows} if old.get(s) != truth.rows.get(s)}
+            self.touched_records.update(changed)
+
+    def steady_imports(self) -> dict[str, ImportTruth]:
+        return {s: t for s, t in self.at_start.items() if s not in self.touched_imports}
+
+    def steady_records(self) -> dict[str, Row]:
+        return {
+            slug: row
+            for truth in self.at_start.values()
+            for slug, row in truth.rows.items()
+            if slug not in self.touched_records and truth.slug not in self.absent
+        }
+
+    def _shown(self, found: StoredImport) -> dict[str, Any]:
+        switches = self.service.switches
+        template = self.service.template_of(found) if switches.template == "object" else None
+        return {
+            "slug": found.slug,
+            "row_count": found.shown_row_count(),
+            "updated_at": found.updated_at,
+            "status": found.status,
+            "template": template and (template.slug, template.name),
+            "metadata": found.metadata if switches.metadata == "object" else None,
+        }
+
+    def _truth(self, found: StoredImport, shown: dict[str, Any], version: tuple[Any, ...]) -> ImportTruth:
+        rows: dict[str, Row] = {}
+        spoiled = 0
+        for index in found.rows:
+            touched = found.rows.touched.get(index)
+            if touched is not None and touched.whole:
+                spoiled += 1
+                continue
+            data = touched.text if touched is not None else found.rows.source.text(index)
+            created_at, updated_at = map(self._shown_time, found.rows.times(index))
+            rows[found.rows.slugs.slug(index)] = Row(found.slug, data, created_at, updated_at, index)
+        created_at, updated_at = self._shown_time(found.created_at), self._shown_time(found.updated_at)
+        template = shown["template"][0] if shown["template"] else None
+        return ImportTruth(shown, created_at, updated_at, template, rows, spoiled, version)
+
+    def _shown_time(self, instant: datetime) -> datetime:
+        unit = TRUNCATED_US.get(self.service.switches.time_fraction, 1)
+        return instant.replace(microsecond=instant.microsecond - instant.microsecond % unit)

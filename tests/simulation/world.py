@@ -1,0 +1,268 @@
+"""A service, a warehouse and a machine to run on; a seed decides what happens to each."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from random import Random
+
+from connector.client import ServiceClient
+from connector.extraction import Outside, Scope
+from connector.runs import Tally
+from connector.sandbox import Faults, Request, Response, Service
+from connector.sandbox.catalogue import StoredImport
+from connector.sandbox.messages import json_response
+from connector.sandbox.seeding import SeededClock
+from connector.settings import Selection, Settings, Window
+from connector.sync import sync
+from tests.simulation.clockwork import Wire, virtual_loop
+from tests.simulation.edits import random_edit
+from tests.simulation.fuse import Fuse, Killed
+from tests.simulation.holdings import Holdings
+from tests.simulation.machines import Machine
+from tests.simulation.oracle import (
+    Ran,
+    check_equal,
+    check_kept,
+    check_mirrored,
+    check_run,
+    require,
+)
+from tests.simulation.scenario import Episode, Scenario, fill, quiet
+from tests.simulation.watching import Watch
+
+URL = "http://service.example"
+START = datetime(2026, 1, 5, 6, 0, tzinfo=UTC)
+
+
+class PatchyService(Service):
+    """Lists that leave out what exists: `hidden` imports for the whole run, `blank` pages now and then."""
+
+    hidden: frozenset[str] = frozenset()
+    blank = 0.0
+    dice = Random(0)
+
+    def _ordered_imports(self) -> list[StoredImport]:
+        return [found for found in super()._ordered_imports() if found.slug not in self.hidden]
+
+    def _list_imports(self, request: Request) -> Response:
+        if self.blank and self.dice.random() < self.blank:
+            return json_response(200, '{"data":[]}')
+        return super()._list_imports(request)
+
+
+class World:
+    """One seed's world. `trace` says all that happened, the same at every replay."""
+
+    def __init__(self, scenario: Scenario, machine: Machine) -> None:
+        self.scenario = scenario
+        self.machine = machine
+        self.trace: list[str] = []
+        self.dice = Random(f"world {scenario.seed}")
+        self.now = START
+        self._ticks = SeededClock(scenario.seed)
+        self._jumped = timedelta(0)
+        self.service = PatchyService(
+            scenario.seed,
+            switches=scenario.switches,
+            clock=lambda: self._ticks() + self._jumped,
+            wall_clock=lambda: self.now,
+        )
+        self.service.dice = Random(f"blank {scenario.seed}")
+        fill(self.service, scenario)
+        self.watch = Watch(self.service)
+        self.fuse = Fuse(self._blown)
+        self.ever: dict[str, str] = {}
+        self.ever_typed: set[str] = set()
+        self._edits_left = 0
+        self._edit_probability = 0.0
+        self._requests = 0
+        self.service.on_request = self._between_requests
+        self.requests: list[Request] = []
+
+    # -- what happens --------------------------------------------------------------------------------------------
+
+    def live(self) -> None:
+        """All episodes, then peace, then the proof."""
+        for episode in self.scenario.episodes:
+            self.run(episode)
+        self.settle()
+
+    def settle(self) -> None:
+        self._make_peace()
+        peace = quiet(self.scenario.settings)
+        still = self.scenario.switches.edit_moves_import
+        ran = self.run(peace, Scope(allow_mass_delete=True, recheck_days=None if still else 100_000))
+        assert ran.tally is not None
+        lies = any(t.shown["row_count"] != len(t.rows) + t.spoiled for t in self.watch.truth.values())
+        spoiled = any(t.spoiled for t in self.watch.truth.values())
+        wanted = {"succeeded", "partial"} if lies or spoiled else {"succeeded"}
+        require(ran.tally.status in wanted, "a quiet run succeeds", ran.tally.as_json())
+        check_equal(ran, self.watch)
+        self._check_deleted(ran.after)
+        again = self.run(peace)
+        self._check_nothing_to_do(again)
+
+    def _make_peace(self) -> None:
+        service = self.service
+        service.faults, service.hidden, service.blank = Faults(), frozenset(), 0.0
+        for slug in service.slugs():
+            found = service.find(slug)
+            assert found is not None
+            if self.scenario.honest and found.row_count is not None:
+                service.set_row_count(slug, None)
+            if self.scenario.finished and found.status != "completed":
+                service.set_status(slug, "completed")
+
+    def run(self, episode: Episode, scope: Scope | None = None) -> Ran:
+        before = self.machine.holdings()
+        self._befall(episode, before)
+        scope = scope or self._scope(episode.scope)
+        settings = Settings.load(base_url=URL, access_token=self.service.token, **episode.settings)
+        self.watch.begin()
+        self.note(f"run {scope.mode} {episode}")
+        tally = self._process(settings, scope, episode)
+        self._edits_left, self.service.on_request = 0, self._between_requests
+        whole = scope == Scope() or (scope.mode == "incremental" and scope.window == Window())
+        ran = Ran(
+            before,
+            self.machine.holdings(),
+            tally,
+            # nobody can tell that a page is empty which should not be, if all that it hides is unknown
+            whole and settings.status is None and not episode.blank_pages,
+            settings,
+            scope.allow_mass_delete,
+        )
+        self.note(f"ended {_summary(tally)}" if tally else "was killed")
+        check_run(ran, self.watch)
+        self._remember(ran.after)
+        self.now += timedelta(hours=1)
+        return ran
+
+    def _process(self, settings: Settings, scope: Scope, episode: Episode) -> Tally | None:
+        self._requests = 0
+        self.requests.clear()
+        self.fuse.arm(episode.kill)
+
+        def stop() -> int | None:
+            return 15 if episode.stop_at is not None and self._requests >= episode.stop_at else None
+
+        try:
+            with self.machine.process(self.fuse, Random(f"{self.scenario.seed} {len(self.trace)}")) as pipeline:
+                return sync(pipeline, settings, scope, stop=stop, outside=self._outside())
+        except Killed:
+            return None
+        finally:
+            if self.fuse.dead:
+                self.machine.died()
+            self.fuse.arm(None)
+
+    def _befall(self, episode: Episode, before: Holdings) -> None:
+        if episode.lose_directory:
+            self.machine.lose_directory()
+            self.note("the working directory is lost")
+        self._jumped += timedelta(seconds=episode.clock_jump_s)
+        for _ in range(episode.edits_before):
+            self._edit()
+        failing = {slug for slug in self.service.slugs() if self.dice.random() < episode.failing}
+        self.service.faults = replace(episode.faults, failing_imports=failing)
+        known = {row["slug"] for row in before.of_table("imports") if row["_deleted_at"] is None}
+        hidden = (slug for slug in self.service.slugs() if self.dice.random() < episode.hide and slug in known)
+        self.service.hidden = frozenset(hidden)
+        self.service.blank = episode.blank_pages
+        self._edit_probability, self._edits_left = episode.edit_probability, episode.edits_at_most
+
+    def _edit(self) -> None:
+        self.note(f"  {self.watch.edit(lambda: random_edit(self.service, self.dice))}")
+
+    def _between_requests(self, request: Request) -> None:
+        self._requests += 1
+        self.requests.append(request)
+        if self._edits_left > 0 and self.dice.random() < self._edit_probability:
+            self._edits_left -= 1
+            self._edit()
+
+    def _scope(self, kind: str) -> Scope:
+        slugs = self.service.slugs()
+        if kind == "recheck":
+            return Scope(recheck_days=100_000)
+        if kind == "full":
+            return Scope(mode="backfill", force=True)
+        if kind == "selection" and slugs:
+            some = self.dice.sample(slugs, min(2, len(slugs)))
+            return Scope(mode="backfill", selection=Selection(slugs=frozenset(some)), force=True)
+        if kind == "template" and self.service.templates():
+            template = self.dice.choice(self.service.templates()).slug
+            return Scope(mode="backfill", selection=Selection(template=template), force=True)
+        if kind == "window":
+            since = datetime(2024, 1, 8, 7, self.dice.randrange(30, 60), tzinfo=UTC)
+            return Scope(mode="backfill", window=Window(since=since), force=True)
+        return Scope()
+
+    # -- the connector's side ------------------------------------------------------------------------------------
+
+    def _outside(self) -> Outside:
+        travel = Random(f"travel {self.scenario.seed} {len(self.trace)}")
+        wire = Wire(self._answer, lambda: travel.uniform(0.001, 0.05), lambda label: self.fuse.step("http", label))
+
+        def open_client(settings: Settings) -> ServiceClient:
+            return ServiceClient(
+                settings.base_url,
+                settings.access_token.get_secret_value(),
+                max_concurrency=settings.max_concurrency,
+                transport=wire,
+                monotonic=lambda: asyncio.get_running_loop().time(),
+                now=lambda: self.now,
+                random=Random(self.scenario.seed),
+            )
+
+        return Outside(open_client, virtual_loop, lambda: self.now)
+
+    def _answer(self, request: Request) -> Response:
+        reply = self.service.handle(request)
+        query = "&".join(f"{k}={v}" for k, v in request.query.items())
+        self.note(f"  {request.path.removeprefix('/api/v1')}?{query} {reply.fault or reply.status}")
+        return reply
+
+    def _blown(self, where: str) -> None:
+        self.note(f"  killed at {where}")
+        self.machine.disk_at_death()
+
+    def note(self, line: str) -> None:
+        self.trace.append(line)
+
+    # -- what must be true ---------------------------------------------------------------------------------------
+
+    def _remember(self, after: Holdings) -> None:
+        self.ever.update({slug: row["data"] for slug, row in after.live_records().items()})
+        self.ever_typed.update(after.live_typed())
+
+    def _check_deleted(self, after: Holdings) -> None:
+        if self.scenario.settings["deletes"] == "keep":
+            check_kept(after, self.ever, self.ever_typed, self.watch.truth)
+        else:
+            check_mirrored(after)
+
+    def _check_nothing_to_do(self, ran: Ran) -> None:
+        """An unchanged service costs the listing, and what is unfinished or does not reconcile is read again."""
+        open_ = {
+            slug
+            for slug, truth in self.watch.truth.items()
+            if truth.shown["status"] != "completed" or truth.shown["row_count"] != len(truth.rows) + truth.spoiled
+        }
+        read = {r.path.split("/")[4] for r in self.requests if r.path.endswith("/records")}
+        require(read <= open_, "an unchanged service costs the listing and nothing else", read - open_)
+        if not open_:
+            require(ran.before.without_runs() == ran.after.without_runs(), "a run with nothing to do writes nothing")
+            assert ran.tally is not None
+            spoiled = any(truth.spoiled for truth in self.watch.truth.values())
+            wanted = "partial" if spoiled else "succeeded"
+            require(ran.tally.status == wanted, "a run with nothing to do says how things are", ran.tally.as_json())
+
+
+def _summary(tally: Tally) -> str:
+    shown = tally.as_json()
+    names = ("status", "imports_listed", "imports_changed", "imports_deleted", "imports_failed", "imports_unreconciled",
+             "records_loaded", "records_rejected", "requests", "retries")  # fmt: skip
+    return " ".join(f"{name}={shown[name]}" for name in names) + f" {tally.error or ''}"
