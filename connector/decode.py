@@ -130,6 +130,8 @@ def _record(row: _Row) -> Record:
     data = bytes(row.data)  # a copy on purpose: the row must not keep its whole page alive
     if data[0] != _BRACE:
         raise _Refused("data is not an object")
+    if "\0" in row.slug:
+        raise _Refused("slug holds a NUL character")
     created_at, updated_at = row.created_at, row.updated_at
     return Record(
         row.slug,
@@ -249,6 +251,8 @@ def _text(members: Mapping[str, bytes], key: str, field: str | None = None) -> s
         raise _Refused(f"{field or key} is not a string")
     if not _encodable(found):
         raise _Refused(f"{field or key} holds half a surrogate pair")
+    if "\0" in found:  # not every warehouse can hold it, and a key can't be spelled differently in some
+        raise _Refused(f"{field or key} holds a NUL character")
     return found
 
 

@@ -71,6 +71,7 @@ BAD_RECORDS: list[tuple[str | bytes, str, str | None]] = [
     ('{"slug":7,"data":{}}', "slug is not a string", None),
     ('{"slug":"","data":{}}', "slug is empty", None),
     (r'{"slug":"\ud800","data":{}}', "slug holds half a surrogate pair", None),
+    (r'{"slug":"a\u0000","data":{}}', "slug holds a NUL character", None),
     ('{"slug":"a"}', "data is missing", "a"),
     ('{"slug":"a","data":null}', "data is missing", "a"),
     ('{"slug":"a","data":[1]}', "data is not an object", "a"),

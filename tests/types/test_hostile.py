@@ -80,3 +80,32 @@ def test_hostile_values_in_every_type_of_column_over_three_runs(warehouse: Wareh
     service.delete_import(fresh)
     assert warehouse.run(service).status == "succeeded"
     assert_rows(warehouse, service)
+
+
+REJECTED = {
+    '{"slug":"nul\\u0000","data":{"a":1}}': "slug holds a NUL character",
+    '{"slug":"lone\\ud800","data":{"a":1}}': "slug holds half a surrogate pair",
+    '{"slug":"big","sort":99999999999999999999,"data":{"a":1}}': "sort does not fit into 64 bits",
+    '{"slug":"late","created_at":"9999-12-31T23:59:59-12:00","data":{"a":1}}': "created_at is not a date-time",
+    '{"slug":"raw nul","data":{"a":"\x00"}}': "the record is not JSON",
+    '"nul\\u0000"': "the record is not an object",
+    "[" * 500 + "]" * 500: "the record is not an object",
+}
+
+
+def test_records_that_no_warehouse_could_hold_are_rejected_and_stop_nobody(warehouse: Warehouse) -> None:
+    service = Service(seed=1)
+    slug = service.add_import(template="t", rows=['{"a":1}'])
+    for text in REJECTED:
+        service.add_raw_record(slug, text)
+    extreme = '"created_at":"0001-01-01T00:00:00Z","updated_at":"9999-12-31T23:59:59.999999Z"'
+    service.add_raw_record(slug, f'{{"slug":"{"s" * 3000}","sort":-9223372036854775808,{extreme},"data":{{"a":2}}}}')
+
+    tally = warehouse.run(service)
+
+    assert (tally.status, tally.records_loaded, tally.records_rejected) == ("partial", 2, len(REJECTED))
+    reasons = warehouse.tuples("SELECT reason FROM sync_rejects")
+    assert sorted(reason for (reason,) in reasons) == sorted(REJECTED.values())
+    years = "extract(year FROM _created_at) AS c, extract(year FROM _updated_at) AS u"
+    assert warehouse.tuples(f"SELECT _sort, {years} FROM records_t WHERE a = 2") == [(-(2**63), 1, 9999)]
+    assert not warehouse.pending()
