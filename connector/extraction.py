@@ -23,7 +23,7 @@ from connector.core.planning import Plan, Planned, make_plan, too_many_vanished
 from connector.errors import AuthError, ConnectorError, NotFoundError, TransientError
 from connector.imports import content_hash, import_emissions, tombstones
 from connector.loading import Catalogue, Package
-from connector.models import Import, Reject
+from connector.models import Import, Reject, born_at, key_of, replaces
 from connector.paging import Lister, Listing, together
 from connector.reading import ImportRead, Verdict, read_import
 from connector.runs import Status, Tally, make_run_id
@@ -377,9 +377,9 @@ class Extraction:
         known |= {s for s, seen in self.memory.imports.items() if not seen.deleted}
         lister: Lister[Import | Reject] = Lister(
             self._fetch_page,
-            _key,
-            _newer,
-            _born,
+            key_of,
+            replaces,
+            born_at,
             expected=0 if self._settings.status else len(known),
             stop=lambda: self._stop() is not None,
         )
@@ -573,17 +573,3 @@ class Extraction:
 
 def _slug_of(row: Import | Reject) -> str | None:
     return row.slug if isinstance(row, Import) else row.record_slug
-
-
-def _key(row: Import | Reject) -> str:
-    return row.slug if isinstance(row, Import) else f"reject {row.record_slug or row.payload}"
-
-
-def _newer(before: Import | Reject, after: Import | Reject) -> bool:
-    if isinstance(before, Import) and isinstance(after, Import):
-        return after.updated_at >= before.updated_at
-    return True
-
-
-def _born(row: Import | Reject) -> datetime:
-    return row.created_at if isinstance(row, Import) else datetime.min.replace(tzinfo=UTC)

@@ -6,7 +6,7 @@ Records are the hot path (millions of them), therefore plain msgspec structs tha
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 import msgspec
 from pydantic import BaseModel, ConfigDict, SecretStr
@@ -94,3 +94,20 @@ class ImportPage:
     imports: list[Import]
     rejects: list[Reject]
     size: int
+
+
+def key_of(row: Import | Reject) -> str:
+    """What tells one element of a listing from another."""
+    return row.slug if isinstance(row, Import) else f"reject {row.record_slug or row.payload}"
+
+
+def replaces(before: Import | Reject, after: Import | Reject) -> bool:
+    """Whether `after` is the version of an element of a listing to keep."""
+    if isinstance(before, Import) and isinstance(after, Import):
+        return after.updated_at >= before.updated_at
+    return True
+
+
+def born_at(row: Import | Reject) -> datetime:
+    """When the service says it was created; what could not be read is as old as can be."""
+    return row.created_at if isinstance(row, Import) else datetime.min.replace(tzinfo=UTC)

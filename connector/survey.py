@@ -9,18 +9,16 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from connector.client import ServiceClient
 from connector.errors import AuthError, ConnectorError, NotFoundError
 from connector.extraction import READ_AHEAD_ROWS, Loop, Progress
-from connector.models import Import, Reject
+from connector.models import Import, Reject, born_at, key_of, replaces
 from connector.paging import Lister, Listing, together
 from connector.reading import ImportRead, read_import
 from connector.settings import Settings
 
 READS_AT_ONCE = 32
-_BEGINNING = datetime.min.replace(tzinfo=UTC)
 
 Answer = Import | ConnectorError | None
 """An import asked for by its slug; None where the service answers 404."""
@@ -65,7 +63,7 @@ class Survey:
             self.progress.listed(reply.size)
             return [*reply.imports, *reply.rejects]
 
-        return await Lister(fetch, _key, _newer, _born, expected=expected).all()
+        return await Lister(fetch, key_of, replaces, born_at, expected=expected).all()
 
     async def _ask_all(self, slugs: Sequence[str]) -> list[Answer]:
         found: list[Answer] = []
@@ -113,17 +111,3 @@ def _unless_fatal(error: ConnectorError) -> ConnectorError:
     if isinstance(error, AuthError) and error.status == 401:
         raise error
     return error
-
-
-def _key(row: Import | Reject) -> str:
-    return row.slug if isinstance(row, Import) else f"reject {row.record_slug or row.payload}"
-
-
-def _newer(before: Import | Reject, after: Import | Reject) -> bool:
-    if isinstance(before, Import) and isinstance(after, Import):
-        return after.updated_at >= before.updated_at
-    return True
-
-
-def _born(row: Import | Reject) -> datetime:
-    return row.created_at if isinstance(row, Import) else _BEGINNING

@@ -23,7 +23,7 @@ def parse(text: str) -> Any:
 def leaves(value: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     for key, member in value.items():
         path = (*above, key)
-        if isinstance(member, dict) and len(path) < MAX_DEPTH:
+        if isinstance(member, dict) and member and len(path) < MAX_DEPTH:
             yield from leaves(member, path)
         else:
             yield path, member

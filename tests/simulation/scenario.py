@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, get_args
 
@@ -69,8 +69,12 @@ def make_scenario(seed: int) -> Scenario:
     }
     settings.update(dice.choice(({}, {}, {}, {}, {"raw": False}, {"typed": False})))
     switches = _switches(dice, many)
-    episodes = tuple(_episode(dice, settings) for _ in range(dice.randint(1, 4)))
-    return Scenario(seed, switches, settings, episodes, dice.random() < 0.85, dice.random() < 0.8, many)
+    episodes = [_episode(dice, settings) for _ in range(dice.randint(1, 4))]
+    for n, before in enumerate(episodes[:-1]):
+        if before.kill is not None and dice.random() < 0.3:  # what a dead run left outlives a run that looks elsewhere
+            scope = dice.choice(("selection", "window", "template"))
+            episodes[n + 1] = replace(episodes[n + 1], scope=scope, edits_before=8, kill=None)
+    return Scenario(seed, switches, settings, tuple(episodes), dice.random() < 0.85, dice.random() < 0.8, many)
 
 
 def _switches(dice: Random, many: bool) -> Switches:
