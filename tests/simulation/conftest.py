@@ -31,7 +31,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     first = config.getoption("--simulation-from", default=0) or 0
     last = first + int(config.getoption("--simulation-seeds", default=DEFAULT_SEEDS) or DEFAULT_SEEDS)
     every = getattr(metafunc.function, "every", 1)
-    step = every * (SEEDS_A_TEST if every == 1 else 2)  # a seed on dlt itself takes seconds, one on the model a fraction
+    step = every * (SEEDS_A_TEST if every == 1 else 2)  # on dlt itself a seed takes seconds
     batches = [range(n, min(n + step, last), every) for n in range(first, last, step)]
     if one is not None:
         batches = [range(one, one + 1)]
