@@ -113,7 +113,7 @@ def _episode(dice: Random, settings: dict[str, Any]) -> Episode:
         edit_probability=dice.choice((0.03, 0.1, 0.3, 0.8)) if edits else 0.0,
         edits_at_most=dice.choice((1, 2, 5, 20, 1000)),
         kill=_kill(dice) if dice.random() < 0.55 else None,
-        stop_at=dice.randint(1, 25) if dice.random() < 0.08 else None,
+        stop_at=dice.randint(1, 12) if dice.random() < 0.15 else None,
         lose_directory=dice.random() < 0.15,
         clock_jump_s=dice.choice((0,) * 8 + (-86_400, -7, 7, 86_400)),
         hide=dice.choice((0.0,) * 9 + (0.3, 1.0)),
