@@ -21,6 +21,7 @@ from connector.core.cells import choose_kind
 from connector.core.columns import FieldCount, place
 from connector.core.parsing import MAX_DEPTH, Row, Value, read_exactly, read_rows
 from connector.core.schema import Field, Keys, TableSchema, hint_for, parse_type
+from connector.core.shapes import Leaf, shape_of
 
 __all__ = ["FieldCount", "Flattened", "flatten", "leaf_values"]
 
@@ -38,15 +39,6 @@ class Flattened:
     counts: Mapping[Keys, FieldCount]
 
 
-@dataclass(frozen=True, slots=True)
-class _Leaf:
-    """What every row has at one path; `kinds` are the types of the cells without null."""
-
-    keys: Keys
-    cells: Sequence[Value]
-    kinds: frozenset[type]
-
-
 def flatten(
     rows: Sequence[bytes],
     schema: TableSchema,
@@ -59,10 +51,14 @@ def flatten(
     `hints` name a type by column name or by original key. `nul_safe` is for destinations that hold no NUL
     character: see `connector.core.texts`.
     """
+    shape = shape_of(tuple(schema.fields))
+    leaves = None if shape is None else shape.read(rows)
     try:
-        return _flatten(read_rows(rows), schema, hints, nul_safe)
+        if leaves is not None:
+            return _flatten(leaves, schema, hints, nul_safe)
+        return _flatten(list(_leaves(read_rows(rows), ())), schema, hints, nul_safe)
     except RecursionError:  # nested deeper than can be written back as JSON: keep the source text
-        return _flatten([read_exactly(row) for row in rows], schema, hints, nul_safe)
+        return _flatten(list(_leaves([read_exactly(row) for row in rows], ())), schema, hints, nul_safe)
 
 
 def leaf_values(rows: Sequence[bytes]) -> Iterator[tuple[Keys, Iterable[Value]]]:
@@ -75,8 +71,7 @@ def leaf_values(rows: Sequence[bytes]) -> Iterator[tuple[Keys, Iterable[Value]]]
         yield leaf.keys, (cell for cell in leaf.cells if cell is not None)
 
 
-def _flatten(rows: list[Row], schema: TableSchema, hints: Mapping[str, str], nul_safe: bool) -> Flattened:
-    leaves = list(_leaves(rows, ()))
+def _flatten(leaves: list[Leaf], schema: TableSchema, hints: Mapping[str, str], nul_safe: bool) -> Flattened:
     schema = schema.with_paths(leaf.keys for leaf in leaves)
     columns: dict[str, pa.Array[Any]] = {}
     counts: dict[Keys, FieldCount] = {}
@@ -107,7 +102,7 @@ def _flatten(rows: list[Row], schema: TableSchema, hints: Mapping[str, str], nul
     return Flattened(schema.with_fields(changed), columns, MappingProxyType(counts))
 
 
-def _first_type(column: str, leaf: _Leaf, schema: TableSchema, hint: str | None) -> str:
+def _first_type(column: str, leaf: Leaf, schema: TableSchema, hint: str | None) -> str:
     """The type for ever: the warehouse's if the column is there already, else the hint's, else the values'."""
     given = schema.physical.get(column) or hint
     if given is not None:
@@ -115,7 +110,7 @@ def _first_type(column: str, leaf: _Leaf, schema: TableSchema, hint: str | None)
     return choose_kind(cell for cell in leaf.cells if cell is not None).value
 
 
-def _leaves(objects: Sequence[Row], prefix: Keys) -> Iterator[_Leaf]:
+def _leaves(objects: Sequence[Row], prefix: Keys) -> Iterator[Leaf]:
     """One leaf per path that is a value in some object. An object above the last level is no value but members;
     an empty one has no member to stand for it, so it is a value."""
     for name, cells in _members(objects):
@@ -130,7 +125,7 @@ def _leaves(objects: Sequence[Row], prefix: Keys) -> Iterator[_Leaf]:
             if kinds == {_NULL} and not any(name in members and members[name] is None for members in objects):
                 continue
         kinds.discard(_NULL)
-        yield _Leaf(keys, cells, frozenset(kinds))
+        yield Leaf(keys, cells, frozenset(kinds))
 
 
 def _members(objects: Sequence[Row]) -> Iterator[tuple[str, Sequence[Value]]]:
