@@ -36,6 +36,7 @@ from connector.tables import (
     RUNS,
     RUNS_SCHEMA,
     SYSTEM_SCHEMAS,
+    Arrival,
     Emission,
     nothing,
     table_of,
@@ -155,6 +156,7 @@ class Extraction:
         self._uncommitted = 0
         self._began_records = False
         self.typed_tables: list[str] = []
+        self.arrivals: list[Arrival] = []
         self.exhausted = False
         now = outside.now()
         self.tally = Tally(make_run_id(now), scope.mode, now, scope.window, destination=warehouse.destination)
@@ -280,6 +282,7 @@ class Extraction:
             self.tally.shortfall = True
             self.tally.problems += package.withheld
         self.typed_tables = package.typed_tables
+        self.arrivals = package.arrivals()
 
     def run_row(self, load_id: str) -> Emission:
         """The row of `sync_runs`, for a run that nobody follows up on after dlt has loaded it."""

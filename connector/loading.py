@@ -38,6 +38,7 @@ from connector.tables import (
     REJECTS_SCHEMA,
     TYPED_SCHEMA,
     UTC_US,
+    Arrival,
     Emission,
     table_of,
 )
@@ -70,6 +71,25 @@ class Catalogue:
         return self.schemas.setdefault(table, TableSchema(table))
 
 
+@dataclass(frozen=True, slots=True)
+class _Envelope:
+    """The columns that the raw and the typed row of a record share."""
+
+    slug: pa.Array[Any]
+    sort: pa.Array[Any]
+    created_at: pa.Array[Any]
+    updated_at: pa.Array[Any]
+
+    @classmethod
+    def of(cls, records: Sequence[Record]) -> _Envelope:
+        return cls(
+            pa.array([r.slug for r in records], pa.string()),
+            pa.array([r.sort for r in records], pa.int64()),
+            pa.array([r.created_at for r in records], UTC_US),
+            pa.array([r.updated_at for r in records], UTC_US),
+        )
+
+
 @dataclass(slots=True)
 class _Counts:
     values: int = 0
@@ -85,6 +105,15 @@ class _Typed:
     live_rows: int = 0
     imports: set[str] = field(default_factory=set)
     counts: dict[Keys, _Counts] = field(default_factory=lambda: defaultdict(_Counts))
+
+
+@dataclass(slots=True)
+class _Arriving:
+    """What has come so far for one table; see `Arrival`."""
+
+    records: list[pa.Array[Any]] = field(default_factory=list)
+    imports: list[str] = field(default_factory=list)
+    replacing: bool = False
 
 
 class Package:
@@ -112,6 +141,7 @@ class Package:
         self._raw: list[pa.Table] = []
         self._raw_rows = 0
         self._typed: dict[str, _Typed] = defaultdict(_Typed)
+        self._arriving: dict[str, _Arriving] = defaultdict(_Arriving)
         self._ledger: list[dict[str, Any]] = []
         self._rejects: list[dict[str, Any]] = []
         self._nul_safe = not warehouse.is_duckdb
@@ -121,6 +151,13 @@ class Package:
     @property
     def typed_tables(self) -> list[str]:
         return list(self._typed)
+
+    def arrivals(self) -> list[Arrival]:
+        """What the package brings for each table of records."""
+        return [
+            Arrival(table, pa.chunked_array(got.records, pa.string()), got.imports, got.replacing)
+            for table, got in self._arriving.items()
+        ]
 
     def __bool__(self) -> bool:
         return bool(self._ledger or self._rejects)
@@ -139,10 +176,13 @@ class Package:
             table = None
         self._clear(import_, known, table)
         old = self._vanished(import_.slug, known, {r.slug for r in read.records})
-        self._add_raw(import_, read.records)
         for start in range(0, len(read.records), FLATTEN_ROWS):
+            some = read.records[start : start + FLATTEN_ROWS]
+            envelope = _Envelope.of(some)
+            if self._settings.raw:
+                self._add_raw(import_, some, envelope)
             if table is not None:
-                self._add_typed(table, import_.slug, read.records[start : start + FLATTEN_ROWS])
+                self._add_typed(table, import_.slug, some, envelope)
             if self._raw_rows >= FLUSH_ROWS or (table and self._typed[table].rows >= FLUSH_ROWS):
                 yield from self._due()
         self._carry(old)
@@ -226,35 +266,34 @@ class Package:
             row["attempts"] = known.attempts + 1
         self._ledger.append(row)
 
-    def _add_raw(self, import_: Import, records: Sequence[Record]) -> None:
-        if not self._settings.raw or not records:
-            return
+    def _add_raw(self, import_: Import, records: Sequence[Record], envelope: _Envelope) -> None:
         n = len(records)
         columns: list[pa.Array[Any]] = [
-            pa.array([r.slug for r in records], pa.string()),
+            envelope.slug,
             pa.repeat(pa.scalar(import_.slug), n),
             pa.repeat(pa.scalar(import_.template_slug, pa.string()), n),
-            pa.array([r.sort for r in records], pa.int64()),
-            pa.array([r.created_at for r in records], UTC_US),
-            pa.array([r.updated_at for r in records], UTC_US),
+            envelope.sort,
+            envelope.created_at,
+            envelope.updated_at,
             pa.array([r.data for r in records], pa.binary()).cast(pa.string()),
             pa.nulls(n, UTC_US),
             pa.repeat(pa.scalar(self.load_id), n),
         ]
         self._raw.append(pa.Table.from_arrays(columns, schema=RECORDS_SCHEMA))
         self._raw_rows += n
+        self._arrived(RECORDS, import_.slug, envelope)
 
-    def _add_typed(self, table: str, slug: str, records: Sequence[Record]) -> None:
+    def _add_typed(self, table: str, slug: str, records: Sequence[Record], envelope: _Envelope) -> None:
         hints = self._settings.hints.get(table, {})
         flat = flatten([r.data for r in records], self._catalogue.schema(table), hints, nul_safe=self._nul_safe)
         self._catalogue.schemas[table] = flat.schema
         n = len(records)
         columns: dict[str, pa.Array[Any]] = {
-            "_record_slug": pa.array([r.slug for r in records], pa.string()),
+            "_record_slug": envelope.slug,
             "_import_slug": pa.repeat(pa.scalar(slug), n),
-            "_sort": pa.array([r.sort for r in records], pa.int64()),
-            "_created_at": pa.array([r.created_at for r in records], UTC_US),
-            "_updated_at": pa.array([r.updated_at for r in records], UTC_US),
+            "_sort": envelope.sort,
+            "_created_at": envelope.created_at,
+            "_updated_at": envelope.updated_at,
             "_deleted_at": pa.nulls(n, UTC_US),
             LOAD_ID: pa.repeat(pa.scalar(self.load_id), n),
         }
@@ -265,6 +304,13 @@ class Package:
         for keys, count in flat.counts.items():
             typed.counts[keys].values += count.values
             typed.counts[keys].conflicts += count.conflicts
+        self._arrived(table, slug, envelope)
+
+    def _arrived(self, table: str, slug: str, envelope: _Envelope) -> None:
+        arriving = self._arriving[table]
+        arriving.records.append(envelope.slug)
+        if arriving.imports[-1:] != [slug]:
+            arriving.imports.append(slug)
 
     def _refusal(self, table: str, records: Sequence[Record]) -> str | None:
         """Why the destination could not store these rows in their typed table: tried without writing anything."""
@@ -290,6 +336,7 @@ class Package:
     def _clear_homes(self, slug: str, known: Known | None, table: str | None) -> None:
         """Placeholders, so that the merge removes what an import had where nothing of it comes any more."""
         if self._settings.raw or RECORDS in self._memory.tables:
+            self._arriving[RECORDS].replacing = True
             self._raw.append(_placeholder(RECORDS_SCHEMA, "slug", "import_slug", slug, self.load_id))
             self._raw_rows += 1
         homes = set(self._memory.homes.get(slug, ()))
@@ -300,6 +347,7 @@ class Package:
         for home in sorted(homes):
             typed = self._typed[home]
             typed.imports.add(slug)
+            self._arriving[home].replacing = True
             typed.batches.append(_placeholder(TYPED_SCHEMA, "_record_slug", "_import_slug", slug, self.load_id))
             typed.rows += 1
 
@@ -325,6 +373,7 @@ class Package:
 
     def _carry(self, old: Mapping[str, pa.Table]) -> None:
         for table, rows in old.items():
+            self._arriving[table].replacing = True
             if table == RECORDS:
                 self._raw.append(rows.select(RECORDS_SCHEMA.names).cast(RECORDS_SCHEMA))
                 self._raw_rows += rows.num_rows

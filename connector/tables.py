@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 LOAD_ID = "_dlt_load_id"
 UTC_US = pa.timestamp("us", tz="UTC")
@@ -175,6 +176,7 @@ def _replacing(record_key: str, import_key: str) -> dict[str, Any]:
     return {
         "disposition": "merge",
         "strategy": "delete-insert",
+        "deduplicated": False,
         "destination_scope": scope,
         "source_filter": f"{record_key} <> '{NO_SLUG}'",
     }
@@ -182,6 +184,29 @@ def _replacing(record_key: str, import_key: str) -> dict[str, Any]:
 
 def _upserting(key: str) -> dict[str, Any]:
     return {"disposition": "merge", "strategy": "delete-insert", "source_filter": f"{key} <> '{NO_SLUG}'"}
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """What a package brings for one table of records: the slugs of its records, one by one, and of its imports.
+
+    `replacing` if it has rows that only mean something to a merge (placeholders, rows carried over).
+    """
+
+    table: str
+    records: pa.ChunkedArray[Any]
+    imports: Sequence[str]
+    replacing: bool
+
+    @property
+    def distinct(self) -> bool:
+        found: int = pc.count_distinct(self.records).as_py()
+        return found == len(self.records)
+
+
+def keys_of(table: str) -> tuple[str, str]:
+    """The columns with the slug of the record and of the import, in `records` or a typed table."""
+    return ("slug", "import_slug") if table == RECORDS else ("_record_slug", "_import_slug")
 
 
 def nothing(table: str) -> Emission:

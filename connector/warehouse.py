@@ -31,7 +31,18 @@ from connector.core.schema import Field, Keys, TableSchema
 from connector.errors import ConfigError
 from connector.locking import duckdb_file
 from connector.runs import Status, Tally
-from connector.tables import FIELDS, FIELDS_SCHEMA, IMPORTS, LEDGER, LOAD_ID, RECORDS, RUNS, RUNS_SCHEMA
+from connector.tables import (
+    FIELDS,
+    FIELDS_SCHEMA,
+    IMPORTS,
+    LEDGER,
+    LOAD_ID,
+    RECORDS,
+    RUNS,
+    RUNS_SCHEMA,
+    Arrival,
+    keys_of,
+)
 
 LOADS = "_dlt_loads"
 VERSIONS = "_dlt_version"
@@ -410,6 +421,25 @@ class Connection:
             values = sum(by_column.values())
             totals[f.keys] = (values, values - by_column.get(f.column, 0))
         return rows, totals
+
+    def is_new(self, arrival: Arrival) -> bool:
+        """Whether the table holds no row of these records or imports (DuckDB only: it reads Arrow where it lies)."""
+        if not self.columns().get(arrival.table):
+            return True
+        record, import_ = map(self.column, keys_of(arrival.table))
+        duckdb = self.client.native_connection
+        duckdb.register("arriving_records", pa.table({"slug": arrival.records}))
+        duckdb.register("arriving_imports", pa.table({"slug": pa.array(arrival.imports, pa.string())}))
+        try:
+            rows = self.query(
+                f"SELECT count(*) AS n FROM {self.name(arrival.table)} "
+                f"WHERE {import_} IN (SELECT slug FROM arriving_imports) "
+                f"OR {record} IN (SELECT slug FROM arriving_records)"
+            ).to_pylist()
+        finally:
+            duckdb.unregister("arriving_records")
+            duckdb.unregister("arriving_imports")
+        return not rows[0]["n"]
 
     def missing_rows(self, load_id: str, raw: bool, typed_tables: Sequence[str]) -> list[tuple[str, str, int, int]]:
         """After a load: (import, table, rows accepted, rows that are there) wherever the two differ."""

@@ -21,7 +21,7 @@ from connector.tables import Emission
 from connector.warehouse import Connection
 from tests.simulation.fuse import Fuse
 from tests.simulation.holdings import Holdings
-from tests.simulation.model import ModelPipeline, real_pipeline
+from tests.simulation.model import ModelPipeline, Ways, real_pipeline
 
 FILE_STEPS = (
     "save",
@@ -102,8 +102,10 @@ class ModelMachine(_Machine):
             yield pipeline
 
 
-def _load_by_model(pipeline: ModelPipeline, tables: Callable[[str], Iterator[Emission]]) -> str | None:
-    return pipeline.load(tables)
+def _load_by_model(
+    pipeline: ModelPipeline, tables: Callable[[str], Iterator[Emission]], ways: Callable[[], Ways] = dict
+) -> str | None:
+    return pipeline.load(tables, ways)
 
 
 class DltMachine(_Machine):

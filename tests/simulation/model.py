@@ -3,13 +3,13 @@
 It keeps what decides about losing rows: a package is extracted whole, then its tables are migrated, staged and merged
 one by one in an order of no meaning, each merge in a transaction of its own, and only then named complete in
 `_dlt_loads`; between any two of these steps the process may die. Its SQL is dlt's (delete-insert with a primary key
-and, where given, a scope and a filter). That the model is right is itself tested: see test_model.py.
+and, where given, a scope and a filter; or what arrives is appended, batch by batch). That the model is right is itself tested: see test_model.py.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -25,6 +25,7 @@ from dlt.pipeline.pipeline import Pipeline
 from connector.tables import Emission, hints
 from tests.simulation.fuse import Fuse
 
+Ways = Mapping[str, Mapping[str, Any]]
 PIPELINE, DATASET = "importer", "importer_data"
 LOADS = "_dlt_loads"
 _FIXED_TYPES = {
@@ -106,14 +107,16 @@ class ModelPipeline:
     def destination_client(self) -> type[_Client]:
         return _Client
 
-    def load(self, tables: Callable[[str], Iterator[Emission]]) -> str | None:
+    def load(self, tables: Callable[[str], Iterator[Emission]], ways: Callable[[], Ways]) -> str | None:
         """`pipeline.run()`: a pending package is finished, and then nothing else is done, as dlt has it."""
         if self.has_pending_data:
             load_id = self._pending.read_text()
+            found: Ways = {}
         else:
             load_id = f"{1_767_000_000 + len(self._packages)}.5"
             self._packages[load_id] = []
             self._packages[load_id] = list(tables(load_id))
+            found = ways()
             if not self._packages[load_id]:
                 return None
             self._fuse.step("file", "extract")
@@ -121,7 +124,7 @@ class ModelPipeline:
             self._pending.write_text(load_id)
         self._fuse.step("file", "normalize")
         try:
-            self._load_package(load_id, self._packages[load_id])
+            self._load_package(load_id, self._packages[load_id], found)
         except Exception:
             with suppress(duckdb.Error):
                 self._connection.execute("ROLLBACK")
@@ -130,12 +133,16 @@ class ModelPipeline:
         self._fuse.step("file", "package done")
         return load_id
 
-    def _load_package(self, load_id: str, emissions: list[Emission]) -> None:
+    def _load_package(self, load_id: str, emissions: list[Emission], ways: Ways) -> None:
         names = list(dict.fromkeys(emission.table for emission in emissions))
         self._migrate({name: [e for e in emissions if e.table == name] for name in names})
         self._dice.shuffle(names)
         for name in names:
-            self._merge(name, [e for e in emissions if e.table == name])
+            some, way = [e for e in emissions if e.table == name], ways.get(name, {})
+            if way.get("write_disposition") == "append":
+                self._append(name, some)
+            else:
+                self._merge(name, some, distinct=bool(way.get("x-stage-data-deduplicated")))
         self._complete(load_id)
 
     def _sql(self, sql: str, *args: Any) -> None:
@@ -184,7 +191,15 @@ class ModelPipeline:
             stored.setdefault(table, {})[column] = kind
         return stored
 
-    def _merge(self, name: str, emissions: list[Emission]) -> None:
+    def _append(self, name: str, emissions: list[Emission]) -> None:
+        for emission in emissions:
+            self._connection.register("arriving", emission.rows)
+            self._sql("BEGIN")
+            self._sql(f"INSERT INTO {DATASET}.{name} BY NAME SELECT * FROM arriving")
+            self._commit(f"appending to {name}")
+            self._connection.unregister("arriving")
+
+    def _merge(self, name: str, emissions: list[Emission], *, distinct: bool) -> None:
         table, staging = f"{DATASET}.{name}", f"{DATASET}_staging.{name}"
         for emission in emissions:
             self._connection.register("arriving", emission.rows)
@@ -201,10 +216,8 @@ class ModelPipeline:
         )
         self._sql("BEGIN")
         self._sql(f"DELETE FROM {table} WHERE {gone}")
-        self._sql(
-            f"INSERT INTO {table} BY NAME SELECT * FROM (SELECT * FROM {staging} WHERE {kept}) "
-            f"QUALIFY row_number() OVER (PARTITION BY {keys}) = 1"
-        )
+        one_of_each = "" if distinct else f"QUALIFY row_number() OVER (PARTITION BY {keys}) = 1"
+        self._sql(f"INSERT INTO {table} BY NAME SELECT * FROM (SELECT * FROM {staging} WHERE {kept}) {one_of_each}")
         self._commit(f"the merge of {name}")
 
     def _complete(self, load_id: str) -> None:
