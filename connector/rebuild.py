@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 from dlt.common.schema.typing import TColumnSchema
 from dlt.pipeline.pipeline import Pipeline
 
+from connector.analysis.applying import readers, refresh
 from connector.core.cells import Votes
 from connector.core.flatten import flatten, leaf_values
 from connector.core.names import display_path, encode_keys
@@ -38,7 +39,7 @@ from connector.locking import sole_writer
 from connector.settings import Settings
 from connector.sync import SOURCE, drop_leftovers, understandable
 from connector.tables import LOAD_ID, RECORDS, TYPED_SCHEMA
-from connector.warehouse import Memory, Warehouse
+from connector.warehouse import Connection, Memory, Warehouse
 
 log = logging.getLogger("connector.rebuild")
 
@@ -136,6 +137,8 @@ class _Rebuild:
             log.info("Rebuilt %s: %d rows, %d columns of another type.", table, done.rows, len(done.retyped))
             self.progress.read(table, done.rows, "rebuilt")
             yield done
+        with self.warehouse.connect() as connection:
+            refresh(connection, self.warehouse.destination_type)
 
     def _checked(self, wanted: Sequence[str], memory: Memory) -> list[str]:
         """The tables to rebuild, all of whose rows have a raw row."""
@@ -154,7 +157,19 @@ class _Rebuild:
                         f"{lost} rows of {table} have no raw row, so a rebuild would lose them; nothing was changed. "
                         "Run `importer-sync run`, or if they were loaded with raw = false, `backfill --full`."
                     )
-            return [t for t in tables if connection.raw_counts(memory.template_tables[t])]
+            filled = [t for t in tables if connection.raw_counts(memory.template_tables[t])]
+            self._check_unread(connection, filled)
+        return filled
+
+    def _check_unread(self, connection: Connection, tables: Sequence[str]) -> None:
+        """PostgreSQL drops no table that a view reads, and a view may be in use: taking it away is the user's call."""
+        views = readers(connection, tables) if tables and self.warehouse.destination_type == "postgres" else []
+        if views:
+            raise ConfigError(
+                f"PostgreSQL does not replace a table that views read, and these do: {', '.join(views)}. Run "
+                "`importer-sync sql apply --drop` (and drop those that are not its own), rebuild, then "
+                "`importer-sync sql apply`; nothing was changed."
+            )
 
     def _rebuild(self, table: str, memory: Memory, load_id: str | None) -> Rebuilt:
         before = memory.schemas[table]

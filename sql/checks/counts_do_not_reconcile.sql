@@ -1,0 +1,31 @@
+-- Imports whose rows are not as many as the service, the ledger and the raw rows say, each against the others.
+-- Grain: one row per live import that is known to be read, and does not add up.
+--
+-- A failed import is left to failed_imports, and one that is still being submitted to stale_imports.
+WITH raw_rows AS (
+    SELECT import_slug, COUNT(*) AS live
+    FROM records
+    WHERE _deleted_at IS NULL
+    GROUP BY import_slug
+)
+SELECT
+    i.slug AS import_slug,
+    i.template__name AS template,
+    s.state,
+    i.row_count,
+    s.records_loaded AS rows_loaded,
+    s.records_rejected AS rows_rejected,
+    CASE WHEN s.has_raw THEN COALESCE(r.live, 0) END AS raw_rows,
+    s.error
+FROM imports AS i
+INNER JOIN sync_imports AS s ON s.slug = i.slug
+LEFT JOIN raw_rows AS r ON r.import_slug = i.slug
+WHERE i._deleted_at IS NULL
+    AND s.state IN ('synced', 'unreconciled')
+    AND i.status = 'completed'
+    AND (
+        s.state = 'unreconciled'
+        OR i.row_count <> s.records_loaded
+        OR (s.has_raw AND COALESCE(r.live, 0) <> s.records_loaded)
+    )
+ORDER BY i.slug

@@ -1,0 +1,14 @@
+-- Rows of live imports that could not be loaded, with the reason.
+-- Grain: one row per rejected row.
+SELECT
+    r.import_slug,
+    i.template__name AS template,
+    r.record_slug,
+    r.reason,
+    r.seen_at,
+    r.run_id,
+    r.payload
+FROM sync_rejects AS r
+INNER JOIN imports AS i ON i.slug = r.import_slug
+WHERE i._deleted_at IS NULL
+ORDER BY r.seen_at DESC, r.import_slug, r.record_slug

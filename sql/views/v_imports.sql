@@ -1,0 +1,96 @@
+-- Imports with who uploaded them, and whether all their rows are here.
+-- Grain: one row per import that the service still lists.
+--
+-- The service does not say under which key of `metadata` an uploader stands, so the usual ones are tried in turn;
+-- `metadata` itself is the last column. JSON that spells a NUL or half a character is not looked into: not every
+-- database can read it.
+-- rows_failed: rows that the service has and the warehouse has not, or that were rejected, whichever is more.
+WITH read AS (
+    SELECT
+        *,
+        CASE
+            WHEN NOT regexp_matches(
+                regexp_replace(
+                    metadata, '\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}', '', 'g'
+                ),
+                '\\u(0000|[dD][89a-fA-F])'
+            ) THEN TRY_CAST(metadata AS JSON)
+        END AS document
+    FROM imports
+    WHERE _deleted_at IS NULL
+), joined AS (
+    SELECT
+        i.slug AS import_slug,
+        i.template__name AS template,
+        i.template__slug AS template_slug,
+        COALESCE(
+            NULLIF(i.document ->> '$.uploader.email', ''),
+            NULLIF(i.document ->> '$.uploader.name', ''),
+            NULLIF(i.document ->> '$.uploader', ''),
+            NULLIF(i.document ->> '$.uploaded_by.email', ''),
+            NULLIF(i.document ->> '$.uploaded_by', ''),
+            NULLIF(i.document ->> '$.uploadedBy', ''),
+            NULLIF(i.document ->> '$.user.email', ''),
+            NULLIF(i.document ->> '$.user.name', ''),
+            NULLIF(i.document ->> '$.user.id', ''),
+            NULLIF(i.document ->> '$.user', ''),
+            NULLIF(i.document ->> '$.user_email', ''),
+            NULLIF(i.document ->> '$.userEmail', ''),
+            NULLIF(i.document ->> '$.email', ''),
+            NULLIF(i.document ->> '$.user_name', ''),
+            NULLIF(i.document ->> '$.username', ''),
+            NULLIF(i.document ->> '$.user_id', ''),
+            NULLIF(i.document ->> '$.userId', ''),
+            NULLIF(i.document ->> '$.created_by', ''),
+            NULLIF(i.document ->> '$.createdBy', ''),
+            NULLIF(i.document ->> '$.owner', ''),
+            NULLIF(i.document ->> '$.author', '')
+        ) AS uploader,
+        COALESCE(
+            NULLIF(i.document ->> '$.file_name', ''),
+            NULLIF(i.document ->> '$.filename', ''),
+            NULLIF(i.document ->> '$.fileName', ''),
+            NULLIF(i.document ->> '$.file', '')
+        ) AS file_name,
+        i.created_at AS uploaded_at,
+        CAST(i.created_at AT TIME ZONE 'UTC' AS DATE) AS upload_day,
+        i.updated_at AS changed_at,
+        i.status,
+        COALESCE(s.state, 'unread') AS state,
+        i.row_count,
+        COALESCE(s.records_loaded, 0) AS rows_loaded,
+        COALESCE(s.records_rejected, 0) AS rows_rejected,
+        COALESCE(s.attempts, 0) AS attempts,
+        s.error,
+        s.last_synced_at,
+        s.table_name,
+        i.metadata
+    FROM read AS i
+    LEFT JOIN sync_imports AS s ON s.slug = i.slug
+)
+SELECT
+    import_slug,
+    template,
+    template_slug,
+    uploader,
+    file_name,
+    uploaded_at,
+    upload_day,
+    changed_at,
+    status,
+    state,
+    COALESCE(status = 'completed' AND state = 'synced' AND rows_loaded = row_count, FALSE) AS is_complete,
+    row_count,
+    rows_loaded,
+    rows_rejected,
+    GREATEST(COALESCE(row_count, 0) - rows_loaded, rows_rejected, 0) AS rows_failed,
+    CASE
+        WHEN row_count = 0 THEN 1.0
+        ELSE LEAST(CAST(rows_loaded AS DOUBLE) / row_count, 1.0)
+    END AS completeness,
+    attempts,
+    error,
+    last_synced_at,
+    table_name,
+    metadata
+FROM joined
