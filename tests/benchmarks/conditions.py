@@ -1,0 +1,114 @@
+"""Our command under conditions: `python -m tests.benchmarks.conditions latency`, `limits` or `memory`.
+
+latency: 50 ms a request, sixteen at once, against the least time those requests can take.
+limits:  a ceiling of our own and a service that answers 429: what was refused, and how much of the rate was used.
+memory:  the peak for ever more rows, in many imports and in a single one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks.fixture import served
+from tests.benchmarks.measuring import US, Measured, complaint, document, measure
+from tests.benchmarks.workload import Shape
+
+LATENCY_MS, AT_ONCE = 50, 16
+MILLION = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A full run, a run with nothing to do, and what the server saw of the full one."""
+
+    full: Measured
+    idle: Measured
+    asked: dict[str, Any]
+
+
+def run(shape: Shape, settings: Mapping[str, object], **manners: float) -> Ran:
+    """The second run tells what starting and listing alone take."""
+    environment = {f"SOURCES__IMPORTER__{name.upper()}": str(value) for name, value in settings.items()}
+    with served(shape, **manners) as service, tempfile.TemporaryDirectory() as folder:
+        directory = Path(folder)
+        full = measure(US, service, directory, environment)
+        asked = service.stats()
+        if full.code or full.rows != shape.total_rows:
+            raise SystemExit(f"{full.rows:,} of {shape.total_rows:,} rows, code {full.code}: {complaint(directory)}")
+        assert document(directory)["status"] == "succeeded"
+        return Ran(full, measure(US, service, directory, environment, count=False), asked)
+
+
+def latency() -> None:
+    """The ideal is the requests that were made, sixteen at a time and one after another where one needs the other."""
+    for name, shape in (
+        ("1 import of 1,000 pages", Shape(imports=1, rows=100_000)),
+        ("1,000 imports of a page", Shape(imports=1_000, rows=99)),
+        ("100 imports of 10 pages", Shape(imports=100, rows=950)),
+    ):
+        ran = run(shape, {"max_concurrency": AT_ONCE}, latency_ms=LATENCY_MS)
+        still = run(shape, {"max_concurrency": AT_ONCE})
+        least = ran.asked["requests"] * LATENCY_MS / 1_000 / AT_ONCE
+        print(
+            f"{name}: {ran.asked['requests']:,} requests, {ran.asked['took_s']:.2f} s from the first to the last, "
+            f"at least {least:.2f} s ({least / ran.asked['took_s']:.0%}); {ran.asked['max_in_flight']} in flight; "
+            f"whole run {ran.full.wall_s:.2f} s, without latency {still.full.wall_s:.2f} s, "
+            f"nothing to do {ran.idle.wall_s:.2f} s",
+            flush=True,
+        )
+
+
+def limits() -> None:
+    shape = Shape(imports=60, rows=1_950)
+    for ceiling in (20, 100):
+        asked = run(Shape(imports=20, rows=950), {"requests_per_second": ceiling, "max_concurrency": AT_ONCE}).asked
+        rate = (asked["requests"] - 1) / asked["took_s"]
+        print(
+            f"requests_per_second = {ceiling}: {asked['requests']} requests at {rate:.1f} a second, "
+            f"{asked['busiest_second']} in the busiest second",
+            flush=True,
+        )
+    for rate, retry_after_s, latency_ms in ((50, 1, 50), (200, 1, 50), (200, 0, 50), (200, 1, 0)):
+        manners = {"rate": rate, "burst": rate / 5, "retry_after": retry_after_s, "latency_ms": latency_ms}
+        ran = run(shape, {"max_concurrency": AT_ONCE}, **manners)
+        asked = ran.asked
+        refused = asked["refused"] / asked["requests"]
+        per_second = (asked["requests"] - asked["refused"]) / asked["took_s"]
+        print(
+            f"429 above {rate} a second, Retry-After: {retry_after_s}, {latency_ms} ms: "
+            f"{refused:.1%} of {asked['requests']} requests refused, {per_second:.0f} a second let through "
+            f"({per_second / rate:.0%}), run {ran.full.wall_s:.1f} s",
+            flush=True,
+        )
+
+
+def memory(millions: int) -> None:
+    shapes = [Shape(imports=n * 500, rows=2_000) for n in (1, 3, 10) if n <= millions]
+    for shape in (Shape(imports=1, rows=100_000), Shape(imports=1, rows=MILLION), *shapes):
+        full = run(shape, {}).full
+        print(
+            f"{shape.total_rows:,} rows in {shape.imports:,} imports: peak {full.peak_mb:,.0f} MB, "
+            f"{full.wall_s:.1f} s, {shape.total_rows / full.wall_s:,.0f} rows/s, "
+            f"{full.cpu_s / shape.total_rows * MILLION:.1f} CPU s a million rows",
+            flush=True,
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.conditions", description=__doc__)
+    parser.add_argument("condition", choices=("latency", "limits", "memory"))
+    parser.add_argument("--millions", type=int, default=1, help="rows at most, for memory (1)")
+    given = parser.parse_args()
+    if given.condition == "memory":
+        memory(given.millions)
+    else:
+        {"latency": latency, "limits": limits}[given.condition]()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,221 @@
+"""What a run may cost, in counts that no clock decides: requests, packages, statements, bytes, allocations.
+
+Bounds are what was measured plus room for another version of dlt, Python or Arrow, and far below what they guard
+against: a cost per template, per import, or per row where there should be none.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import sys
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from connector.core.flatten import flatten
+from connector.core.planning import COMPLETED, Known, State, make_plan
+from connector.core.schema import TableSchema
+from connector.decode import decode_import_page, decode_record_page
+from connector.models import Record
+from tests.benchmarks.conftest import Desk
+from tests.benchmarks.fixture import served
+from tests.benchmarks.workload import BLOCK, Shape, Workload
+
+MakeDesk = Callable[[str], Desk]
+THEN = datetime(2026, 1, 1, tzinfo=UTC)
+
+UNCHANGED_STATEMENTS = 20  # 13: the tables there are, three of ours, the runs, and the run's own row
+FIRST_STATEMENTS = 150  # 118: dlt makes seventeen tables and merges six of them
+CHANGED_STATEMENTS = 70  # 45: no tables to make
+TEMPLATE_STATEMENTS = 12  # 9: make, stage and merge its table, count its rows and its fields
+
+
+def listing_requests(imports: int) -> int:
+    """Overlapping pages, the end seen from both sides, the first page once more; a first run asks a little too far."""
+    return math.ceil(imports / BLOCK * 1.25) + 10
+
+
+def test_a_full_sync_asks_for_every_page_once(desk: Desk) -> None:
+    shape = Shape(imports=6, rows=250)
+    with served(shape) as service:
+        ran = desk.run(service)
+    pages = shape.imports * math.ceil(shape.rows / BLOCK)
+    assert ran.tally.records_loaded == shape.total_rows
+    assert ran.asked["records"] == pages
+    assert ran.asked["one_import"] == shape.imports  # whether it moved while it was read
+    assert ran.asked["listing"] <= listing_requests(shape.imports)
+    assert ran.asked["requests"] == ran.tally.requests
+    assert ran.asked["not_found"] == ran.asked["unauthorized"] == ran.tally.retries == 0
+
+
+def test_a_last_page_that_is_full_costs_one_more(desk: Desk) -> None:
+    shape = Shape(imports=3, rows=2 * BLOCK)
+    with served(shape) as service:
+        ran = desk.run(service)
+    assert ran.tally.records_loaded == shape.total_rows
+    assert ran.asked["records"] == shape.imports * 3
+
+
+def test_an_import_of_one_page_costs_one_request(desk: Desk) -> None:
+    shape = Shape(imports=40, rows=BLOCK - 1)
+    with served(shape) as service:
+        ran = desk.run(service)
+    assert ran.tally.records_loaded == shape.total_rows
+    assert (ran.asked["records"], ran.asked["one_import"]) == (shape.imports, 0)
+
+
+def test_an_unchanged_service_costs_the_listing(desk: Desk) -> None:
+    shape = Shape(imports=600, rows=2)
+    with served(shape) as service:
+        first = desk.run(service)
+        again = desk.run(service)
+    assert first.tally.records_loaded == shape.total_rows
+    assert (
+        again.asked["requests"] == again.asked["listing"] <= listing_requests(shape.imports) < first.asked["requests"]
+    )
+    assert again.tally.load_ids == []
+    assert again.statements <= UNCHANGED_STATEMENTS
+
+
+def test_what_changed_is_what_is_read(desk: Desk) -> None:
+    with served(Shape(imports=120, rows=150)) as service:
+        desk.run(service)
+        service.touch(3)
+        ran = desk.run(service)
+    assert ran.tally.imports_changed == 3
+    assert (ran.asked["records"], ran.asked["one_import"]) == (3 * 2, 3)
+    assert len(ran.tally.load_ids) == 1
+
+
+def test_packages_are_as_many_as_batch_rows_makes_them(make_desk: MakeDesk) -> None:
+    shape = Shape(imports=10, rows=50)
+    with served(shape) as service:
+        whole = make_desk("whole").run(service)
+        parts = make_desk("parts").run(service, batch_rows=250)
+    assert len(whole.tally.load_ids) == 1
+    assert len(parts.tally.load_ids) == 2
+
+
+def test_statements_do_not_grow_with_imports_or_rows(make_desk: MakeDesk) -> None:
+    with served(Shape(imports=3, rows=10)) as service:
+        few = make_desk("few").run(service)
+    with served(Shape(imports=60, rows=130)) as service:
+        many = make_desk("many").run(service)
+    assert few.statements == many.statements
+
+
+def test_a_template_costs_few_statements(make_desk: MakeDesk) -> None:
+    counts = {}
+    for templates in (1, 50):
+        desk = make_desk(str(templates))
+        with served(Shape(imports=50, rows=1, templates=templates)) as service:
+            counts[templates] = desk.run(service).statements
+            service.touch(1)
+            changed = desk.run(service)
+        assert changed.tally.records_loaded == 1
+        assert changed.statements <= CHANGED_STATEMENTS  # templates that nothing came for cost nothing
+    assert counts[1] <= FIRST_STATEMENTS + TEMPLATE_STATEMENTS
+    assert counts[50] - counts[1] <= 49 * TEMPLATE_STATEMENTS
+
+
+def test_bytes_are_received_once(desk: Desk) -> None:
+    shape = Shape(imports=5, rows=350)
+    workload = Workload(shape)
+    with served(shape) as service:
+        ran = desk.run(service)
+    pages = range(1, math.ceil(shape.rows / BLOCK) + 1)
+    needed = sum(len(workload.records(slug, page, BLOCK)) for slug in workload.by_slug for page in pages)
+    listed = len(workload.listing(1, BLOCK))
+    assert ran.tally.bytes_received == ran.asked["body_bytes"]
+    assert (
+        needed + listed <= ran.tally.bytes_received <= needed + 4 * listed
+    )  # three sizes of page, the first one twice
+
+
+def test_a_row_costs_few_allocations() -> None:
+    """Kept of a row between page and table: the record, its slug, its text, two times, its position; no parsed tree."""
+    pages = pages_of(2_000)
+    kept = decode_all(pages)  # what Python makes only once
+    del kept
+    gc.collect()
+    before = sys.getallocatedblocks()
+    kept = decode_all(pages)
+    gc.collect()
+    assert len(kept) == 2_000
+    assert (sys.getallocatedblocks() - before) / len(kept) <= 8  # 6
+
+
+def test_flattening_takes_little_memory_beside_the_rows() -> None:
+    rows = [record.data for record in decode_all(pages_of(2_000))]
+    tracemalloc.start()
+    try:
+        flat = flatten(rows, TableSchema("records_template_0"))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(flat.columns) == 16
+    assert peak <= 10 * sum(map(len, rows))  # 6
+
+
+def test_a_long_ledger_is_planned_in_little_memory() -> None:
+    """100,000 imports known, 100 of them changed: the ledger and the plan."""
+    listed = [Shown(f"{n:036}") for n in range(100_000)]
+    tracemalloc.start()
+    try:
+        ledger = {shown.slug: known(shown, moved=n % 1_000 == 0) for n, shown in enumerate(listed)}
+        plan = make_plan(listed, ledger, now=THEN)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (len(plan.read), plan.unchanged, plan.suspects) == (100, 99_900, ())
+    assert peak < 200e6  # 60 MB
+
+
+def test_a_long_listing_takes_little_memory() -> None:
+    """The listing as decoded: a hundred thousand imports have to stay below 250 MB."""
+    workload = Workload(Shape(imports=10_000, rows=10))
+    pages = [workload.listing(page, BLOCK) for page in range(1, 101)]
+    tracemalloc.start()
+    try:
+        listed = [import_ for page in pages for import_ in decode_import_page(page).imports]
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak / len(listed) <= 2_500  # 2,060
+
+
+def pages_of(rows: int) -> list[bytes]:
+    workload = Workload(Shape(imports=1, rows=rows))
+    return [workload.records(slug, page, BLOCK) for slug in workload.by_slug for page in range(1, rows // BLOCK + 1)]
+
+
+def decode_all(pages: list[bytes]) -> list[Record]:
+    return [record for page in pages for record in decode_record_page(page).records]
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    slug: str
+    row_count: int = 10
+    updated_at: datetime = THEN
+    status: str = COMPLETED
+    template_slug: str | None = "template-0"
+
+
+def known(shown: Shown, *, moved: bool) -> Known:
+    return Known(
+        slug=shown.slug,
+        state=State.synced,
+        updated_at=shown.updated_at - timedelta(days=moved),
+        row_count=shown.row_count,
+        status=shown.status,
+        template_slug=shown.template_slug,
+        table_name="records_template_0",
+        records_loaded=shown.row_count,
+        records_rejected=0,
+        attempts=1,
+        last_synced_at=THEN,
+        trusted=True,
+    )
