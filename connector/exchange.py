@@ -14,6 +14,7 @@ import ssl
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
@@ -38,12 +39,24 @@ class Call:
     url: str
     endpoint: str
     page: int | None = None
+    import_slug: str | None = None
     content: bytes | None = None
 
     @property
     def once(self) -> bool:
         """Whether it must not be carried out twice."""
         return self.method != "GET"
+
+    def fields(self, event: str | None = None, status: int | None = None, **more: Any) -> dict[str, Any]:
+        """For logs and traces that programs read, what `words` is for people."""
+        named = {
+            "event": event,
+            "endpoint": self.endpoint,
+            "import_slug": self.import_slug,
+            "page": self.page,
+            "status": status,
+        }
+        return {name: value for name, value in {**named, **more}.items() if value is not None}
 
     @property
     def words(self) -> str:

@@ -15,11 +15,6 @@ from packaging.utils import canonicalize_name
 import connector
 
 CHECKOUT = Path(__file__).parents[1]
-# Declared though nothing imports them, each for its own reason.
-NOT_IMPORTED = {
-    "duckdb": "the default destination, used through dlt",
-    "sqlglot": "kept to the versions that dlt's Pipeline.dataset() works with",
-}
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +34,9 @@ def test_the_tests_import_the_installed_wheel() -> None:
 
 def test_the_wheel_holds_the_checkout_as_it_is(wheel: Distribution) -> None:
     sources = {
-        path.relative_to(CHECKOUT).as_posix(): path.read_bytes()
-        for path in (CHECKOUT / "connector").rglob("*")
+        prefix + path.relative_to(CHECKOUT).as_posix(): path.read_bytes()
+        for prefix, top in (("", "connector"), ("connector/", "sql"))
+        for path in (CHECKOUT / top).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
     packaged = {
@@ -89,7 +85,7 @@ def test_what_is_imported_is_what_is_declared(wheel: Distribution) -> None:
         for top in imported_packages(path)
         if top not in sys.stdlib_module_names and top != "connector"
     }
-    assert set(imported) | set(NOT_IMPORTED) == declared
+    assert set(imported) == declared
 
 
 def imported_packages(path: Path) -> set[str]:

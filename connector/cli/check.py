@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from connector.cli.problems import FAILED
 
 if TYPE_CHECKING:
     from dlt.pipeline.pipeline import Pipeline
@@ -22,6 +25,8 @@ HELP = "reach the service, prove the token, write to the destination; say cause 
 EXAMPLES = ("importer-sync check",)
 SCRATCH_TABLE = "importer_check"
 ENOUGH_TO_ORDER = 3
+MAX_PER_PAGE = 100
+MOST_PAGES = 2**14
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -29,23 +34,56 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from connector.cli.configuration import load_settings, location, open_pipeline
     from connector.cli.output import Output
-    from connector.cli.problems import FAILED
 
     output = Output(arguments)
+    found = examine(arguments)
+    output.document(found.document)
+    report(output, found)
+    return found.exit_code
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """What was tried and what came of it."""
+
+    checks: dict[str, dict[str, Any]]
+    named: dict[str, str]
+    learned: dict[str, Any] | None
+    destination: str
+
+    @property
+    def ok(self) -> bool:
+        return all(check["ok"] for check in self.checks.values())
+
+    @property
+    def exit_code(self) -> int:
+        return 0 if self.ok else FAILED
+
+    @property
+    def document(self) -> dict[str, Any]:
+        return {"ok": self.ok, "checks": self.checks, "service": self.learned, "destination": self.destination}
+
+
+def examine(arguments: argparse.Namespace) -> Examination:
+    """Raises ConfigError where the configuration does not even say what to try."""
+    from connector.cli.configuration import load_settings, location, open_pipeline
+
     settings, pipeline = load_settings(), open_pipeline(arguments)
     service, learned = _service(settings)
     destination = _destination(pipeline)
+    place = location(pipeline)
     checks: dict[str, dict[str, Any]] = {
         "configuration": {"ok": True, "error": None},
         "service": {"ok": service is None, "error": service},
         "destination": {"ok": destination is None, "error": destination},
     }
-    ok = all(check["ok"] for check in checks.values())
-    output.document({"ok": ok, "checks": checks, "service": learned, "destination": location(pipeline)})
-    _tell(output, checks, learned, settings, f"{location(pipeline)}, dataset {arguments.dataset}")
-    return 0 if ok else FAILED
+    named = {
+        "configuration": "[sources.importer] is complete",
+        "service": settings.base_url,
+        "destination": f"{place}, dataset {arguments.dataset}",
+    }
+    return Examination(checks, named, learned, place)
 
 
 def _service(settings: Settings) -> tuple[str | None, dict[str, Any] | None]:
@@ -60,10 +98,11 @@ def _service(settings: Settings) -> tuple[str | None, dict[str, Any] | None]:
 
 async def _learn(client: ServiceClient) -> dict[str, Any]:
     """What a first look at the service tells."""
+    first = await client.list_imports(1)  # opens the connection, so its time says little
     began = time.perf_counter()
-    first = await client.list_imports(1)
+    again = await client.list_imports(1)
     listing_s = time.perf_counter() - began
-    again, unasked = await client.list_imports(1), await client.list_imports(1, None)
+    unasked = await client.list_imports(1, None)
     largest = max(first.imports, key=lambda i: i.row_count, default=None)
     records = None
     if largest is not None:
@@ -71,17 +110,36 @@ async def _learn(client: ServiceClient) -> dict[str, Any]:
         page = await client.list_records(largest.slug, 1)
         records = {"rows": page.size, "seconds": round(time.perf_counter() - began, 4)}
     same = [i.slug for i in first.imports] == [i.slug for i in again.imports]
+    more = first.size >= MAX_PER_PAGE
     return {
+        "imports": await _count(client) if more else first.size,
         "imports_on_first_page": first.size,
         "unreadable_on_first_page": len(first.rejects),
-        "more_pages": first.size >= 100,
+        "more_pages": more,
         "templates": sorted({i.template_name for i in first.imports if i.template_name}),
         "statuses": dict(Counter(i.status for i in first.imports)),
+        "rows_on_first_page": sum(max(i.row_count, 0) for i in first.imports),
         "default_page_size": unasked.size if unasked.size < first.size else None,
         "order": _order(first.imports) if same else "different at every request",
         "listing_seconds": round(listing_s, 4),
         "page_of_records": records,
+        "requests": client.stats.requests,
+        "retries": client.stats.retries,
     }
+
+
+async def _count(client: ServiceClient) -> int | None:
+    """About how many imports there are, of more than a page: their last page, found by halving; None for too many."""
+    full, beyond = 1, 2
+    while (size := (await client.list_imports(beyond)).size) >= MAX_PER_PAGE:
+        full, beyond = beyond, beyond * 2
+        if beyond > MOST_PAGES:
+            return None
+    while beyond - full > 1:
+        middle = (full + beyond) // 2
+        found = (await client.list_imports(middle)).size
+        full, beyond, size = (middle, beyond, size) if found >= MAX_PER_PAGE else (full, middle, found)
+    return full * MAX_PER_PAGE + size
 
 
 def _order(imports: Sequence[Import]) -> str | None:
@@ -106,6 +164,8 @@ def _destination(pipeline: Pipeline) -> str | None:
     file = duckdb_file(pipeline)
     was_there = file is None or file.exists()
     try:
+        if file is not None:
+            file.parent.mkdir(parents=True, exist_ok=True)  # as a run does
         Warehouse(pipeline).check_supported()
         _write_and_drop(pipeline)
     except Exception as error:
@@ -135,25 +195,30 @@ def _write_and_drop(pipeline: Pipeline) -> None:
                     client.execute_sql(f"DROP SCHEMA {client.fully_qualified_dataset_name()}")
 
 
-def _tell(
-    output: Output, checks: dict[str, Any], learned: dict[str, Any] | None, settings: Settings, where: str
-) -> None:
-    named = {"configuration": "[sources.importer] is complete", "service": settings.base_url, "destination": where}
-    for name, check in checks.items():
-        output.say(f"{'ok    ' if check['ok'] else 'FAILED'}  {name:<14}{named[name]}")
+def report(output: Output, found: Examination) -> None:
+    """The same for a person."""
+    for name, check in found.checks.items():
+        output.say(f"{'ok    ' if check['ok'] else 'FAILED'}  {name:<14}{found.named[name]}")
         if check["error"]:
             output.say(f"        {check['error']}")
-    if learned is None:
-        return
-    more = " or more" if learned["more_pages"] else ""
+    if found.learned is not None:
+        for name, words in _lessons(found.learned):
+            output.say(f"        {name:<14}{words}")
+
+
+def _lessons(learned: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    some = ", of those on the first page" if learned["more_pages"] else ""
     statuses = ", ".join(f"{n} {status}" for status, n in learned["statuses"].items()) or "none"
-    output.say(f"        imports       {learned['imports_on_first_page']}{more}: {statuses}")
-    output.say(f"        templates     {', '.join(learned['templates']) or 'none'}")
-    output.say(f"        order         {learned['order'] or 'too few imports to tell'}")
-    output.say(f"        default page  {learned['default_page_size'] or 'as many as were asked for'}")
+    count = f"{learned['imports']:,}" if learned["imports"] is not None else f"more than {MOST_PAGES * MAX_PER_PAGE:,}"
+    yield "imports", (f"about {count}; {statuses}{some}" if some else statuses)
+    if learned["unreadable_on_first_page"]:
+        yield "unreadable", f"{learned['unreadable_on_first_page']} imports are not what the interface says"
+    yield "templates", (", ".join(learned["templates"]) or "none") + some
+    yield "rows", f"{learned['rows_on_first_page']:,}{some}"
+    yield "order", learned["order"] or "too few imports to tell"
+    yield "default page", str(learned["default_page_size"] or "as many as were asked for")
     speed = f"{learned['listing_seconds'] * 1000:.0f} ms for a page of imports"
-    if learned["page_of_records"]:
-        speed += (
-            f", {learned['page_of_records']['seconds'] * 1000:.0f} ms for {learned['page_of_records']['rows']} rows"
-        )
-    output.say(f"        speed         {speed}")
+    page = learned["page_of_records"]
+    yield "speed", speed + (f", {page['seconds'] * 1000:.0f} ms for {page['rows']} rows" if page else "")
+    if learned["retries"]:
+        yield "retries", f"{learned['retries']} of {learned['requests']} requests had to be repeated"

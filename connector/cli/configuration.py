@@ -32,7 +32,10 @@ DLT_DEFAULTS: Mapping[str, str] = {
     "NORMALIZE__WORKERS": "1",
     "LOAD__WORKERS": "1",
     "LOAD__DELETE_COMPLETED_JOBS": "true",
-    "DATA_WRITER__BUFFER_MAX_ITEMS": "200000",
+    "DATA_WRITER__BUFFER_MAX_ITEMS": "20000",
+    "DATA_WRITER__COMPRESSION": "none",
+    # Arrow's own pool keeps what it once had; a long load is to stay small.
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
 }
 
 
@@ -45,10 +48,14 @@ def prepare_environment(*, quiet: bool = False) -> None:
             os.environ.setdefault(name, "ERROR" if quiet and name == "RUNTIME__LOG_LEVEL" else value)
 
 
+def settings_folder() -> Path:
+    """Where dlt looks for its files."""
+    return Path(os.environ.get("DLT_PROJECT_DIR", "."), os.environ.get("DLT_CONFIG_FOLDER", ".dlt"))
+
+
 def _own_config() -> Any:
-    folder = Path(os.environ.get("DLT_PROJECT_DIR", "."), os.environ.get("DLT_CONFIG_FOLDER", ".dlt"))
     try:
-        return tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
+        return tomllib.loads((settings_folder() / "config.toml").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}  # dlt itself will say what is wrong with it
 
@@ -124,12 +131,13 @@ def open_pipeline(arguments: argparse.Namespace) -> Pipeline:
         )
         credentials = getattr(pipeline.destination_client().config, "credentials", None)
     except ConfigFieldMissingException as error:
-        named = arguments.destination or ("postgres" if arguments.to else "duckdb")
+        named = arguments.destination or ("postgres" if arguments.to else _configured_destination() or "duckdb")
         raise _missing_destination(named, error.fields) from None
     except UnknownDestinationModule:
+        named = arguments.destination or _configured_destination()
         raise ConfigError(
-            f"dlt has no destination {arguments.destination!r}; use duckdb or postgres, or a name that you gave one "
-            f"with destination_type under [destination.{arguments.destination}] in .dlt/config.toml."
+            f"dlt has no destination {named!r}; use duckdb or postgres, or a name that you gave one "
+            f"with destination_type under [destination.{named}] in .dlt/config.toml."
         ) from None
     except (DltException, ValueError, ImportError) as error:
         problem = as_problem(error)
@@ -146,11 +154,20 @@ def _missing_destination(name: str, fields: list[str]) -> ConfigError:
     )
 
 
+def _configured_destination() -> str | None:
+    """The one that `init` was told, for commands that are not told any."""
+    import dlt
+
+    found: Any = dlt.config.get("importer_sync.destination")
+    return None if found is None else str(found)
+
+
 def _destination(uri: str | None, name: str | None) -> Any:
     import dlt
 
     if uri is not None:
         return _destination_at(uri)
+    name = name or _configured_destination()
     if name is not None:
         return name
     own = "destination.duckdb.credentials"
@@ -162,17 +179,25 @@ def _destination(uri: str | None, name: str | None) -> Any:
 def _destination_at(uri: str) -> Any:
     import dlt
 
+    kind, credentials = address_of(uri)
+    if kind == "postgres":
+        return dlt.destinations.postgres(credentials)
+    file = Path(credentials)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--to {uri}: the directory {file.parent} cannot be made ({error.strerror}).") from None
+    return dlt.destinations.duckdb(credentials)
+
+
+def address_of(uri: str) -> tuple[str, str]:
+    """What --to says: the destination's name in dlt, and its credentials, for DuckDB the absolute path of the file."""
     remember_password_of(uri)
     scheme, _, rest = uri.partition(":")
     if scheme == "duckdb" and rest.strip("/"):
-        file = _duckdb_path(rest)
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(f"--to {uri}: the directory {file.parent} cannot be made ({error.strerror}).") from None
-        return dlt.destinations.duckdb(str(file))
+        return "duckdb", str(_duckdb_path(rest))
     if scheme in ("postgresql", "postgres") and rest.startswith("//"):
-        return dlt.destinations.postgres(_postgres_address(rest))
+        return "postgres", _postgres_address(rest)
     raise ConfigError(
         f"--to {scheme}:… is not supported; use duckdb:///dir/file.duckdb or postgresql://user:password@host/database. "
         "Plain files cannot replace rows, so deletes and corrections would be lost there."

@@ -9,28 +9,35 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from itertools import pairwise
 from types import FrameType, ModuleType
 from typing import Any, NoReturn
 
 from connector.cli.configuration import prepare_environment
+from connector.cli.logs import start_logging
 from connector.cli.options import add_global
-from connector.cli.output import Output, start_logging
+from connector.cli.output import Output
 from connector.cli.problems import as_problem, exit_code
-from connector.cli.secrecy import scrub
 from connector.cli.signals import depart, finish
 
 COMMANDS = (
+    "init",
     "demo",
     "run",
     "backfill",
     "check",
     "preview",
     "status",
+    "report",
     "verify",
     "doctor",
     "rebuild",
+    "sql",
+    "query",
+    "dbt",
     "session",
     "sandbox",
+    "completion",
 )
 CODES = """exit codes:
   0 all loaded and reconciled    1 failed    2 wrong usage or configuration
@@ -76,8 +83,9 @@ def invoke(argv: Sequence[str]) -> int:
 def _report(output: Output, error: Exception) -> int:
     problem = as_problem(error)
     if output.verbose:
-        print(scrub("".join(traceback.format_exception(error))), file=sys.stderr, end="")
-    output.note(f"importer-sync: {problem}")
+        text = "".join(traceback.format_exception(error))
+        output.note(text.rstrip("\n"), level="debug", event="traceback")
+    output.note(f"importer-sync: {problem}", level="error", event="command.failed")
     output.document({"status": "failed", "error": str(problem)})
     return exit_code(problem)
 
@@ -87,7 +95,8 @@ def _terminated(number: int, _: FrameType | None) -> None:
 
 
 def make_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
-    kind = type("Parser", (_Parser,), {"json": "--json" in argv})
+    log_json = "--log-format=json" in argv or ("--log-format", "json") in pairwise(argv)
+    kind = type("Parser", (_Parser,), {"json": "--json" in argv, "log_json": log_json})
     parser: argparse.ArgumentParser = kind(
         prog="importer-sync",
         description="Syncs the Importer Service into a warehouse, and proves that no row is missing.",
@@ -103,15 +112,24 @@ def make_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
             module.NAME,
             help=help_text,
             description=f"{help_text[0].upper()}{help_text[1:]}.",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        examples = getattr(module, "EXAMPLES", ())
-        if examples:
-            own.epilog = "\n  ".join(["example:" if len(examples) == 1 else "examples:", *examples])
         module.configure(own)
+        _show_examples(own, module.EXAMPLES)
         add_global(own, again=True)
         own.set_defaults(run=module.run)
     return parser
+
+
+def _show_examples(parser: argparse.ArgumentParser, examples: Sequence[str]) -> None:
+    """At the end of the help of a command, and of those below it the ones that are theirs."""
+    own = [example for example in examples if f"{example} ".startswith(f"{parser.prog} ")]
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    if own:
+        parser.epilog = "\n  ".join(["example:" if len(own) == 1 else "examples:", *own])
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for below in action.choices.values():
+                _show_examples(below, examples)
 
 
 def _modules() -> list[ModuleType]:
@@ -119,13 +137,18 @@ def _modules() -> list[ModuleType]:
 
 
 class _Parser(argparse.ArgumentParser):
-    """With --json, wrong usage is one document too."""
+    """With --json, wrong usage is one document too, and an object where the log is for programs."""
 
     json = False
+    log_json = False
 
     def error(self, message: str) -> NoReturn:
-        if self.json:
-            Output(argparse.Namespace(json=True, verbose=False)).document({"status": "failed", "error": message})
+        log_format = "json" if self.log_json else "text"
+        output = Output(argparse.Namespace(json=self.json, verbose=False, log_format=log_format))
+        output.document({"status": "failed", "error": message})
+        if self.log_json:
+            output.note(message, level="error", event="command.failed")
+            self.exit(2)
         super().error(message)
 
 

@@ -38,6 +38,12 @@ def add_global(parser: argparse.ArgumentParser, *, again: bool = False) -> None:
         help="duckdb:///dir/file.duckdb, duckdb:file.duckdb (in the working directory), postgresql://user@host/db",
     )
     group.add_argument("--json", action="store_true", default=default(False), help="one JSON document on stdout")
+    group.add_argument(
+        "--log-format",
+        choices=("text", "json"),
+        default=default("text"),
+        help="json: the log on stderr is one JSON object a line, and there are no bars (text)",
+    )
     group.add_argument("-v", "--verbose", action="store_true", default=default(False), help="say more on stderr")
 
 

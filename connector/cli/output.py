@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import os
 import sys
-import time
 import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
+from connector.cli.logs import json_line
 from connector.cli.secrecy import scrub, scrubbed
 
 CELL_WIDTH = 40
@@ -23,12 +22,13 @@ class Output:
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.json: bool = arguments.json
         self.verbose: bool = arguments.verbose
+        self.log_json: bool = getattr(arguments, "log_format", "text") == "json"
         self._arguments = arguments
 
     @property
     def live(self) -> bool:
         """Whether somebody watches."""
-        return not self.json and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        return not (self.json or self.log_json) and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
     @property
     def documented(self) -> bool:
@@ -37,11 +37,14 @@ class Output:
 
     def say(self, text: str = "") -> None:
         """The result, for a person."""
+        if self.json and self.log_json:
+            return  # whoever reads both streams with a program has it in the document
         print(scrub(text), file=sys.stderr if self.json else sys.stdout, flush=True)
 
-    def note(self, text: str) -> None:
-        """Something on the way or gone wrong, for a person."""
-        print(scrub(text), file=sys.stderr, flush=True)
+    def note(self, text: str, *, level: str = "info", event: str = "note") -> None:
+        """Something on the way or gone wrong, for a person; `level` and `event` where the log is for programs."""
+        line = json_line(level, event, text.strip()) if self.log_json else scrub(text)
+        print(line, file=sys.stderr, flush=True)
 
     def document(self, document: Any) -> None:
         """The result, for a program."""
@@ -68,26 +71,6 @@ def _cell(value: Any) -> str:
     text = "" if value is None else str(value)
     text = " ".join(text.split())
     return text if len(text) <= CELL_WIDTH else text[: CELL_WIDTH - 1] + "…"
-
-
-class _Discreet(logging.Formatter):
-    converter = staticmethod(time.gmtime)
-
-    def format(self, record: logging.LogRecord) -> str:
-        return scrub(super().format(record))
-
-
-def start_logging(output: Output, handler: logging.Handler | None = None, *, steps: bool = False) -> None:
-    """What is not as it should be, or with `steps` also one line for each step of a run."""
-    level = logging.INFO if steps else logging.WARNING
-    if output.json:
-        level = logging.ERROR
-    handler = handler or logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Discreet("%(asctime)sZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S"))
-    log = logging.getLogger("connector")
-    log.handlers[:] = [handler]
-    log.propagate = False
-    log.setLevel(logging.DEBUG if output.verbose else level)
 
 
 def amount(number: int, singular: str, plural: str | None = None) -> str:

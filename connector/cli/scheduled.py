@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn
 
 from connector.cli.configuration import prepare_environment
-from connector.cli.output import Output, start_logging
+from connector.cli.logs import start_logging
+from connector.cli.output import Output
 from connector.cli.problems import as_problem, exit_code
 from connector.cli.signals import finish
 from connector.cli.syncing import run_pipeline

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     stale = arguments.max_age is not None and (fresh is None or now - fresh > arguments.max_age)
     found["age_seconds"] = round((now - fresh).total_seconds(), 1) if fresh else None
     found["stale"] = stale if arguments.max_age is not None else None
+    found["advice"] = list(_advice(found))
     where = f"{location(pipeline)}, dataset {arguments.dataset}"
     output.document(_plain({"warehouse": where, **found}))
     _tell(output, found, where, arguments.max_age)
@@ -115,41 +117,92 @@ def _plain(found: Any) -> Any:
     return json.loads(json.dumps(found, default=lambda value: value.isoformat()))
 
 
+def _advice(found: dict[str, Any]) -> Iterator[str]:
+    """What to do about what is not as it should be, the most urgent first."""
+    if not found["runs"]:
+        yield "Nothing was loaded yet; `importer-sync run` does it."
+        return
+    last = found["runs"][0]
+    if last["status"] == "failed":
+        yield (
+            f"The last run failed: {last['error'] or 'it left no reason.'} `importer-sync check` says whether service "
+            "and destination can be used; once they can, `importer-sync run` goes on from what was committed."
+        )
+    if last["status"] == "interrupted":
+        yield "The last run was stopped before its end; `importer-sync run` goes on from there."
+    if last["status"] == "running":
+        yield (
+            f"Run {last['run_id']} is under way, or was killed: then the next `importer-sync run` notices and reads "
+            "its unfinished imports again."
+        )
+    if found["stale"]:
+        yield "No run that loaded everything is recent enough: see that the scheduler starts `importer-sync run`."
+    states = found["imports"]
+    if states.get("failed"):
+        yield (
+            "Failed imports are tried again by every run; `importer-sync backfill --import SLUG` tries one now. What "
+            "fails each time is for whoever runs the service: the errors above name the request."
+        )
+    if states.get("unreconciled"):
+        yield (
+            "Imports that do not reconcile have more or fewer records than their row_count says. They are loaded as "
+            "they came, and every run reads them again. If that changes nothing, the service counts wrongly: tell "
+            'whoever runs it, or accept it with reconcile = "warn" under [sources.importer].'
+        )
+    if found["rejects"]:
+        yield (
+            "Rejected records are in sync_rejects with the reason: "
+            'importer-sync query "SELECT import_slug, reason, payload FROM sync_rejects"'
+        )
+
+
 def _tell(output: Output, found: dict[str, Any], where: str, max_age: timedelta | None) -> None:
+    output.say(f"warehouse  {where}")
+    if found["runs"]:
+        _tell_state(output, found, max_age)
+        _tell_runs(output, found["runs"])
+        for row in found["open"]:
+            reason = row["error"] or "no reason kept"
+            output.say(f"  {row['state']}: import {row['slug']} (attempt {row['attempts']}): {reason}")
+        more = sum(found["imports"].get(state, 0) for state in ("failed", "unreconciled")) - len(found["open"])
+        if more > 0:
+            output.say(f"  … and {more:,} more in sync_imports")
+    for sentence in found["advice"]:
+        output.say(f"→ {sentence}")
+
+
+def _tell_state(output: Output, found: dict[str, Any], max_age: timedelta | None) -> None:
     from connector.cli.output import duration
 
-    output.say(f"warehouse  {where}")
-    if not found["runs"]:
-        output.say("Nothing was loaded yet; `importer-sync run` does it.")
-        return
     states = ", ".join(f"{n:,} {state}" for state, n in found["imports"].items())
     output.say(f"imports    {states or 'none'}")
-    output.say(f"records    {found['records']:,}, and {found['rejects']:,} rejected (see sync_rejects)")
+    rejected = f", and {found['rejects']:,} rejected (see sync_rejects)" if found["rejects"] else ""
+    output.say(f"records    {found['records']:,}{rejected}")
     fresh = found["age_seconds"]
     output.say(f"fresh      {'never fully synced' if fresh is None else f'as of {duration(fresh)} ago'}")
-    if found["stale"]:
-        output.say(f"STALE      older than {duration(max_age.total_seconds())}" if max_age else "STALE")
+    if found["stale"] and max_age is not None:
+        output.say(f"STALE      older than {duration(max_age.total_seconds())}")
     output.say()
+
+
+def _tell_runs(output: Output, runs: list[dict[str, Any]]) -> None:
+    from connector.cli.output import duration
+
     output.table(
         "last runs",
-        ("started (UTC)", "mode", "status", "listed", "changed", "failed", "records", "error"),
+        ("started (UTC)", "mode", "status", "took", "listed", "changed", "failed", "records", "error"),
         [
             (
                 f"{r['started_at']:%Y-%m-%d %H:%M:%S}",
                 r["mode"],
                 r["status"],
+                duration((r["finished_at"] - r["started_at"]).total_seconds()) if r["finished_at"] else None,
                 r["imports_listed"],
                 r["imports_changed"],
                 r["imports_failed"],
                 r["records_loaded"],
                 r["error"],
             )
-            for r in found["runs"]
+            for r in runs
         ],
     )
-    for row in found["open"]:
-        output.say(
-            f"  {row['state']}: import {row['slug']} (attempt {row['attempts']}): {row['error'] or 'no reason kept'}"
-        )
-    if found["open"]:
-        output.say("The next run tries these again; `importer-sync backfill --import SLUG` tries one now.")

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from connector import telemetry
 from connector.cli.configuration import load_settings, location, open_pipeline
+from connector.cli.options import PIPELINE_NAME
 from connector.cli.output import Output, amount, duration, size
 from connector.cli.problems import FAILED, PARTIAL, as_problem, exit_code
 from connector.cli.progress import progress_of
+from connector.cli.secrecy import remember, scrub, scrubbed
 from connector.cli.signals import Stop, supervised
 
 if TYPE_CHECKING:
     from dlt.pipeline.pipeline import Pipeline
 
     from connector.extraction import Scope
+    from connector.notices import Addresses
     from connector.runs import Tally
 
 PROBLEMS_SHOWN = 10
@@ -29,34 +34,63 @@ def run_scope(arguments: argparse.Namespace, scope: Scope) -> int:
 
 def run_pipeline(opened: Callable[[], Pipeline], scope: Scope, output: Output) -> int:
     """One run over `scope`; returns the exit code. Raises only what kept the run from beginning."""
-    try:
-        tally, where = _supervised_sync(opened, scope, output)
-    except Exception as error:
-        output.document(document_of_failure(as_problem(error), scope.mode))
-        raise
-    output.document(tally.as_json())
-    _summarise(output, tally, where)
+    attempt = _Attempt(opened, scope, output)
+    with telemetry.exporting(scrub):
+        try:
+            tally = supervised(attempt.work, on_first=attempt.on_first, on_forced=attempt.on_forced)
+        except Exception as error:
+            problem = as_problem(error)
+            document = document_of_failure(problem, scope.mode)
+            output.document(document)
+            attempt.tell_others(document, exit_code(problem))
+            raise
+        output.document(tally.as_json())
+        _summarise(output, tally, attempt.where)
+        attempt.tell_others(tally.as_json(), code_of(tally))
     return code_of(tally)
 
 
-def _supervised_sync(opened: Callable[[], Pipeline], scope: Scope, output: Output) -> tuple[Tally, str]:
-    from connector.sync import sync
+class _Attempt:
+    """A run and whom to tell of it, as far as the configuration could be read."""
 
-    def work(stop: Stop) -> tuple[Tally, str]:
-        settings, pipeline = load_settings(), opened()
-        where = f"{location(pipeline)}, dataset {pipeline.dataset_name}"
-        with progress_of(output) as progress:
-            return sync(pipeline, settings, scope, progress=progress, stop=stop), where
+    def __init__(self, opened: Callable[[], Pipeline], scope: Scope, output: Output) -> None:
+        self._opened = opened
+        self._scope = scope
+        self._output = output
+        self._others: Addresses | None = None
+        self._pipeline_name = PIPELINE_NAME
+        self.where = ""
 
-    def on_first(number: int) -> None:
-        output.note(f"{_name(number)}: stopping after committing what is complete; once more to leave at once.")
+    def work(self, stop: Stop) -> Tally:
+        from connector.notices import addresses
+        from connector.sync import sync
 
-    def on_forced(number: int) -> None:
+        self._others = addresses()
+        for secret in self._others.secrets:
+            remember(secret)
+        settings, pipeline = load_settings(), self._opened()
+        self._pipeline_name = pipeline.pipeline_name
+        self.where = f"{location(pipeline)}, dataset {pipeline.dataset_name}"
+        gc.freeze()  # dlt's and Arrow's modules live as long as the run: no collection need walk over them
+        with progress_of(self._output) as progress:
+            return sync(pipeline, settings, self._scope, progress=progress, stop=stop)
+
+    def on_first(self, number: int) -> None:
+        self._output.note(f"{_name(number)}: stopping after committing what is complete; once more to leave at once.")
+
+    def on_forced(self, number: int) -> None:
         why = f"Left at {_name(number)} before the end; what was not committed is read again by the next run."
-        output.document({**document_of_failure(InterruptedError(why), scope.mode), "status": "interrupted"})
-        output.note(why)
+        document = document_of_failure(InterruptedError(why), self._scope.mode)
+        self._output.document({**document, "status": "interrupted"})
+        self._output.note(why, level="error", event="run.left")
 
-    return supervised(work, on_first=on_first, on_forced=on_forced)
+    def tell_others(self, document: dict[str, Any], code: int) -> None:
+        if self._others is None:
+            return
+        from connector.notices import notify
+
+        for sentence in notify(self._others, scrubbed(document), code, self._pipeline_name):
+            self._output.note(f"warning: {sentence}", level="warning", event="notice.undelivered")
 
 
 def _name(number: int) -> str:

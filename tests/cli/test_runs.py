@@ -64,6 +64,7 @@ def test_a_run_an_idle_one_and_a_backfill(command, service: Service) -> None:
     stale = command("status", "--max-age", "0s")
     assert stale.code == 3
     assert "STALE" in stale.out
+    assert "→ No run that loaded everything is recent enough" in stale.out
 
 
 def test_a_refused_token_is_a_failure(command) -> None:
@@ -86,6 +87,7 @@ def test_one_failing_import_is_partial(command, service: Service) -> None:
     assert status.code == 0
     assert bad in status.out
     assert "1 failed" in status.out
+    assert "→ Failed imports are tried again by every run" in status.out
 
 
 def test_another_run_under_way(command, service: Service) -> None:

@@ -1,0 +1,70 @@
+"""A server that takes down what is posted to it, and the command's fixtures."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import command, compiled, service
+
+__all__ = ["command", "compiled", "service"]
+
+
+@dataclass
+class Posted:
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+@dataclass
+class Listener:
+    """What came in; `status` and `delay_s` say how it answers."""
+
+    port: int = 0
+    status: int = 200
+    delay_s: float = 0.0
+    posts: list[Posted] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+
+@pytest.fixture
+def listener() -> Iterator[Listener]:
+    listening = Listener()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            listening.posts.append(Posted(self.path, dict(self.headers.items()), body))
+            time.sleep(listening.delay_s)
+            self.send_response(listening.status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            """Not on the terminal."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    server.block_on_close = False
+    listening.port = server.server_address[1]
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    thread.start()
+    yield listening
+    server.shutdown()
+    server.server_close()
+    thread.join()
