@@ -22,6 +22,7 @@ from urllib.parse import quote
 
 import httpx
 
+from connector import telemetry
 from connector.decode import (
     WrongShape,
     decode_import,
@@ -38,6 +39,7 @@ from connector.retry import Budget, Outcome, Raise, RetryPolicy, Trouble, budget
 
 log = logging.getLogger("connector.client")
 _T = TypeVar("_T")
+_Page = TypeVar("_Page", ImportPage, RecordPage)
 _TOKEN = re.compile(r"[\x21-\x7e]+", re.ASCII)
 _PREFIX = "/api/v1"
 _RECORDS, _IMPORTS, _IMPORT, _SESSION = "list_records", "list_imports", "get_import", "create_session"
@@ -79,6 +81,7 @@ class ServiceClient:
         if requests_per_second is not None and not 0 < requests_per_second < float("inf"):
             raise ConfigError("requests_per_second must be above 0.")
         self.stats = ClientStats()
+        self.largest_page = 0  # elements in the fullest page so far: what the service is known to send at once
         self._base_url = _base_url(base_url)
         self._headers = _headers(token)
         self._max_concurrency = max_concurrency
@@ -89,6 +92,7 @@ class ServiceClient:
         self._sleep = sleep
         self._now = now
         self._random = random or Random()
+        self._instruments = telemetry.find()
 
     def __repr__(self) -> str:
         return f"ServiceClient({self._base_url!r})"
@@ -113,15 +117,19 @@ class ServiceClient:
         query = f"?page={page}" if per_page is None else f"?page={page}&per_page={per_page}"
         if status is not None:
             query += f"&status={quote(status, safe='')}"
-        return await self._call(self._get(_IMPORTS, "/imports", query, page), decode_import_page)
+        return self._measured(await self._call(self._get(_IMPORTS, "/imports", query, page), decode_import_page))
 
     async def get_import(self, slug: str) -> Import:
-        return await self._call(self._get(_IMPORT, f"/imports/{_segment(slug)}"), decode_import)
+        return await self._call(self._get(_IMPORT, f"/imports/{_segment(slug)}", slug=slug), decode_import)
 
     async def list_records(self, import_slug: str, page: int, per_page: int = 100) -> RecordPage:
         path = f"/imports/{_segment(import_slug)}/records"
         query = f"?page={page}&per_page={per_page}"
-        return await self._call(self._get(_RECORDS, path, query, page), decode_record_page)
+        return self._measured(await self._call(self._get(_RECORDS, path, query, page, import_slug), decode_record_page))
+
+    def _measured(self, page: _Page) -> _Page:
+        self.largest_page = max(self.largest_page, page.size)
+        return page
 
     async def create_session(self, importer_slug: str, metadata: Mapping[str, Any] | None) -> Session:
         """Not repeated once it may have been carried out: only a 429 or 503 leads to another try."""
@@ -138,14 +146,22 @@ class ServiceClient:
         call = Call(_SESSION, "POST", self._base_url + path, f"POST {path}", content=content)
         return await self._call(call, decode_session)
 
-    def _get(self, operation: str, path: str, query: str = "", page: int | None = None) -> Call:
-        return Call(operation, "GET", f"{self._base_url}{path}{query}", f"GET {path}", page)
+    def _get(
+        self, operation: str, path: str, query: str = "", page: int | None = None, slug: str | None = None
+    ) -> Call:
+        return Call(operation, "GET", f"{self._base_url}{path}{query}", f"GET {path}", page, slug)
 
     async def _call(self, call: Call, decode: Callable[[bytes], _T]) -> _T:
+        if self._instruments is None:
+            return await self._persist(call, decode)
+        with self._instruments.request(call.operation, call.fields()) as watched:
+            return await self._persist(call, decode, watched)
+
+    async def _persist(self, call: Call, decode: Callable[[bytes], _T], watched: telemetry.Request | None = None) -> _T:
         drawn: Counter[Budget] = Counter()
         waited_s = 0.0
         while True:
-            result = await self._attempt(call, decode)
+            result = await self._attempt(call, decode, watched)
             if not isinstance(result, Outcome):
                 return result
             budget = budget_of(result)
@@ -158,24 +174,37 @@ class ServiceClient:
             log.warning(
                 "%s: the service %s (attempt %d); trying again in %.2f s",
                 call.words, result.words, attempts, verdict.delay_s,
+                extra=call.fields("request.retried", result.status, attempt=attempts, delay_s=verdict.delay_s),
             )  # fmt: skip
+            if watched is not None:
+                watched.repeated(result.words, result.status, attempts, verdict.delay_s)
             await self._sleep(verdict.delay_s)
             waited_s += verdict.delay_s
 
-    async def _attempt(self, call: Call, decode: Callable[[bytes], _T]) -> _T | Outcome:
+    async def _attempt(
+        self, call: Call, decode: Callable[[bytes], _T], watched: telemetry.Request | None
+    ) -> _T | Outcome:
         if self._transport is None:
             raise RuntimeError("ServiceClient is used with `async with`")
         started = await self._gate.enter()
         try:
             self.stats.requests += 1
             self.stats.by_endpoint[call.operation] += 1
-            reply = await exchange(self._transport, call, self._headers, self.stats.received)
+            received: Callable[[int], None] = self.stats.received
+            if watched is not None:
+                watched.sent()
+                received = _both(received, watched.received)
+            reply = await exchange(self._transport, call, self._headers, received)
+            if watched is not None:
+                watched.answered(reply.status)
             self._adapt(reply, started)
         finally:
             self._gate.leave()
         if isinstance(reply, Outcome):
             return reply
-        log.debug("%s: %d, %d bytes", call.words, reply.status, len(reply.content))
+        if log.isEnabledFor(logging.DEBUG):
+            fields = call.fields("request.answered", reply.status, bytes=len(reply.content))
+            log.debug("%s: %d, %d bytes", call.words, reply.status, len(reply.content), extra=fields)
         try:
             return decode(reply.content)
         except WrongShape as why:
@@ -190,6 +219,14 @@ class ServiceClient:
             self.stats.throttled += 1
             pause_s = retry_after_s(reply.retry_after, self._now()) or 0.0
             self._gate.throttled(started, min(pause_s, self._policy.retry_after_cap_s))
+
+
+def _both(first: Callable[[int], None], second: Callable[[int], None]) -> Callable[[int], None]:
+    def received(size: int) -> None:
+        first(size)
+        second(size)
+
+    return received
 
 
 def _not_json(reply: Body, why: NotJson) -> Outcome:

@@ -157,6 +157,7 @@ class Extraction:
         self._began_records = False
         self.typed_tables: list[str] = []
         self.arrivals: list[Arrival] = []
+        self.merged: set[str] = set()  # tables in which rows of other imports may have been replaced
         self.exhausted = False
         now = outside.now()
         self.tally = Tally(make_run_id(now), scope.mode, now, scope.window, destination=warehouse.destination)
@@ -169,13 +170,21 @@ class Extraction:
             self.memory: Memory = connection.recall()
             if RUNS in self.memory.tables:
                 for run_id in connection.bury_dead_runs(self._outside.now()):
-                    log.warning("Run %s died before it ended; its unfinished imports are read again.", run_id)
+                    log.warning(
+                        "Run %s died before it ended; its unfinished imports are read again.",
+                        run_id,
+                        extra={"event": "run.died", "dead_run_id": run_id},
+                    )
                 if self.memory.sound:
                     connection.settle_dead_runs()
         if RUNS in self.memory.tables:
             self.begin()
         if self.memory.repaired:
-            log.warning("%d imports in the warehouse were left half loaded and are read again.", self.memory.repaired)
+            log.warning(
+                "%d imports in the warehouse were left half loaded and are read again.",
+                self.memory.repaired,
+                extra={"event": "imports.half_loaded", "imports": self.memory.repaired},
+            )
         self.catalogue = Catalogue.of(self.memory)
         self._loop = self._exit.enter_context(self._outside.open_loop())
         self._client = self._outside.open_client(self._settings)
@@ -303,7 +312,7 @@ class Extraction:
         if isinstance(result, _Failure):
             self.tally.imports_failed += 1
             self.tally.problems.append(f"Import {slug}: {result.error}")
-            log.error("Import %s failed: %s", slug, result.error)
+            log.error("Import %s failed: %s", slug, result.error, extra={"event": "import.failed", "import_slug": slug})
             package.add_failure(planned.import_, known, str(result.error))
             self._progress.read(slug, 0, "failed")
             return
@@ -311,7 +320,11 @@ class Extraction:
             # deleted between listing and reading: the next listing will miss it, and it earns its deletion then
             if known is not None:
                 package.add_failure(planned.import_, known, "It vanished while the run was under way.")
-            log.info("Import %s vanished while the run was under way.", slug)
+            log.info(
+                "Import %s vanished while the run was under way.",
+                slug,
+                extra={"event": "import.vanished", "import_slug": slug},
+            )
             self._progress.read(slug, 0, "gone")
             return
         if result.verdict is Verdict.unreconciled:
@@ -325,7 +338,7 @@ class Extraction:
             return
         self.tally.imports_unreconciled += 1
         sentence = f"Import {result.import_.slug} does not reconcile: {result.why}."
-        log.warning(sentence)
+        log.warning(sentence, extra={"event": "import.unreconciled", "import_slug": result.import_.slug})
         if not finished or self._settings.reconcile == "fail":
             self.tally.shortfall = True
             self.tally.problems.append(sentence)
@@ -347,6 +360,7 @@ class Extraction:
                 len(plan.read),
                 plan.unchanged,
                 len(self._prepared.deleted),
+                extra={"event": "run.listed", "imports": len(self._prepared.imports), "to_read": len(plan.read)},
             )
         return self._prepared
 
@@ -396,7 +410,9 @@ class Extraction:
             alive, confirmed = await self._question(suspects)
             if not alive:
                 return self._decide(listing, (), confirmed)
-            log.warning("%d imports exist but were not listed; listing again.", len(alive))
+            log.warning(
+                "%d imports exist but were not listed; listing again.", len(alive), extra={"event": "listing.again"}
+            )
             listing = await lister.again()
         unlisted = tuple(i for i in alive if i.slug not in {_slug_of(row) for row in listing.rows})
         return self._decide(listing, unlisted, confirmed)

@@ -339,8 +339,12 @@ def _through(segments: Iterator[Segment], upto: int) -> list[Segment]:
 
 
 def _second_look(end: int, size: int, asked: Sequence[Segment]) -> Segment:
-    """Another page that holds position `end` and has room for more, for a page may be cut short by mistake."""
-    pages = (Segment(max(end - 1, 0) // s + 1, s) for s in range(size, 1, -1))
+    """Another page that holds position `end` and has room for more, for a page may be cut short by mistake.
+
+    Its size is well below that of the first: of two that a service clamps to the same, the second shows nothing more.
+    """
+    apart = size - size // 10
+    pages = (Segment(max(end - 1, 0) // s + 1, s) for s in (*range(apart, 1, -1), *range(size, apart, -1)))
     # where every size divides `end` there is none; a page behind it keeps the end unproven
     return next((page for page in pages if page.last > end and page not in asked), Segment(end + 1, 1))
 

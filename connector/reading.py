@@ -3,7 +3,8 @@
 Invariant: the verdict `complete` is given only to rows that were gathered while the import's fingerprint stood
 still, and of which there are as many distinct ones as its `row_count` says, no page beyond the last one full, and
 no pass that received more. What can move without showing in a single reply cannot be missed: an import that fits
-into one page with room to spare is a snapshot, every other one has its fingerprint read again after its pages.
+into one page with room to spare is a snapshot, every other one has its fingerprint read again after its pages. Room
+to spare is what the service has been seen to send: it may clamp its pages far lower than asked.
 
 Where the count does not match, further passes are united with what is there as long as the fingerprint holds (an
 order that changes at every request hides rows from any one pass). An unfinished import, whose `row_count` may lag,
@@ -41,8 +42,10 @@ class Verdict(StrEnum):
 
 
 class RecordsClient(Protocol):
-    """The two endpoints that reading needs (`connector.client.ServiceClient`)."""
+    """What reading needs of `connector.client.ServiceClient`: two endpoints, and how full a page it has seen."""
 
+    @property
+    def largest_page(self) -> int: ...
     async def get_import(self, slug: str) -> Import: ...
     async def list_records(self, import_slug: str, page: int, per_page: int = ...) -> RecordPage: ...
 
@@ -162,7 +165,8 @@ async def _read(client: RecordsClient, import_: Import) -> ImportRead:
     for passes in range(1, MAX_PASSES + 1):
         known = len(gathered)
         swept = await _read_pages(client, current, gathered, MAX_PER_PAGE - _SHRINK[(passes - 1) % len(_SHRINK)])
-        if passes == 1 and swept.replies == 1 and len(gathered) == current.row_count < MAX_PER_PAGE:
+        whole = passes == 1 and swept.replies == 1 and len(gathered) == current.row_count
+        if whole and swept.longest < min(client.largest_page, MAX_PER_PAGE):
             return _outcome(current, gathered, passes)
         after = await client.get_import(current.slug)
         if after.fingerprint != current.fingerprint:

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import dlt
 from dlt.common.destination.exceptions import DestinationException
 from dlt.common.pipeline import LoadInfo
+from dlt.common.schema.typing import TTableSchema
 from dlt.pipeline.exceptions import PipelineStepFailed
 from dlt.pipeline.pipeline import Pipeline
 
+from connector import telemetry
 from connector.errors import ConnectorError
 from connector.extraction import Extraction, Outside, Progress, Scope
 from connector.locking import destination_fingerprint, sole_writer
@@ -55,22 +57,39 @@ def sync(
         extraction = Extraction(
             settings, scope or Scope(), warehouse, outside or Outside.real(), progress=progress, stop=stop
         )
-        try:
-            with warehouse.hold():
-                try:
-                    _run(pipeline, extraction, settings)
-                except Exception as error:
-                    extraction.tally.fatal = extraction.tally.fatal or understandable(error)
-                    log.debug("The run failed.", exc_info=True)
-                finally:
-                    _end(extraction)
-        except Exception as error:  # the destination could not be opened, or not be closed properly
-            extraction.tally.fatal = extraction.tally.fatal or understandable(error)
-            log.debug("The destination failed.", exc_info=True)
+        with telemetry.run(extraction.tally):
+            _begun(extraction.tally)
+            _run(pipeline, extraction, settings)
+            _ended(extraction.tally)
         return extraction.tally
 
 
 def _run(pipeline: Pipeline, extraction: Extraction, settings: Settings) -> None:
+    """Raises nothing: what went wrong is in the tally."""
+    try:
+        with extraction.warehouse.hold():
+            try:
+                _load_all(pipeline, extraction, settings)
+            except Exception as error:
+                extraction.tally.fatal = extraction.tally.fatal or understandable(error)
+                log.debug("The run failed.", exc_info=True, extra={"event": "run.failed"})
+            finally:
+                _end(extraction)
+    except Exception as error:  # the destination could not be opened, or not be closed properly
+        extraction.tally.fatal = extraction.tally.fatal or understandable(error)
+        log.debug("The destination failed.", exc_info=True, extra={"event": "destination.failed"})
+
+
+def _begun(tally: Tally) -> None:
+    log.info("Run %s begins (%s).", tally.run_id, tally.mode, extra={"event": "run.began", "mode": tally.mode})
+
+
+def _ended(tally: Tally) -> None:
+    fields = {**tally.as_json(), "event": "run.ended"}
+    log.info("Run %s ended: %s.", tally.run_id, tally.status.value, extra=fields)
+
+
+def _load_all(pipeline: Pipeline, extraction: Extraction, settings: Settings) -> None:
     extraction.open()
     if RUNS not in extraction.memory.tables:
         _load(pipeline, lambda _: extraction.missing_tables())
@@ -80,6 +99,28 @@ def _run(pipeline: Pipeline, extraction: Extraction, settings: Settings) -> None
     while not extraction.exhausted:
         _load_package(
             pipeline, extraction, lambda load_id: extraction.record_tables(load_id, settings.batch_rows), settings
+        )
+    _look_at_the_others(extraction)
+
+
+def _look_at_the_others(extraction: Extraction) -> None:
+    """A record that comes with another import than before leaves that one short: no such import is called synced."""
+    if not extraction.merged:
+        return
+    before = extraction.memory.ledger
+    with extraction.warehouse.connect() as connection:
+        memory = connection.remembered()
+        short = [
+            slug
+            for slug in connection.audit(memory, extraction.merged)
+            if slug in memory.ledger and memory.ledger[slug].trusted and (slug not in before or before[slug].trusted)
+        ]
+        connection.distrust(short, "Some of its records came with another import as well.")
+    for slug in short:
+        extraction.tally.shortfall = True
+        extraction.tally.problems.append(
+            f"Import {slug}: some of its records came with another import as well, and a record is in the warehouse "
+            "once; it is read again next run."
         )
 
 
@@ -91,11 +132,17 @@ def _first(extraction: Extraction, load_id: str, limit: int) -> Iterator[Emissio
 def _load_package(
     pipeline: Pipeline, extraction: Extraction, tables: Callable[[str], Iterator[Emission]], settings: Settings
 ) -> None:
-    load_id = _load(pipeline, tables)
-    extraction.committed(load_id)
+    with telemetry.package(extraction.tally):
+        load_id = _load(pipeline, tables, lambda: _shortest_ways(extraction))
+        extraction.committed(load_id)
     if load_id is None:
         return
-    log.info("Committed package %s: %d records so far.", load_id, extraction.tally.records_loaded)
+    log.info(
+        "Committed package %s: %d records so far.",
+        load_id,
+        extraction.tally.records_loaded,
+        extra={"event": "package.committed", "load_id": load_id, "records_loaded": extraction.tally.records_loaded},
+    )
     with extraction.warehouse.connect() as connection:
         wrong = connection.missing_rows(load_id, settings.raw, extraction.typed_tables)
         if wrong:
@@ -107,8 +154,36 @@ def _load_package(
         )
 
 
-def _load(pipeline: Pipeline, tables: Callable[[str], Iterator[Emission]]) -> str | None:
-    """One dlt package of what `tables` yields; its load id, or None if there was nothing to load."""
+def _shortest_ways(extraction: Extraction) -> dict[str, dict[str, Any]]:
+    """How dlt may write the records of the package just built, where that is less work than it has to be told before.
+
+    Rows are appended where the destination holds none of these records and imports, which this process, its only
+    writer, has just asked; else a merge need not look for doubles if there are none. Both hold for a package that is
+    loaded at once or never (`drop_leftovers`), and its rows are counted afterwards all the same.
+    """
+    ways: dict[str, dict[str, Any]] = {}
+    with extraction.warehouse.connect() as connection:
+        there = connection.columns() if extraction.warehouse.is_duckdb and extraction.arrivals else {}
+        for arrival in extraction.arrivals:
+            distinct = arrival.distinct
+            may_append = distinct and extraction.warehouse.is_duckdb and not arrival.replacing
+            if may_append and (arrival.table not in there or connection.is_new(arrival)):
+                ways[arrival.table] = {"write_disposition": "append"}
+                continue
+            ways[arrival.table] = {"x-stage-data-deduplicated": distinct}
+            extraction.merged.add(arrival.table)
+    return ways
+
+
+def _load(
+    pipeline: Pipeline,
+    tables: Callable[[str], Iterator[Emission]],
+    ways: Callable[[], Mapping[str, Mapping[str, Any]]] = dict,
+) -> str | None:
+    """One dlt package of what `tables` yields, written as `ways` says once all of it is known.
+
+    Returns its load id, or None if there was nothing to load.
+    """
 
     @dlt.source(name=SOURCE, section=SOURCE)
     def importer() -> Any:
@@ -116,6 +191,9 @@ def _load(pipeline: Pipeline, tables: Callable[[str], Iterator[Emission]]) -> st
         def records() -> Iterator[Any]:
             mark = Marker()
             yield from map(mark, tables(current_load_id()))
+            written = dlt.current.source_schema().tables
+            for table, way in ways().items():
+                written[table].update(cast("TTableSchema", way))
 
         return records
 
@@ -135,10 +213,16 @@ def drop_leftovers(pipeline: Pipeline) -> None:
     with suppress(OSError, ValueError):
         there = json.loads(mark.read_text())
     if there is not None and there != here:
-        log.info("The working directory belongs to another warehouse and is made anew.")
+        log.info(
+            "The working directory belongs to another warehouse and is made anew.",
+            extra={"event": "working_directory.dropped"},
+        )
         pipeline.drop()
     elif pipeline.has_pending_data:
-        log.warning("A load package that an earlier run left unfinished is dropped; its imports are read again.")
+        log.warning(
+            "A load package that an earlier run left unfinished is dropped; its imports are read again.",
+            extra={"event": "package.dropped"},
+        )
         pipeline.drop()
     mark.parent.mkdir(parents=True, exist_ok=True)
     mark.write_text(json.dumps(here))
@@ -150,7 +234,11 @@ def _end(extraction: Extraction) -> None:
         extraction.finish()
     except Exception as error:
         extraction.tally.fatal = extraction.tally.fatal or understandable(error)
-        log.warning("The row of this run could not be written to sync_runs: %s", understandable(error))
+        log.warning(
+            "The row of this run could not be written to sync_runs: %s",
+            understandable(error),
+            extra={"event": "run.unrecorded"},
+        )
     finally:
         extraction.close()
 

@@ -56,6 +56,10 @@ class Service:
         self.history = {self.import_.fingerprint: dict(self.versions)}
 
     @property
+    def largest_page(self) -> int:
+        return self.clamp
+
+    @property
     def import_(self) -> Import:
         return Import(
             slug="i",
@@ -265,6 +269,17 @@ def test_the_oracle_holds_for_any_import(
 ) -> None:
     service = Service(count, seed, clamp, shuffled, status, edits=edits, edits_at_most=at_most)
     check(service, read(service))
+
+
+@pytest.mark.parametrize("clamp", [3, 100])
+def test_a_page_as_full_as_any_is_no_snapshot(clamp: int) -> None:
+    """A row that came after the listing may have pushed another one onto a second page."""
+    for seed in range(30):
+        service = Service(clamp, seed, clamp, shuffled=True, edits=1.0, kinds=("append",), edits_at_most=1)
+        outcome = read(service)
+        check(service, outcome)
+        assert outcome.verdict is Verdict.complete
+        assert len(outcome.records) == clamp + 1, f"seed {seed}"
 
 
 def test_a_swap_that_keeps_the_count_is_seen_by_the_fingerprint() -> None:

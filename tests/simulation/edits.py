@@ -133,8 +133,8 @@ def _odd(service: Service, dice: Random, slug: str) -> str:
 
 
 def _spoil(service: Service, dice: Random, slug: str) -> str:
-    text = dice.choice(SPOILED)
-    service.add_raw_record(slug, text % dice.randrange(10**6) if "%d" in text else text)
+    text = dice.choice(SPOILED) % dice.randrange(10**6)
+    service.add_raw_record(slug, text)
     return f"spoiled import {slug} with {text}"
 
 

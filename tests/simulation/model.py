@@ -3,7 +3,8 @@
 It keeps what decides about losing rows: a package is extracted whole, then its tables are migrated, staged and merged
 one by one in an order of no meaning, each merge in a transaction of its own, and only then named complete in
 `_dlt_loads`; between any two of these steps the process may die. Its SQL is dlt's (delete-insert with a primary key
-and, where given, a scope and a filter; or what arrives is appended, batch by batch). That the model is right is itself tested: see test_model.py.
+and, where given, a scope and a filter; or what arrives is appended, batch by batch). That the model is right is
+itself tested: see test_model.py.
 """
 
 from __future__ import annotations

@@ -22,7 +22,8 @@ ODD_ROWS: tuple[Any, ...] = (
     '{"a": 1E2, "b" : "\\u00e9\\n" , "a b": 1, "a_b": 2}',
     {},
 )
-SPOILED = ('"only a text"', '{"slug":null,"data":{}}', '{"slug":"x-%d","data":[1]}', "17")
+# Each its own text: of two equal rows without a slug nobody can tell whether they are one, seen twice.
+SPOILED = ('"only a text %d"', '{"slug":null,"data":{},"n":%d}', '{"slug":"x-%d","data":[1]}', "17%d")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,135 @@
+"""Rows are appended only where nothing of theirs can be in the warehouse; else they replace what is there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dlt
+import duckdb
+import pytest
+
+from connector.extraction import Scope
+from connector.sandbox import Service
+from connector.warehouse import DUCKDB_MEMORY
+from connector.warehouse import Warehouse as Destination
+
+from .conftest import Warehouse
+from .test_guarantees import assert_equal, populated
+
+
+def ways(warehouse: Warehouse) -> dict[str, tuple[str, bool]]:
+    """Table → how dlt wrote it last, and whether it took its rows to be distinct."""
+    tables = warehouse.pipeline().default_schema.tables
+    return {
+        name: (str(table["write_disposition"]), bool(table.get("x-stage-data-deduplicated")))
+        for name, table in tables.items()
+        if name.startswith("records")
+    }
+
+
+def records_with_slug(warehouse: Warehouse, slug: str) -> list[str]:
+    return [found for (found,) in warehouse.query("SELECT import_slug FROM records WHERE slug = ?", slug)]
+
+
+def test_a_first_run_appends_and_a_change_replaces(warehouse: Warehouse) -> None:
+    service = populated()
+    warehouse.run(service, batch_rows=200)
+    assert ways(warehouse)["records"] == ("append", False)
+    assert ways(warehouse)["records_customers"][0] == "append"
+
+    service.append_rows(service.slugs()[0], [{"name": "more"}])
+    warehouse.run(service)
+
+    assert ways(warehouse)["records"] == ("merge", True)
+    assert ways(warehouse)["records_customers"] == ("merge", True)
+    assert_equal(service, warehouse)
+
+
+def test_imports_that_are_read_again_are_not_appended(warehouse: Warehouse) -> None:
+    service = populated()
+    warehouse.run(service)
+    assert warehouse.run(service, Scope(mode="backfill", force=True)).status == "succeeded"
+    assert ways(warehouse)["records"] == ("merge", True)
+    assert_equal(service, warehouse)
+
+
+@pytest.mark.parametrize("batch_rows", [1000, 1])
+def test_a_record_in_two_imports_is_there_once(warehouse: Warehouse, batch_rows: int) -> None:
+    service = Service(seed=1)
+    for name in ("t", "u"):
+        slug = service.add_import(template=name, rows=[{"n": 1}])
+        service.add_raw_record(slug, '{"slug":"same","data":{"n":2}}')
+
+    tally = warehouse.run(service, batch_rows=batch_rows)
+
+    assert tally.status == "partial", "one of the two imports cannot have all its rows"
+    assert warehouse.query("SELECT count(*) FROM sync_imports WHERE state = 'failed'") == [(1,)]
+    assert len(records_with_slug(warehouse, "same")) == 1
+    assert ways(warehouse)["records"] == ("merge", batch_rows == 1)
+
+
+def test_a_record_that_moves_to_another_import_is_there_once(warehouse: Warehouse) -> None:
+    service = Service(seed=1)
+    one, two = (service.add_import(template=name, rows=[{"n": 1}]) for name in ("t", "u"))
+    service.add_raw_record(one, '{"slug":"same","data":{"n":2}}')
+    warehouse.run(service)
+    service.add_raw_record(two, '{"slug":"same","data":{"n":2}}')
+
+    assert warehouse.run(service).status == "partial", "the first import is short of a row and did not change"
+    assert records_with_slug(warehouse, "same") == [two]
+    service.delete_import(one)
+    assert warehouse.run(service).status == "succeeded"
+    assert warehouse.query("SELECT import_slug, count(*) FROM records GROUP BY 1") == [(two, 2)]
+
+
+def test_rows_that_nobody_knows_of_are_replaced(warehouse: Warehouse) -> None:
+    service = populated()
+    warehouse.run(service)
+    some = service.slugs()[0]
+    with duckdb.connect(str(warehouse.file)) as connection:
+        for table, key in (("imports", "slug"), ("sync_imports", "slug")):
+            connection.execute(f"DELETE FROM importer_data.{table} WHERE {key} = ?", [some])
+
+    assert warehouse.run(service).status == "succeeded"
+
+    assert_equal(service, warehouse)
+
+
+def test_dlt_alone_never_appends(warehouse: Warehouse) -> None:
+    """It finishes a package that a dead process may have half loaded."""
+    from connector import importer_source
+    from connector.sandbox import serve
+
+    service = populated()
+    warehouse.run(service)
+    service.append_rows(service.slugs()[0], [{"name": "more"}])
+    service.add_import(template="fresh", rows=[{"n": 1}])
+    with serve(service) as url:
+        warehouse.pipeline().run(importer_source(base_url=url, access_token=str(service.token)))
+
+    assert set(ways(warehouse).values()) == {("merge", False)} | {("append", False)} & {
+        ways(warehouse)["records_orders"]
+    }
+    assert ways(warehouse)["records"] == ways(warehouse)["records_fresh"] == ("merge", False)
+    assert_equal(service, warehouse)
+
+
+def memory_limit(destination: Any, warehouse: Warehouse) -> str:
+    pipeline = dlt.pipeline(
+        "limits", destination=destination, dataset_name="d", pipelines_dir=str(warehouse.folder / "pipelines")
+    )
+    found = Destination(pipeline)
+    with found.hold(), found.connect() as connection:
+        return str(connection.query("SELECT current_setting('memory_limit') AS m").to_pylist()[0]["m"])
+
+
+def test_duckdb_takes_no_more_memory_than_it_needs(warehouse: Warehouse) -> None:
+    with duckdb.connect(":memory:", config={"memory_limit": DUCKDB_MEMORY}) as expected:
+        limit = expected.execute("SELECT current_setting('memory_limit')").fetchone()
+    assert (memory_limit(dlt.destinations.duckdb(str(warehouse.file)), warehouse),) == limit
+
+
+def test_a_limit_of_the_users_own_stays(warehouse: Warehouse) -> None:
+    connection = duckdb.connect(str(warehouse.file), config={"memory_limit": "1GiB"})
+    assert memory_limit(dlt.destinations.duckdb(connection), warehouse) == "1.0 GiB"
+    connection.close()
