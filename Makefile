@@ -15,20 +15,24 @@ UV_COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generat
 PYTEST := $(BIN)/python -P -m pytest
 WORKERS ?= 2
 SEEDS ?= 10000
+SLOW_ROWS ?= 50000
+FAST_ROWS ?= 200000
+REPEATS ?= 3
+MILLIONS ?= 1
 PYTEST_ARGS ?=
 
 RUNTIME := $(VENV)/.runtime
 DEVELOPMENT := $(VENV)/.development
 INSTALLED := $(VENV)/.wheel
 PACKAGED := pyproject.toml LICENSE $(wildcard README.md) \
-	$(shell find connector -name __pycache__ -prune -o -not -name '*.pyc' -print)
+	$(shell find connector sql -name __pycache__ -prune -o -not -name '*.pyc' -print)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint types contracts unit simulate fuzz bench requirements clean
+.PHONY: help demo test lint types contracts unit simulate fuzz bench bench-latency bench-limits bench-memory requirements clean
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 demo: $(INSTALLED)  ## sync the sandbox into DuckDB, change it, sync again, show what to query
 	@$(BIN)/importer-sync demo
@@ -54,8 +58,19 @@ simulate: $(INSTALLED) $(DEVELOPMENT)  ## the proof of completeness over SEEDS s
 fuzz: $(INSTALLED) $(DEVELOPMENT)  ## the property tests, with a hundred times the examples
 	@$(PYTEST) -m hypothesis --hypothesis-profile long -n $(WORKERS) --timeout 0 $(PYTEST_ARGS)
 
-bench: $(INSTALLED) $(DEVELOPMENT)  ## the benchmarks, one at a time
-	@$(PYTEST) tests/benchmarks $(PYTEST_ARGS)
+bench: $(INSTALLED) $(DEVELOPMENT)  ## the hot steps, then us and our peers side by side, into the README
+	@$(PYTEST) tests/benchmarks/bench_steps.py --benchmark-columns=median,ops,rounds --benchmark-sort=name $(PYTEST_ARGS)
+	@$(BIN)/python -m tests.benchmarks.contest --slow-rows $(SLOW_ROWS) --fast-rows $(FAST_ROWS) \
+		--repeats $(REPEATS) --readme README.md
+
+bench-latency: $(INSTALLED) $(DEVELOPMENT)  ## how close to the ideal with 50 ms a request
+	@$(BIN)/python -m tests.benchmarks.conditions latency
+
+bench-limits: $(INSTALLED) $(DEVELOPMENT)  ## ceilings on the rate, ours and a service's
+	@$(BIN)/python -m tests.benchmarks.conditions limits
+
+bench-memory: $(INSTALLED) $(DEVELOPMENT)  ## peak memory for up to MILLIONS million rows (1)
+	@$(BIN)/python -m tests.benchmarks.conditions memory --millions $(MILLIONS)
 
 # The files of the later lines take the versions of the first.
 requirements:  ## pin anew what the requirements allow (needs uv)
@@ -64,7 +79,7 @@ requirements:  ## pin anew what the requirements allow (needs uv)
 	$(UV_COMPILE) --group build -c requirements/development.txt -o requirements/build.txt
 
 clean:  ## remove whatever the other targets made
-	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) build dist .benchmarks .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(RUNTIME): requirements/runtime.txt requirements/build.txt requirements/development.txt
