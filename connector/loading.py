@@ -175,7 +175,7 @@ class Package:
                 return
             table = None
         self._clear(import_, known, table)
-        old = self._vanished(import_.slug, known, {r.slug for r in read.records})
+        old = self._vanished(import_.slug, known, read.records)
         for start in range(0, len(read.records), FLATTEN_ROWS):
             some = read.records[start : start + FLATTEN_ROWS]
             envelope = _Envelope.of(some)
@@ -226,7 +226,7 @@ class Package:
 
     def add_deleted(self, slug: str, known: Known | None) -> None:
         """An import that the service answers 404 for: its rows go, or stay as deleted, by the setting `deletes`."""
-        old = self._vanished(slug, known, set())
+        old = self._vanished(slug, known, ())
         self._clear_homes(slug, known, None)
         self._carry(old)
         before = {**_as_before(known), "records_loaded": 0, "records_rejected": 0}
@@ -351,11 +351,12 @@ class Package:
             typed.batches.append(_placeholder(TYPED_SCHEMA, "_record_slug", "_import_slug", slug, self.load_id))
             typed.rows += 1
 
-    def _vanished(self, slug: str, known: Known | None, present: set[str]) -> dict[str, pa.Table]:
+    def _vanished(self, slug: str, known: Known | None, records: Sequence[Record]) -> dict[str, pa.Table]:
         """With `deletes = keep`: rows the warehouse has and the service has no more, per table, marked deleted."""
         if self._settings.deletes != "keep" or known is None:
             return {}
         old: dict[str, pa.Table] = {}
+        present = {record.slug for record in records}
         homes = set(self._memory.homes.get(slug, ())) | ({known.table_name} if known.table_name else set())
         with self._warehouse.connect() as connection:
             for table in {RECORDS, *homes} & self._memory.tables:

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, cast
 
-import duckdb
 import pyarrow as pa
 from dlt.destinations.impl.duckdb.sql_client import DuckDbSqlClient
 from dlt.destinations.job_client_impl import SqlJobClientBase
@@ -48,7 +47,6 @@ from connector.tables import (
 LOADS = "_dlt_loads"
 VERSIONS = "_dlt_version"
 SLUGS_PER_QUERY = 500
-DUCKDB_MEMORY = "192MB"  # measured: merging half a million rows is no slower than with all the memory there is
 UNSETTLED, SETTLED = "Died", "DiedAndRepaired"  # `sync_runs.error_kind` of a dead run
 DIED = "The process ended without a word (killed, or the machine stopped); what it had not committed is read again."
 
@@ -132,8 +130,6 @@ class Warehouse:
         """Keeps one connection open: DuckDB writes its file anew whenever the last one closes, which dlt does often."""
         with self.connect() as connection:
             self._held = connection
-            if self.is_duckdb:
-                connection.limit_memory(DUCKDB_MEMORY)
             try:
                 yield
             finally:
@@ -163,14 +159,6 @@ class Connection:
 
     def execute(self, sql: str, *args: Any) -> None:
         self.client.execute_sql(sql, *args)
-
-    def limit_memory(self, limit: str) -> None:
-        """Keeps DuckDB from taking most of the machine's memory, unless somebody has set a limit of their own."""
-        setting = "SELECT current_setting('memory_limit')"
-        with duckdb.connect(":memory:") as fresh:
-            default = fresh.execute(setting).fetchall()
-        if self.client.native_connection.execute(setting).fetchall() == default:
-            self.client.native_connection.execute(f"SET memory_limit = '{limit}'")
 
     def columns(self) -> dict[str, dict[str, str]]:
         """Table → column → type, as `connector.core.schema.parse_type` reads it where it can."""

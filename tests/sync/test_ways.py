@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import dlt
 import duckdb
 import pytest
 
 from connector.extraction import Scope
 from connector.sandbox import Service
-from connector.warehouse import DUCKDB_MEMORY
-from connector.warehouse import Warehouse as Destination
 
 from .conftest import Warehouse
 from .test_guarantees import assert_equal, populated
@@ -112,24 +107,3 @@ def test_dlt_alone_never_appends(warehouse: Warehouse) -> None:
     }
     assert ways(warehouse)["records"] == ways(warehouse)["records_fresh"] == ("merge", False)
     assert_equal(service, warehouse)
-
-
-def memory_limit(destination: Any, warehouse: Warehouse) -> str:
-    pipeline = dlt.pipeline(
-        "limits", destination=destination, dataset_name="d", pipelines_dir=str(warehouse.folder / "pipelines")
-    )
-    found = Destination(pipeline)
-    with found.hold(), found.connect() as connection:
-        return str(connection.query("SELECT current_setting('memory_limit') AS m").to_pylist()[0]["m"])
-
-
-def test_duckdb_takes_no_more_memory_than_it_needs(warehouse: Warehouse) -> None:
-    with duckdb.connect(":memory:", config={"memory_limit": DUCKDB_MEMORY}) as expected:
-        limit = expected.execute("SELECT current_setting('memory_limit')").fetchone()
-    assert (memory_limit(dlt.destinations.duckdb(str(warehouse.file)), warehouse),) == limit
-
-
-def test_a_limit_of_the_users_own_stays(warehouse: Warehouse) -> None:
-    connection = duckdb.connect(str(warehouse.file), config={"memory_limit": "1GiB"})
-    assert memory_limit(dlt.destinations.duckdb(connection), warehouse) == "1.0 GiB"
-    connection.close()
