@@ -59,11 +59,20 @@ def test_a_last_page_that_is_full_costs_one_more(desk: Desk) -> None:
 
 
 def test_an_import_of_one_page_costs_one_request(desk: Desk) -> None:
-    shape = Shape(imports=40, rows=BLOCK - 1)
+    shape = Shape(imports=BLOCK + 20, rows=BLOCK - 1)
     with served(shape) as service:
         ran = desk.run(service)
     assert ran.tally.records_loaded == shape.total_rows
     assert (ran.asked["records"], ran.asked["one_import"]) == (shape.imports, 0)
+
+
+def test_a_page_as_full_as_any_costs_a_second_look(desk: Desk) -> None:
+    """Of a service that never sent more at once, nobody knows that there was not more to send."""
+    shape = Shape(imports=20, rows=BLOCK - 1)
+    with served(shape) as service:
+        ran = desk.run(service)
+    assert ran.tally.records_loaded == shape.total_rows
+    assert (ran.asked["records"], ran.asked["one_import"]) == (shape.imports, shape.imports)
 
 
 def test_an_unchanged_service_costs_the_listing(desk: Desk) -> None:

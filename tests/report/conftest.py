@@ -113,8 +113,9 @@ def troubled(troubled_template: tuple[Path, str, Troubled], tmp_path: Path) -> t
     return copy, which
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
+    """While it is open an event loop runs in this thread: no other module's tests may see that."""
     if CHROMIUM is None:
         message = "there is no chromium here: apt-get install chromium"
         pytest.fail(message) if REQUIRED else pytest.skip(message)

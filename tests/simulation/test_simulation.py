@@ -48,7 +48,7 @@ def test_the_same_on_dlt_itself(seeds: range, tmp_path: Path) -> None:
         live(seed, tmp_path / str(seed), DltMachine)
 
 
-test_the_same_on_dlt_itself.every = 25  # type: ignore[attr-defined]
+test_the_same_on_dlt_itself.every = 50  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("make", [ModelMachine, DltMachine])
