@@ -1,0 +1,287 @@
+"""docs/settings.md and docs/tables.md, written from the code: `make docs`. A test compares them with what is written.
+
+What a setting means stands beside it in `.dlt/config.toml`, what a column means beside the dbt source that describes
+it; only columns that dbt is told nothing about have their words here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args, get_origin
+
+import pyarrow as pa
+from annotated_types import Ge, Gt, Le
+from pydantic.fields import FieldInfo
+
+from connector.analysis import sources
+from connector.analysis.generated import ready_checks, ready_views
+from connector.analysis.layout import Layout, TypedField, TypedTable
+from connector.cli.configuration import DLT_DEFAULTS
+from connector.settings import Settings
+from connector.tables import IMPORTS, LOAD_ID, RECORDS, RECORDS_SCHEMA, SYSTEM_SCHEMAS, TYPED_SCHEMA
+from tests.docs.pages import CHECKOUT
+
+SOURCE = "sources.importer"
+HINTS = f"{SOURCE}.hints."
+LOADED = "The load it came with."
+COUNTED = {
+    "imports_listed": "Imports that the service listed.",
+    "imports_changed": "Imports whose records were read, for they were new, changed or unfinished.",
+    "imports_deleted": "Imports found gone.",
+    "imports_failed": "Imports that could not be read.",
+    "imports_unreconciled": "Imports with other than row_count records.",
+    "records_loaded": "Records committed.",
+    "records_rejected": "Records that could not be loaded.",
+    "requests": "Requests sent, each attempt counted.",
+    "retries": "Requests sent once more.",
+    "bytes_received": "Bytes of all replies.",
+}
+MEANINGS: Mapping[str, Mapping[str, str]] = {
+    IMPORTS: {"_content_hash": "Tells the sync whether anything of this row changed."},
+    RECORDS: {
+        "created_at": "When the record was created (UTC).",
+        "updated_at": "When it last changed (UTC).",
+    },
+    "sync_imports": {
+        "updated_at": "The import's updated_at when it was last read.",
+        "row_count": "Its row_count then.",
+        "status": "Its status then.",
+        "template_slug": "Its template then.",
+        "has_raw": "Whether its rows are in records too.",
+        "attempts": "How often in a row its reading failed; 1 where it did not.",
+        "error": "Why it is not synced.",
+        "run_id": "The run that read it last.",
+        LOAD_ID: "The load it came with; the row counts only once dlt has completed that load.",
+    },
+    "sync_runs": {
+        "mode": "incremental or backfill.",
+        "started_at": "When it began (UTC).",
+        "finished_at": "When it ended (UTC); null while it is under way.",
+        **COUNTED,
+        "load_ids": "The load packages it committed, a JSON list.",
+        "error": "The first reasons why it did not succeed, as sentences.",
+        "error_kind": "The kind of the error that ended it.",
+        "connector_version": "The version of this package.",
+        "destination": "The destination's name in dlt.",
+        "window_since": "The window it was bounded to, if any.",
+        "window_until": "The same; the end is outside of it.",
+    },
+    "sync_rejects": {
+        "run_id": "The run that met it.",
+        "import_slug": "The import it belongs to.",
+        "record_slug": "Its key, if it has one.",
+        "seen_at": "When (UTC).",
+    },
+    "sync_fields": {
+        "table_name": "The table its column is in: a typed one, or imports for a key of metadata.",
+        "column_name": "Its column.",
+        "template_slug": "The template that the table is of.",
+        "data_type": "The type of the column, which it keeps for ever.",
+        "has_text": "Whether there is a column `…__v_text` for values that do not fit.",
+        "has_double": "Whether there is a column `…__v_double` for fractions among whole numbers.",
+        "first_seen_at": "When it first had a value (UTC).",
+        "last_seen_at": "When it last had one (UTC).",
+        "value_count": "Live rows with a value.",
+        "null_count": "Live rows without one.",
+        "conflict_count": "Values that do not fit the column and are beside it.",
+    },
+}
+ARROW = ((pa.types.is_boolean, "bool"), (pa.types.is_integer, "bigint"), (pa.types.is_timestamp, "timestamp"))
+
+SETTINGS_PAGE = """# Settings
+
+<!-- Written by `make docs`, from the code and the comments in .dlt/config.toml. -->
+
+Each key stands in `.dlt/config.toml` of the working directory, a secret in `.dlt/secrets.toml`, or is an environment
+variable, which wins. `importer-sync init` writes the files, `importer-sync check` tries what they say. A value that is
+wrong is named in one sentence, with exit code 2.
+
+## `[{source}]`
+
+{own}
+
+Hints have a table for each typed table; as an environment variable they are JSON:
+
+```toml
+[sources.importer.hints.records_customers]
+signup_date = "date"
+```
+
+```sh
+SOURCES__IMPORTER__HINTS='{{"records_customers": {{"signup_date": "date"}}}}' importer-sync run
+```
+
+## Other sections
+
+{others}
+
+dlt has many more; those of its destinations are on the pages [DuckDB](duckdb.md) and [PostgreSQL](postgres.md).
+
+## What the command sets for dlt
+
+Measured to be the fastest way of Arrow into one warehouse, or there to keep tokens out of dlt's traces. A setting of
+your own, in the file or the environment, wins over each.
+
+{dlt}
+"""
+TABLES_PAGE = """# Tables, views and checks
+
+<!-- Written by `make docs`, from the code and the files in sql/. -->
+
+All tables are in the schema of the dataset, `importer_data`. Times are UTC, to the microsecond; JSON is kept as text,
+character for character as it was received. Live rows have `_deleted_at IS NULL`. dlt's own tables, `_dlt_…`, lie beside
+these.
+
+{system}
+
+## `records_<template>`
+
+The records of a template, one row each, with a column per field behind these. The table keeps its name when the
+template is renamed; `records_untemplated` has those of imports without a template.
+
+{typed}
+
+A value that does not fit its column goes unchanged to `<column>__v_text`, a fraction in a column of whole numbers to
+`<column>__v_double`; these columns come with the first such value.
+
+## Views
+
+`importer-sync sql apply` makes them in a schema of their own, `importer_data_views`, and makes anew what new fields or
+templates changed. Each template also has a view of its own name: its live rows, the columns named as people wrote them,
+variants coalesced, system columns last.
+
+{views}
+
+## Checks
+
+`importer-sync sql check` runs them. Each returns the rows that offend; one such row, and the exit code is 3.
+
+{checks}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """A key of a settings file with the comment above it; `shown` is its value there, default or example."""
+
+    section: str
+    key: str
+    shown: Any
+    meaning: str
+
+
+def explained(file: str) -> Iterator[Explained]:
+    """Every key of `.dlt/<file>`, those included that are commented out."""
+    section, words = "", list[str]()
+    for line in (CHECKOUT / ".dlt" / file).read_text(encoding="utf-8").splitlines():
+        text = line.removeprefix("#").strip()
+        if not text:
+            words = []
+        elif head := re.fullmatch(r"\[([\w.]+)\]", text):
+            section = head[1]
+        elif re.match(r"\w+ = ", text):
+            [(key, value)] = tomllib.loads(text).items()
+            yield Explained(section, key, value, " ".join(words))
+        else:
+            words.append(text)
+
+
+def known_settings() -> dict[tuple[str, str], Explained]:
+    """By section and key; the hints of any table are one setting."""
+    found = [each for file in ("config.toml", "example.secrets.toml") for each in explained(file)]
+    hints = next(each for each in found if each.section.startswith(HINTS))
+    plain = {(each.section, each.key): each for each in found if not each.section.startswith(HINTS)}
+    return {**plain, (SOURCE, "hints"): hints}
+
+
+def settings() -> str:
+    known = known_settings()
+    own = [
+        (
+            f"`{name}`",
+            _values(field),
+            "required" if field.is_required() else _default(field),
+            f"`{_variable(SOURCE, name)}`",
+            known[SOURCE, name].meaning,
+        )
+        for name, field in Settings.model_fields.items()
+    ]
+    others = [
+        (f"`{key}`", f"`[{section}]`", f"`{_variable(section, key)}`", each.meaning)
+        for (section, key), each in known.items()
+        if section != SOURCE
+    ]
+    own_table = _table(("key", "values", "default", "environment variable", "meaning"), own)
+    other_table = _table(("key", "section", "environment variable", "meaning"), others)
+    dlt_table = _table(("variable", "value"), [(f"`{name}`", f"`{value}`") for name, value in DLT_DEFAULTS.items()])
+    return SETTINGS_PAGE.format(source=SOURCE, own=own_table, others=other_table, dlt=dlt_table)
+
+
+def _variable(section: str, key: str) -> str:
+    return "__".join([*section.split("."), key]).upper()
+
+
+def _values(field: FieldInfo) -> str:
+    if get_origin(field.annotation) is Literal:
+        return ", ".join(f'`"{value}"`' for value in get_args(field.annotation))
+    bounds = {type(each): each for each in field.metadata}
+    if Gt in bounds:
+        return f"more than {bounds[Gt].gt}"
+    if Ge in bounds:
+        return f"{bounds[Ge].ge} to {bounds[Le].le}" if Le in bounds else f"{bounds[Ge].ge} or more"
+    if field.annotation is bool:
+        return "`true`, `false`"
+    return "a table" if field.default_factory else "text"
+
+
+def _default(field: FieldInfo) -> str:
+    return "none" if field.default is None or field.default_factory else f"`{json.dumps(field.default)}`"
+
+
+def tables() -> str:
+    parts = []
+    for name, summary in sources._TABLES.items():
+        schema = RECORDS_SCHEMA if name == RECORDS else SYSTEM_SCHEMAS[name]
+        parts += [f"## `{name}`", "", summary, ""]
+        parts += [_columns(schema, {**sources._COLUMNS.get(name, {}), **MEANINGS[name]}), ""]
+    layout = _imaginary()
+    views, _ = ready_views(layout)
+    standing = [(f"`{view.name}`", view.summary, view.grain) for view in views if view.name != layout.typed[0].view]
+    checks = [(f"`{check.name}`", check.summary, check.grain) for check in ready_checks(layout)]
+    return TABLES_PAGE.format(
+        system="\n".join(parts).rstrip(),
+        typed=_columns(TYPED_SCHEMA, sources._TYPED_COLUMNS),
+        views=_table(("view", "answers", "a row is"), standing),
+        checks=_table(("check", "finds", "a row is"), checks),
+    )
+
+
+def _columns(schema: pa.Schema, words: Mapping[str, str]) -> str:
+    words = {LOAD_ID: LOADED, **words}
+    rows = [(f"`{each.name}`", _type(each.type), words[each.name]) for each in schema]
+    return _table(("column", "type", "meaning"), rows)
+
+
+def _type(kind: pa.DataType) -> str:
+    return next((name for fits, name in ARROW if fits(kind)), "text")
+
+
+def _imaginary() -> Layout:
+    """A warehouse with one typed table: some views and checks are written only where there is one."""
+    typed = TypedTable("records_x", "x", "x", (TypedField("f", "f", "f", "text", ()),), ("_record_slug",))
+    return Layout("d", "duckdb", {name: {} for name in (*SYSTEM_SCHEMAS, RECORDS, typed.table)}, (typed,))
+
+
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    return "\n".join(f"| {' | '.join(row)} |" for row in [head, ("---",) * len(head), *rows])
+
+
+PAGES = {"settings.md": settings, "tables.md": tables}
+
+if __name__ == "__main__":
+    for name, write in PAGES.items():
+        (CHECKOUT / "docs" / name).write_text(write(), encoding="utf-8")
