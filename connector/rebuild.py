@@ -103,7 +103,7 @@ def rebuild(
     if not settings.typed:
         raise ConfigError("typed = false, so there are no typed tables to rebuild.")
     warehouse = Warehouse(pipeline)
-    warehouse.check_supported()
+    warehouse.check_writable()
     try:
         if not warehouse.exists():
             raise ConfigError("There is no warehouse to rebuild yet; run `importer-sync run` first.")

@@ -122,7 +122,7 @@ class _Shared:
             refuse_what_breaks_the_sync(source, Container()[LoadPackageStateInjectableContext].state)
             self._unfinished = set(RESOURCES) & set(source.selected_resources)
             warehouse = Warehouse(dlt.current.pipeline())
-            warehouse.check_supported()
+            warehouse.check_writable()
             self._extraction = Extraction(self._settings, self._scope, warehouse, Outside.real())
             if len(self._unfinished) == 1:
                 # `succeeded` promises a whole sync, which half of it is not

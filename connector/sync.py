@@ -51,7 +51,7 @@ def sync(
     another run is under way and ConfigError for a destination that cannot be used: in both cases nothing was done.
     """
     warehouse = Warehouse(pipeline)
-    warehouse.check_supported()
+    warehouse.check_writable()
     with sole_writer(pipeline):
         drop_leftovers(pipeline)
         extraction = Extraction(

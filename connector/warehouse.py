@@ -108,6 +108,31 @@ class Warehouse:
                 "use duckdb, postgres or another SQL destination of dlt."
             )
 
+    def check_writable(self) -> None:
+        """Raises ConfigError where loading is not possible, or not without loss, e.g. PostgreSQL without ADBC.
+
+        Without Parquet dlt loads Arrow tables by way of CSV, where an empty text and none are the same
+        (`dlt.destinations._adbc_jobs._loader_file_format_selector` says of what is installed).
+        """
+        self.check_supported()
+        pipeline: Any = self._pipeline  # most of what it and its destination have may be None, and is not typed so
+        if pipeline.staging is not None:
+            return
+        able = pipeline.destination.capabilities()
+        formats: Sequence[str] = able.supported_loader_file_formats or ()
+        if able.loader_file_format_selector is not None:
+            _, formats = able.loader_file_format_selector("parquet", list(formats), table_schema={"name": RECORDS})
+        if "parquet" not in formats:
+            cure = (
+                "install its drivers: pip install 'importer-connector[postgres]'"
+                if self.destination_type == "postgres"
+                else "install the ADBC driver that dlt's documentation names for it, or use another destination"
+            )
+            raise ConfigError(
+                f"The destination {self.destination!r} cannot load Parquet here, and without it empty texts would "
+                f"become null; {cure}."
+            )
+
     def exists(self) -> bool:
         """Whether a run has been here; asks without making a database file."""
         file = duckdb_file(self._pipeline)

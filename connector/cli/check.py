@@ -166,7 +166,7 @@ def _destination(pipeline: Pipeline) -> str | None:
     try:
         if file is not None:
             file.parent.mkdir(parents=True, exist_ok=True)  # as a run does
-        Warehouse(pipeline).check_supported()
+        Warehouse(pipeline).check_writable()
         _write_and_drop(pipeline)
     except Exception as error:
         return str(as_problem(error))
