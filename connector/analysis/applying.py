@@ -61,7 +61,7 @@ def refresh(connection: Connection, dialect: str) -> None:
 
 
 def drop(pipeline: Pipeline) -> Applied:
-    """Drops every view that `apply` made, and the schema if nothing else is in it."""
+    """Drops every view that `apply` made; their schema stays, with the rights that readers have in it."""
     warehouse, dialect = opened(pipeline)
     with sole_writer(pipeline), warehouse.connect() as connection:
         there = _relations(connection, dialect)
@@ -71,8 +71,6 @@ def drop(pipeline: Pipeline) -> Applied:
         with connection.client.begin_transaction():
             for name in ours:
                 _drop(connection, layout, name)
-            if len(ours) == len(there):
-                connection.client.execute_sql(f"DROP SCHEMA IF EXISTS {quoted(layout.views_schema)}")
         return Applied(layout.views_schema, dropped=tuple(ours))
 
 

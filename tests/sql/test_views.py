@@ -212,8 +212,18 @@ def test_grants_outlive_a_change_and_a_dependent_stops_it_with_a_sentence(postgr
     with pytest.raises(ConnectorError, match="nothing was changed"):
         place.apply()
     assert "c" not in columns_of(place, "t")
-    place.execute(f"DROP VIEW theirs; REVOKE ALL ON {place.views_schema}.t FROM {role}; DROP ROLE {role}")
+    place.execute(f"DROP VIEW theirs; REVOKE ALL ON {place.views_schema}.t FROM {role}")
     assert "t" in place.apply().made_anew
+
+    privileges = f"ALTER DEFAULT PRIVILEGES IN SCHEMA {place.views_schema}"
+    place.execute(
+        f"{privileges} GRANT SELECT ON TABLES TO {role}; GRANT USAGE ON SCHEMA {place.views_schema} TO {role}"
+    )
+    drop(place.warehouse.pipeline())
+    place.apply()
+    assert place.tuples(f"SELECT has_table_privilege('{role}', '{place.views_schema}.t', 'SELECT')") == [(True,)]
+    assert place.tuples(f"SELECT has_schema_privilege('{role}', '{place.views_schema}', 'USAGE')") == [(True,)]
+    place.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
 def test_a_rebuild_names_the_cure_in_postgres_and_brings_the_views_along_in_duckdb(place: Place) -> None:
