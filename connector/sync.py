@@ -24,6 +24,7 @@ from connector import telemetry
 from connector.errors import ConnectorError
 from connector.extraction import Extraction, Outside, Progress, Scope
 from connector.locking import destination_fingerprint, sole_writer
+from connector.overview import noted
 from connector.runs import Tally
 from connector.settings import Settings
 from connector.source import Marker, current_load_id
@@ -94,6 +95,11 @@ def _load_all(pipeline: Pipeline, extraction: Extraction, settings: Settings) ->
     if RUNS not in extraction.memory.tables:
         _load(pipeline, lambda _: extraction.missing_tables())
         extraction.begin()
+    with extraction.warehouse.connect() as connection, noted(pipeline, connection):
+        _load_packages(pipeline, extraction, settings)
+
+
+def _load_packages(pipeline: Pipeline, extraction: Extraction, settings: Settings) -> None:
     extraction.prepare()
     _load_package(pipeline, extraction, lambda load_id: _first(extraction, load_id, settings.batch_rows), settings)
     while not extraction.exhausted:

@@ -15,13 +15,12 @@ if TYPE_CHECKING:
     from dlt.pipeline.pipeline import Pipeline
 
     from connector.cli.output import Output
-    from connector.warehouse import Connection
+    from connector.overview import Overview
 
 NAME = "status"
 HELP = "last runs, freshness, imports that failed or do not reconcile"
 EXAMPLES = ("importer-sync status", "importer-sync status --max-age 6h --json")
 WAIT_S = 5.0
-OPEN_SHOWN = 20
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -42,8 +41,9 @@ def run(arguments: argparse.Namespace) -> int:
     output = Output(arguments)
     pipeline = open_pipeline(arguments)
     now = datetime.now(UTC)
-    found = _patiently(pipeline, arguments.runs)
-    fresh: datetime | None = found["fresh_as_of"]
+    overview, under_way = _patiently(pipeline, arguments.runs)
+    fresh = overview["fresh_as_of"]
+    found: dict[str, Any] = {**overview, "under_way": under_way}
     stale = arguments.max_age is not None and (fresh is None or now - fresh > arguments.max_age)
     found["age_seconds"] = round((now - fresh).total_seconds(), 1) if fresh else None
     found["stale"] = stale if arguments.max_age is not None else None
@@ -54,8 +54,9 @@ def run(arguments: argparse.Namespace) -> int:
     return PARTIAL if stale else 0
 
 
-def _patiently(pipeline: Pipeline, runs: int) -> dict[str, Any]:
-    """A run under way holds a DuckDB file again and again, but for moments only."""
+def _patiently(pipeline: Pipeline, runs: int) -> tuple[Overview, bool]:
+    """How it stands, and whether that is what a run which has the file open noted when it began."""
+    from connector import overview
     from connector.cli.problems import as_problem
     from connector.warehouse import Warehouse
 
@@ -65,51 +66,18 @@ def _patiently(pipeline: Pipeline, runs: int) -> dict[str, Any]:
     while True:
         try:
             if not warehouse.exists():
-                return {"fresh_as_of": None, "runs": [], "imports": {}, "records": 0, "rejects": 0, "open": []}
+                return overview.nothing_yet(), False
             with warehouse.connect() as connection:
-                return _found(connection, runs)
+                return overview.look(connection, runs), False
         except Exception as error:
-            if "only one in" not in str(as_problem(error)) or time.monotonic() > until:
+            if "only one in" not in str(as_problem(error)):
+                raise
+            left = overview.left_by_a_run(pipeline)
+            if left is not None:
+                return {**left, "runs": left["runs"][:runs]}, True
+            if time.monotonic() > until:
                 raise
             time.sleep(0.1)
-
-
-def _found(connection: Connection, runs: int) -> dict[str, Any]:
-    from connector.tables import LEDGER, RECORDS, REJECTS, RUNS
-
-    tables = set(connection.columns())
-
-    def rows(sql: str, table: str) -> list[dict[str, Any]]:
-        return connection.query(sql.replace("{t}", connection.name(table))).to_pylist() if table in tables else []
-
-    def count(table: str, where: str = "") -> int:
-        return next((int(row["n"]) for row in rows(f"SELECT count(*) AS n FROM {{t}} {where}", table)), 0)
-
-    fresh = rows(
-        "SELECT max(started_at) AS at FROM {t} WHERE status = 'succeeded' AND mode = 'incremental' "
-        "AND window_since IS NULL AND window_until IS NULL",
-        RUNS,
-    )
-    return {
-        "fresh_as_of": fresh[0]["at"] if fresh else None,
-        "runs": rows(
-            "SELECT run_id, status, mode, started_at, finished_at, imports_listed, imports_changed, imports_deleted, "
-            "imports_failed, imports_unreconciled, records_loaded, records_rejected, requests, error FROM {t} "
-            f"ORDER BY started_at DESC LIMIT {runs}",
-            RUNS,
-        ),
-        "imports": {
-            row["state"]: int(row["n"])
-            for row in rows("SELECT state, count(*) AS n FROM {t} GROUP BY state ORDER BY state", LEDGER)
-        },
-        "records": count(RECORDS, f"WHERE {connection.column('_deleted_at')} IS NULL"),
-        "rejects": count(REJECTS),
-        "open": rows(
-            "SELECT slug, state, attempts, error, last_synced_at FROM {t} WHERE state IN ('failed', 'unreconciled') "
-            f"ORDER BY state, slug LIMIT {OPEN_SHOWN}",
-            LEDGER,
-        ),
-    }
 
 
 def _plain(found: Any) -> Any:
@@ -123,14 +91,16 @@ def _advice(found: dict[str, Any]) -> Iterator[str]:
         yield "Nothing was loaded yet; `importer-sync run` does it."
         return
     last = found["runs"][0]
-    if last["status"] == "failed":
+    if found["under_way"]:
+        yield "A run is under way and has the file open: this is how things stood when it began."
+    elif last["status"] == "failed":
         yield (
             f"The last run failed: {last['error'] or 'it left no reason.'} `importer-sync check` says whether service "
             "and destination can be used; once they can, `importer-sync run` goes on from what was committed."
         )
-    if last["status"] == "interrupted":
+    elif last["status"] == "interrupted":
         yield "The last run was stopped before its end; `importer-sync run` goes on from there."
-    if last["status"] == "running":
+    elif last["status"] == "running":
         yield (
             f"Run {last['run_id']} is under way, or was killed: then the next `importer-sync run` notices and reads "
             "its unfinished imports again."

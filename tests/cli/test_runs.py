@@ -106,6 +106,31 @@ def test_another_run_under_way(command, service: Service) -> None:
     assert command.end(first).code == 143
 
 
+def test_a_monitor_can_look_while_a_run_has_the_file_open(command, service: Service) -> None:
+    assert command("run").code == 0
+    asleep = command("status", "--json").document
+    service.add_generated("employees", imports=1, rows=30)
+    service.faults = Faults(latency=(3.0, 3.0))
+    service.requests.clear()
+    process = command.start("run")
+    until = time.monotonic() + 60
+    while not service.requests:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    busy = command("status", "--json", "--max-age", "1h")
+    text = command("status").out
+    process.kill()
+    command.end(process)
+    assert (busy.code, busy.document["under_way"]) == (0, True)
+    assert busy.document["fresh_as_of"] == asleep["fresh_as_of"]
+    assert busy.document["records"] == asleep["records"] == 360
+    assert [run["status"] for run in busy.document["runs"]] == ["running", "succeeded"]
+    assert "→ A run is under way and has the file open" in text
+    after = command("status", "--json").document
+    assert after["under_way"] is False, "what the killed run noted is no news"
+    assert after["runs"][0]["status"] == "running"
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_ends_a_run_after_what_is_complete(command, service: Service, number: int, code: int) -> None:
     service.add_generated("employees", imports=60, rows=30)

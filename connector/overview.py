@@ -1,0 +1,123 @@
+"""How a warehouse stands: last runs, freshness, what is open. A run leaves it as a note for those it keeps waiting.
+
+DuckDB lets nobody read a file while a run has it open, which may take hours; a monitor has to know all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypedDict
+
+import msgspec
+from dlt.pipeline.pipeline import Pipeline
+
+from connector.locking import duckdb_file, lock_path
+from connector.tables import LEDGER, RECORDS, REJECTS, RUNS
+from connector.warehouse import Connection
+
+OPEN_SHOWN = 20
+RUNS_NOTED = 50
+
+
+class RunRow(TypedDict):
+    """A row of `sync_runs`."""
+
+    run_id: str
+    status: str
+    mode: str
+    started_at: datetime
+    finished_at: datetime | None
+    imports_listed: int | None
+    imports_changed: int | None
+    imports_deleted: int | None
+    imports_failed: int | None
+    imports_unreconciled: int | None
+    records_loaded: int | None
+    records_rejected: int | None
+    requests: int | None
+    error: str | None
+
+
+class OpenImport(TypedDict):
+    """A row of `sync_imports` that failed or does not reconcile."""
+
+    slug: str
+    state: str
+    attempts: int | None
+    error: str | None
+    last_synced_at: datetime | None
+
+
+class Overview(TypedDict):
+    """`fresh_as_of`: when the last full run that succeeded began; `imports`: state → how many; `runs`: latest first."""
+
+    fresh_as_of: datetime | None
+    runs: list[RunRow]
+    imports: dict[str, int]
+    records: int
+    rejects: int
+    open: list[OpenImport]
+
+
+def nothing_yet() -> Overview:
+    return Overview(fresh_as_of=None, runs=[], imports={}, records=0, rejects=0, open=[])
+
+
+def look(connection: Connection, runs: int) -> Overview:
+    tables = set(connection.columns())
+
+    def rows(sql: str, table: str) -> list[dict[str, Any]]:
+        return connection.query(sql.replace("{t}", connection.name(table))).to_pylist() if table in tables else []
+
+    def count(table: str, where: str = "") -> int:
+        return next((int(row["n"]) for row in rows(f"SELECT count(*) AS n FROM {{t}} {where}", table)), 0)
+
+    fresh = rows(
+        "SELECT max(started_at) AS at FROM {t} WHERE status = 'succeeded' AND mode = 'incremental' "
+        "AND window_since IS NULL AND window_until IS NULL",
+        RUNS,
+    )
+    latest = rows(f"SELECT {', '.join(RunRow.__annotations__)} FROM {{t}} ORDER BY started_at DESC LIMIT {runs}", RUNS)
+    states = rows("SELECT state, count(*) AS n FROM {t} GROUP BY state ORDER BY state", LEDGER)
+    unsettled = rows(
+        f"SELECT {', '.join(OpenImport.__annotations__)} FROM {{t}} WHERE state IN ('failed', 'unreconciled') "
+        f"ORDER BY state, slug LIMIT {OPEN_SHOWN}",
+        LEDGER,
+    )
+    return Overview(
+        fresh_as_of=fresh[0]["at"] if fresh else None,
+        runs=msgspec.convert(latest, list[RunRow]),
+        imports={row["state"]: int(row["n"]) for row in states},
+        records=count(RECORDS, f"WHERE {connection.column('_deleted_at')} IS NULL"),
+        rejects=count(REJECTS),
+        open=msgspec.convert(unsettled, list[OpenImport]),
+    )
+
+
+@contextmanager
+def noted(pipeline: Pipeline, connection: Connection) -> Iterator[None]:
+    """Within, whoever cannot open the file finds how it stood when the run began; see `left_by_a_run`."""
+    note = _note(pipeline)
+    if note is None:
+        yield
+        return
+    note.write_bytes(msgspec.json.encode(look(connection, RUNS_NOTED)))
+    try:
+        yield
+    finally:
+        note.unlink(missing_ok=True)
+
+
+def left_by_a_run(pipeline: Pipeline) -> Overview | None:
+    """What the run under way noted, or None. To be asked only if the file is taken: a dead run leaves its note too."""
+    note = _note(pipeline)
+    with suppress(OSError, msgspec.MsgspecError):
+        return None if note is None else msgspec.json.decode(note.read_bytes(), type=Overview)
+    return None
+
+
+def _note(pipeline: Pipeline) -> Path | None:
+    return lock_path(pipeline).with_suffix(".status") if duckdb_file(pipeline) is not None else None
