@@ -9,23 +9,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Protocol, TypeVar
 
-import anyio.from_thread
+import anyio
+from anyio.from_thread import start_blocking_portal
 
+from connector.building import Builder, Built
 from connector.client import ServiceClient
+from connector.core.limits import LIMITS
 from connector.core.planning import Plan, Planned, make_plan, too_many_vanished
-from connector.errors import AuthError, ConnectorError, NotFoundError, TransientError
+from connector.errors import AuthError, ConnectorError, NotFoundError
 from connector.imports import content_hash, import_emissions, tombstones
 from connector.loading import Catalogue, Package
 from connector.models import Import, Reject, born_at, key_of, replaces
 from connector.paging import Lister, Listing, together
-from connector.reading import ImportRead, Verdict, read_import
+from connector.read_ahead import Aside, Failure, Outcome, ReadAhead
+from connector.reading import ImportRead, Verdict
 from connector.runs import Status, Tally, make_run_id
 from connector.settings import Selection, Settings, Window
 from connector.tables import (
@@ -45,10 +48,7 @@ from connector.warehouse import Memory, Warehouse
 
 log = logging.getLogger("connector.run")
 
-READ_AHEAD_ROWS = 50_000
-READ_AHEAD_IMPORTS_PER_REQUEST = 4
 POLL_S = 0.2
-FAILURES_IN_A_ROW = 20
 SUSPECT_ROUNDS = 3
 R = TypeVar("R")
 
@@ -100,10 +100,11 @@ class Outside:
     open_client: Callable[[Settings], ServiceClient]
     open_loop: Callable[[], AbstractContextManager[Loop]]
     now: Callable[[], datetime]
+    aside: Aside
 
     @classmethod
     def real(cls) -> Outside:
-        return cls(_open_client, anyio.from_thread.start_blocking_portal, lambda: datetime.now(UTC))
+        return cls(_open_client, start_blocking_portal, lambda: datetime.now(UTC), anyio.to_thread.run_sync)
 
 
 def _open_client(settings: Settings) -> ServiceClient:
@@ -113,11 +114,6 @@ def _open_client(settings: Settings) -> ServiceClient:
         max_concurrency=settings.max_concurrency,
         requests_per_second=settings.requests_per_second,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    error: Exception
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +147,8 @@ class Extraction:
         self._stop = stop
         self._exit = ExitStack()
         self._prepared: _Prepared | None = None
-        self._outcomes: AsyncIterator[tuple[Planned[Import], ImportRead | _Failure]] | None = None
-        self._held: tuple[Planned[Import], ImportRead | _Failure] | None = None
+        self._ahead: ReadAhead | None = None
+        self._held: Outcome | None = None
         self._uncommitted = 0
         self._began_records = False
         self.typed_tables: list[str] = []
@@ -197,9 +193,9 @@ class Extraction:
 
     def close(self) -> None:
         """Ends the requests under way and the event loop; safe to call twice."""
-        outcomes, self._outcomes = self._outcomes, None
-        if outcomes is not None:
-            self._loop.call(outcomes.aclose)  # type: ignore[attr-defined]
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            self._loop.call(ahead.aclose)
         if hasattr(self, "_client"):
             self._loop.call(self._client.__aexit__, None, None, None)
             del self._client
@@ -279,7 +275,7 @@ class Extraction:
                 self.exhausted = True
                 break
             planned, result = outcome
-            size = len(result.records) if isinstance(result, ImportRead) else 0
+            size = len(result) if isinstance(result, Built) else 0
             if limit is not None and package.rows and package.rows + size > limit:
                 self._held = outcome
                 break
@@ -306,17 +302,17 @@ class Extraction:
         wanted = [*SYSTEM_SCHEMAS, *[RECORDS] * self._settings.raw]
         yield from (nothing(table) for table in wanted if table not in self.memory.tables)
 
-    def _accept(self, package: Package, planned: Planned[Import], result: ImportRead | _Failure) -> Iterator[Emission]:
+    def _accept(self, package: Package, planned: Planned[Import], result: Built | Failure) -> Iterator[Emission]:
         slug = planned.import_.slug
         known = self.memory.ledger.get(slug)
-        if isinstance(result, _Failure):
+        if isinstance(result, Failure):
             self.tally.imports_failed += 1
             self.tally.problems.append(f"Import {slug}: {result.error}")
             log.error("Import %s failed: %s", slug, result.error, extra={"event": "import.failed", "import_slug": slug})
             package.add_failure(planned.import_, known, str(result.error))
             self._progress.read(slug, 0, "failed")
             return
-        if result.verdict is Verdict.gone:
+        if result.read.verdict is Verdict.gone:
             # deleted between listing and reading: the next listing will miss it, and it earns its deletion then
             if known is not None:
                 package.add_failure(planned.import_, known, "It vanished while the run was under way.")
@@ -327,9 +323,9 @@ class Extraction:
             )
             self._progress.read(slug, 0, "gone")
             return
-        if result.verdict is Verdict.unreconciled:
-            self._unreconciled(result)
-        self._progress.read(slug, len(result.records), result.verdict.value)
+        if result.read.verdict is Verdict.unreconciled:
+            self._unreconciled(result.read)
+        self._progress.read(slug, len(result), result.read.verdict.value)
         yield from package.add(result, known)
 
     def _unreconciled(self, result: ImportRead) -> None:
@@ -385,7 +381,6 @@ class Extraction:
 
     def _note_stop(self) -> None:
         self.tally.interrupted_by = self._stop() or 2
-        self.exhausted = True
 
     async def _list_and_decide(self) -> _Prepared:
         if self._scope.selection.slugs:
@@ -522,72 +517,35 @@ class Extraction:
         )
         return ()
 
-    def _next_outcome(self) -> tuple[Planned[Import], ImportRead | _Failure] | None:
+    def _next_outcome(self) -> Outcome | None:
         if self._held is not None:
             held, self._held = self._held, None
             return held
-        if self._outcomes is None:
-            self._outcomes = self._read_all(self.prepare().plan.read)
-        try:
-            return self._loop.call(self._outcomes.__anext__)
-        except StopAsyncIteration:
-            return None
+        if self._ahead is None:
+            self._ahead = self._read_ahead(self.prepare().plan.read)
+        outcome = self._loop.call(self._ahead.next)
+        if outcome is None:
+            self.tally.fatal = self.tally.fatal or self._ahead.fatal
+            if self._ahead.stopped:
+                self._note_stop()
+        return outcome
 
-    async def _read_all(
-        self, planned: tuple[Planned[Import], ...]
-    ) -> AsyncIterator[tuple[Planned[Import], ImportRead | _Failure]]:
-        """Outcomes in about the order planned, reading ahead by a bounded number of rows."""
-        waiting = deque(planned)
-        running: dict[asyncio.Task[ImportRead], Planned[Import]] = {}
-        failures = 0
-        try:
-            while (waiting or running) and self.tally.fatal is None:
-                while waiting and self._has_room(running, waiting[0]):
-                    task = asyncio.ensure_future(read_import(self._client, waiting[0].import_))
-                    running[task] = waiting.popleft()
-                await asyncio.wait(running, timeout=POLL_S, return_when=asyncio.FIRST_COMPLETED)
-                if self._stop() is not None:
-                    self._note_stop()
-                    return
-                for task in [t for t in running if t.done()]:
-                    result = self._result(task)
-                    failures = failures + 1 if isinstance(result, _Failure) else 0
-                    if self._is_fatal(result, failures):
-                        return
-                    yield running.pop(task), result
-        finally:
-            for task in running:
-                task.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
-
-    def _has_room(self, running: dict[asyncio.Task[ImportRead], Planned[Import]], following: Planned[Import]) -> bool:
-        rows = sum(max(p.import_.row_count, 1) for p in running.values())
-        many = len(running) >= READ_AHEAD_IMPORTS_PER_REQUEST * self._settings.max_concurrency
-        return not running or (not many and rows + following.import_.row_count <= READ_AHEAD_ROWS)
-
-    def _result(self, task: asyncio.Task[ImportRead]) -> ImportRead | _Failure:
-        error = task.exception()
-        if error is None:
-            return task.result()
-        if not isinstance(error, Exception):
-            raise error
-        if not isinstance(error, ConnectorError):
-            log.exception("An import could not be read for a reason this connector did not foresee.", exc_info=error)
-            error = ConnectorError(f"An unforeseen {type(error).__name__} stopped its reading; please report it.")
-        return _Failure(error)
-
-    def _is_fatal(self, result: ImportRead | _Failure, failures: int) -> bool:
-        if not isinstance(result, _Failure):
-            return False
-        error = result.error
-        if isinstance(error, AuthError) and error.status == 401:
-            self.tally.fatal = error
-        elif isinstance(error, TransientError) and failures >= FAILURES_IN_A_ROW:
-            self.tally.fatal = TransientError(f"{failures} imports in a row failed, the last one so: {error}")
-        else:
-            return False
-        self.exhausted = True
-        return True
+    def _read_ahead(self, planned: tuple[Planned[Import], ...]) -> ReadAhead:
+        builder = Builder(
+            self._settings,
+            self.memory.schemas,
+            self.memory.template_tables,
+            limits=LIMITS.get(self.warehouse.destination_type),
+            nul_safe=not self.warehouse.is_duckdb,
+        )
+        return ReadAhead(
+            self._client,
+            builder,
+            planned,
+            max_concurrency=self._settings.max_concurrency,
+            aside=self._outside.aside,
+            stop=self._stop,
+        )
 
 
 def _slug_of(row: Import | Reject) -> str | None:

@@ -16,14 +16,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from connector.core.flatten import flatten
-from connector.core.limits import LIMITS
-from connector.core.names import display_path, encode_keys, table_name
+from connector.building import Built, Rows
+from connector.core.names import display_path, encode_keys
 from connector.core.planning import COMPLETED, Known, State
 from connector.core.schema import Field, Keys, Kind, TableSchema, arrow_type, parse_type
 from connector.core.texts import storable
-from connector.models import Import, Record
-from connector.reading import ImportRead, Verdict
+from connector.models import Import
+from connector.reading import Verdict
 from connector.settings import Settings
 from connector.tables import (
     FIELDS,
@@ -44,7 +43,6 @@ from connector.tables import (
 )
 from connector.warehouse import Memory, Warehouse
 
-FLATTEN_ROWS = 2_000  # rows stay in the processor's cache between decoding and Arrow
 FLUSH_ROWS = 20_000
 
 
@@ -62,32 +60,8 @@ class Catalogue:
         known = dict(memory.schemas), dict(memory.template_tables), dict(memory.first_seen)
         return cls(*known, set(memory.miscounted))
 
-    def table_for(self, import_: Import) -> str:
-        table = table_name(import_.template_name, import_.template_slug, self.template_tables)
-        self.template_tables.setdefault(table, import_.template_slug or "")
-        return table
-
     def schema(self, table: str) -> TableSchema:
         return self.schemas.setdefault(table, TableSchema(table))
-
-
-@dataclass(frozen=True, slots=True)
-class _Envelope:
-    """The columns that the raw and the typed row of a record share."""
-
-    slug: pa.Array[Any]
-    sort: pa.Array[Any]
-    created_at: pa.Array[Any]
-    updated_at: pa.Array[Any]
-
-    @classmethod
-    def of(cls, records: Sequence[Record]) -> _Envelope:
-        return cls(
-            pa.array([r.slug for r in records], pa.string()),
-            pa.array([r.sort for r in records], pa.int64()),
-            pa.array([r.created_at for r in records], UTC_US),
-            pa.array([r.updated_at for r in records], UTC_US),
-        )
 
 
 @dataclass(slots=True)
@@ -145,7 +119,6 @@ class Package:
         self._ledger: list[dict[str, Any]] = []
         self._rejects: list[dict[str, Any]] = []
         self._nul_safe = not warehouse.is_duckdb
-        self._limits = LIMITS.get(warehouse.destination_type)
         self.withheld: list[str] = []
 
     @property
@@ -162,33 +135,29 @@ class Package:
     def __bool__(self) -> bool:
         return bool(self._ledger or self._rejects)
 
-    def add(self, read: ImportRead, known: Known | None) -> Iterator[Emission]:
+    def add(self, built: Built, known: Known | None) -> Iterator[Emission]:
         """An import whose records were read; yields what has become due to be written."""
-        import_ = read.import_
-        table = self._catalogue.table_for(import_) if self._settings.typed else None
-        refusal = self._refusal(table, read.records) if table is not None else None
-        if refusal is not None:
-            sentence = f"Import {import_.slug} is in no typed table: {refusal}."
+        read, import_, table = built.read, built.read.import_, built.table
+        if built.refusal is not None:
+            sentence = f"Import {import_.slug} is in no typed table: {built.refusal}."
             self.withheld.append(sentence)
             if not self._settings.raw:
                 self.add_failure(import_, known, sentence)
                 return
-            table = None
+        if table is not None:
+            self._catalogue.template_tables.setdefault(table, import_.template_slug or "")
         self._clear(import_, known, table)
-        old = self._vanished(import_.slug, known, read.records)
-        for start in range(0, len(read.records), FLATTEN_ROWS):
-            some = read.records[start : start + FLATTEN_ROWS]
-            envelope = _Envelope.of(some)
-            if self._settings.raw:
-                self._add_raw(import_, some, envelope)
+        old = self._vanished(import_.slug, known, built.rows)
+        for rows in built.rows:
+            self._add_raw(import_, rows)
             if table is not None:
-                self._add_typed(table, import_.slug, some, envelope)
+                self._add_typed(table, import_, rows)
             if self._raw_rows >= FLUSH_ROWS or (table and self._typed[table].rows >= FLUSH_ROWS):
                 yield from self._due()
         self._carry(old)
         for reject in read.rejects:
             self.reject(import_.slug, reject.record_slug, reject.reason, reject.payload)
-        self.rows += len(read.records)
+        self.rows += len(built)
         state = State.synced
         if read.verdict is Verdict.unreconciled and not (
             self._settings.reconcile == "off" and import_.status == COMPLETED
@@ -204,10 +173,10 @@ class Package:
             template_slug=import_.template_slug,
             table_name=table,
             has_raw=self._settings.raw,
-            records_loaded=len(read.records),
+            records_loaded=len(built),
             records_rejected=len(read.rejects),
             attempts=1,
-            error=refusal or read.why,
+            error=built.refusal or read.why,
             last_synced_at=self._now,
         )
         if self._raw_rows >= FLUSH_ROWS:
@@ -266,66 +235,53 @@ class Package:
             row["attempts"] = known.attempts + 1
         self._ledger.append(row)
 
-    def _add_raw(self, import_: Import, records: Sequence[Record], envelope: _Envelope) -> None:
-        n = len(records)
+    def _add_raw(self, import_: Import, rows: Rows) -> None:
+        if rows.data is None:
+            return
+        n = len(rows)
         columns: list[pa.Array[Any]] = [
-            envelope.slug,
+            rows.slug,
             pa.repeat(pa.scalar(import_.slug), n),
             pa.repeat(pa.scalar(import_.template_slug, pa.string()), n),
-            envelope.sort,
-            envelope.created_at,
-            envelope.updated_at,
-            pa.array([r.data for r in records], pa.binary()).cast(pa.string()),
+            rows.sort,
+            rows.created_at,
+            rows.updated_at,
+            rows.data,
             pa.nulls(n, UTC_US),
             pa.repeat(pa.scalar(self.load_id), n),
         ]
         self._raw.append(pa.Table.from_arrays(columns, schema=RECORDS_SCHEMA))
         self._raw_rows += n
-        self._arrived(RECORDS, import_.slug, envelope)
+        self._arrived(RECORDS, import_.slug, rows)
 
-    def _add_typed(self, table: str, slug: str, records: Sequence[Record], envelope: _Envelope) -> None:
-        hints = self._settings.hints.get(table, {})
-        flat = flatten([r.data for r in records], self._catalogue.schema(table), hints, nul_safe=self._nul_safe)
-        self._catalogue.schemas[table] = flat.schema
-        n = len(records)
+    def _add_typed(self, table: str, import_: Import, rows: Rows) -> None:
+        if rows.flat is None:
+            return
+        self._catalogue.schemas[table] = rows.flat.schema
+        n = len(rows)
         columns: dict[str, pa.Array[Any]] = {
-            "_record_slug": envelope.slug,
-            "_import_slug": pa.repeat(pa.scalar(slug), n),
-            "_sort": envelope.sort,
-            "_created_at": envelope.created_at,
-            "_updated_at": envelope.updated_at,
+            "_record_slug": rows.slug,
+            "_import_slug": pa.repeat(pa.scalar(import_.slug), n),
+            "_sort": rows.sort,
+            "_created_at": rows.created_at,
+            "_updated_at": rows.updated_at,
             "_deleted_at": pa.nulls(n, UTC_US),
             LOAD_ID: pa.repeat(pa.scalar(self.load_id), n),
         }
         typed = self._typed[table]
-        typed.batches.append(_typed_table({**columns, **flat.columns}))
+        typed.batches.append(_typed_table({**columns, **rows.flat.columns}))
         typed.rows += n
         typed.live_rows += n
-        for keys, count in flat.counts.items():
+        for keys, count in rows.flat.counts.items():
             typed.counts[keys].values += count.values
             typed.counts[keys].conflicts += count.conflicts
-        self._arrived(table, slug, envelope)
+        self._arrived(table, import_.slug, rows)
 
-    def _arrived(self, table: str, slug: str, envelope: _Envelope) -> None:
+    def _arrived(self, table: str, slug: str, rows: Rows) -> None:
         arriving = self._arriving[table]
-        arriving.records.append(envelope.slug)
+        arriving.records.append(rows.slug)
         if arriving.imports[-1:] != [slug]:
             arriving.imports.append(slug)
-
-    def _refusal(self, table: str, records: Sequence[Record]) -> str | None:
-        """Why the destination could not store these rows in their typed table: tried without writing anything."""
-        if self._limits is None:
-            return None
-        hints = self._settings.hints.get(table, {})
-        schema = self._catalogue.schema(table)
-        for start in range(0, len(records), FLATTEN_ROWS):
-            some = [record.data for record in records[start : start + FLATTEN_ROWS]]
-            flat = flatten(some, schema, hints, nul_safe=self._nul_safe)
-            schema = flat.schema
-            refusal = self._limits.refusal(schema, [flat.columns])
-            if refusal is not None:
-                return refusal
-        return None
 
     def _clear(self, import_: Import, known: Known | None, table: str | None) -> None:
         if table is not None:
@@ -351,12 +307,12 @@ class Package:
             typed.batches.append(_placeholder(TYPED_SCHEMA, "_record_slug", "_import_slug", slug, self.load_id))
             typed.rows += 1
 
-    def _vanished(self, slug: str, known: Known | None, records: Sequence[Record]) -> dict[str, pa.Table]:
+    def _vanished(self, slug: str, known: Known | None, arriving: Sequence[Rows]) -> dict[str, pa.Table]:
         """With `deletes = keep`: rows the warehouse has and the service has no more, per table, marked deleted."""
         if self._settings.deletes != "keep" or known is None:
             return {}
         old: dict[str, pa.Table] = {}
-        present = {record.slug for record in records}
+        present = {value for rows in arriving for value in rows.slug.to_pylist()}
         homes = set(self._memory.homes.get(slug, ())) | ({known.table_name} if known.table_name else set())
         with self._warehouse.connect() as connection:
             for table in {RECORDS, *homes} & self._memory.tables:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from random import Random
+from typing import TypeVar
 
 from connector.client import ServiceClient
 from connector.extraction import Outside, Scope
@@ -31,6 +33,8 @@ from tests.simulation.oracle import (
 )
 from tests.simulation.scenario import Episode, Scenario, fill, quiet
 from tests.simulation.watching import Watch
+
+R = TypeVar("R")
 
 URL = "http://service.example"
 START = datetime(2026, 1, 5, 6, 0, tzinfo=UTC)
@@ -217,7 +221,7 @@ class World:
                 random=Random(self.scenario.seed),
             )
 
-        return Outside(open_client, virtual_loop, lambda: self.now)
+        return Outside(open_client, virtual_loop, lambda: self.now, in_turn)
 
     def _answer(self, request: Request) -> Response:
         reply = self.service.handle(request)
@@ -266,3 +270,8 @@ def _summary(tally: Tally) -> str:
     names = ("status", "imports_listed", "imports_changed", "imports_deleted", "imports_failed", "imports_unreconciled",
              "records_loaded", "records_rejected", "requests", "retries")  # fmt: skip
     return " ".join(f"{name}={shown[name]}" for name in names) + f" {tally.error or ''}"
+
+
+async def in_turn(function: Callable[[], R], /) -> R:
+    """What the connector does aside of its event loop is done at once here, so that a seed always plays the same."""
+    return function()

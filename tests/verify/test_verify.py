@@ -364,5 +364,7 @@ def _without_waiting(place: Place) -> VerifyReport:
     real = Outside.real()
     with serve(place.service) as url:
         settings = Settings.load(base_url=url, access_token=place.service.token)
-        world = Outside(lambda s: ServiceClient(url, place.service.token, sleep=at_once), real.open_loop, real.now)
+        world = Outside(
+            lambda s: ServiceClient(url, place.service.token, sleep=at_once), real.open_loop, real.now, real.aside
+        )
         return verify(pipeline_at(place.folder), settings, True, outside=world)

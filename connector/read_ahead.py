@@ -1,0 +1,167 @@
+"""Planned imports are read side by side and built one after the other, a bounded number of rows ahead of the load.
+
+While the destination is busy with one package, the next one is being read and built: the load leaves the interpreter
+alone for most of its time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol, TypeVar
+
+from connector.building import Builder, Built
+from connector.core.planning import Planned
+from connector.errors import AuthError, ConnectorError, TransientError
+from connector.models import Import
+from connector.reading import ImportRead, RecordsClient, Verdict, read_import
+
+log = logging.getLogger("connector.run")
+
+READ_AHEAD_ROWS = 50_000
+BUILT_AHEAD_ROWS = 50_000
+READ_AHEAD_IMPORTS_PER_REQUEST = 4
+POLL_S = 0.2
+FAILURES_IN_A_ROW = 20
+R = TypeVar("R")
+
+
+class Aside(Protocol):
+    """Runs a function while the event loop goes on; `anyio.to_thread.run_sync` does."""
+
+    def __call__(self, function: Callable[[], R], /) -> Awaitable[R]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An import that could not be read."""
+
+    error: Exception
+
+
+Outcome = tuple[Planned[Import], Built | Failure]
+
+
+class ReadAhead:
+    """To be used on one event loop. `fatal` and `stopped` say, at the end, why it came early."""
+
+    def __init__(
+        self,
+        client: RecordsClient,
+        builder: Builder,
+        planned: tuple[Planned[Import], ...],
+        *,
+        max_concurrency: int,
+        aside: Aside,
+        stop: Callable[[], int | None],
+    ) -> None:
+        self._client = client
+        self._builder = builder
+        self._planned = planned
+        self._most_imports = READ_AHEAD_IMPORTS_PER_REQUEST * max_concurrency
+        self._aside = aside
+        self._stop = stop
+        self._ready: asyncio.Queue[Outcome | None] = asyncio.Queue()
+        self._rows_ready = 0
+        self._taken = asyncio.Event()
+        self._filling: asyncio.Task[None] | None = None
+        self.fatal: ConnectorError | None = None
+        self.stopped = False
+
+    async def next(self) -> Outcome | None:
+        """The next outcome in about the order planned, or None once there are no more."""
+        if self._filling is None:
+            self._filling = asyncio.ensure_future(self._fill())
+        outcome = await self._ready.get()
+        if outcome is None:
+            self._ready.put_nowait(None)
+            await self._filling
+            return None
+        self._rows_ready -= _size(outcome)
+        self._taken.set()
+        return outcome
+
+    async def aclose(self) -> None:
+        """Ends whatever is being read."""
+        if self._filling is not None:
+            self._filling.cancel()
+            await asyncio.gather(self._filling, return_exceptions=True)
+
+    async def _fill(self) -> None:
+        try:
+            async for planned, result in self._read_all():
+                outcome = planned, await self._built(result)
+                self._rows_ready += _size(outcome)
+                self._ready.put_nowait(outcome)
+                while self._rows_ready > BUILT_AHEAD_ROWS:
+                    self._taken.clear()
+                    await self._taken.wait()
+        finally:
+            self._ready.put_nowait(None)
+
+    async def _built(self, result: ImportRead | Failure) -> Built | Failure:
+        if isinstance(result, Failure):
+            return result
+        if result.verdict is Verdict.gone:
+            return Built(result)
+        return await self._aside(partial(self._builder.build, result))
+
+    async def _read_all(self) -> AsyncIterator[tuple[Planned[Import], ImportRead | Failure]]:
+        waiting = deque(self._planned)
+        running: dict[asyncio.Task[ImportRead], Planned[Import]] = {}
+        failures = 0
+        try:
+            while waiting or running:
+                while waiting and self._has_room(running, waiting[0]):
+                    task = asyncio.ensure_future(read_import(self._client, waiting[0].import_))
+                    running[task] = waiting.popleft()
+                await asyncio.wait(running, timeout=POLL_S, return_when=asyncio.FIRST_COMPLETED)
+                if self._stop() is not None:
+                    self.stopped = True
+                    return
+                for task in [t for t in running if t.done()]:
+                    result = _result(task)
+                    failures = failures + 1 if isinstance(result, Failure) else 0
+                    self.fatal = _fatal(result, failures)
+                    if self.fatal is not None:
+                        return
+                    yield running.pop(task), result
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    def _has_room(self, running: dict[asyncio.Task[ImportRead], Planned[Import]], following: Planned[Import]) -> bool:
+        rows = sum(max(p.import_.row_count, 1) for p in running.values())
+        many = len(running) >= self._most_imports
+        return not running or (not many and rows + following.import_.row_count <= READ_AHEAD_ROWS)
+
+
+def _size(outcome: Outcome) -> int:
+    return len(outcome[1]) if isinstance(outcome[1], Built) else 0
+
+
+def _result(task: asyncio.Task[ImportRead]) -> ImportRead | Failure:
+    error = task.exception()
+    if error is None:
+        return task.result()
+    if not isinstance(error, Exception):
+        raise error
+    if not isinstance(error, ConnectorError):
+        log.exception("An import could not be read for a reason this connector did not foresee.", exc_info=error)
+        error = ConnectorError(f"An unforeseen {type(error).__name__} stopped its reading; please report it.")
+    return Failure(error)
+
+
+def _fatal(result: ImportRead | Failure, failures: int) -> ConnectorError | None:
+    """What ends the run, not just the reading of one import."""
+    if isinstance(result, Failure):
+        if isinstance(result.error, AuthError) and result.error.status == 401:
+            return result.error
+        if isinstance(result.error, TransientError) and failures >= FAILURES_IN_A_ROW:
+            return TransientError(f"{failures} imports in a row failed, the last one so: {result.error}")
+    return None
