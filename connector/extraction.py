@@ -372,8 +372,8 @@ class Extraction:
         try:
             while not task.done():
                 await asyncio.wait([task], timeout=POLL_S)
-                if not task.done() and self._stop() is not None:
-                    raise Stopped
+                if self._stop() is not None:
+                    raise Stopped  # though it may be done: what is asked to stop returns what it has
             return task.result()
         finally:
             task.cancel()

@@ -34,10 +34,16 @@ class Warehouse:
             pipelines_dir=str(self.folder / "pipelines"),
         )
 
-    def run(self, service: Service, scope: Scope | None = None, **settings: Any) -> Tally:
+    def run(
+        self,
+        service: Service,
+        scope: Scope | None = None,
+        stop: Callable[[], int | None] = lambda: None,
+        **settings: Any,
+    ) -> Tally:
         with serve(service) as url:
             made = Settings.load(base_url=url, access_token=service_token(service), **settings)
-            return sync(self.pipeline(), made, scope)
+            return sync(self.pipeline(), made, scope, stop=stop)
 
     @contextmanager
     def connect(self) -> Iterator[duckdb.DuckDBPyConnection]:

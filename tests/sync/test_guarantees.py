@@ -388,3 +388,18 @@ def test_metadata_becomes_columns(warehouse: Warehouse) -> None:
     assert not [
         name for name in row if name.startswith("metadata__") and name not in ("metadata__user", "metadata__tries")
     ]
+
+
+@pytest.mark.parametrize("after", [1, 3, 8])
+def test_a_run_that_is_stopped_is_interrupted_whatever_it_was_doing(warehouse: Warehouse, after: int) -> None:
+    service = populated(switches=Switches(max_per_page=3, default_per_page=3))
+    stopped = warehouse.run(service, stop=lambda: 15 if service.requests.total() >= after else None)
+    assert (stopped.status, stopped.interrupted_by) == ("interrupted", 15)
+    assert warehouse.run(service).status == "succeeded"
+    assert_equal(service, warehouse)
+
+    service.requests.clear()  # now with nothing to read
+    stopped = warehouse.run(service, stop=lambda: 15 if service.requests else None)
+    assert (stopped.status, stopped.interrupted_by) == ("interrupted", 15)
+    statuses = warehouse.query("SELECT status FROM sync_runs ORDER BY started_at")
+    assert statuses == [("interrupted",), ("succeeded",), ("interrupted",)]
