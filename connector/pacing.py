@@ -1,7 +1,8 @@
 """How many requests are in flight, and when each may start.
 
 The number in flight follows the service: it grows by one a round while all goes well and halves on a 429, between 1
-and the configured maximum. Starts keep an even distance when there is a ceiling on requests a second.
+and the configured maximum. Starts follow a ceiling on requests a second, where there is one, and from the first 429
+on a pace learned from the service: fewer at once does not slow down a client whose requests are answered at once.
 """
 
 from __future__ import annotations
@@ -12,8 +13,129 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-# Starts are a little further apart than the ceiling asks, since requests that leave evenly do not arrive evenly.
+# A window of the ceiling is a little longer than asked, since requests that leave evenly do not arrive evenly.
 _MARGIN = 1.02
+_CEILING_SLACK_S = 0.25  # how far behind its time a start may be and still be made up for
+_LEARNED_SLACK_S = 0.002  # the same at a learned pace: a service may allow no bursts at all
+_BREATH_S = 0.1  # the least pause after a 429 that counts
+_LATEST = 32  # replies, of which
+_CLEARLY = 10  # 429s tell that there is a limit
+_HALF_LIFE = 2_000  # in replies, of the least rate the limit can have: it may change
+_KEEP = 0.97  # of the rate that was let through
+_SEARCH_S = 1.0  # in which the pace doubles while little is known
+_SLOWER = 8.0  # each further 429 makes it take that much longer
+_CERTAIN_S = 60.0  # at most; more where the service asks for long pauses, so that few are spent on trying
+_WINDOW_S = 0.5  # over which the rate that is let through is measured
+_WINDOW_REPLIES = 10  # at least, for slow services
+_LEAST_RATE = 0.5
+_MOST_DOUBLINGS = 20.0
+
+
+class Ceiling:
+    """At most `rate` starts in any second, evenly spread; what a busy machine was late with is made up for."""
+
+    def __init__(self, rate: float) -> None:
+        self._interval_s = _MARGIN / rate
+        self._recent: deque[float] = deque(maxlen=max(1, int(rate)))
+        self._next = -math.inf
+
+    def earliest(self) -> float:
+        """When the next start may be."""
+        if len(self._recent) < (self._recent.maxlen or 0):
+            return self._next
+        return max(self._next, self._recent[0] + len(self._recent) * self._interval_s)
+
+    def started(self, wanted: float, at: float) -> None:
+        """A start at `at`, of a request that was ready since `wanted`."""
+        self._next = max(self._next, wanted, at - _CEILING_SLACK_S) + self._interval_s
+        self._recent.append(at)
+
+
+class LearnedPace:
+    """The rate at which a service that answers 429 lets requests through, as far as is known.
+
+    Unlimited until a 429 asks for a pause, or many of the latest replies are 429s: a few without a pause are cheaper
+    than going slowly. Each one then sets the pace to what was let through lately; the sooner it came, compared with
+    the pause, the more of that was a burst the service had saved up, and the less is kept of it. From there the pace
+    doubles in `_doubling_s`, slowly at first, then faster and faster. Its clock stands still while there is nothing to
+    ask, so that a rate is neither forgotten nor mistaken for what was needed.
+    """
+
+    def __init__(self) -> None:
+        self._base = math.inf
+        self._doubling_s = _SEARCH_S
+        self._age_s = 0.0  # of asking since the last 429 that counted
+        self._replies = 0  # in that time, 429s not counted
+        self._let_through: deque[float] = deque()  # the ages of the latest of them
+        self._welcome: deque[bool] = deque(maxlen=_LATEST)
+        self._seen_at: float | None = None
+        self._cut_at = -math.inf
+        self._next = -math.inf
+        # No limit on the rate is lower than what was let through from one 429 to the next; where 429s come at random,
+        # slower is no better.
+        self._floor = 0.0
+        self._pause_s = 0.0  # after the last 429 that counted
+
+    @property
+    def rate(self) -> float:
+        if math.isinf(self._base):
+            return math.inf
+        doublings = min((self._age_s / self._doubling_s) ** 2, _MOST_DOUBLINGS)
+        return self._base * math.exp2(doublings)
+
+    def earliest(self) -> float:
+        """When the next start may be."""
+        return self._next
+
+    def started(self, wanted: float, at: float) -> None:
+        """A start at `at`, of a request that was ready since `wanted`."""
+        self._advance(at)
+        if math.isfinite(self._base):
+            self._next = max(self._next, wanted, at - _LEARNED_SLACK_S) + 1 / self.rate
+
+    def let_through(self, at: float) -> None:
+        self._advance(at)
+        self._replies += 1
+        self._welcome.append(True)
+        ages = self._let_through
+        ages.append(self._age_s)
+        while len(ages) > _WINDOW_REPLIES and self._age_s - ages[0] > _WINDOW_S:
+            ages.popleft()
+
+    def refused(self, started: float, at: float, asked_s: float) -> None:
+        """A 429 that asks for a pause of `asked_s`; of those to requests sent at one pace only the first counts."""
+        self._advance(at)
+        self._welcome.append(False)
+        unlimited = math.isinf(self._base)
+        clear = asked_s >= _BREATH_S or self._welcome.count(False) >= _CLEARLY
+        if started < self._cut_at or (unlimited and not (clear and self._replies)):
+            return
+        pause_s = max(asked_s, _BREATH_S)
+        kept = _KEEP * self._recent_rate() * math.sqrt(self._age_s / (self._age_s + pause_s / 3))
+        if not unlimited:
+            outdated = self._floor * math.exp2(-self._replies / _HALF_LIFE)
+            self._floor = max(outdated, self._replies / (self._pause_s + self._age_s))
+            kept = min(self.rate, max(kept, self.rate / 2, self._floor))
+            if self._age_s > self._doubling_s / 10:  # else it was far too fast, and little is known as before
+                certain_s = _CERTAIN_S * math.sqrt(max(1.0, pause_s))
+                self._doubling_s = min(_SLOWER * self._doubling_s, certain_s)
+        self._base = max(kept, _LEAST_RATE)
+        self._age_s, self._replies, self._pause_s = 0.0, 0, pause_s
+        self._let_through.clear()
+        self._cut_at = at
+        self._next = self._seen_at = at + pause_s
+
+    def _recent_rate(self) -> float:
+        ages = self._let_through
+        since = ages[0] if len(ages) > _WINDOW_REPLIES else 0.0
+        return len(ages) / max(self._age_s - since, 1e-3)
+
+    def _advance(self, now: float) -> None:
+        if self._seen_at is None:
+            self._seen_at = now
+        passed_s = max(0.0, now - self._seen_at)
+        self._age_s += min(passed_s, 1.5 / self.rate) if math.isfinite(self._base) else passed_s
+        self._seen_at = max(self._seen_at, now)
 
 
 class Gate:
@@ -31,9 +153,9 @@ class Gate:
         self._limit = float(max_concurrency)
         self.in_flight = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._interval_s = _MARGIN / requests_per_second if requests_per_second else 0.0
+        self._ceiling = Ceiling(requests_per_second) if requests_per_second else None
+        self._pace = LearnedPace()
         self._start_lock = asyncio.Lock()
-        self._next_start = -math.inf
         self._paused_until = -math.inf
         self._limit_cut_at = -math.inf
         self._sleep = sleep
@@ -62,13 +184,15 @@ class Gate:
 
     def went_well(self) -> None:
         """A reply without a 429: room for one more, after a round of such replies."""
+        self._pace.let_through(self._monotonic())
         if self._limit < self._max:
             self._limit = min(float(self._max), self._limit + 1 / self._limit)
             self._admit()
 
     def throttled(self, started: float, pause_s: float) -> None:
-        """A 429 to a request that started at `started`: halve, once a round, and let nothing start for `pause_s`."""
+        """A 429 to a request that started at `started`: slow down, once a round, and start nothing for `pause_s`."""
         now = self._monotonic()
+        self._pace.refused(started, now, pause_s)
         if started >= self._limit_cut_at:
             self._limit = max(1.0, self._limit / 2)
             self._limit_cut_at = now
@@ -95,16 +219,21 @@ class Gate:
                 self.in_flight += 1
                 turn.set_result(None)
 
+    def _earliest(self) -> float:
+        ceiling = self._ceiling.earliest() if self._ceiling else -math.inf
+        return max(self._paused_until, self._pace.earliest(), ceiling)
+
     async def _start(self) -> float:
-        if not self._interval_s and self._paused_until <= (now := self._monotonic()):
-            return now
+        wanted = self._monotonic()
         async with self._start_lock:
             slept_until = -math.inf
             # a pause may begin while this sleeps; an injected sleep need not move the clock
-            while (target := max(self._paused_until, self._next_start)) > slept_until:
+            while (target := self._earliest()) > slept_until:
                 if (wait_s := target - self._monotonic()) > 0:
                     await self._sleep(wait_s)
                 slept_until = target
             now = max(self._monotonic(), slept_until)
-            self._next_start = now + self._interval_s
+            self._pace.started(wanted, now)
+            if self._ceiling:
+                self._ceiling.started(wanted, now)
             return now
