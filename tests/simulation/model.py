@@ -64,12 +64,13 @@ class _Destination:
     destination_name = "duckdb"
     destination_type = "dlt.destinations.duckdb"
     client_class = dlt.destinations.duckdb().client_class
+    capabilities = staticmethod(dlt.destinations.duckdb().capabilities)
 
 
 class ModelPipeline:
     """One process's view: made anew for each run, on what the last one left."""
 
-    pipeline_name, dataset_name, destination = PIPELINE, DATASET, _Destination()
+    pipeline_name, dataset_name, destination, staging = PIPELINE, DATASET, _Destination(), None
 
     def __init__(
         self,
