@@ -21,7 +21,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
@@ -98,6 +99,22 @@ async def together(requests: Iterable[Coroutine[object, object, R]]) -> list[R]:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         raise
+
+
+async def in_turn(requests: Iterable[Coroutine[object, object, R]], ahead: int) -> AsyncGenerator[R, None]:
+    """Results in order, with up to `ahead` more requests under way; closing it early cancels those."""
+    tasks: deque[asyncio.Future[R]] = deque()
+    try:
+        for request in requests:
+            tasks.append(asyncio.ensure_future(request))
+            if len(tasks) > ahead:
+                yield await tasks.popleft()
+        while tasks:
+            yield await tasks.popleft()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @dataclass(slots=True)

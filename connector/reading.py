@@ -14,6 +14,7 @@ is also complete when two neat passes in a row show exactly the same rows, or wh
 from __future__ import annotations
 
 import math
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
@@ -21,12 +22,12 @@ from typing import Protocol
 from connector.core.planning import COMPLETED
 from connector.errors import NotFoundError
 from connector.models import Import, Record, RecordPage, Reject
-from connector.paging import MAX_PER_PAGE, quiet_sweeps_needed, together
+from connector.paging import MAX_PER_PAGE, in_turn, quiet_sweeps_needed, together
 
 MAX_MOVES = 5  # times the import may change under the reader before its turn goes to the next run
 MAX_PASSES = 40
-PAGES_AT_ONCE = 64
-EMPTY_TAIL = 8  # promised pages at the end of a wave: if all are empty, `row_count` promises too much
+PAGES_AHEAD = 64
+EMPTY_ENOUGH = 16  # promised pages in a row: if all are empty, `row_count` promises too much
 EMPTY_PAGES = 2  # behind the last page, before the end is believed though the count does not match
 MAX_PAGES_BEYOND = 10_000  # behind what `row_count` promises: a million rows too many are a fault
 MAX_WINDOW_BEYOND = 16
@@ -207,16 +208,17 @@ async def _read_pages(client: RecordsClient, import_: Import, gathered: _Gathere
     swept = _Pass()
     expected = max(import_.row_count, len(gathered))
     promised = max(1, math.ceil(expected / size))
-    page = 1
-    while page <= promised:
-        upto = min(page + PAGES_AT_ONCE, promised + 1)
-        replies = await _ask(client, import_, range(page, upto), size)
-        for reply in replies:
-            gathered.note(reply)
-            swept.note(reply)
-        page = upto
-        if len(replies) > EMPTY_TAIL and not any(reply.size for reply in replies[-EMPTY_TAIL:]):
-            break
+    page, empty = 1, 0
+    while page <= promised and empty < EMPTY_ENOUGH:
+        pages = (_page(client, import_.slug, number, size) for number in range(page, promised + 1))
+        async with aclosing(in_turn(pages, PAGES_AHEAD)) as replies:
+            async for reply in replies:
+                gathered.note(reply)
+                swept.note(reply)
+                page += 1
+                empty = 0 if reply.size else empty + 1
+                if empty >= EMPTY_ENOUGH:
+                    break
         if 0 < swept.longest < size and len(swept.shown) < expected:
             promised = max(promised, math.ceil(expected / swept.longest))  # per_page is clamped lower than asked
     full = swept.last >= (swept.longest if promised > 1 else size)
