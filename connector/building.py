@@ -41,6 +41,11 @@ class Rows:
     def __len__(self) -> int:
         return len(self.slug)
 
+    @property
+    def nbytes(self) -> int:
+        columns = [] if self.flat is None else list(self.flat.columns.values())
+        return max(sum(column.nbytes for column in columns), 0 if self.data is None else self.data.nbytes)
+
 
 @dataclass(frozen=True, slots=True)
 class Built:

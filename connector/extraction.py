@@ -155,6 +155,7 @@ class Extraction:
         self.arrivals: list[Arrival] = []
         self.merged: set[str] = set()  # tables in which rows of other imports may have been replaced
         self.exhausted = False
+        self.heaviest = 0  # bytes of the longest rows as they are built, some thousands at once
         now = outside.now()
         self.tally = Tally(make_run_id(now), scope.mode, now, scope.window, destination=warehouse.destination)
 
@@ -287,7 +288,14 @@ class Extraction:
             self.tally.shortfall = True
             self.tally.problems += package.withheld
         self.typed_tables = package.typed_tables
+        self.heaviest = max(self.heaviest, package.heaviest)
         self.arrivals = package.arrivals()
+
+    @property
+    def widest(self) -> int:
+        """Columns of the widest typed table."""
+        tables = self.catalogue.schemas.values()
+        return max((sum(len(known.columns()) for known in table.fields.values()) for table in tables), default=0)
 
     def run_row(self, load_id: str) -> Emission:
         """The row of `sync_runs`, for a run that nobody follows up on after dlt has loaded it."""

@@ -106,6 +106,7 @@ class Package:
         self.load_id = load_id
         self.rows = 0
         self.rejected = 0
+        self.heaviest = 0
         self._run_id = run_id
         self._now = now
         self._settings = settings
@@ -158,6 +159,7 @@ class Package:
         for reject in read.rejects:
             self.reject(import_.slug, reject.record_slug, reject.reason, reject.payload)
         self.rows += len(built)
+        self.heaviest = max([self.heaviest, *(rows.nbytes for rows in built.rows)])
         state = State.synced
         if read.verdict is Verdict.unreconciled and not (
             self._settings.reconcile == "off" and import_.status == COMPLETED

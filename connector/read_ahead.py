@@ -22,8 +22,8 @@ from connector.reading import ImportRead, RecordsClient, Verdict, read_import
 
 log = logging.getLogger("connector.run")
 
-READ_AHEAD_ROWS = 50_000
-BUILT_AHEAD_ROWS = 50_000
+READ_AHEAD_ROWS = 25_000
+BUILT_AHEAD_ROWS = 25_000
 READ_AHEAD_IMPORTS_PER_REQUEST = 4
 POLL_S = 0.2
 FAILURES_IN_A_ROW = 20

@@ -21,6 +21,7 @@ from dlt.pipeline.exceptions import PipelineStepFailed
 from dlt.pipeline.pipeline import Pipeline
 
 from connector import telemetry
+from connector.allowance import is_out_of_memory
 from connector.errors import ConnectorError
 from connector.extraction import Extraction, Outside, Progress, Scope
 from connector.locking import destination_fingerprint, sole_writer
@@ -139,7 +140,14 @@ def _load_package(
     pipeline: Pipeline, extraction: Extraction, tables: Callable[[str], Iterator[Emission]], settings: Settings
 ) -> None:
     with telemetry.package(extraction.tally):
-        load_id = _load(pipeline, tables, lambda: _shortest_ways(extraction))
+        try:
+            load_id = _load(pipeline, tables, lambda: _ways(extraction))
+        except PipelineStepFailed as error:
+            with extraction.warehouse.connect() as connection:
+                if not (is_out_of_memory(error) and connection.allowance and connection.allowance.lift()):
+                    raise
+            log.info("DuckDB gets more memory to load this package.", extra={"event": "memory.lifted"})
+            load_id = _load_id(pipeline.load())
         extraction.committed(load_id)
     if load_id is None:
         return
@@ -158,6 +166,14 @@ def _load_package(
         extraction.tally.problems.append(
             f"Import {slug}: {accepted} rows were loaded into {table} but {there} are there; it is read again next run."
         )
+
+
+def _ways(extraction: Extraction) -> dict[str, dict[str, Any]]:
+    """How dlt is to write the package just built; the destination gets the memory for it."""
+    with extraction.warehouse.connect() as connection:
+        if connection.allowance is not None:
+            connection.allowance.fit(extraction.widest, extraction.heaviest)
+    return _shortest_ways(extraction)
 
 
 def _shortest_ways(extraction: Extraction) -> dict[str, dict[str, Any]]:
@@ -203,7 +219,10 @@ def _load(
 
         return records
 
-    loaded: LoadInfo = pipeline.run(importer())
+    return _load_id(pipeline.run(importer()))
+
+
+def _load_id(loaded: LoadInfo) -> str | None:
     loaded.raise_on_failed_jobs()
     return loaded.loads_ids[-1] if loaded.loads_ids else None
 

@@ -19,12 +19,14 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, cast
 
+import duckdb
 import pyarrow as pa
 from dlt.destinations.impl.duckdb.sql_client import DuckDbSqlClient
 from dlt.destinations.job_client_impl import SqlJobClientBase
 from dlt.destinations.sql_client import SqlClientBase
 from dlt.pipeline.pipeline import Pipeline
 
+from connector.allowance import Allowance
 from connector.core.names import decode_keys
 from connector.core.planning import Known, State
 from connector.core.schema import Field, Keys, TableSchema
@@ -154,7 +156,8 @@ class Warehouse:
     def hold(self) -> Iterator[None]:
         """Keeps one connection open: DuckDB writes its file anew whenever the last one closes, which dlt does often."""
         with self.connect() as connection:
-            self._held = connection
+            native = connection.client.native_connection
+            self._held = replace(connection, allowance=Allowance(native)) if self.is_duckdb else connection
             try:
                 yield
             finally:
@@ -166,6 +169,7 @@ class Connection:
     """An open connection to the dataset; all SQL of this package that is not dlt's is in this class."""
 
     client: SqlClientBase[Any]
+    allowance: Allowance | None = None
 
     def name(self, table: str) -> str:
         return self.client.make_qualified_table_name(table)
@@ -175,12 +179,20 @@ class Connection:
 
     def query(self, sql: str, *args: Any) -> pa.Table:
         if isinstance(self.client, DuckDbSqlClient):
-            # dlt's own way to Arrow asks DuckDB for a method that DuckDB 2 no longer has
-            relation = self.client.native_connection.sql(sql.replace("%s", "?"), params=args)
-            return cast("pa.Table", relation.to_arrow_table())
+            try:
+                return self._ask_duckdb(sql, args)
+            except duckdb.OutOfMemoryException:
+                if self.allowance is None or not self.allowance.lift():
+                    raise
+                return self._ask_duckdb(sql, args)
         with self.client.execute_query(sql, *args) as cursor:
             table = cursor.arrow()
         return table if table is not None else pa.table({})
+
+    def _ask_duckdb(self, sql: str, args: Sequence[Any]) -> pa.Table:
+        # dlt's own way to Arrow asks DuckDB for a method that DuckDB 2 no longer has
+        relation = self.client.native_connection.sql(sql.replace("%s", "?"), params=args)
+        return cast("pa.Table", relation.to_arrow_table())
 
     def execute(self, sql: str, *args: Any) -> None:
         self.client.execute_sql(sql, *args)

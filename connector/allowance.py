@@ -1,0 +1,66 @@
+"""How much memory DuckDB may take during a run: by itself it fills most of the machine's with what it wrote or read.
+
+The allowance grows with the widest table, since DuckDB needs a block per column and thread to write one, and with the
+longest rows, of which it holds some thousands at each step. It saves memory and decides nothing: whoever runs out of it
+lifts it and tries again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import duckdb
+
+BASE_MB = 192
+COLUMN_MB = 1  # measured: half of that is enough for a thousand columns, a quarter is not
+COPIES = 8  # of a few thousand rows, over the steps of a load and two threads
+_UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_SETTING = "SELECT current_setting('memory_limit')"
+
+
+class Allowance:
+    """For one open DuckDB instance. A limit that somebody else has set stays as it is."""
+
+    def __init__(self, native: duckdb.DuckDBPyConnection) -> None:
+        self._native = native
+        self._own = _ask(native)
+        with duckdb.connect(":memory:") as fresh:
+            self._ours = _ask(fresh) == self._own
+        self._given = _bytes(self._own)
+
+    def fit(self, columns: int, slice_bytes: int) -> None:
+        """Enough for tables of so many columns, and for rows of which about 2,000 have so many bytes."""
+        wanted = (BASE_MB + COLUMN_MB * columns) * 2**20 + COPIES * slice_bytes
+        limited = self._given < _bytes(self._own)
+        if self._ours and (wanted > self._given if limited else wanted < self._given):
+            self._given = wanted
+            self._native.execute(f"SET memory_limit = '{wanted} bytes'").fetchall()
+
+    def lift(self) -> bool:
+        """Whether there was something to lift."""
+        if not self._ours or self._given >= _bytes(self._own):
+            return False
+        self._ours = False
+        self._native.execute("RESET memory_limit").fetchall()
+        return True
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether DuckDB's memory ran out, however deep in dlt's exceptions that is."""
+    seen: list[BaseException] = []
+    while error is not None and error not in seen:
+        if isinstance(error, duckdb.OutOfMemoryException) or "Out of Memory Error" in str(error):
+            return True
+        seen.append(error)
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _ask(native: duckdb.DuckDBPyConnection) -> str:
+    found: Any = native.execute(_SETTING).fetchall()
+    return str(found[0][0])
+
+
+def _bytes(text: str) -> float:
+    number, unit = text.split()
+    return float(number) * _UNITS[unit]

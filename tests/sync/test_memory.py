@@ -1,0 +1,69 @@
+"""DuckDB takes little memory during a run, more where that is not enough, and what its user allowed if that is said."""
+
+from __future__ import annotations
+
+import logging
+
+import duckdb
+import pytest
+
+from connector import allowance
+from connector.allowance import Allowance
+from connector.sandbox import Service
+
+from .conftest import Warehouse
+from .test_guarantees import assert_equal
+
+MIB = 2**20
+
+
+def limit(native: duckdb.DuckDBPyConnection) -> str:
+    return str(native.execute("SELECT current_setting('memory_limit')").fetchall()[0][0])
+
+
+def test_the_allowance_grows_with_the_widest_table_and_never_shrinks() -> None:
+    with duckdb.connect(":memory:") as native:
+        given = Allowance(native)
+        default = limit(native)
+        seen = []
+        for columns, slice_bytes in ((8, 0), (248, 0), (100, MIB), (0, 100 * MIB)):
+            given.fit(columns, slice_bytes)
+            seen.append(limit(native))
+        assert seen == ["200.0 MiB", "440.0 MiB", "440.0 MiB", "992.0 MiB"]
+        assert given.lift()
+        assert limit(native) == default
+        assert not given.lift()
+        given.fit(10, 0)
+        assert limit(native) == default
+
+
+def test_a_limit_of_the_users_own_stays() -> None:
+    with duckdb.connect(":memory:", config={"memory_limit": "1GiB"}) as native:
+        given = Allowance(native)
+        given.fit(10, 0)
+        assert limit(native) == "1.0 GiB"
+        assert not given.lift()
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["appended", "merged"])
+def test_a_package_that_needs_more_is_loaded_all_the_same(
+    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, again: bool
+) -> None:
+    service = Service(seed=1)
+    row = {f"c{n}": f"value {n}" for n in range(300)}
+    service.add_import("wide", [{**row, "n": n} for n in range(2_500)])
+    if again:
+        assert warehouse.run(service).status == "succeeded"
+        slug = service.slugs()[0]
+        service.edit_row(slug, next(iter(service.record_slugs(slug))), {**row, "n": -1})
+    monkeypatch.setattr(allowance, "BASE_MB", 24)
+    monkeypatch.setattr(allowance, "COLUMN_MB", 0)
+    monkeypatch.setattr(allowance, "COPIES", 0)
+
+    with caplog.at_level(logging.INFO, "connector.run"):
+        tally = warehouse.run(service)
+
+    assert (tally.status, tally.error) == ("succeeded", None)
+    assert "DuckDB gets more memory to load this package." in caplog.messages
+    assert_equal(service, warehouse)
+    assert len(tally.load_ids) == 1
