@@ -29,7 +29,7 @@ PACKAGED := pyproject.toml LICENSE $(wildcard README.md) \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint types contracts unit docs simulate fuzz bench bench-latency bench-limits bench-memory requirements clean
+.PHONY: help demo test lint types contracts unit docs simulate mutations fuzz bench bench-latency bench-limits bench-memory requirements clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -57,6 +57,9 @@ docs: $(INSTALLED) $(DEVELOPMENT)  ## write docs/settings.md and docs/tables.md 
 
 simulate: $(INSTALLED) $(DEVELOPMENT)  ## the proof of completeness over SEEDS seeds (10000)
 	@$(PYTEST) tests/simulation -n $(WORKERS) --simulation-seeds $(SEEDS) --timeout 0 $(PYTEST_ARGS)
+
+mutations: $(INSTALLED) $(DEVELOPMENT)  ## each guarantee broken on purpose, which the simulation has to notice
+	@$(PYTEST) tests/simulation/test_mutations.py --mutations -n $(WORKERS) --timeout 0 $(PYTEST_ARGS)
 
 fuzz: $(INSTALLED) $(DEVELOPMENT)  ## the property tests, with a hundred times the examples
 	@$(PYTEST) -m hypothesis --hypothesis-profile long -n $(WORKERS) --timeout 0 $(PYTEST_ARGS)
