@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from connector.building import Built, Rows
 from connector.core.names import display_path, encode_keys
@@ -39,6 +40,7 @@ from connector.tables import (
     UTC_US,
     Arrival,
     Emission,
+    keys_of,
     table_of,
 )
 from connector.warehouse import Memory, Warehouse
@@ -120,6 +122,7 @@ class Package:
         self._ledger: list[dict[str, Any]] = []
         self._rejects: list[dict[str, Any]] = []
         self._nul_safe = not warehouse.is_duckdb
+        self._carried: list[tuple[str, pa.Table]] = []
         self.withheld: list[str] = []
 
     @property
@@ -222,6 +225,7 @@ class Package:
 
     def finish(self) -> Iterator[Emission]:
         """The rest of the rows, then rejects, fields and ledger."""
+        self._bring_carried()
         yield from self._due()
         if self._rejects:
             yield Emission(REJECTS, table_of(REJECTS_SCHEMA, self._rejects))
@@ -333,6 +337,15 @@ class Package:
     def _carry(self, old: Mapping[str, pa.Table]) -> None:
         for table, rows in old.items():
             self._arriving[table].replacing = True
+            self._carried.append((table, rows))
+
+    def _bring_carried(self) -> None:
+        """Rows that vanished from one import and came with another of the same package are not carried over."""
+        for table, vanished in self._carried:
+            arrived = pa.chunked_array(self._arriving[table].records, pa.string())
+            rows = vanished.filter(pc.invert(pc.is_in(vanished.column(keys_of(table)[0]), value_set=arrived)))
+            if not rows.num_rows:
+                continue
             if table == RECORDS:
                 self._raw.append(rows.select(RECORDS_SCHEMA.names).cast(RECORDS_SCHEMA))
                 self._raw_rows += rows.num_rows

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar
@@ -93,13 +94,15 @@ class ReadAhead:
 
     async def _fill(self) -> None:
         try:
-            async for planned, result in self._read_all():
-                outcome = planned, await self._built(result)
-                self._rows_ready += _size(outcome)
-                self._ready.put_nowait(outcome)
-                while self._rows_ready > BUILT_AHEAD_ROWS:
-                    self._taken.clear()
-                    await self._taken.wait()
+            async with aclosing(self._read_all()) as reads:
+                async for planned, result in reads:
+                    outcome = planned, await self._built(result)
+                    del result  # its records are not needed twice
+                    self._rows_ready += _size(outcome)
+                    self._ready.put_nowait(outcome)
+                    while self._rows_ready > BUILT_AHEAD_ROWS:
+                        self._taken.clear()
+                        await self._taken.wait()
         finally:
             self._ready.put_nowait(None)
 
@@ -110,7 +113,7 @@ class ReadAhead:
             return Built(result)
         return await self._aside(partial(self._builder.build, result))
 
-    async def _read_all(self) -> AsyncIterator[tuple[Planned[Import], ImportRead | Failure]]:
+    async def _read_all(self) -> AsyncGenerator[tuple[Planned[Import], ImportRead | Failure]]:
         waiting = deque(self._planned)
         running: dict[asyncio.Task[ImportRead], Planned[Import]] = {}
         failures = 0

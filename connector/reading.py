@@ -221,7 +221,7 @@ async def _read_pages(client: RecordsClient, import_: Import, gathered: _Gathere
                     break
         if 0 < swept.longest < size and len(swept.shown) < expected:
             promised = max(promised, math.ceil(expected / swept.longest))  # per_page is clamped lower than asked
-    full = swept.last >= (swept.longest if promised > 1 else size)
+    full = swept.last >= (swept.longest if promised > 1 else min(size, client.largest_page))
     if len(gathered) != import_.row_count or full:
         await _read_on(client, import_, gathered, swept, page, size)
     return swept

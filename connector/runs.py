@@ -13,6 +13,8 @@ from typing import Any
 from connector.settings import Window
 
 DISTRIBUTION = "importer-connector"
+# `sync_runs.error_kind` of a run that may have left packages half loaded, and once a later run found all in order
+UNSETTLED, SETTLED = "Unsettled", "Repaired"
 
 
 class Status(StrEnum):
@@ -58,6 +60,9 @@ class Tally:
     problems: list[str] = field(default_factory=list)
     fatal: BaseException | None = None
     interrupted_by: int | None = None
+    unsettled: bool = (
+        False  # the warehouse may not hold what the ledger says: the next run looks at the rows themselves
+    )
     shortfall: bool = False  # something is known to be missing, whatever else went well
 
     @property
@@ -78,6 +83,12 @@ class Tally:
         if len(reasons) > 5:
             reasons = [*reasons[:5], f"… and {len(reasons) - 5} more, see sync_imports."]
         return " ".join(reasons) or None
+
+    @property
+    def _error_kind(self) -> str | None:
+        if self.unsettled:
+            return UNSETTLED
+        return type(self.fatal).__name__ if self.fatal is not None else None
 
     def as_json(self) -> dict[str, Any]:
         """What `run --json` prints; times in ISO 8601."""
@@ -109,7 +120,7 @@ class Tally:
             "started_at": self.started_at,
             "finished_at": self.finished_at,
             "load_ids": json.dumps(self.load_ids),
-            "error_kind": type(self.fatal).__name__ if self.fatal is not None else None,
+            "error_kind": self._error_kind,
             "connector_version": connector_version(),
             "destination": self.destination,
             "window_since": self.window.since,

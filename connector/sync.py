@@ -102,6 +102,14 @@ def _load_all(pipeline: Pipeline, extraction: Extraction, settings: Settings) ->
 
 def _load_packages(pipeline: Pipeline, extraction: Extraction, settings: Settings) -> None:
     extraction.prepare()
+    try:
+        _load_each(pipeline, extraction, settings)
+    except BaseException:
+        extraction.tally.unsettled = True
+        raise
+
+
+def _load_each(pipeline: Pipeline, extraction: Extraction, settings: Settings) -> None:
     _load_package(pipeline, extraction, lambda load_id: _first(extraction, load_id, settings.batch_rows), settings)
     while not extraction.exhausted:
         _load_package(
@@ -117,10 +125,13 @@ def _look_at_the_others(extraction: Extraction) -> None:
     before = extraction.memory.ledger
     with extraction.warehouse.connect() as connection:
         memory = connection.remembered()
+        loads = connection.ledger_loads()
         short = [
             slug
             for slug in connection.audit(memory, extraction.merged)
-            if slug in memory.ledger and memory.ledger[slug].trusted and (slug not in before or before[slug].trusted)
+            if slug in memory.ledger
+            and memory.ledger[slug].trusted
+            and (slug not in before or before[slug].trusted or loads[slug] in extraction.tally.load_ids)
         ]
         connection.distrust(short, "Some of its records came with another import as well.")
     for slug in short:

@@ -32,7 +32,7 @@ from connector.core.planning import Known, State
 from connector.core.schema import Field, Keys, TableSchema
 from connector.errors import ConfigError
 from connector.locking import duckdb_file
-from connector.runs import Status, Tally
+from connector.runs import SETTLED, UNSETTLED, Status, Tally
 from connector.tables import (
     FIELDS,
     FIELDS_SCHEMA,
@@ -49,7 +49,6 @@ from connector.tables import (
 LOADS = "_dlt_loads"
 VERSIONS = "_dlt_version"
 SLUGS_PER_QUERY = 500
-UNSETTLED, SETTLED = "Died", "DiedAndRepaired"  # `sync_runs.error_kind` of a dead run
 DIED = "The process ended without a word (killed, or the machine stopped); what it had not committed is read again."
 
 
@@ -283,7 +282,19 @@ class Connection:
             f"NOT IN (SELECT load_id FROM {self.name(LOADS)} WHERE status = 0)) THEN 1 ELSE 0 END) AS dead "
             f"FROM {self.name(RUNS)}"
         ).to_pylist()
-        return bool(rows[0]["n"]) and not rows[0]["dead"]
+        return bool(rows[0]["n"]) and not rows[0]["dead"] and not self.loaded_late()
+
+    def loaded_late(self) -> bool:
+        """Whether a package was completed after the last run had ended: dlt alone finishes what a dead run left.
+
+        That package may have been superseded since. The one that brings the row of its run is always completed later.
+        """
+        rows = self.query(
+            f"SELECT count(*) AS n FROM {self.name(LOADS)} WHERE status = 0 AND "
+            f"inserted_at > (SELECT max(finished_at) FROM {self.name(RUNS)}) AND "
+            f"load_id NOT IN (SELECT COALESCE({self.column(LOAD_ID)}, '') FROM {self.name(RUNS)})"
+        ).to_pylist()
+        return bool(rows[0]["n"])
 
     def rows_by_import(
         self, memory: Memory, only: Collection[str] | None = None
@@ -311,7 +322,7 @@ class Connection:
         `only` some tables may be looked at.
         """
         present = self.rows_by_import(memory, only)
-        loads = self._ledger_loads() if memory.ledger else {}
+        loads = self.ledger_loads() if memory.ledger else {}
         where: dict[str, set[str]] = defaultdict(set)
         for table, counts in present.items():
             for slug in counts:
@@ -334,7 +345,7 @@ class Connection:
             homes[slug] = homes.get(slug, frozenset()) | (where - {RECORDS})
         return replace(memory, ledger=ledger, homes=homes, repaired=repaired, sound=not wrong)
 
-    def _ledger_loads(self) -> dict[str, str]:
+    def ledger_loads(self) -> dict[str, str]:
         rows = self.query(f"SELECT slug, {self.column(LOAD_ID)} AS load_id FROM {self.name(LEDGER)}").to_pylist()
         return {row["slug"]: row["load_id"] for row in rows}
 
@@ -468,19 +479,32 @@ class Connection:
     def is_new(self, arrival: Arrival) -> bool:
         """Whether the table holds no row of these records or imports (DuckDB only: it reads Arrow where it lies)."""
         record, import_ = map(self.column, keys_of(arrival.table))
+        return not self._count_of(
+            arrival,
+            f"{import_} IN (SELECT slug FROM arriving_imports) OR {record} IN (SELECT slug FROM arriving_records)",
+        )
+
+    def are_elsewhere(self, arrival: Arrival) -> bool:
+        """Whether the table holds some of these records as another import's (DuckDB only, as above)."""
+        record, import_ = map(self.column, keys_of(arrival.table))
+        return bool(
+            self._count_of(
+                arrival,
+                f"{import_} NOT IN (SELECT slug FROM arriving_imports) AND {self.column('_deleted_at')} IS NULL "
+                f"AND {record} IN (SELECT slug FROM arriving_records)",
+            )
+        )
+
+    def _count_of(self, arrival: Arrival, where: str) -> int:
         native = self.client.native_connection
         native.register("arriving_records", pa.table({"slug": arrival.records}))
         native.register("arriving_imports", pa.table({"slug": pa.array(arrival.imports, pa.string())}))
         try:
-            rows = self.query(
-                f"SELECT count(*) AS n FROM {self.name(arrival.table)} "
-                f"WHERE {import_} IN (SELECT slug FROM arriving_imports) "
-                f"OR {record} IN (SELECT slug FROM arriving_records)"
-            ).to_pylist()
+            rows = self.query(f"SELECT count(*) AS n FROM {self.name(arrival.table)} WHERE {where}").to_pylist()
         finally:
             native.unregister("arriving_records")
             native.unregister("arriving_imports")
-        return not rows[0]["n"]
+        return int(rows[0]["n"])
 
     def missing_rows(self, load_id: str, raw: bool, typed_tables: Sequence[str]) -> list[tuple[str, str, int, int]]:
         """After a load: (import, table, rows accepted, rows that are there) wherever the two differ."""

@@ -64,7 +64,10 @@ MEANINGS: Mapping[str, Mapping[str, str]] = {
         **COUNTED,
         "load_ids": "The load packages it committed, a JSON list.",
         "error": "The first reasons why it did not succeed, as sentences.",
-        "error_kind": "The kind of the error that ended it.",
+        "error_kind": (
+            "The kind of the error that ended it; `Unsettled` if it may have left packages half loaded, `Repaired` "
+            "once a later run found all in order."
+        ),
         "connector_version": "The version of this package.",
         "destination": "The destination's name in dlt.",
         "window_since": "The window it was bounded to, if any.",

@@ -6,6 +6,7 @@ import gc
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 from typing import Any, Protocol
@@ -94,10 +95,11 @@ class ModelMachine(_Machine):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self._packages: dict[str, list[Emission]] = {}
+        self.clock: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     @contextmanager
     def process(self, fuse: Fuse, dice: Random) -> Iterator[ModelPipeline]:
-        pipeline = ModelPipeline(self._connect(), self._folder, fuse, dice, self._packages)
+        pipeline = ModelPipeline(self._connect(), self._folder, fuse, dice, self._packages, self.clock)
         with mock.patch("connector.sync._load", _load_by_model), counted_queries(fuse):
             yield pipeline
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -79,6 +80,7 @@ class ModelPipeline:
         fuse: Fuse,
         dice: Random,
         packages: dict[str, list[Emission]],
+        clock: Callable[[], datetime],
     ) -> None:
         self.pipelines_dir = str(folder / "pipelines")
         self.working_dir = str(folder / "pipelines" / PIPELINE)
@@ -87,6 +89,7 @@ class ModelPipeline:
         self._fuse = fuse
         self._dice = dice
         self._packages = packages
+        self._clock = clock
         self._client = ModelSqlClient(DATASET, f"{DATASET}_staging", *_credentials_and_capabilities())
         self._client._conn = connection
         self._client.fuse = fuse
@@ -224,7 +227,9 @@ class ModelPipeline:
 
     def _complete(self, load_id: str) -> None:
         self._fuse.step("commit", "before the load is named complete")
-        self._connection.execute(f"INSERT INTO {DATASET}.{LOADS} VALUES (?, 'importer', 0, now(), '')", [load_id])
+        self._connection.execute(
+            f"INSERT INTO {DATASET}.{LOADS} VALUES (?, 'importer', 0, ?, '')", [load_id, self._clock()]
+        )
         self._fuse.step("commit", "after the load is named complete")
 
 

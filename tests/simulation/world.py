@@ -22,7 +22,7 @@ from tests.simulation.clockwork import Wire, virtual_loop
 from tests.simulation.edits import random_edit
 from tests.simulation.fuse import Fuse, Killed
 from tests.simulation.holdings import Holdings
-from tests.simulation.machines import Machine
+from tests.simulation.machines import Machine, ModelMachine
 from tests.simulation.oracle import (
     Ran,
     check_equal,
@@ -65,6 +65,8 @@ class World:
         self.trace: list[str] = []
         self.dice = Random(f"world {scenario.seed}")
         self.now = START
+        if isinstance(machine, ModelMachine):
+            machine.clock = lambda: self.now
         self._ticks = SeededClock(scenario.seed)
         self._jumped = timedelta(0)
         self.service = PatchyService(
