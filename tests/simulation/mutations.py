@@ -29,13 +29,13 @@ class Mutation:
 
     name: str
     patch: Patch
-    seeds: int = 300
+    seeds: int = 2_000
 
 
 MUTATIONS: list[Mutation] = []
 
 
-def mutation(seeds: int = 300) -> Callable[[Patch], Patch]:
+def mutation(seeds: int = 2_000) -> Callable[[Patch], Patch]:
     def register(patch: Patch) -> Patch:
         MUTATIONS.append(Mutation(patch.__name__, patch, seeds))
         return patch
