@@ -239,20 +239,30 @@ class Extraction:
         """The rows of `imports` that changed, tombstones included."""
         prepared = self.prepare()
         seen = self.memory.imports
-        changed = [
-            i
-            for i in prepared.imports
-            if i.slug not in seen or seen[i.slug].deleted or seen[i.slug].content_hash != content_hash(i)
-        ]
         nul_safe = not self.warehouse.is_duckdb
         now = self._outside.now()
-        yield from import_emissions(changed, self.catalogue, load_id, now, nul_safe=nul_safe)
+        yield from import_emissions(self._changed(prepared), self.catalogue, load_id, now, nul_safe=nul_safe)
         gone = [slug for slug in prepared.deleted if slug not in seen or not seen[slug].deleted]
         if gone:
             with self.warehouse.connect() as connection:
                 known = IMPORTS in self.memory.tables
                 old = connection.rows_of(IMPORTS, "slug", gone) if known else IMPORTS_SCHEMA.empty_table()
             yield tombstones(old, gone, load_id, now)
+
+    def _changed(self, prepared: _Prepared) -> list[Import]:
+        """Imports of which the row in `imports` is not as it should be."""
+        seen = self.memory.imports
+        return [
+            i
+            for i in prepared.imports
+            if i.slug not in seen or seen[i.slug].deleted or seen[i.slug].content_hash != content_hash(i)
+        ]
+
+    def is_idle(self) -> bool:
+        """Whether there is nothing to load: then dlt need not be asked, which takes its time even so."""
+        prepared = self.prepare()
+        work = prepared.plan.read or prepared.deleted or prepared.rejects or self.memory.miscounted
+        return not work and not self._changed(prepared)
 
     def record_tables(self, load_id: str, limit: int | None = None) -> Iterator[Emission]:
         """Records, typed rows, ledger, rejects and fields of about `limit` rows; an import is never split."""

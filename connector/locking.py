@@ -16,11 +16,15 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
 
 from dlt.pipeline.pipeline import Pipeline
 from filelock import FileLock, Timeout
 
 from connector.errors import LockedError
+
+_files: WeakKeyDictionary[Pipeline, tuple[Any, Path | None]] = WeakKeyDictionary()
 
 
 @contextmanager
@@ -56,6 +60,13 @@ def lock_path(pipeline: Pipeline) -> Path:
 
 
 def duckdb_file(pipeline: Pipeline) -> Path | None:
+    known = _files.get(pipeline)
+    if known is None or known[0] is not pipeline.destination:  # dlt resolves its configuration anew each time
+        known = _files[pipeline] = pipeline.destination, _duckdb_file(pipeline)
+    return known[1]
+
+
+def _duckdb_file(pipeline: Pipeline) -> Path | None:
     if not _client_is(pipeline, "duckdb"):
         return None
     # not `with`: that would connect, and another run may hold the file

@@ -101,7 +101,8 @@ def _load_all(pipeline: Pipeline, extraction: Extraction, settings: Settings) ->
 
 
 def _load_packages(pipeline: Pipeline, extraction: Extraction, settings: Settings) -> None:
-    extraction.prepare()
+    if extraction.is_idle():
+        return
     try:
         _load_each(pipeline, extraction, settings)
     except BaseException:
