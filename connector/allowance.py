@@ -7,6 +7,8 @@ lifts it and tries again.
 
 from __future__ import annotations
 
+import math
+from functools import cache
 from typing import Any
 
 import duckdb
@@ -23,24 +25,24 @@ class Allowance:
 
     def __init__(self, native: duckdb.DuckDBPyConnection) -> None:
         self._native = native
-        self._own = _ask(native)
-        with duckdb.connect(":memory:") as fresh:
-            self._ours = _ask(fresh) == self._own
-        self._given = _bytes(self._own)
+        self._given = math.inf  # bytes
+        self._lifted = False
 
     def fit(self, columns: int, slice_bytes: int) -> None:
         """Enough for tables of so many columns, and for rows of which about 2,000 have so many bytes."""
         wanted = (BASE_MB + COLUMN_MB * columns) * 2**20 + COPIES * slice_bytes
-        limited = self._given < _bytes(self._own)
-        if self._ours and (wanted > self._given if limited else wanted < self._given):
+        if math.isinf(self._given) and (self._lifted or _ask(self._native) != _default()):
+            return
+        wanted = min(wanted, int(_bytes(_default())))
+        if math.isinf(self._given) or wanted > self._given:
             self._given = wanted
             self._native.execute(f"SET memory_limit = '{wanted} bytes'").fetchall()
 
     def lift(self) -> bool:
         """Whether there was something to lift."""
-        if not self._ours or self._given >= _bytes(self._own):
+        if math.isinf(self._given):
             return False
-        self._ours = False
+        self._given, self._lifted = math.inf, True
         self._native.execute("RESET memory_limit").fetchall()
         return True
 
@@ -59,6 +61,12 @@ def is_out_of_memory(error: BaseException | None) -> bool:
 def _ask(native: duckdb.DuckDBPyConnection) -> str:
     found: Any = native.execute(_SETTING).fetchall()
     return str(found[0][0])
+
+
+@cache
+def _default() -> str:
+    with duckdb.connect(":memory:") as fresh:
+        return _ask(fresh)
 
 
 def _bytes(text: str) -> float:
