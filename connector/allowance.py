@@ -1,8 +1,8 @@
 """How much memory DuckDB may take during a run: by itself it fills most of the machine's with what it wrote or read.
 
-The allowance grows with the widest table, since DuckDB needs a block per column and thread to write one, and with the
-longest rows, of which it holds some thousands at each step. It saves memory and decides nothing: whoever runs out of it
-lifts it and tries again.
+The allowance grows with the number of threads, with the widest table, since DuckDB needs blocks per column and thread
+to write one, and with the longest rows, of which it holds some thousands at each step. It saves memory and decides
+nothing: whoever runs out of it lifts it and tries again, and whether all rows are there is counted afterwards as ever.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from typing import Any
 import duckdb
 
 BASE_MB = 192
-COLUMN_MB = 1  # measured: half of that is enough for a thousand columns, a quarter is not
-COPIES = 8  # of a few thousand rows, over the steps of a load and two threads
+THREAD_MB = 32
+COLUMN_MB = 0.5  # for each thread; measured: half of that is enough for a thousand columns, a quarter is not
+COPIES = 4  # of a few thousand rows, for each thread
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _SETTING = "SELECT current_setting('memory_limit')"
 
@@ -30,7 +31,8 @@ class Allowance:
 
     def fit(self, columns: int, slice_bytes: int) -> None:
         """Enough for tables of so many columns, and for rows of which about 2,000 have so many bytes."""
-        wanted = (BASE_MB + COLUMN_MB * columns) * 2**20 + COPIES * slice_bytes
+        each_thread = (THREAD_MB + COLUMN_MB * columns) * 2**20 + COPIES * slice_bytes
+        wanted = int(BASE_MB * 2**20 + _threads(self._native) * each_thread)
         if math.isinf(self._given) and (self._lifted or _ask(self._native) != _default()):
             return
         wanted = min(wanted, int(_bytes(_default())))
@@ -61,6 +63,11 @@ def is_out_of_memory(error: BaseException | None) -> bool:
 def _ask(native: duckdb.DuckDBPyConnection) -> str:
     found: Any = native.execute(_SETTING).fetchall()
     return str(found[0][0])
+
+
+def _threads(native: duckdb.DuckDBPyConnection) -> int:
+    found: Any = native.execute("SELECT current_setting('threads')").fetchall()
+    return int(found[0][0])
 
 
 @cache
