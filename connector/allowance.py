@@ -18,6 +18,7 @@ THREAD_MB = 32
 COLUMN_MB = 0.5  # for each thread; measured: half of that is enough for a thousand columns, a quarter is not
 COPIES = 4  # of a few thousand rows, for each thread
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_SIGNS = ("Out of Memory Error", "could not allocate block")  # the latter of a commit
 _SETTING = "SELECT current_setting('memory_limit')"
 
 
@@ -53,7 +54,7 @@ def is_out_of_memory(error: BaseException | None) -> bool:
     """Whether DuckDB's memory ran out, however deep in dlt's exceptions that is."""
     seen: list[BaseException] = []
     while error is not None and error not in seen:
-        if isinstance(error, duckdb.OutOfMemoryException) or "Out of Memory Error" in str(error):
+        if isinstance(error, duckdb.OutOfMemoryException) or any(sign in str(error) for sign in _SIGNS):
             return True
         seen.append(error)
         error = error.__cause__ or error.__context__

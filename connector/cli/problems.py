@@ -46,7 +46,9 @@ def _of_dlt(error: Exception) -> ConnectorError | None:
     if isinstance(error, ConfigFieldMissingException):
         return missing_keys(error)
     if isinstance(error, MissingDependencyException):
-        packages = ", ".join(error.dependencies)
+        # our own extra brings the drivers that load exactly as well
+        wanted = ("'importer-connector[postgres]'" if p == "dlt[postgres]" else p for p in error.dependencies)
+        packages = " ".join(wanted)
         return ConfigError(f"This destination needs a package that is not installed: pip install {packages}.")
     if isinstance(error, UnknownDestinationModule):
         return ConfigError(f"dlt has no destination of that name: {_text(error)}")

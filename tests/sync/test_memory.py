@@ -8,7 +8,7 @@ import duckdb
 import pytest
 
 from connector import allowance
-from connector.allowance import Allowance
+from connector.allowance import Allowance, is_out_of_memory
 from connector.sandbox import Service
 
 from .conftest import Warehouse
@@ -43,6 +43,21 @@ def test_a_limit_of_the_users_own_stays() -> None:
         given.fit(10, 0)
         assert limit(native) == "1.0 GiB"
         assert not given.lift()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("Out of Memory Error: failed to allocate data of size 32.0 KiB", True),
+        ("TransactionContext Error: Failed to commit: could not allocate block of size 256.0 KiB", True),
+        ("Catalog Error: Table does not exist", False),
+    ],
+)
+def test_running_out_of_memory_is_told_from_other_failures_however_deep(text: str, told: bool) -> None:
+    failed = RuntimeError("the step load failed")
+    failed.__cause__ = ValueError("a job failed")
+    failed.__cause__.__context__ = duckdb.Error(text)
+    assert is_out_of_memory(failed) is told
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["appended", "merged"])

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from dlt.common.exceptions import MissingDependencyException
 from dlt.pipeline.exceptions import PipelineStepFailed
 
 from connector import ConfigError
+from connector.cli.problems import as_problem
 from connector.sandbox import Service
 from tests.types.conftest import PostgreSQL
 
@@ -34,3 +36,9 @@ def test_with_them_an_empty_text_stays_one(postgres: PostgreSQL) -> None:
     assert postgres.run(service).status == "succeeded"
 
     assert set(postgres.tuples("SELECT name FROM records_people")) == {("",), (None,)}
+
+
+def test_missing_packages_are_named_as_the_extra_that_brings_them_all() -> None:
+    problem = as_problem(MissingDependencyException("destination postgres", ["dlt[postgres]"]))
+    assert isinstance(problem, ConfigError)
+    assert str(problem).endswith("pip install 'importer-connector[postgres]'.")
