@@ -79,7 +79,7 @@ def make_scenario(seed: int) -> Scenario:
 
 
 def _switches(dice: Random, many: bool) -> Switches:
-    clamp = dice.choice((100, 100, 100, 50, 23) if many else (100, 100, 100, 3, 10, 25, 60, 99))
+    clamp = dice.choice((100, 100, 50, 23, 7) if many else (100, 100, 100, 3, 10, 25, 60, 99))
     uneven = dice.random() < 0.12
     return Switches(
         import_order=dice.choice(ORDERS),
