@@ -8,6 +8,7 @@ nothing: whoever runs out of it lifts it and tries again, and whether all rows a
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -16,6 +17,7 @@ import duckdb
 BASE_MB = 192
 THREAD_MB = 32
 COLUMN_MB = 0.5  # for each thread; measured: half of that is enough for a thousand columns, a quarter is not
+RESTING_MB = 32
 COPIES = 4  # of a few thousand rows, for each thread
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _SIGNS = ("Out of Memory Error", "could not allocate block")  # the latter of a commit
@@ -40,6 +42,14 @@ class Allowance:
         if math.isinf(self._given) or wanted > self._given:
             self._given = wanted
             self._native.execute(f"SET memory_limit = '{wanted} bytes'").fetchall()
+
+    def rest(self) -> None:
+        """Between packages the blocks that DuckDB keeps are worth less than the room they take."""
+        if math.isinf(self._given):
+            return
+        with suppress(duckdb.Error):  # some blocks cannot go
+            self._native.execute(f"SET memory_limit = '{RESTING_MB} MiB'").fetchall()
+        self._native.execute(f"SET memory_limit = '{self._given} bytes'").fetchall()
 
     def lift(self) -> bool:
         """Whether there was something to lift."""

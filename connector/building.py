@@ -6,7 +6,7 @@ in which they are loaded; they may be built long before that, as neither the pac
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,9 +19,8 @@ from connector.core.schema import TableSchema
 from connector.models import Import, Record
 from connector.reading import ImportRead
 from connector.settings import Settings
+from connector.spool import SpilledRecords, Spool, batches
 from connector.tables import UTC_US
-
-FLATTEN_ROWS = 2_000  # rows stay in the processor's cache between decoding and Arrow
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +53,44 @@ class Built:
     read: ImportRead
     table: str | None = None
     refusal: str | None = None
-    rows: tuple[Rows, ...] = ()
+    rows: Iterable[Rows] = ()
+    size: int = 0
 
     def __len__(self) -> int:
-        return sum(map(len, self.rows))
+        return self.size
+
+
+class SpilledRows:
+    """Rows that wait in a spool, all but their slugs; they come as often as they are asked for."""
+
+    def __init__(self) -> None:
+        self._spool = Spool()
+        self._slugs: list[pa.Array[Any]] = []
+        self._flats: list[tuple[Flattened, tuple[str, ...]] | None] = []
+        self._raw = False
+
+    def append(self, rows: Rows) -> None:
+        flat = rows.flat
+        columns = [rows.sort, rows.created_at, rows.updated_at]
+        if rows.data is not None:
+            columns.append(rows.data)
+        self._raw = rows.data is not None
+        self._slugs.append(rows.slug)  # the package keeps them to its end, and they would keep all of their piece
+        self._flats.append(None if flat is None else (replace(flat, columns={}), tuple(flat.columns)))
+        columns.extend([] if flat is None else flat.columns.values())
+        batch = pa.RecordBatch.from_arrays(columns, [str(n) for n in range(len(columns))])
+        packed = pa.BufferOutputStream()
+        with pa.ipc.new_stream(packed, batch.schema) as stream:
+            stream.write_batch(batch)
+        self._spool.add(packed.getvalue())
+
+    def __iter__(self) -> Iterator[Rows]:
+        for piece, slug, flat in zip(self._spool, self._slugs, self._flats, strict=True):
+            with pa.ipc.open_stream(piece) as stream:
+                sort, created_at, updated_at, *columns = stream.read_next_batch().columns
+            data = columns.pop(0) if self._raw else None
+            filled = None if flat is None else replace(flat[0], columns=dict(zip(flat[1], columns, strict=True)))
+            yield Rows(slug, sort, created_at, updated_at, data, filled)
 
 
 class Builder:
@@ -79,37 +112,37 @@ class Builder:
         self._nul_safe = nul_safe
 
     def build(self, read: ImportRead) -> Built:
-        """Takes the rows out of `read`, whatever its verdict is."""
+        """Takes the rows out of `read`, whatever its verdict is. Raises ConnectorError for want of disk space."""
         table = self._table_for(read.import_) if self._settings.typed else None
-        slices = [read.records[at : at + FLATTEN_ROWS] for at in range(0, len(read.records), FLATTEN_ROWS)]
-        flats: list[Flattened] = []
-        refusal = None
-        if table is not None:
-            schema = self._schemas.get(table) or TableSchema(table)
-            for flat in self._flatten(table, schema, slices):
-                refusal = self._limits.refusal(flat.schema, [flat.columns]) if self._limits is not None else None
-                if refusal is not None:
-                    break
-                flats.append(flat)
-                schema = flat.schema
-            if refusal is None:
-                self._schemas[table] = schema
-            else:
-                table, flats = None, []
-        rows = [self._rows(some, flats[n] if flats else None) for n, some in enumerate(slices)]
-        return Built(replace(read, records=()), table, refusal, tuple(rows))
+        rows, refusal = self._all_rows(read, table)
+        if refusal is not None:
+            table = None
+            rows, _ = self._all_rows(read, None)
+        return Built(replace(read, records=()), table, refusal, rows, len(read.records))
+
+    def _all_rows(self, read: ImportRead, table: str | None) -> tuple[Iterable[Rows], str | None]:
+        """With typed columns if there is a `table`; or why the destination cannot hold them."""
+        rows: list[Rows] | SpilledRows = SpilledRows() if isinstance(read.records, SpilledRecords) else []
+        if table is None:
+            for some in batches(read.records):
+                rows.append(self._rows(some, None))
+            return rows, None
+        schema = self._schemas.get(table) or TableSchema(table)
+        hints = self._settings.hints.get(table, {})
+        for some in batches(read.records):
+            flat = flatten([record.data for record in some], schema, hints, nul_safe=self._nul_safe)
+            refusal = self._limits.refusal(flat.schema, [flat.columns]) if self._limits is not None else None
+            if refusal is not None:
+                return (), refusal
+            rows.append(self._rows(some, flat))
+            schema = flat.schema
+        self._schemas[table] = schema
+        return rows, None
 
     def _table_for(self, import_: Import) -> str:
         table = table_name(import_.template_name, import_.template_slug, self._template_tables)
         self._template_tables.setdefault(table, import_.template_slug or "")
         return table
-
-    def _flatten(self, table: str, schema: TableSchema, slices: Sequence[Sequence[Record]]) -> Iterator[Flattened]:
-        hints = self._settings.hints.get(table, {})
-        for some in slices:
-            flat = flatten([record.data for record in some], schema, hints, nul_safe=self._nul_safe)
-            schema = flat.schema
-            yield flat
 
     def _rows(self, records: Sequence[Record], flat: Flattened | None) -> Rows:
         return Rows(

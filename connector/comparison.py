@@ -22,6 +22,7 @@ from connector.core.planning import Known, State
 from connector.core.schema import Field, TableSchema
 from connector.models import Import, Record
 from connector.settings import Settings
+from connector.spool import Records, batches
 from connector.tables import RECORDS, UTC_US
 
 FLATTEN_ROWS = 2_000
@@ -141,7 +142,7 @@ def row_differences(key: str, expected: pa.Table, stored: pa.Table) -> Iterator[
 
 
 def record_differences(
-    import_slug: str, table: str, records: Sequence[Record], stored: pa.Table, columns: Mapping[str, str]
+    import_slug: str, table: str, records: Records, stored: pa.Table, columns: Mapping[str, str]
 ) -> Iterator[Difference]:
     """Records of the service against live rows; `columns` are slug, sort, times and maybe data → name in `table`."""
     expected = _expected(records, columns)
@@ -307,15 +308,22 @@ def _flat(column: Any) -> pa.Array[Any]:
     return cast("pa.Array[Any]", whole.storage if isinstance(whole, pa.ExtensionArray) else whole)
 
 
-def _expected(records: Sequence[Record], columns: Mapping[str, str]) -> pa.Table:
-    made: dict[str, pa.Array[Any]] = {
-        "slug": pa.array([r.slug for r in records], pa.string()),
-        "sort": pa.array([r.sort for r in records], pa.int64()),
-        "created_at": pa.array([r.created_at for r in records], UTC_US),
-        "updated_at": pa.array([r.updated_at for r in records], UTC_US),
-        "data": pa.array([r.data for r in records], pa.binary()).cast(pa.string()),
-    }
-    return pa.table({name: made[what] for what, name in columns.items()})
+def _expected(records: Records, columns: Mapping[str, str]) -> pa.Table:
+    slices = [_columns(some) for some in batches(records)] or [_columns(())]
+    made = pa.concat_tables(slices)
+    return pa.table({name: made.column(what) for what, name in columns.items()})
+
+
+def _columns(records: Sequence[Record]) -> pa.Table:
+    return pa.table(
+        {
+            "slug": pa.array([r.slug for r in records], pa.string()),
+            "sort": pa.array([r.sort for r in records], pa.int64()),
+            "created_at": pa.array([r.created_at for r in records], UTC_US),
+            "updated_at": pa.array([r.updated_at for r in records], UTC_US),
+            "data": pa.array([r.data for r in records], pa.binary()).cast(pa.string()),
+        }
+    )
 
 
 def _hash_of(rows: pa.Table, key: str, slug: str) -> str:

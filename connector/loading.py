@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -153,6 +153,7 @@ class Package:
         self._clear(import_, known, table)
         old = self._vanished(import_.slug, known, built.rows)
         for rows in built.rows:
+            self.heaviest = max(self.heaviest, rows.nbytes)
             self._add_raw(import_, rows)
             if table is not None:
                 self._add_typed(table, import_, rows)
@@ -162,7 +163,6 @@ class Package:
         for reject in read.rejects:
             self.reject(import_.slug, reject.record_slug, reject.reason, reject.payload)
         self.rows += len(built)
-        self.heaviest = max([self.heaviest, *(rows.nbytes for rows in built.rows)])
         state = State.synced
         if read.verdict is Verdict.unreconciled and not (
             self._settings.reconcile == "off" and import_.status == COMPLETED
@@ -313,7 +313,7 @@ class Package:
             typed.batches.append(_placeholder(TYPED_SCHEMA, "_record_slug", "_import_slug", slug, self.load_id))
             typed.rows += 1
 
-    def _vanished(self, slug: str, known: Known | None, arriving: Sequence[Rows]) -> dict[str, pa.Table]:
+    def _vanished(self, slug: str, known: Known | None, arriving: Iterable[Rows]) -> dict[str, pa.Table]:
         """With `deletes = keep`: rows the warehouse has and the service has no more, per table, marked deleted."""
         if self._settings.deletes != "keep" or known is None:
             return {}

@@ -111,7 +111,10 @@ class ReadAhead:
             return result
         if result.verdict is Verdict.gone:
             return Built(result)
-        return await self._aside(partial(self._builder.build, result))
+        try:
+            return await self._aside(partial(self._builder.build, result))
+        except ConnectorError as error:
+            return Failure(error)
 
     async def _read_all(self) -> AsyncGenerator[tuple[Planned[Import], ImportRead | Failure]]:
         waiting = deque(self._planned)

@@ -21,8 +21,9 @@ from typing import Protocol
 
 from connector.core.planning import COMPLETED
 from connector.errors import NotFoundError
-from connector.models import Import, Record, RecordPage, Reject
+from connector.models import Import, RecordPage, Reject
 from connector.paging import MAX_PER_PAGE, in_turn, quiet_sweeps_needed, together
+from connector.spool import LatestRecords, Records
 
 MAX_MOVES = 5  # times the import may change under the reader before its turn goes to the next run
 MAX_PASSES = 40
@@ -57,7 +58,7 @@ class ImportRead:
 
     import_: Import
     verdict: Verdict
-    records: tuple[Record, ...] = ()
+    records: Records = ()
     rejects: tuple[Reject, ...] = ()
     passes: int = 0
     why: str | None = None
@@ -95,7 +96,7 @@ class _Pass:
 class _Gathered:
     """Rows by slug (latest version), rejects by payload, since the fingerprint last moved."""
 
-    records: dict[str, Record] = field(default_factory=dict)
+    records: LatestRecords = field(default_factory=LatestRecords)
     rejects: dict[str, Reject] = field(default_factory=dict)
     latest: _Pass | None = None
     quiet: int = 0  # passes in a row that added nothing
@@ -104,13 +105,10 @@ class _Gathered:
     def __len__(self) -> int:
         # a rejected row with a slug of its own counts once, and never beside a good row of that slug
         spoiled = {reject.record_slug or payload for payload, reject in self.rejects.items()}
-        return len(self.records) + len(spoiled - self.records.keys())
+        return len(self.records) + len(spoiled - self.records.slugs)
 
     def note(self, page: RecordPage) -> None:
-        for record in page.records:
-            before = self.records.get(record.slug)
-            if before is None or _newer(before, record):
-                self.records[record.slug] = record
+        self.records.add(page.records)
         for reject in page.rejects:
             self.rejects[reject.payload] = reject
 
@@ -125,12 +123,6 @@ class _Gathered:
     @property
     def settled(self) -> bool:
         return self.quiet >= quiet_sweeps_needed(self.misses)
-
-
-def _newer(before: Record, after: Record) -> bool:
-    if before.updated_at is None or after.updated_at is None:
-        return True
-    return after.updated_at >= before.updated_at
 
 
 async def read_import(client: RecordsClient, import_: Import) -> ImportRead:
@@ -199,8 +191,7 @@ def _is_complete(import_: Import, gathered: _Gathered, swept: _Pass, *, same: bo
 
 def _outcome(import_: Import, gathered: _Gathered, passes: int, why: str | None = None) -> ImportRead:
     verdict = Verdict.complete if why is None else Verdict.unreconciled
-    records = tuple(gathered.records.values())
-    return ImportRead(import_, verdict, records, tuple(gathered.rejects.values()), passes, why)
+    return ImportRead(import_, verdict, gathered.records.all(), tuple(gathered.rejects.values()), passes, why)
 
 
 async def _read_pages(client: RecordsClient, import_: Import, gathered: _Gathered, size: int) -> _Pass:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import dlt
+import pyarrow as pa
 from dlt.common.destination.exceptions import DestinationException
 from dlt.common.pipeline import LoadInfo
 from dlt.common.schema.typing import TTableSchema
@@ -173,6 +174,8 @@ def _load_package(
         wrong = connection.missing_rows(load_id, settings.raw, extraction.typed_tables)
         if wrong:
             connection.distrust([slug for slug, *_ in wrong], "The warehouse does not hold the rows that were loaded.")
+        if connection.allowance is not None:
+            connection.allowance.rest()
     for slug, table, accepted, there in wrong:
         extraction.tally.shortfall = True
         extraction.tally.problems.append(
@@ -228,6 +231,7 @@ def _load(
             written = dlt.current.source_schema().tables
             for table, way in ways().items():
                 written[table].update(cast("TTableSchema", way))
+            pa.default_memory_pool().release_unused()  # to the system, before the destination needs some
 
         return records
 

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connector import reading
+from connector import reading, spool
 from connector.core.planning import COMPLETED
 from connector.errors import NotFoundError, TransientError
 from connector.models import Import, Record, RecordPage, Reject
@@ -142,6 +142,12 @@ def check(service: Service, outcome: ImportRead) -> None:
         possible = since if service.requests == 1 else [service.history[fingerprint]]
         found = {r.slug: int(r.data[5:-1]) for r in outcome.records}
         assert found in possible, f"seed {service.seed}: {len(found)} rows, {service.requests} requests"
+
+
+@pytest.fixture(autouse=True, params=[25_000, 10], ids=["in memory", "on disk"])
+def in_memory(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever the records wait, what is true of them is the same."""
+    monkeypatch.setattr(spool, "IN_MEMORY", request.param)
 
 
 # --- a still import

@@ -47,7 +47,10 @@ class Episode:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """`honest` services tell the true row_count at the end, `finished` ones have completed all their imports."""
+    """`honest` services tell the true row_count at the end, `finished` ones have completed all their imports.
+
+    An import of more than `in_memory` records is spilled to disk.
+    """
 
     seed: int
     switches: Switches
@@ -56,6 +59,7 @@ class Scenario:
     honest: bool
     finished: bool
     many: bool
+    in_memory: int
 
 
 def make_scenario(seed: int) -> Scenario:
@@ -75,7 +79,9 @@ def make_scenario(seed: int) -> Scenario:
         if before.kill is not None and dice.random() < 0.3:  # what a dead run left outlives a run that looks elsewhere
             scope = dice.choice(("selection", "window", "template"))
             episodes[n + 1] = replace(episodes[n + 1], scope=scope, edits_before=8, kill=None)
-    return Scenario(seed, switches, settings, tuple(episodes), dice.random() < 0.85, dice.random() < 0.8, many)
+    honest, finished = dice.random() < 0.85, dice.random() < 0.8
+    in_memory = dice.choice((25_000, 25_000, 100, 10, 0))
+    return Scenario(seed, switches, settings, tuple(episodes), honest, finished, many, in_memory)
 
 
 def _switches(dice: Random, many: bool) -> Switches:

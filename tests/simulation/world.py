@@ -8,7 +8,9 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import TypeVar
+from unittest import mock
 
+from connector import spool
 from connector.client import ServiceClient
 from connector.extraction import Outside, Scope
 from connector.runs import Tally
@@ -155,7 +157,8 @@ class World:
             return 15 if episode.stop_at is not None and self._requests >= episode.stop_at else None
 
         try:
-            with self.machine.process(self.fuse, Random(f"{self.scenario.seed} {len(self.trace)}")) as pipeline:
+            machine = self.machine.process(self.fuse, Random(f"{self.scenario.seed} {len(self.trace)}"))
+            with machine as pipeline, mock.patch.object(spool, "IN_MEMORY", self.scenario.in_memory):
                 return sync(pipeline, settings, scope, stop=stop, outside=self._outside())
         except Killed:
             return None

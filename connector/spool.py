@@ -1,0 +1,195 @@
+"""What one import has too much of for memory waits in a temporary file without a name, gone with the process.
+
+Invariant: of every slug the version that counts comes out, whether the records stayed in memory or not.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import weakref
+from array import array
+from collections.abc import Iterable, Iterator, KeysView, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import compress
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+
+from connector.errors import ConnectorError
+from connector.models import Record
+
+IN_MEMORY = 25_000  # records of one import
+BATCH_ROWS = 2_000  # they stay in the processor's cache between decoding and Arrow
+
+_CODEC: Final = "lz4"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_NO_TIME = -(2**63)
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    offset: int
+    packed: int
+    unpacked: int
+
+
+class Spool:
+    """Pieces of bytes, read in the order in which they were added. Raises ConnectorError where there is no room."""
+
+    def __init__(self) -> None:
+        self._spans: list[_Span] = []
+        self._end = 0
+        try:
+            file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - it lives as long as the spool does
+        except OSError as error:
+            raise _no_room(error) from None
+        self._descriptor = file.fileno()
+        weakref.finalize(self, file.close)
+
+    def add(self, piece: bytes | pa.Buffer) -> None:
+        packed = pa.compress(piece, codec=_CODEC, asbytes=True)
+        try:
+            written = 0
+            while written < len(packed):
+                written += os.pwrite(self._descriptor, packed[written:], self._end + written)
+        except OSError as error:
+            raise _no_room(error) from None
+        self._spans.append(_Span(self._end, len(packed), len(piece)))
+        self._end += len(packed)
+
+    def __iter__(self) -> Iterator[pa.Buffer]:
+        for span in self._spans:
+            packed = os.pread(self._descriptor, span.packed, span.offset)
+            yield pa.decompress(packed, decompressed_size=span.unpacked, codec=_CODEC)
+
+
+class SpilledRecords:
+    """Records that wait in a spool, of which some are outdated; they come as often as they are asked for."""
+
+    def __init__(self, spool: Spool, counts: bytearray, size: int) -> None:
+        self._spool = spool
+        self._counts = counts
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[Record]:
+        for batch in self.batches():
+            yield from batch
+
+    def batches(self) -> Iterator[Sequence[Record]]:
+        at = 0
+        for piece in self._spool:
+            batch = _decode(piece)
+            kept = list(compress(batch, self._counts[at : at + len(batch)]))
+            at += len(batch)
+            if kept:
+                yield kept
+
+
+Records = tuple[Record, ...] | SpilledRecords
+
+
+def batches(records: Records) -> Iterator[Sequence[Record]]:
+    """About `BATCH_ROWS` at a time."""
+    if isinstance(records, SpilledRecords):
+        yield from records.batches()
+        return
+    for at in range(0, len(records), BATCH_ROWS):
+        yield records[at : at + BATCH_ROWS]
+
+
+class LatestRecords:
+    """The records of one import by slug: of two with the same the later one, by `updated_at` where both have it."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Record] = {}
+        self._spilling: _Spilling | None = None
+
+    def __len__(self) -> int:
+        return len(self.slugs)
+
+    @property
+    def slugs(self) -> KeysView[str]:
+        return self._kept.keys() if self._spilling is None else self._spilling.places.keys()
+
+    def add(self, records: Iterable[Record]) -> None:
+        if self._spilling is not None:
+            self._spilling.add(records)
+            return
+        kept = self._kept
+        for record in records:
+            before = kept.get(record.slug)
+            if before is None or _replaces(before.updated_at, record.updated_at):
+                kept[record.slug] = record
+        if len(kept) > IN_MEMORY:
+            self._spilling = _Spilling()
+            self._spilling.add(kept.values())
+            self._kept = {}
+
+    def all(self) -> Records:
+        """Nothing can be added afterwards."""
+        return tuple(self._kept.values()) if self._spilling is None else self._spilling.all()
+
+
+class _Spilling:
+    """Of each record its slug, time and hash stay in memory, so that what comes again is written once."""
+
+    def __init__(self) -> None:
+        self.places: dict[str, int] = {}
+        self._times = array("q")
+        self._hashes = array("q")
+        self._batch: list[Record] = []
+        self._spool = Spool()
+
+    def add(self, records: Iterable[Record]) -> None:
+        for record in records:
+            time = _microseconds(record.updated_at)
+            content = hash((record.data, record.created_at, record.sort))
+            place = self.places.get(record.slug)
+            if place is not None:
+                before = self._times[place]
+                outdated = time < before and time != _NO_TIME
+                if outdated or (time == before and content == self._hashes[place]):
+                    continue
+            self.places[record.slug] = len(self._times)
+            self._times.append(time)
+            self._hashes.append(content)
+            self._batch.append(record)
+            if len(self._batch) >= BATCH_ROWS:
+                self._write()
+
+    def _write(self) -> None:
+        self._spool.add(_encode(self._batch))
+        self._batch = []
+
+    def all(self) -> SpilledRecords:
+        self._write()
+        counts = bytearray(len(self._times))
+        for place in self.places.values():
+            counts[place] = 1
+        return SpilledRecords(self._spool, counts, len(self.places))
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[Record]).decode
+
+
+def _replaces(before: datetime | None, after: datetime | None) -> bool:
+    return before is None or after is None or after >= before
+
+
+def _microseconds(moment: datetime | None) -> int:
+    return _NO_TIME if moment is None else (moment - _EPOCH) // _MICROSECOND
+
+
+def _no_room(error: OSError) -> ConnectorError:
+    return ConnectorError(
+        f"An import is too large for memory and {tempfile.gettempdir()} cannot hold it "
+        f"({error.strerror or error}); make room there or name another directory in TMPDIR."
+    )
