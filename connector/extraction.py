@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
@@ -146,9 +147,10 @@ class Extraction:
         self._progress = progress or Silent()
         self._stop = stop
         self._exit = ExitStack()
+        self._listing: asyncio.Task[_Prepared] | None = None
         self._prepared: _Prepared | None = None
         self._ahead: ReadAhead | None = None
-        self._held: Outcome | None = None
+        self._taken: deque[Outcome] = deque()
         self._uncommitted = 0
         self._began_records = False
         self.typed_tables: list[str] = []
@@ -161,8 +163,12 @@ class Extraction:
 
     # -- life cycle ----------------------------------------------------------------------------------------------
 
-    def open(self) -> None:
-        """Recalls what earlier runs left, records that this one began, and opens the client."""
+    def open(self, *, reading: bool = True) -> None:
+        """Recalls what earlier runs left, records that this one began, opens the client and begins to list.
+
+        With `reading` records are read as soon as it is known which ones. Both go on while the caller and dlt get
+        ready for them.
+        """
         with self.warehouse.connect() as connection:
             self.memory: Memory = connection.recall()
             if RUNS in self.memory.tables:
@@ -188,6 +194,16 @@ class Extraction:
         self._loop = self._exit.enter_context(self._outside.open_loop())
         self._client = self._outside.open_client(self._settings)
         self._loop.call(self._client.__aenter__)
+        self._loop.call(self._start, reading)
+
+    async def _start(self, reading: bool) -> None:
+        self._listing = asyncio.ensure_future(self._prepare(reading))
+
+    def pack(self) -> None:
+        """Before the first raw rows come."""
+        if self._settings.raw and self.warehouse.is_duckdb:
+            with self.warehouse.connect() as connection:
+                connection.pack_raw_rows()
 
     def begin(self) -> None:
         """Leaves word in `sync_runs` that this run is under way, for the next one should this one die."""
@@ -196,13 +212,21 @@ class Extraction:
 
     def close(self) -> None:
         """Ends the requests under way and the event loop; safe to call twice."""
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None:
-            self._loop.call(ahead.aclose)
+        if self._listing is not None:
+            self._loop.call(self._end_reading)
         if hasattr(self, "_client"):
             self._loop.call(self._client.__aexit__, None, None, None)
             del self._client
         self._exit.close()
+
+    async def _end_reading(self) -> None:
+        listing, self._listing = self._listing, None
+        if listing is not None:
+            listing.cancel()
+            await asyncio.gather(listing, return_exceptions=True)
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            await ahead.aclose()
 
     def abort(self, error: BaseException) -> None:
         """The run failed before or while its package was built: nothing of the package is loaded."""
@@ -290,7 +314,7 @@ class Extraction:
             planned, result = outcome
             size = len(result) if isinstance(result, Built) else 0
             if limit is not None and package.rows and package.rows + size > limit:
-                self._held = outcome
+                self._taken.appendleft(outcome)
                 break
             yield from self._accept(package, planned, result)
         yield from package.finish()
@@ -375,9 +399,9 @@ class Extraction:
     # -- reading -------------------------------------------------------------------------------------------------
 
     def prepare(self) -> _Prepared:
-        """Lists and decides, once."""
+        """What was listed and decided, once both are done."""
         if self._prepared is None:
-            self._prepared = self._loop.call(self._prepare)
+            self._prepared = self._loop.call(self._listed)
             plan = self._prepared.plan
             self.tally.imports_changed = len(plan.read)
             self.tally.imports_deleted = len(self._prepared.deleted)
@@ -393,12 +417,21 @@ class Extraction:
             )
         return self._prepared
 
-    async def _prepare(self) -> _Prepared:
+    async def _listed(self) -> _Prepared:
+        if self._listing is None:
+            raise RuntimeError("the extraction is closed")
+        return await self._listing
+
+    async def _prepare(self, reading: bool) -> _Prepared:
         try:
-            return await self._unless_stopped(self._list_and_decide())
+            prepared = await self._unless_stopped(self._list_and_decide())
         except Stopped:
             self._note_stop()
             return _Prepared((), (), Plan((), (), 0, 0), ())
+        if reading:
+            self._ahead = self._read_ahead(prepared.plan.read)
+            self._ahead.start()
+        return prepared
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, R]) -> R:
         task = asyncio.ensure_future(work)
@@ -551,17 +584,18 @@ class Extraction:
         return ()
 
     def _next_outcome(self) -> Outcome | None:
-        if self._held is not None:
-            held, self._held = self._held, None
-            return held
-        if self._ahead is None:
-            self._ahead = self._read_ahead(self.prepare().plan.read)
-        outcome = self._loop.call(self._ahead.next)
-        if outcome is None:
-            self.tally.fatal = self.tally.fatal or self._ahead.fatal
-            if self._ahead.stopped:
-                self._note_stop()
-        return outcome
+        self.prepare()
+        ahead = self._ahead
+        if ahead is None:
+            return None
+        if not self._taken:
+            self._taken.extend(self._loop.call(ahead.take))
+        if self._taken:
+            return self._taken.popleft()
+        self.tally.fatal = self.tally.fatal or ahead.fatal
+        if ahead.stopped:
+            self._note_stop()
+        return None
 
     def _read_ahead(self, planned: tuple[Planned[Import], ...]) -> ReadAhead:
         builder = Builder(

@@ -26,6 +26,8 @@ log = logging.getLogger("connector.run")
 READ_AHEAD_ROWS = 25_000
 BUILT_AHEAD_ROWS = 25_000
 READ_AHEAD_IMPORTS_PER_REQUEST = 4
+FEW_ROWS = 500  # built at once, as going to another thread and back would take longer
+TAKEN_ROWS = 2_000  # at a time, for the same reason
 POLL_S = 0.2
 FAILURES_IN_A_ROW = 20
 R = TypeVar("R")
@@ -48,7 +50,7 @@ Outcome = tuple[Planned[Import], Built | Failure]
 
 
 class ReadAhead:
-    """To be used on one event loop. `fatal` and `stopped` say, at the end, why it came early."""
+    """Used on one event loop, from `start` to `aclose`. `fatal` and `stopped` say, at the end, why it came early."""
 
     def __init__(
         self,
@@ -73,18 +75,25 @@ class ReadAhead:
         self.fatal: ConnectorError | None = None
         self.stopped = False
 
-    async def next(self) -> Outcome | None:
-        """The next outcome in about the order planned, or None once there are no more."""
-        if self._filling is None:
-            self._filling = asyncio.ensure_future(self._fill())
-        outcome = await self._ready.get()
-        if outcome is None:
-            self._ready.put_nowait(None)
-            await self._filling
-            return None
-        self._rows_ready -= _size(outcome)
+    def start(self) -> None:
+        self._filling = asyncio.ensure_future(self._fill())
+
+    async def take(self) -> list[Outcome]:
+        """The next outcomes in about the order planned, as many as are there and not too many; none at the end."""
+        taken: list[Outcome] = []
+        rows = 0
+        while not taken or (rows < TAKEN_ROWS and not self._ready.empty()):
+            outcome = await self._ready.get()
+            if outcome is None:
+                self._ready.put_nowait(None)
+                break
+            taken.append(outcome)
+            rows += _size(outcome)
+        self._rows_ready -= rows
         self._taken.set()
-        return outcome
+        if not taken and self._filling is not None:
+            await self._filling
+        return taken
 
     async def aclose(self) -> None:
         """Ends whatever is being read."""
@@ -112,6 +121,8 @@ class ReadAhead:
         if result.verdict is Verdict.gone:
             return Built(result)
         try:
+            if len(result.records) <= FEW_ROWS:
+                return self._builder.build(result)
             return await self._aside(partial(self._builder.build, result))
         except ConnectorError as error:
             return Failure(error)

@@ -127,7 +127,7 @@ class _Shared:
             if len(self._unfinished) == 1:
                 # `succeeded` promises a whole sync, which half of it is not
                 self._extraction.tally.mode = f"{next(iter(self._unfinished))} only"
-            self._extraction.open()
+            self._extraction.open(reading="records" in self._unfinished)
         return self._extraction
 
 

@@ -96,6 +96,7 @@ def _load_all(pipeline: Pipeline, extraction: Extraction, settings: Settings) ->
     extraction.open()
     if RUNS not in extraction.memory.tables:
         _load(pipeline, lambda _: extraction.missing_tables())
+        extraction.pack()
         extraction.begin()
     with extraction.warehouse.connect() as connection, noted(pipeline, connection):
         _load_packages(pipeline, extraction, settings)
@@ -174,7 +175,7 @@ def _load_package(
         wrong = connection.missing_rows(load_id, settings.raw, extraction.typed_tables)
         if wrong:
             connection.distrust([slug for slug, *_ in wrong], "The warehouse does not hold the rows that were loaded.")
-        if connection.allowance is not None:
+        if connection.allowance is not None and not extraction.exhausted:
             connection.allowance.rest()
     for slug, table, accepted, there in wrong:
         extraction.tally.shortfall = True

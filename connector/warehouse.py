@@ -196,6 +196,29 @@ class Connection:
     def execute(self, sql: str, *args: Any) -> None:
         self.client.execute_sql(sql, *args)
 
+    def pack_raw_rows(self) -> None:
+        """Has DuckDB keep `data` as zstd, which takes a third less of its file and less time to write.
+
+        A column's compression is chosen when its table is made, so an empty one is made anew as dlt made it.
+        """
+        native: duckdb.DuckDBPyConnection = self.client.native_connection
+        found: Any = native.execute(
+            "SELECT sql FROM duckdb_tables() WHERE database_name = current_database() AND schema_name = ? "
+            "AND table_name = ?",
+            [self.client.dataset_name, RECORDS],
+        ).fetchall()
+        before, column, after = found[0][0].partition('"data" VARCHAR') if found else ("", "", "")
+        if not column or self.query(f"SELECT 1 FROM {self.name(RECORDS)} LIMIT 1").num_rows:
+            return
+        native.begin()
+        try:
+            native.execute(f"DROP TABLE {self.name(RECORDS)}").fetchall()
+            native.execute(f"{before}{column} USING COMPRESSION ZSTD{after}").fetchall()
+            native.commit()
+        except BaseException:
+            native.rollback()
+            raise
+
     def columns(self) -> dict[str, dict[str, str]]:
         """Table → column → type, as `connector.core.schema.parse_type` reads it where it can."""
         rows = self.query(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
-from connector import extraction, loading, paging, reading, sync
+from connector import extraction, loading, paging, read_ahead, reading, sync
 from connector.core import planning
 from connector.core.planning import Known, Plan, State
 from connector.models import Import
@@ -114,7 +114,7 @@ def take_a_short_page_of_records_as_the_last() -> AbstractContextManager[Any]:
                 return ImportRead(import_, Verdict.complete, tuple(records.values()))
             page += 1
 
-    return mock.patch.object(extraction, "read_import", naive)
+    return mock.patch.object(read_ahead, "read_import", naive)
 
 
 @mutation()
@@ -138,7 +138,7 @@ def skip_the_fingerprint_after_reading() -> AbstractContextManager[Any]:
     async def blind(client: Any, import_: Import) -> ImportRead:
         return await original(Blind(client, import_), import_)
 
-    return mock.patch.object(extraction, "read_import", blind)
+    return mock.patch.object(read_ahead, "read_import", blind)
 
 
 # -- deciding ------------------------------------------------------------------------------------------------------
