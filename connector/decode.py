@@ -132,13 +132,11 @@ def _record(row: _Row) -> Record:
         raise _Refused("data is not an object")
     if "\0" in row.slug:
         raise _Refused("slug holds a NUL character")
-    created_at, updated_at = row.created_at, row.updated_at
+    created_at = None if row.created_at is None else parse_instant(row.created_at)
+    if row.updated_at == row.created_at:  # of most rows, and reading a time takes a while
+        return Record(row.slug, data, created_at, created_at, row.sort)
     return Record(
-        row.slug,
-        data,
-        None if created_at is None else parse_instant(created_at),
-        None if updated_at is None else parse_instant(updated_at),
-        row.sort,
+        row.slug, data, created_at, None if row.updated_at is None else parse_instant(row.updated_at), row.sort
     )
 
 

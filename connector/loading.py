@@ -459,9 +459,8 @@ def _typed_table(columns: Mapping[str, pa.Array[Any]]) -> pa.Table:
         TYPED_SCHEMA.field(name) if name in TYPED_SCHEMA.names else pa.field(name, column.type)
         for name, column in columns.items()
     ]
-    return pa.Table.from_arrays(
-        [c.cast(f.type) for c, f in zip(columns.values(), fields, strict=True)], schema=pa.schema(fields)
-    )
+    typed = [c if c.type == f.type else c.cast(f.type) for c, f in zip(columns.values(), fields, strict=True)]
+    return pa.Table.from_arrays(typed, schema=pa.schema(fields))
 
 
 def _replaced(rows: pa.Table, name: str, column: pa.Array[Any]) -> pa.Table:

@@ -40,6 +40,7 @@ def sole_writer(pipeline: Pipeline) -> Iterator[None]:
                 f"Another run of pipeline {pipeline.pipeline_name!r} is under way ({_holder(path)}); "
                 "this one did nothing. Wait for it to end, or stop it."
             ) from None
+        path.with_suffix(".status").unlink(missing_ok=True)  # of a dead run; see `connector.overview`
         note = path.with_suffix(".holder")
         note.write_text(json.dumps(_self()))
         held.callback(note.unlink, missing_ok=True)
@@ -106,6 +107,19 @@ def _advisory_lock(pipeline: Pipeline) -> Iterator[None]:
                 "machine; this one did nothing. Wait for it to end, or stop it."
             )
         yield
+
+
+def holder_lives(pipeline: Pipeline) -> bool:
+    """Whether the process that said it holds the lock is still there; one of another host is taken to be."""
+    try:
+        noted = json.loads(lock_path(pipeline).with_suffix(".holder").read_text())
+        if noted["host"] == socket.gethostname() and os.name == "posix":
+            os.kill(noted["process"], 0)
+    except PermissionError:
+        return True
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    return True
 
 
 def _self() -> dict[str, object]:

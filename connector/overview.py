@@ -14,7 +14,7 @@ from typing import Any, TypedDict
 import msgspec
 from dlt.pipeline.pipeline import Pipeline
 
-from connector.locking import duckdb_file, lock_path
+from connector.locking import duckdb_file, holder_lives, lock_path
 from connector.tables import LEDGER, RECORDS, REJECTS, RUNS
 from connector.warehouse import Connection
 
@@ -113,7 +113,7 @@ def noted(pipeline: Pipeline, connection: Connection) -> Iterator[None]:
 
 def left_by_a_run(pipeline: Pipeline) -> Overview | None:
     """What the run under way noted, or None. To be asked only if the file is taken: a dead run leaves its note too."""
-    note = _note(pipeline)
+    note = _note(pipeline) if holder_lives(pipeline) else None
     with suppress(OSError, msgspec.MsgspecError):
         return None if note is None else msgspec.json.decode(note.read_bytes(), type=Overview)
     return None

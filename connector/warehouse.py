@@ -116,6 +116,12 @@ class Warehouse:
         (`dlt.destinations._adbc_jobs._loader_file_format_selector` says of what is installed).
         """
         self.check_supported()
+        file, dataset = duckdb_file(self._pipeline), self._pipeline.dataset_name
+        if file is not None and file.name.partition(".")[0].lower() == dataset.lower():
+            raise ConfigError(
+                f"DuckDB cannot tell the dataset {dataset!r} from the file {file.name}, which it calls the same; "
+                "choose another name for one of them."
+            )
         pipeline: Any = self._pipeline  # most of what it and its destination have may be None, and is not typed so
         if pipeline.staging is not None:
             return

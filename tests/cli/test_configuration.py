@@ -63,6 +63,9 @@ def test_destinations_that_cannot_be_used(command) -> None:
     ended = command("run", "--json", "--to", "filesystem:///lake")
     assert (ended.code, ended.document["status"]) == (2, "failed")
     assert "cannot replace rows" in ended.err
+    ended = command("run", "--to", "duckdb:Importer.duckdb", "--dataset", "importer")
+    assert ended.code == 2
+    assert "DuckDB cannot tell the dataset 'importer' from the file Importer.duckdb" in ended.err
     ended = command("status", "--destination", "nosuch")
     assert ended.code == 2
     assert "nosuch" in ended.err

@@ -129,6 +129,14 @@ def test_a_monitor_can_look_while_a_run_has_the_file_open(command, service: Serv
     after = command("status", "--json").document
     assert after["under_way"] is False, "what the killed run noted is no news"
     assert after["runs"][0]["status"] == "running"
+    assert list(command.directory.glob(".*.status")), "though it is still there"
+    with duckdb.connect(str(command.directory / "importer.duckdb")):
+        taken = command("status", "--json")
+    assert taken.code == 1
+    assert "open, and DuckDB lets only one in" in taken.err
+    service.faults = Faults()
+    assert command("run").code == 0
+    assert not list(command.directory.glob(".*.status"))
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
