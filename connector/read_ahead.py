@@ -134,19 +134,20 @@ class ReadAhead:
         try:
             while waiting or running:
                 while waiting and self._has_room(running, waiting[0]):
-                    task = asyncio.ensure_future(read_import(self._client, waiting[0].import_))
-                    running[task] = waiting.popleft()
+                    following = waiting.popleft()
+                    running[asyncio.ensure_future(read_import(self._client, following.import_))] = following
                 await asyncio.wait(running, timeout=POLL_S, return_when=asyncio.FIRST_COMPLETED)
                 if self._stop() is not None:
                     self.stopped = True
                     return
-                for task in [t for t in running if t.done()]:
-                    result = _result(task)
-                    failures = failures + 1 if isinstance(result, Failure) else 0
-                    self.fatal = _fatal(result, failures)
+                # no name is left here for a task or its result, as it would keep the records of what is built already
+                done = deque((running.pop(task), _result(task)) for task in [t for t in running if t.done()])
+                while done:
+                    failures = failures + 1 if isinstance(done[0][1], Failure) else 0
+                    self.fatal = _fatal(done[0][1], failures)
                     if self.fatal is not None:
                         return
-                    yield running.pop(task), result
+                    yield done.popleft()
         finally:
             for task in running:
                 task.cancel()

@@ -150,7 +150,7 @@ class _Spilling:
     def add(self, records: Iterable[Record]) -> None:
         for record in records:
             time = _microseconds(record.updated_at)
-            content = hash((record.data, record.created_at, record.sort))
+            content = hash((record.data, record.created_at, str(record.sort)))  # of numbers, -1 and -2 have the same
             place = self.places.get(record.slug)
             if place is not None:
                 before = self._times[place]
@@ -189,7 +189,8 @@ def _microseconds(moment: datetime | None) -> int:
 
 
 def _no_room(error: OSError) -> ConnectorError:
+    place = tempfile.tempdir or "the directory for temporary files"  # its name may be what cannot be had
     return ConnectorError(
-        f"An import is too large for memory and {tempfile.gettempdir()} cannot hold it "
+        f"An import is too large for memory and {place} cannot hold it "
         f"({error.strerror or error}); make room there or name another directory in TMPDIR."
     )

@@ -221,6 +221,8 @@ class Connection:
             native.execute(f"DROP TABLE {self.name(RECORDS)}").fetchall()
             native.execute(f"{before}{column} USING COMPRESSION ZSTD{after}").fetchall()
             native.commit()
+        except duckdb.BinderException:  # a file in the format of an older DuckDB, which knows no zstd
+            native.rollback()
         except BaseException:
             native.rollback()
             raise

@@ -40,7 +40,7 @@ records = st.builds(
     rows.map(msgspec.json.encode),
     times,
     times,
-    st.none() | st.integers(-(2**63), 2**63 - 1),
+    st.none() | st.sampled_from([-2, -1, 0, 2**61 - 1]) | st.integers(-(2**63), 2**63 - 1),
 )
 
 
@@ -92,6 +92,16 @@ def test_a_full_disk_is_said_so_that_one_can_act(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(os, "pwrite", full)
     with pytest.raises(ConnectorError, match=r"No space left on device.*TMPDIR"):
         Spool().add(b"piece")
+
+
+def test_no_directory_for_temporary_files_is_said_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere() -> str:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in any of these places")
+
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr("tempfile._get_default_tempdir", nowhere)
+    with pytest.raises(ConnectorError, match=r"No usable temporary directory found.*TMPDIR"):
+        Spool()
 
 
 # --- rows

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
+import time
+import weakref
+from typing import Any
 
 import pytest
 
-from connector import spool
+from connector import read_ahead, spool, sync
+from connector.building import SpilledRows
 from connector.sandbox import Service
+from connector.spool import SpilledRecords
 
 from .conftest import Warehouse
 from .test_guarantees import assert_equal
@@ -59,3 +64,41 @@ def test_a_full_disk_stops_the_large_one_alone(warehouse: Warehouse, monkeypatch
     assert "make room there or name another directory in TMPDIR" in str(tally.error)
     assert warehouse.run(service).status == "succeeded"
     assert_equal(service, warehouse)
+
+
+def test_records_go_once_their_rows_are_built(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a package is loaded the next import waits as rows, and not as records besides."""
+    service = Service(seed=1)
+    service.add_generated("customers", 4, 700, "completed")
+    monkeypatch.setattr(read_ahead, "BUILT_AHEAD_ROWS", 600)
+    monkeypatch.setattr(read_ahead, "READ_AHEAD_ROWS", 600)
+    alive = [count_of(kind, monkeypatch) for kind in (SpilledRows, SpilledRecords)]
+    load = sync._load
+    seen: list[list[int]] = []
+
+    def slow(*arguments: Any) -> str | None:
+        loaded = load(*arguments)
+        until = time.monotonic() + 10
+        # behind the first package with rows, one built import waits and so does one for which there is no room yet
+        while (counts := list(map(len, alive))) != [2, 0] and len(seen) == 1 and time.monotonic() < until:
+            time.sleep(0.05)
+        seen.append(counts)
+        return loaded
+
+    monkeypatch.setattr(sync, "_load", slow)
+    assert warehouse.run(service, batch_rows=700).status == "succeeded"
+    assert seen[1] == [2, 0]
+    assert seen[-1] == [0, 0]
+
+
+def count_of(kind: type[Any], monkeypatch: pytest.MonkeyPatch) -> weakref.WeakSet[Any]:
+    """Those made from now on that are still there."""
+    made: weakref.WeakSet[Any] = weakref.WeakSet()
+    original = kind.__init__
+
+    def noting(self: Any, *arguments: Any) -> None:
+        original(self, *arguments)
+        made.add(self)
+
+    monkeypatch.setattr(kind, "__init__", noting)
+    return made

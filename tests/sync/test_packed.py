@@ -54,3 +54,17 @@ def test_a_table_with_rows_stays_as_it_is(warehouse: Warehouse, monkeypatch: pyt
     assert_equal(service, warehouse)
     with duckdb.connect(str(warehouse.file)) as native:
         assert "ZSTD" not in compression(native)
+
+
+def test_a_file_in_the_format_of_an_older_duckdb_is_loaded_unpacked(warehouse: Warehouse) -> None:
+    with duckdb.connect() as native:
+        native.execute(f"ATTACH '{warehouse.file}' AS older (STORAGE_VERSION 'v1.0.0')")
+        native.execute("CREATE TABLE older.theirs AS SELECT 1 AS a")
+        native.execute("DETACH older")
+    service = Service(seed=1)
+    service.add_generated("customers", 1, 300, "completed")
+    tally = warehouse.run(service)
+    assert tally.status == "succeeded", tally.error
+    assert_equal(service, warehouse)
+    with duckdb.connect(str(warehouse.file)) as native:
+        assert "ZSTD" not in compression(native)
