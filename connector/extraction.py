@@ -380,19 +380,19 @@ class Extraction:
             )
             self._progress.read(slug, 0, "gone")
             return
-        if result.read.verdict is Verdict.unreconciled:
+        if result.read.doubtful:
             self._unreconciled(result.read)
         self._progress.read(slug, len(result), result.read.verdict.value)
         yield from package.add(result, known)
 
     def _unreconciled(self, result: ImportRead) -> None:
-        finished = result.import_.status == "completed"
-        if finished and self._settings.reconcile == "off":
+        consequence = self._settings.reconcile if result.miscounted else "fail"
+        if consequence == "off":
             return
         self.tally.imports_unreconciled += 1
         sentence = f"Import {result.import_.slug} does not reconcile: {result.why}."
         log.warning(sentence, extra={"event": "import.unreconciled", "import_slug": result.import_.slug})
-        if not finished or self._settings.reconcile == "fail":
+        if consequence == "fail":
             self.tally.shortfall = True
             self.tally.problems.append(sentence)
 

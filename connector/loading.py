@@ -19,11 +19,10 @@ import pyarrow.compute as pc
 
 from connector.building import Built, Rows
 from connector.core.names import display_path, encode_keys
-from connector.core.planning import COMPLETED, Known, State
+from connector.core.planning import Known, State
 from connector.core.schema import Field, Keys, Kind, TableSchema, arrow_type, parse_type
 from connector.core.texts import storable
 from connector.models import Import
-from connector.reading import Verdict
 from connector.settings import Settings
 from connector.tables import (
     FIELDS,
@@ -164,9 +163,7 @@ class Package:
             self.reject(import_.slug, reject.record_slug, reject.reason, reject.payload)
         self.rows += len(built)
         state = State.synced
-        if read.verdict is Verdict.unreconciled and not (
-            self._settings.reconcile == "off" and import_.status == COMPLETED
-        ):
+        if read.doubtful and not (read.miscounted and self._settings.reconcile == "off"):
             state = State.unreconciled
         self._note(
             import_.slug,

@@ -27,6 +27,7 @@ from connector.spool import LatestRecords, Records
 
 MAX_MOVES = 5  # times the import may change under the reader before its turn goes to the next run
 MAX_PASSES = 40
+UNEVEN_QUIET = 6  # passes that add nothing, where pages were seen to lie: of few rows one may be missed twice by chance
 PAGES_AHEAD = 64
 EMPTY_ENOUGH = 16  # promised pages in a row: if all are empty, `row_count` promises too much
 EMPTY_PAGES = 2  # behind the last page, before the end is believed though the count does not match
@@ -39,7 +40,8 @@ class Verdict(StrEnum):
     """How reading an import ended."""
 
     complete = "complete"
-    unreconciled = "unreconciled"
+    unreconciled = "unreconciled"  # it stood still, and its records are not as many as it says
+    restless = "restless"  # it kept changing, or its pages never ended: some of its records may be missing
     gone = "gone"
 
 
@@ -62,6 +64,15 @@ class ImportRead:
     rejects: tuple[Reject, ...] = ()
     passes: int = 0
     why: str | None = None
+
+    @property
+    def doubtful(self) -> bool:
+        return self.verdict in (Verdict.unreconciled, Verdict.restless)
+
+    @property
+    def miscounted(self) -> bool:
+        """A finished import that only counts wrongly: what the setting `reconcile` is about, and nothing else is."""
+        return self.verdict is Verdict.unreconciled and self.import_.status == COMPLETED
 
 
 @dataclass(slots=True)
@@ -101,6 +112,7 @@ class _Gathered:
     latest: _Pass | None = None
     quiet: int = 0  # passes in a row that added nothing
     misses: float = 0.0  # the largest share of what is known that a pass did not show
+    uneven: bool = False  # whether a pass was not neat
 
     def __len__(self) -> int:
         # a rejected row with a slug of its own counts once, and never beside a good row of that slug
@@ -117,12 +129,13 @@ class _Gathered:
         before, self.latest = self.latest, swept
         self.quiet = self.quiet + 1 if before is not None and len(self) == known else 0
         distinct = len(self.records) + len(self.rejects)
+        self.uneven = self.uneven or not swept.neat
         self.misses = max(self.misses, 1 - len(swept.shown) / distinct if distinct else 0.0)
         return before is not None and before.neat and swept.neat and before.shown == swept.shown
 
     @property
     def settled(self) -> bool:
-        return self.quiet >= quiet_sweeps_needed(self.misses)
+        return self.quiet >= max(quiet_sweeps_needed(self.misses), UNEVEN_QUIET if self.uneven else 0)
 
 
 async def read_import(client: RecordsClient, import_: Import) -> ImportRead:
@@ -165,19 +178,22 @@ async def _read(client: RecordsClient, import_: Import) -> ImportRead:
         if after.fingerprint != current.fingerprint:
             moves += 1
             if moves > MAX_MOVES:
-                return _outcome(after, gathered, passes, f"it changed {moves} times while it was read")
+                return _restless(after, gathered, passes, f"it changed {moves} times while it was read")
             current, gathered = after, _Gathered()
             continue
         current = after
         if swept.endless:
-            return _outcome(current, gathered, passes, "its pages go on and on")
+            return _restless(current, gathered, passes, "its pages go on and on")
         same = gathered.close(swept, known)
         if _is_complete(current, gathered, swept, same=same):
             return _outcome(current, gathered, passes)
         if gathered.settled:
-            break
-    why = f"{len(gathered)} distinct records were found where row_count says {current.row_count}"
-    return _outcome(current, gathered, passes, why)
+            return _outcome(current, gathered, passes, Verdict.unreconciled, _count(current, gathered))
+    return _restless(current, gathered, passes, _count(current, gathered))
+
+
+def _count(import_: Import, gathered: _Gathered) -> str:
+    return f"{len(gathered)} distinct records were found where row_count says {import_.row_count}"
 
 
 def _is_complete(import_: Import, gathered: _Gathered, swept: _Pass, *, same: bool) -> bool:
@@ -189,8 +205,13 @@ def _is_complete(import_: Import, gathered: _Gathered, swept: _Pass, *, same: bo
     return import_.status != COMPLETED and (same or (gathered.settled and whole))
 
 
-def _outcome(import_: Import, gathered: _Gathered, passes: int, why: str | None = None) -> ImportRead:
-    verdict = Verdict.complete if why is None else Verdict.unreconciled
+def _restless(import_: Import, gathered: _Gathered, passes: int, why: str) -> ImportRead:
+    return _outcome(import_, gathered, passes, Verdict.restless, why)
+
+
+def _outcome(
+    import_: Import, gathered: _Gathered, passes: int, verdict: Verdict = Verdict.complete, why: str | None = None
+) -> ImportRead:
     return ImportRead(import_, verdict, gathered.records.all(), tuple(gathered.rejects.values()), passes, why)
 
 

@@ -28,7 +28,7 @@ from connector.comparison import (
     sorted_lines,
     typed_differences,
 )
-from connector.core.planning import COMPLETED, State
+from connector.core.planning import State
 from connector.core.texts import storable
 from connector.errors import ConnectorError
 from connector.extraction import Outside, Progress, Silent
@@ -231,8 +231,7 @@ class _Verification:
         yield from typed_differences(slug, source, typed, memory.schemas[table], renamed, hints, nul_safe=nul_safe)
 
     def _unreconciled(self, read: ImportRead) -> Iterator[Difference]:
-        tolerated = self.settings.reconcile == "off" and read.import_.status == COMPLETED
-        if read.verdict is Verdict.unreconciled and not tolerated:
+        if read.doubtful and not (read.miscounted and self.settings.reconcile == "off"):
             sentence = f"Import {read.import_.slug} does not reconcile now: {read.why}."
             yield Difference(Kind.not_reconciled, sentence, read.import_.slug)
 

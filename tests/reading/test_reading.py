@@ -315,7 +315,7 @@ def test_a_swap_that_keeps_the_count_is_seen_by_the_fingerprint() -> None:
 def test_an_import_that_never_rests_is_left_to_the_next_run() -> None:
     service = Service(250, edits=1.0, kinds=("edit",))
     outcome = read(service)
-    assert outcome.verdict is Verdict.unreconciled
+    assert outcome.verdict is Verdict.restless
     assert outcome.why == f"it changed {MAX_MOVES + 1} times while it was read"
     assert outcome.passes == MAX_MOVES + 1
 
@@ -409,7 +409,7 @@ def test_records_without_end_are_given_up(monkeypatch: pytest.MonkeyPatch, statu
 
     service.list_records = list_records  # type: ignore[method-assign]
     outcome = read(service)
-    assert outcome.verdict is Verdict.unreconciled
+    assert outcome.verdict is Verdict.restless
     assert outcome.why == "its pages go on and on"
     assert service.requests <= 100
 
