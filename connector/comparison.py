@@ -106,8 +106,11 @@ def _against_row_count(import_: Import, known: Known, settings: Settings) -> Ite
     if known.records_rejected:
         sentence = f"Import {slug}: {known.records_rejected} records were rejected and are in sync_rejects only."
         yield Difference(Kind.record_rejected, sentence, slug)
-    if settings.reconcile != "off" and (known.state is State.unreconciled or there != import_.row_count):
+    if there != import_.row_count and settings.reconcile != "off":
         sentence = f"Import {slug}: {there} records were read where row_count says {import_.row_count}."
+        yield Difference(Kind.not_reconciled, sentence, slug)
+    elif known.state is State.unreconciled:
+        sentence = f"Import {slug} did not reconcile when it was read last; the next run reads it again."
         yield Difference(Kind.not_reconciled, sentence, slug)
 
 

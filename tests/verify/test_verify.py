@@ -302,6 +302,20 @@ def test_an_import_that_does_not_reconcile(place: Place) -> None:
     assert set(kinds(place.verify(deep=True))) == {"not_reconciled"}
 
 
+def test_an_import_that_never_rested_is_no_count_to_be_tolerated(place: Place) -> None:
+    slug = place.imports_of("customers")[0]
+
+    def touch(request: Request) -> None:
+        if request.path.endswith(f"{slug}/records"):
+            place.service.append_rows(slug, [{"n": 1}])
+
+    place.service.append_rows(slug, [{"n": n} for n in range(200)])
+    place.service.on_request = touch
+    assert place.sync(reconcile="off") == "partial"
+    place.service.on_request = None
+    assert kinds(place.verify(reconcile="off"))["not_reconciled"] == 1
+
+
 # -- a service that moves ----------------------------------------------------------------------------------------------
 
 
