@@ -90,6 +90,10 @@ def _lie(service: Service, dice: Random, slug: str) -> str:
     shown = max(0, len(found.rows) + dice.choice((-2, -1, 1, 3)))
     if shown == service.switches.max_per_page:
         shown += 1  # a first page as long as promised is the end (CONTRACT §4.3), though a clamp may have cut it there
+    if service.switches.short_pages:
+        shown = (
+            len(found.rows) + 400
+        )  # as many as promised are all (same place), though a page was cut short behind them
     service.set_row_count(slug, shown)
     return f"import {slug} claims {shown} rows"
 
