@@ -313,7 +313,8 @@ class Extraction:
                 break
             planned, result = outcome
             size = len(result) if isinstance(result, Built) else 0
-            if limit is not None and package.rows and package.rows + size > limit:
+            # asked to stop, what is ready goes at once, for time is short and a package of its own takes some
+            if limit is not None and package.rows and package.rows + size > limit and self._stop() is None:
                 self._taken.appendleft(outcome)
                 break
             yield from self._accept(package, planned, result)

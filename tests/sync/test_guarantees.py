@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from connector import sync
 from connector.errors import LockedError
 from connector.extraction import Scope
 from connector.locking import sole_writer
@@ -144,6 +145,25 @@ def test_one_bad_import_stops_nobody_and_is_tried_again(warehouse: Warehouse) ->
     again = warehouse.run(service)
     assert again.status == "succeeded"
     assert again.imports_changed == 1
+    assert_equal(service, warehouse)
+
+
+def test_a_run_asked_to_stop_loads_what_is_ready_at_once(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten seconds are few: many small packages would take longer."""
+    service = Service(seed=7)
+    service.add_generated("customers", imports=60, rows=5)
+    load = sync._load
+    loads: list[str | None] = []
+
+    def counting(*arguments: Any) -> str | None:
+        loads.append(load(*arguments))
+        return loads[-1]
+
+    monkeypatch.setattr(sync, "_load", counting)
+    tally = warehouse.run(service, stop=lambda: 15 if len(loads) >= 3 else None, batch_rows=5)
+    assert len(loads) <= 5
+    assert tally.records_loaded == len(rows_of_warehouse(warehouse)) > 10
+    assert warehouse.run(service).status == "succeeded"
     assert_equal(service, warehouse)
 
 
