@@ -76,6 +76,9 @@ def _check_deletes(ran: Ran, watch: Watch) -> None:
     live = {r["slug"] for table in ("imports", "sync_imports") for r in ran.before.of_table(table)} - deleted(
         ran.before
     )
+    # a killed first load may have left the rows of imports of which nothing else is known yet
+    live |= {row["import_slug"] for row in ran.before.live_records().values()}
+    live |= {row["_import_slug"] for rows in ran.before.live_typed().values() for _, row in rows}
     limit = 1.0 if ran.allow_mass_delete else ran.settings.mass_delete_limit
     require(len(fresh) <= limit * len(live | fresh), "no more vanish in a run than the limit allows", len(fresh), live)
     seen = {r["slug"] for r in ran.before.of_table("imports")}
