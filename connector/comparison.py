@@ -22,10 +22,9 @@ from connector.core.planning import Known, State
 from connector.core.schema import Field, TableSchema
 from connector.models import Import, Record
 from connector.settings import Settings
-from connector.spool import Records, batches
+from connector.spool import BATCH_ROWS, Records, batches
 from connector.tables import RECORDS, UTC_US
 
-FLATTEN_ROWS = 2_000
 _NOT_FIELDS = SYSTEM_COLUMNS | {"_dlt_id"}
 
 
@@ -197,8 +196,8 @@ def typed_differences(
             sentence = f"Record {slug} differs from its raw row in {schema.table}: {', '.join(unlike)}."
             yield _of_record(Kind.typed_differs, sentence, import_slug, slug, schema.table, ", ".join(unlike))
     source = source.take(aligned.present)
-    for start in range(0, source.num_rows, FLATTEN_ROWS):
-        part, rows = source.slice(start, FLATTEN_ROWS), aligned.rows.slice(start, FLATTEN_ROWS)
+    for start in range(0, source.num_rows, BATCH_ROWS):
+        part, rows = source.slice(start, BATCH_ROWS), aligned.rows.slice(start, BATCH_ROWS)
         slugs: list[Any] = part.column("slug").to_pylist()
         data: list[Any] = part.column("data").cast(pa.binary()).to_pylist()
         for row, column in _unlike_cells(data, rows, schema, hints, nul_safe):

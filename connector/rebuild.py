@@ -37,6 +37,7 @@ from connector.errors import ConfigError, ConnectorError
 from connector.extraction import Progress, Silent
 from connector.locking import sole_writer
 from connector.settings import Settings
+from connector.spool import BATCH_ROWS
 from connector.sync import SOURCE, drop_leftovers, understandable
 from connector.tables import LOAD_ID, RECORDS, TYPED_SCHEMA
 from connector.warehouse import Connection, Memory, Warehouse
@@ -47,7 +48,6 @@ BESIDE = "sync_rebuild"  # not `records_…`: no run may ever take it for a type
 BESIDE_SCHEMA = "importer_rebuild"
 MARK = "x-importer-rebuilt"
 ROWS_AT_ONCE = 20_000
-FLATTEN_ROWS = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,8 +213,8 @@ class _Rebuild:
     def _votes(self, template: str) -> dict[Keys, Votes]:
         votes: dict[Keys, Votes] = {}
         for rows in self._raw(template):
-            for start in range(0, rows.num_rows, FLATTEN_ROWS):
-                for keys, values in leaf_values(_texts(rows.slice(start, FLATTEN_ROWS))):
+            for start in range(0, rows.num_rows, BATCH_ROWS):
+                for keys, values in leaf_values(_texts(rows.slice(start, BATCH_ROWS))):
                     votes.setdefault(keys, Votes()).add(values)
         return votes
 
@@ -235,8 +235,8 @@ class _Rebuild:
         for rows in self._raw(template):
             deleted = rows.column("_deleted_at").is_valid()
             for part, live in ((rows.filter(pc.invert(deleted)), True), (rows.filter(deleted), False)):
-                for start in range(0, part.num_rows, FLATTEN_ROWS):
-                    yield self._batch(part.slice(start, FLATTEN_ROWS), live, written, hints)
+                for start in range(0, part.num_rows, BATCH_ROWS):
+                    yield self._batch(part.slice(start, BATCH_ROWS), live, written, hints)
 
     def _batch(self, rows: pa.Table, live: bool, written: _Written, hints: Mapping[str, str]) -> pa.Table:
         flat = flatten(_texts(rows), written.schema, hints, nul_safe=not self.warehouse.is_duckdb)
