@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright.sync_api import expect
 
 from connector.report import Facts, render, write
 from connector.report.facts import Capped, Run, Upload
@@ -50,8 +51,9 @@ def open_page(browser: Any, page_file: Path) -> Iterator[Open]:
 
 
 def drawn(page: Any) -> Any:
-    page.wait_for_function("document.querySelectorAll('.chart svg[role=img]').length === 4")
-    return page.locator(".chart svg[role=img]")
+    charts = page.locator(".chart svg[role=img]")
+    expect(charts).to_have_count(4)
+    return charts
 
 
 @pytest.mark.parametrize(("scheme", "bright"), [("light", True), ("dark", False)])
@@ -98,8 +100,8 @@ def test_charts_follow_the_width_of_the_window(open_page: Open) -> None:
     page = open_page()
     before = drawn(page).first.get_attribute("width")
     page.set_viewport_size({"width": 400, "height": 800})
-    page.wait_for_function(f"document.querySelector('.chart svg[role=img]').getAttribute('width') !== '{before}'")
-    assert drawn(page).count() == 4
+    expect(drawn(page).first).not_to_have_attribute("width", before)
+    drawn(page)
 
 
 def test_the_keyboard_alone_is_enough(open_page: Open) -> None:
