@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -21,6 +21,14 @@ from connector.reading import ImportRead
 from connector.settings import Settings
 from connector.spool import SpilledRecords, Spool, batches
 from connector.tables import UTC_US
+
+
+class Flatten(Protocol):
+    """`connector.core.flatten.flatten`, wherever it runs."""
+
+    def __call__(
+        self, rows: Sequence[bytes], schema: TableSchema, hints: Mapping[str, str], /, *, nul_safe: bool
+    ) -> Flattened: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +112,14 @@ class Builder:
         *,
         limits: Limits | None,
         nul_safe: bool,
+        flatten: Flatten = flatten,
     ) -> None:
         self._settings = settings
         self._schemas = dict(schemas)
         self._template_tables = dict(template_tables)
         self._limits = limits
         self._nul_safe = nul_safe
+        self._flatten = flatten
 
     def build(self, read: ImportRead) -> Built:
         """Takes the rows out of `read`, whatever its verdict is. Raises ConnectorError for want of disk space."""
@@ -130,7 +140,7 @@ class Builder:
         schema = self._schemas.get(table) or TableSchema(table)
         hints = self._settings.hints.get(table, {})
         for some in batches(read.records):
-            flat = flatten([record.data for record in some], schema, hints, nul_safe=self._nul_safe)
+            flat = self._flatten([record.data for record in some], schema, hints, nul_safe=self._nul_safe)
             refusal = self._limits.refusal(flat.schema, [flat.columns]) if self._limits is not None else None
             if refusal is not None:
                 return (), refusal

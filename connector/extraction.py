@@ -24,6 +24,7 @@ from connector.client import ServiceClient
 from connector.core.limits import LIMITS
 from connector.core.planning import Plan, Planned, make_plan, too_many_vanished
 from connector.errors import AuthError, ConnectorError, NotFoundError
+from connector.flattening import Flattener
 from connector.imports import content_hash, import_emissions, tombstones
 from connector.loading import Catalogue, Package
 from connector.models import Import, Reject, born_at, key_of, replaces
@@ -147,6 +148,7 @@ class Extraction:
         self._progress = progress or Silent()
         self._stop = stop
         self._exit = ExitStack()
+        self._flattener = Flattener()
         self._listing: asyncio.Task[_Prepared] | None = None
         self._prepared: _Prepared | None = None
         self._ahead: ReadAhead | None = None
@@ -227,6 +229,7 @@ class Extraction:
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
             await ahead.aclose()
+        self._flattener.close()
 
     def abort(self, error: BaseException) -> None:
         """The run failed before or while its package was built: nothing of the package is loaded."""
@@ -310,6 +313,7 @@ class Extraction:
             outcome = self._next_outcome()
             if outcome is None:
                 self.exhausted = True
+                self._flattener.close()  # memory is short while the package is loaded
                 break
             planned, result = outcome
             size = len(result) if isinstance(result, Built) else 0
@@ -605,6 +609,7 @@ class Extraction:
             self.memory.template_tables,
             limits=LIMITS.get(self.warehouse.destination_type),
             nul_safe=not self.warehouse.is_duckdb,
+            flatten=self._flattener,
         )
         return ReadAhead(
             self._client,

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import sysconfig
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -35,8 +36,8 @@ print(min(filter(None, counts.values()), default=0))
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """`cpu_s` is user and system of the process and its children, `peak_mb` the largest of them; the server's is not
-    in it. `rows` is what is in the warehouse afterwards: distinct ones, in the table that has fewest."""
+    """`cpu_s` is user and system of the process and its children, `peak_mb` what they held together; the server's is
+    not in it. `rows` is what is in the warehouse afterwards: distinct ones, in the table that has fewest."""
 
     wall_s: float
     cpu_s: float
@@ -83,13 +84,41 @@ def measure(
             stdout=out,
             stderr=err,
         )
+        together = _Together(process.pid)
+        together.start()
         _, status, usage = os.wait4(process.pid, 0)
         wall_s = time.perf_counter() - started
+        together.join()
     process.returncode = os.waitstatus_to_exitcode(status)
     rows = count_rows(directory / FILE) if count else 0
     cpu_s = usage.ru_utime + usage.ru_stime
     asked = served.stats()["requests"]
-    return Measured(wall_s, cpu_s, usage.ru_maxrss / 1_024, asked, process.returncode, rows)
+    peak_mb = max(usage.ru_maxrss / 1_024, together.peak_mb)
+    return Measured(wall_s, cpu_s, peak_mb, asked, process.returncode, rows)
+
+
+class _Together(threading.Thread):
+    """Looks at the memory of a process and its children until it ends; the kernel keeps the peak of each alone."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(daemon=True)
+        self._pid = pid
+        self.peak_mb = 0.0
+
+    def run(self) -> None:
+        while resident := _resident_mb(self._pid):
+            self.peak_mb = max(self.peak_mb, resident)
+            time.sleep(0.1)
+
+
+def _resident_mb(pid: int) -> float:
+    process = Path("/proc", str(pid))
+    try:
+        pages = int((process / "statm").read_text().split()[1])
+        children = [child for listed in process.glob("task/*/children") for child in listed.read_text().split()]
+    except OSError:
+        return 0.0
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20 + sum(_resident_mb(int(child)) for child in children)
 
 
 def count_rows(file: Path) -> int:

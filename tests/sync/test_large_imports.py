@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from connector import read_ahead, spool, sync
+from connector import flattening, read_ahead, spool, sync
 from connector.building import SpilledRows
 from connector.sandbox import Service
 from connector.spool import SpilledRecords
@@ -89,6 +89,37 @@ def test_records_go_once_their_rows_are_built(warehouse: Warehouse, monkeypatch:
     assert warehouse.run(service, batch_rows=700).status == "succeeded"
     assert seen[1] == [2, 0]
     assert seen[-1] == [0, 0]
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["alive", "killed"])
+def test_rows_flattened_in_another_process_are_all_there(
+    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch, killed: bool
+) -> None:
+    service = Service(seed=1)
+    service.add_generated("customers", 3, 700, "completed")
+    service.add_import("odd", [{"a": n if n < 300 else f"text {n}", "n": {"deep": [n]}} for n in range(600)])
+    monkeypatch.setattr(flattening, "ENOUGH_ROWS", 0)
+    monkeypatch.setattr(flattening, "FEW_ROWS", 10)
+    monkeypatch.setattr(flattening, "_processors", lambda: 2)
+    ready, there = flattening._Helper.is_ready, flattening._Helper.flatten
+    batches = []
+
+    def await_ready(helper: Any) -> bool:
+        while not ready(helper):
+            time.sleep(0.01)
+        return True
+
+    def noting(helper: Any, rows: Any, *arguments: Any) -> Any:
+        batches.append(len(rows))
+        if killed and len(batches) == 20:
+            helper.process.kill()
+        return there(helper, rows, *arguments)
+
+    monkeypatch.setattr(flattening._Helper, "is_ready", await_ready)
+    monkeypatch.setattr(flattening._Helper, "flatten", noting)
+    assert warehouse.run(service).status == "succeeded"
+    assert_equal(service, warehouse)
+    assert len(batches) == 20 if killed else sum(batches) == 2_700
 
 
 def count_of(kind: type[Any], monkeypatch: pytest.MonkeyPatch) -> weakref.WeakSet[Any]:

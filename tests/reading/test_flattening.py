@@ -1,0 +1,182 @@
+"""Rows flattened in another process come out as they would here, and nothing that happens to it loses one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connector import flattening
+from connector.core.flatten import flatten
+from connector.core.schema import TableSchema
+from connector.flattening import Flattener
+from tests.core.test_flatten_properties import HINTS, ROWS, dump
+
+TABLE = TableSchema("records_t")
+PLAIN = [b'{"a": %d, "b": {"c": "x"}}' % n for n in range(20)]
+
+
+def started() -> Flattener:
+    flattener = Flattener()
+    for _ in range(2):
+        flattener(PLAIN, TABLE, {}, nul_safe=False)
+    return flattener
+
+
+def has_helper(flattener: Flattener) -> bool:
+    return flattener._helper is not None
+
+
+def pid_of(flattener: Flattener) -> int:
+    assert flattener._helper is not None
+    return flattener._helper.process.pid
+
+
+def await_ready(flattener: Flattener) -> None:
+    until = time.monotonic() + 60
+    while flattener._helper is None or not flattener._helper.is_ready():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.fixture(scope="module", autouse=True)
+def at_once() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(flattening, "ENOUGH_ROWS", 20)
+        patched.setattr(flattening, "FEW_ROWS", -1)
+        patched.setattr(flattening, "_processors", lambda: 2)
+        yield
+
+
+@pytest.fixture(scope="module")
+def shared(at_once: None) -> Iterator[Flattener]:
+    flattener = started()
+    await_ready(flattener)
+    yield flattener
+    await_ready(flattener)  # no example may have ended it
+    flattener.close()
+
+
+@pytest.fixture
+def flattener() -> Iterator[Flattener]:
+    flattener = started()
+    await_ready(flattener)
+    yield flattener
+    flattener.close()
+
+
+@given(ROWS, ROWS, HINTS, st.booleans())
+def test_the_result_is_the_same(
+    shared: Flattener, before: list[Any], rows: list[Any], hints: dict[str, str], safe: bool
+) -> None:
+    schema = flatten([dump(row, ascii_only=True).encode() for row in before], TABLE, hints, nul_safe=safe).schema
+    texts = [dump(row, ascii_only=True).encode() for row in rows]
+    there = shared(texts, schema, hints, nul_safe=safe)
+    here = flatten(texts, schema, hints, nul_safe=safe)
+    assert there == here
+    assert list(there.columns) == list(here.columns)
+    assert [column.type for column in there.columns.values()] == [column.type for column in here.columns.values()]
+
+
+def test_it_is_done_there(flattener: Flattener, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = flatten(PLAIN, TABLE)
+    monkeypatch.setattr(flattening, "flatten", None)
+    assert flattener(PLAIN, TABLE, {}, nul_safe=False) == expected
+
+
+def test_rows_nested_too_deep_for_json_come_back_too(flattener: Flattener) -> None:
+    rows = [b'{"deep": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"]
+    assert flattener(rows, TABLE, {}, nul_safe=False) == flatten(rows, TABLE)
+    assert has_helper(flattener)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_when_it_is_killed_the_rows_are_flattened_here(flattener: Flattener, how: signal.Signals) -> None:
+    pid = pid_of(flattener)
+    os.kill(pid, how)
+    for _ in range(3):
+        assert flattener(PLAIN, TABLE, {}, nul_safe=False) == flatten(PLAIN, TABLE)
+    assert not has_helper(flattener)
+    assert not is_running(pid)
+
+
+def test_rows_that_end_it_fail_here_as_they_always_would(flattener: Flattener) -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        flattener([b'{"a": '], TABLE, {}, nul_safe=False)
+    assert flattener(PLAIN, TABLE, {}, nul_safe=False) == flatten(PLAIN, TABLE)
+
+
+def test_one_that_runs_other_code_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flattening, "__file__", "another installation")
+    flattener = started()
+    until = time.monotonic() + 60
+    while has_helper(flattener) and time.monotonic() < until:
+        assert flattener(PLAIN, TABLE, {}, nul_safe=False) == flatten(PLAIN, TABLE)
+        time.sleep(0.01)
+    assert not has_helper(flattener)
+
+
+@pytest.mark.parametrize("executable", ["", "/no/such/python", "/usr/bin/an-application", "/"])
+def test_where_it_cannot_be_started_nothing_is_lost(executable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", executable)
+    flattener = started()
+    assert not has_helper(flattener)
+    assert flattener(PLAIN, TABLE, {}, nul_safe=False) == flatten(PLAIN, TABLE)
+
+
+def test_a_single_processor_starts_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flattening, "_processors", lambda: 1)
+    assert not has_helper(started())
+
+
+def test_few_rows_start_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flattening, "ENOUGH_ROWS", 40)
+    flattener = started()
+    assert not has_helper(flattener)
+    flattener(PLAIN, TABLE, {}, nul_safe=False)
+    assert has_helper(flattener)
+    flattener.close()
+
+
+def test_it_ends_with_the_run(flattener: Flattener) -> None:
+    pid = pid_of(flattener)
+    flattener.close()
+    flattener.close()
+    assert not is_running(pid)
+    assert flattener(PLAIN, TABLE, {}, nul_safe=False) == flatten(PLAIN, TABLE)
+
+
+def test_it_ends_when_the_run_is_killed() -> None:
+    script = (
+        "import time; from connector import flattening; flattening.ENOUGH_ROWS = 0;"
+        "flattening._processors = lambda: 2; f = flattening.Flattener();"
+        "f([b'{}'], flattening.TableSchema('t'), {}, nul_safe=False);"
+        "print(f._helper.process.pid, flush=True); time.sleep(600)"
+    )
+    run = subprocess.Popen([sys.executable, "-P", "-c", script], stdout=subprocess.PIPE, text=True)
+    assert run.stdout is not None
+    pid = int(run.stdout.readline())
+    assert is_running(pid)
+    run.kill()
+    run.wait()
+    run.stdout.close()
+    until = time.monotonic() + 60
+    while is_running(pid) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not is_running(pid)
