@@ -7,6 +7,7 @@ import os
 from contextlib import suppress
 
 import pytest
+from dlt.common.configuration.utils import TraceLogContext
 
 DEFAULT_SEEDS = 300
 SEEDS_A_TEST = 10
@@ -40,7 +41,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(autouse=True)
 def dlt_in_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads would make a seed's run depend on their timing; the trace file takes time and tells nothing here."""
+    """Threads would make a seed's run depend on their timing; the trace file takes time and tells nothing here.
+
+    Without a trace dlt never forgets a configuration that it resolved, and some hold a whole world in their frames:
+    ten thousand seeds would take all memory there is.
+    """
+    monkeypatch.setattr(TraceLogContext, "logging_enabled", False)
     for name, value in {"LOAD__WORKERS": "1", "NORMALIZE__WORKERS": "1", "ENABLE_RUNTIME_TRACE": "false"}.items():
         monkeypatch.setenv(name, value)
     logging.getLogger("connector").setLevel(logging.CRITICAL)
