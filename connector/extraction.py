@@ -149,6 +149,7 @@ class Extraction:
         self._stop = stop
         self._exit = ExitStack()
         self._flattener = Flattener()
+        self._exit.callback(self._flattener.close)
         self._listing: asyncio.Task[_Prepared] | None = None
         self._prepared: _Prepared | None = None
         self._ahead: ReadAhead | None = None
@@ -229,7 +230,6 @@ class Extraction:
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
             await ahead.aclose()
-        self._flattener.close()
 
     def abort(self, error: BaseException) -> None:
         """The run failed before or while its package was built: nothing of the package is loaded."""

@@ -14,13 +14,15 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 from array import array
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import pyarrow as pa
 
 from connector.core.flatten import Flattened, flatten
@@ -33,36 +35,49 @@ log = logging.getLogger("connector.run")
 
 FEW_ROWS: Final = 500  # flattened sooner than sent to another process and back
 ENOUGH_ROWS: Final = 10_000  # from which on it is worth starting one
+MANY_BYTES: Final = 16 * 2**20  # of which two processes should not hold copies
 
 _HEAD = struct.Struct("!QQ")
 _ALIGNED = 64  # bytes, as Arrow wants its buffers
+_PATIENCE = struct.pack("ll", 10, 0)  # seconds and microseconds; longer than any batch takes
 
 
 class Flattener:
-    """`connector.core.flatten.flatten`, for one caller at a time; `close` ends the process if there is one."""
+    """`connector.core.flatten.flatten`, for one caller at a time; `close` ends the process, from any thread."""
 
     def __init__(self) -> None:
         self._rows = 0
         self._helper: _Helper | None = None
+        self._closed = False
+        self._changing = threading.Lock()
 
     def __call__(
         self, rows: Sequence[bytes], schema: TableSchema, hints: Mapping[str, str], /, *, nul_safe: bool
     ) -> Flattened:
         before, self._rows = self._rows, self._rows + len(rows)
-        if before <= ENOUGH_ROWS < self._rows:
-            self._helper = _Helper.start()
-        if self._helper is not None and len(rows) > FEW_ROWS:
-            try:
-                if self._helper.is_ready():
-                    return self._helper.flatten(rows, schema, hints, nul_safe)
-            except Exception:  # whatever happened there, the rows are still here
-                log.info("Rows are flattened in this process from now on.", extra={"event": "flattening.alone"})
-                self.close()
+        try:
+            if before <= ENOUGH_ROWS < self._rows:
+                self._start()
+            helper = self._helper
+            if helper is not None and len(rows) > FEW_ROWS and sum(map(len, rows)) <= MANY_BYTES and helper.is_ready():
+                return helper.flatten(rows, schema, hints, nul_safe)
+        except BaseException as problem:
+            self.close()  # a late answer must not be taken for that to the next question
+            if not isinstance(problem, Exception):
+                raise
+            log.info("Rows are flattened in this process from now on.", extra={"event": "flattening.alone"})
         return flatten(rows, schema, hints, nul_safe=nul_safe)
 
+    def _start(self) -> None:
+        with self._changing:
+            if not self._closed and _is_of_use():
+                self._helper = _Helper()
+
     def close(self) -> None:
-        """Safe to call twice."""
-        helper, self._helper = self._helper, None
+        """For good; safe to call twice."""
+        with self._changing:
+            self._closed = True
+            helper, self._helper = self._helper, None
         if helper is not None:
             helper.close()
 
@@ -70,39 +85,36 @@ class Flattener:
 class _Helper:
     """The other process as it is seen from here. Any exception means that it is of no more use."""
 
-    def __init__(self, process: subprocess.Popen[bytes], line: socket.socket) -> None:
-        self.process = process
-        self._line = line
+    def __init__(self) -> None:
         self._ready = False
-
-    @classmethod
-    def start(cls) -> Self | None:
-        """None where it would gain nothing or cannot be had."""
-        if _processors() < 2 or "python" not in Path(sys.executable or "").name:
-            return None
-        ours, theirs = socket.socketpair()
-        with theirs:
-            try:
-                process = subprocess.Popen(  # noqa: S603 - nothing in it comes from outside
+        self._line, theirs = socket.socketpair()
+        try:
+            with theirs:
+                for end in (self._line, theirs):
+                    end.setblocking(True)
+                for way in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+                    self._line.setsockopt(socket.SOL_SOCKET, way, _PATIENCE)
+                self.process = subprocess.Popen(  # noqa: S603 - nothing in it comes from outside
                     [sys.executable, "-P", "-c", f"from {__name__} import serve; serve()"],
                     stdin=theirs.fileno(),
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
                 )
-            except OSError:
-                ours.close()
-                return None
-        return cls(process, ours)
+        except BaseException:
+            self._line.close()
+            raise
 
     def is_ready(self) -> bool:
         """Whether it has imported what it needs, and the same code as is running here."""
         if not self._ready:
-            with suppress(BlockingIOError):
+            try:
                 self._line.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK)
-                if _receive(self._line) != __file__:
-                    raise ImportError(__name__)
-                self._ready = True
-        return self._ready
+            except BlockingIOError:
+                return False
+            if _receive(self._line) != _code():
+                raise ImportError(__name__)
+            self._ready = True
+        return True
 
     def flatten(
         self, rows: Sequence[bytes], schema: TableSchema, hints: Mapping[str, str], nul_safe: bool
@@ -114,22 +126,43 @@ class _Helper:
         return answer
 
     def close(self) -> None:
-        self._line.close()
         self.process.kill()
         self.process.wait()
+        self._line.close()
 
 
 def serve() -> None:
     """The other process, until the line to it is closed or breaks."""
     with socket.socket(fileno=sys.stdin.fileno()) as line, suppress(OSError, EOFError):
-        _send(line, __file__)
+        _send(line, _code())
         while True:
             rows, schema, hints, nul_safe = _receive(line)
             _send(line, flatten(rows, schema, hints, nul_safe=nul_safe))
 
 
-def _processors() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def _is_of_use() -> bool:
+    """Not where Python is part of another program, was told to look at nothing around it, or has to share."""
+    embedded = hasattr(sys, "frozen") or "python" not in Path(sys.executable or "").name
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return processors > 1 and not embedded and not sys.flags.ignore_environment
+
+
+def _stamps() -> list[tuple[str, int, int]]:
+    """Of each file that decides about rows: installed anew under a running program, it is no longer the same code."""
+    files = [
+        Path(__file__),
+        *sorted(Path(__file__).parent.glob("core/*.py")),
+        Path(msgspec.__file__),
+        Path(pa.__file__),
+    ]
+    return [(str(file), found.st_mtime_ns, found.st_size) for file in files if file.exists() for found in [file.stat()]]
+
+
+_STAMPS = _stamps()
+
+
+def _code() -> tuple[object, ...]:
+    return sys.version, sys.getrecursionlimit(), _STAMPS
 
 
 def _read_only(mapping: dict[Any, Any]) -> Mapping[Any, Any]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import time
@@ -22,6 +25,7 @@ from connector.flattening import Flattener
 from tests.core.test_flatten_properties import HINTS, ROWS, dump
 
 TABLE = TableSchema("records_t")
+IS_OF_USE = flattening._is_of_use
 PLAIN = [b'{"a": %d, "b": {"c": "x"}}' % n for n in range(20)]
 
 
@@ -60,7 +64,7 @@ def at_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(flattening, "ENOUGH_ROWS", 20)
         patched.setattr(flattening, "FEW_ROWS", -1)
-        patched.setattr(flattening, "_processors", lambda: 2)
+        patched.setattr(flattening, "_is_of_use", lambda: True)
         yield
 
 
@@ -122,9 +126,38 @@ def test_rows_that_end_it_fail_here_as_they_always_would(flattener: Flattener) -
     assert flattener(PLAIN, TABLE, {}, nul_safe=False) == flatten(PLAIN, TABLE)
 
 
-def test_one_that_runs_other_code_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flattening, "__file__", "another installation")
+def test_one_that_does_not_answer_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flattening, "_PATIENCE", struct.pack("ll", 0, 200_000))
     flattener = started()
+    await_ready(flattener)
+    pid = pid_of(flattener)
+    os.kill(pid, signal.SIGSTOP)
+    assert flattener(PLAIN, TABLE, {}, nul_safe=False) == flatten(PLAIN, TABLE)
+    assert not is_running(pid)
+
+
+def test_an_interrupted_question_is_the_last(flattener: Flattener, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its answer would be taken for that to the next."""
+    receive = flattening._receive
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(flattening, "_receive", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        flattener([b'{"other": 1}'], TABLE, {}, nul_safe=False)
+    monkeypatch.setattr(flattening, "_receive", receive)
+    assert flattener(PLAIN, TABLE, {}, nul_safe=False) == flatten(PLAIN, TABLE)
+    assert not has_helper(flattener)
+
+
+@pytest.mark.parametrize("changed", ["an installed file", "the limit of recursion"])
+def test_one_that_runs_other_code_is_not_used(changed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    flattener = started()
+    if changed == "an installed file":
+        monkeypatch.setattr(flattening, "_STAMPS", [*flattening._STAMPS[1:], flattening._STAMPS[0]])
+    else:
+        monkeypatch.setattr(sys, "getrecursionlimit", lambda: 5_000)
     until = time.monotonic() + 60
     while has_helper(flattener) and time.monotonic() < until:
         assert flattener(PLAIN, TABLE, {}, nul_safe=False) == flatten(PLAIN, TABLE)
@@ -132,7 +165,12 @@ def test_one_that_runs_other_code_is_not_used(monkeypatch: pytest.MonkeyPatch) -
     assert not has_helper(flattener)
 
 
-@pytest.mark.parametrize("executable", ["", "/no/such/python", "/usr/bin/an-application", "/"])
+def test_the_code_is_known_by_its_files() -> None:
+    stamped = {Path(file).name for file, _, _ in flattening._STAMPS}
+    assert {"flattening.py", "flatten.py", "cells.py", "schema.py", "parsing.py", "__init__.py"} <= stamped
+
+
+@pytest.mark.parametrize("executable", ["", "/no/such/python"])
 def test_where_it_cannot_be_started_nothing_is_lost(executable: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", executable)
     flattener = started()
@@ -140,9 +178,40 @@ def test_where_it_cannot_be_started_nothing_is_lost(executable: str, monkeypatch
     assert flattener(PLAIN, TABLE, {}, nul_safe=False) == flatten(PLAIN, TABLE)
 
 
-def test_a_single_processor_starts_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flattening, "_processors", lambda: 1)
-    assert not has_helper(started())
+def test_without_room_for_another_file_it_is_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(socket, "socketpair", full)
+    flattener = started()
+    assert not has_helper(flattener)
+    assert flattener(PLAIN, TABLE, {}, nul_safe=False) == flatten(PLAIN, TABLE)
+
+
+def test_where_it_is_of_no_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    assert IS_OF_USE()
+    with monkeypatch.context() as one_processor:
+        one_processor.setattr(os, "sched_getaffinity", lambda _: {0})
+        assert not IS_OF_USE()
+    with monkeypatch.context() as embedded:
+        embedded.setattr(sys, "executable", "/usr/bin/an-application")
+        assert not IS_OF_USE()
+    with monkeypatch.context() as frozen:
+        frozen.setattr(sys, "frozen", True, raising=False)
+        assert not IS_OF_USE()
+    isolated = "from connector import flattening; print(flattening._is_of_use())"
+    for flag in ("-I", "-E"):
+        said = subprocess.run([sys.executable, flag, "-c", isolated], capture_output=True, text=True, check=True).stdout
+        assert said.strip() == "False"
+
+
+def test_large_batches_stay_here(flattener: Flattener, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two processes would hold copies of them."""
+    monkeypatch.setattr(flattening, "MANY_BYTES", sum(map(len, PLAIN)) - 1)
+    monkeypatch.setattr(flattening._Helper, "flatten", None)
+    assert flattener(PLAIN, TABLE, {}, nul_safe=False) == flatten(PLAIN, TABLE)
+    assert has_helper(flattener)
 
 
 def test_few_rows_start_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,10 +231,19 @@ def test_it_ends_with_the_run(flattener: Flattener) -> None:
     assert flattener(PLAIN, TABLE, {}, nul_safe=False) == flatten(PLAIN, TABLE)
 
 
+def test_once_closed_it_starts_none() -> None:
+    """What builds rows in a thread may go on for a moment when the run is over."""
+    flattener = Flattener()
+    flattener.close()
+    for _ in range(3):
+        assert flattener(PLAIN, TABLE, {}, nul_safe=False) == flatten(PLAIN, TABLE)
+    assert not has_helper(flattener)
+
+
 def test_it_ends_when_the_run_is_killed() -> None:
     script = (
         "import time; from connector import flattening; flattening.ENOUGH_ROWS = 0;"
-        "flattening._processors = lambda: 2; f = flattening.Flattener();"
+        "flattening._is_of_use = lambda: True; f = flattening.Flattener();"
         "f([b'{}'], flattening.TableSchema('t'), {}, nul_safe=False);"
         "print(f._helper.process.pid, flush=True); time.sleep(600)"
     )

@@ -100,7 +100,7 @@ def test_rows_flattened_in_another_process_are_all_there(
     service.add_import("odd", [{"a": n if n < 300 else f"text {n}", "n": {"deep": [n]}} for n in range(600)])
     monkeypatch.setattr(flattening, "ENOUGH_ROWS", 0)
     monkeypatch.setattr(flattening, "FEW_ROWS", 10)
-    monkeypatch.setattr(flattening, "_processors", lambda: 2)
+    monkeypatch.setattr(flattening, "_is_of_use", lambda: True)
     ready, there = flattening._Helper.is_ready, flattening._Helper.flatten
     batches = []
 
