@@ -20,16 +20,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
 
 from connector.core.flatten import Flattened, flatten
 from connector.core.schema import TableSchema
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
 
 log = logging.getLogger("connector.run")
 
@@ -181,7 +178,7 @@ def _send(line: socket.socket, message: object) -> None:
     pickler.dump(message)
     parts = [packed.getbuffer(), *(buffer.raw() for buffer in buffers)]
     lengths = memoryview(array("q", [part.nbytes for part in parts])).cast("B")
-    pieces: list[Buffer] = [_HEAD.pack(len(parts), sum(_padded(part.nbytes) for part in (lengths, *parts)))]
+    pieces: list[bytes | memoryview] = [_HEAD.pack(len(parts), sum(_padded(part.nbytes) for part in (lengths, *parts)))]
     for part in (lengths, *parts):
         pieces += part, bytes(-part.nbytes % _ALIGNED)
     line.sendall(b"".join(pieces))

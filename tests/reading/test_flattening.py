@@ -110,7 +110,7 @@ def test_rows_nested_too_deep_for_json_come_back_too(flattener: Flattener) -> No
     assert has_helper(flattener)
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_when_it_is_killed_the_rows_are_flattened_here(flattener: Flattener, how: signal.Signals) -> None:
     pid = pid_of(flattener)
     os.kill(pid, how)
