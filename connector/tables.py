@@ -231,7 +231,9 @@ def hints(emission: Emission) -> dict[str, Any]:
         "primary_key": list(key),
         "schema_contract": {"data_type": "freeze"},
         "file_format": "parquet",
-        "columns": [{"name": name, "data_type": "json"} for name in sorted(emission.json_columns)],
+        # also where no row of this package has a value: dlt keeps what it is told first and takes any change, even of
+        # nullability, for another type
+        "columns": [{"name": n, "data_type": "json", "nullable": True} for n in sorted(emission.json_columns)],
     }
 
 

@@ -48,6 +48,10 @@ def test_the_same_on_dlt_itself(seeds: range, tmp_path: Path) -> None:
         live(seed, tmp_path / str(seed), DltMachine)
 
 
+def test_a_json_column_first_known_by_its_hint_takes_values_later(tmp_path: Path) -> None:
+    live(3250, tmp_path / "3250", DltMachine)
+
+
 test_the_same_on_dlt_itself.every = 50  # type: ignore[attr-defined]
 
 
