@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import tempfile
 from contextlib import suppress
@@ -45,6 +46,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if not config.getoption("--hypothesis-profile", default=None):
         settings.load_profile("ci" if os.environ.get("CI") else "default")
+    # A shell starts what runs in the background with SIGINT ignored, and so would every process that a test interrupts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     # Short, for a PostgreSQL socket's path may have 107 bytes.
     home = Path(tempfile.mkdtemp(prefix="importer-"))
     patch = pytest.MonkeyPatch()
