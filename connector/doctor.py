@@ -23,7 +23,11 @@ from connector.locking import destination_fingerprint, lock_path, sole_writer
 from connector.rebuild import BESIDE, BESIDE_SCHEMA
 from connector.sync import MARK, drop_leftovers, understandable
 from connector.tables import LEDGER, RECORDS, RUNS, SYSTEM_SCHEMAS
-from connector.warehouse import Connection, Memory, Warehouse
+from connector.warehouse import Connection, Warehouse
+from connector.warehouse.checks import doubt, errors
+from connector.warehouse.memory import Memory, audit, remembered
+from connector.warehouse.run_rows import bury_dead_runs, dead_runs
+from connector.warehouse.typed import discard
 
 DOUBTED = "doctor: its rows in the warehouse are not those that were loaded; it is read again."
 READ_AGAIN = "the next run reads it again"
@@ -107,7 +111,7 @@ class _Examination:
             self.report.notes.append("There is no warehouse yet; `importer-sync run` makes it.")
             return
         with self.warehouse.connect() as connection:
-            memory = connection.remembered()
+            memory = remembered(connection)
             self._tables(connection, memory)
             self._dead_runs(connection, memory)
             doubted = self._rows(connection, memory)
@@ -140,7 +144,7 @@ class _Examination:
         if BESIDE in memory.tables:
             sentence = "A rebuild that died left a half-written table behind."
             if self.repair:
-                connection.discard(BESIDE, BESIDE_SCHEMA)
+                discard(connection, BESIDE, BESIDE_SCHEMA)
                 self.report.repaired.append(f"{sentence} It was dropped.")
             else:
                 self._find(Finding("half_rebuilt", sentence, "the next rebuild drops it, or --repair does now"))
@@ -153,7 +157,7 @@ class _Examination:
     def _dead_runs(self, connection: Connection, memory: Memory) -> None:
         if RUNS not in memory.tables:
             return
-        for run_id in connection.dead_runs():
+        for run_id in dead_runs(connection):
             sentence = f"Run {run_id} died before it ended."
             if self.repair:
                 self.report.repaired.append(f"{sentence} It is recorded as failed.")
@@ -161,11 +165,11 @@ class _Examination:
                 cure = "the next run records that and reads again what it left, or --repair records it now"
                 self._find(Finding("dead_run", sentence, cure))
         if self.repair:
-            connection.bury_dead_runs(self.now)
+            bury_dead_runs(connection, self.now)
 
     def _rows(self, connection: Connection, memory: Memory) -> set[str]:
         """The rows against the ledger; what disagrees is distrusted, so that the next run audits and reads again."""
-        wrong = connection.audit(memory)
+        wrong = audit(connection, memory)
         for slug, known in memory.ledger.items():
             if known.table_name and known.records_loaded and known.table_name not in memory.tables:
                 wrong.setdefault(slug, frozenset())
@@ -182,13 +186,13 @@ class _Examination:
                 kind = "rows_disagree" if slug in memory.ledger else "orphan_rows"
                 self._find(Finding(kind, sentence, cure, slug))
         if self.repair and wrong:
-            connection.doubt(list(wrong), set(memory.ledger), DOUBTED)
+            doubt(connection, list(wrong), set(memory.ledger), DOUBTED)
         return set(wrong)
 
     def _imports(self, connection: Connection, memory: Memory, doubted: set[str]) -> None:
         if LEDGER not in memory.tables:
             return
-        for slug, state, error in connection.errors():
+        for slug, state, error in errors(connection):
             if slug in doubted:
                 continue
             if state == State.failed:

@@ -10,29 +10,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import Any, Protocol, TypeVar
-
-import anyio
-from anyio.from_thread import start_blocking_portal
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import ExitStack
+from typing import Any, TypeVar
 
 from connector.building import Builder, Built
-from connector.client import ServiceClient
 from connector.core.limits import LIMITS
-from connector.core.planning import Plan, Planned, make_plan, too_many_vanished
-from connector.errors import AuthError, ConnectorError, NotFoundError
+from connector.core.planning import Plan, Planned
+from connector.deciding import Decided, Decision
 from connector.flattening import Flattener
 from connector.imports import content_hash, import_emissions, tombstones
 from connector.loading import Catalogue, Package
-from connector.models import Import, Reject, born_at, key_of, replaces
-from connector.paging import Lister, Listing, together
-from connector.read_ahead import Aside, Failure, Outcome, ReadAhead
+from connector.models import Import
+from connector.outside import Outside, Progress, Silent
+from connector.read_ahead import Failure, Outcome, ReadAhead
 from connector.reading import ImportRead, Verdict
 from connector.runs import Status, Tally, make_run_id
-from connector.settings import Selection, Settings, Window
+from connector.settings import Scope, Settings
 from connector.tables import (
     IMPORTS,
     IMPORTS_SCHEMA,
@@ -46,86 +40,19 @@ from connector.tables import (
     nothing,
     table_of,
 )
-from connector.warehouse import Memory, Warehouse
+from connector.warehouse import Warehouse
+from connector.warehouse.checks import are_elsewhere
+from connector.warehouse.memory import Memory, loaded_late, recall
+from connector.warehouse.run_rows import bury_dead_runs, settle_dead_runs, write_run
 
 log = logging.getLogger("connector.run")
 
 POLL_S = 0.2
-SUSPECT_ROUNDS = 3
 R = TypeVar("R")
 
 
 class Stopped(Exception):
     """A signal asked the run to end; whatever is complete is committed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Scope:
-    """What a run was asked for. `force` re-reads what is up to date; `allow_mass_delete` waives the limit once."""
-
-    mode: str = "incremental"
-    window: Window = field(default_factory=Window)
-    selection: Selection = field(default_factory=Selection)
-    force: bool = False
-    recheck_days: int | None = None
-    allow_mass_delete: bool = False
-
-
-class Progress(Protocol):
-    """Told what happens, for a display or a log; every method returns at once."""
-
-    def listed(self, imports: int) -> None: ...
-    def planned(self, imports: int, rows: int) -> None: ...
-    def read(self, slug: str, rows: int, verdict: str) -> None: ...
-    def committed(self, rows: int) -> None: ...
-
-
-class Silent:
-    """The progress of a run that nobody watches."""
-
-    def listed(self, imports: int) -> None: ...
-    def planned(self, imports: int, rows: int) -> None: ...
-    def read(self, slug: str, rows: int, verdict: str) -> None: ...
-    def committed(self, rows: int) -> None: ...
-
-
-class Loop(Protocol):
-    """Runs coroutines for a synchronous caller; `anyio.from_thread.BlockingPortal` is one."""
-
-    def call(self, func: Callable[..., Awaitable[R]], *args: Any) -> R: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Outside:
-    """The seams to the world, replaced as a whole by the simulation."""
-
-    open_client: Callable[[Settings], ServiceClient]
-    open_loop: Callable[[], AbstractContextManager[Loop]]
-    now: Callable[[], datetime]
-    aside: Aside
-
-    @classmethod
-    def real(cls) -> Outside:
-        return cls(_open_client, start_blocking_portal, lambda: datetime.now(UTC), anyio.to_thread.run_sync)
-
-
-def _open_client(settings: Settings) -> ServiceClient:
-    return ServiceClient(
-        settings.base_url,
-        settings.access_token.get_secret_value(),
-        max_concurrency=settings.max_concurrency,
-        requests_per_second=settings.requests_per_second,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Prepared:
-    """The listing, decided upon."""
-
-    imports: tuple[Import, ...]
-    rejects: tuple[Reject, ...]
-    plan: Plan[Import]
-    deleted: tuple[str, ...]
 
 
 class Extraction:
@@ -150,8 +77,8 @@ class Extraction:
         self._exit = ExitStack()
         self._flattener = Flattener()
         self._exit.callback(self._flattener.close)
-        self._listing: asyncio.Task[_Prepared] | None = None
-        self._prepared: _Prepared | None = None
+        self._listing: asyncio.Task[Decided] | None = None
+        self._prepared: Decided | None = None
         self._ahead: ReadAhead | None = None
         self._taken: deque[Outcome] = deque()
         self._uncommitted = 0
@@ -173,17 +100,17 @@ class Extraction:
         ready for them.
         """
         with self.warehouse.connect() as connection:
-            self.memory: Memory = connection.recall()
+            self.memory: Memory = recall(connection)
             if RUNS in self.memory.tables:
-                for run_id in connection.bury_dead_runs(self._outside.now()):
+                for run_id in bury_dead_runs(connection, self._outside.now()):
                     log.warning(
                         "Run %s died before it ended; its unfinished imports are read again.",
                         run_id,
                         extra={"event": "run.died", "dead_run_id": run_id},
                     )
                 if self.memory.sound:
-                    connection.settle_dead_runs()
-                elif connection.loaded_late():
+                    settle_dead_runs(connection)
+                elif loaded_late(connection):
                     self.tally.unsettled = True  # this run may be bounded, and not put all of it in order
         if RUNS in self.memory.tables:
             self.begin()
@@ -211,7 +138,7 @@ class Extraction:
     def begin(self) -> None:
         """Leaves word in `sync_runs` that this run is under way, for the next one should this one die."""
         with self.warehouse.connect() as connection:
-            connection.write_run(self.tally, Status.running)
+            write_run(connection, self.tally, Status.running)
 
     def close(self) -> None:
         """Ends the requests under way and the event loop; safe to call twice."""
@@ -243,7 +170,7 @@ class Extraction:
         self.tally.finished_at = self._outside.now()
         with self.warehouse.connect() as connection:
             if RUNS in connection.columns():
-                connection.write_run(self.tally)
+                write_run(connection, self.tally)
 
     def count_requests(self) -> None:
         if hasattr(self, "_client"):
@@ -276,7 +203,7 @@ class Extraction:
                 old = connection.rows_of(IMPORTS, "slug", gone) if known else IMPORTS_SCHEMA.empty_table()
             yield tombstones(old, gone, load_id, now)
 
-    def _changed(self, prepared: _Prepared) -> list[Import]:
+    def _changed(self, prepared: Decided) -> list[Import]:
         """Imports of which the row in `imports` is not as it should be."""
         seen = self.memory.imports
         return [
@@ -352,7 +279,7 @@ class Extraction:
         with self.warehouse.connect() as connection:
             for arrival in self.arrivals:
                 known = self.warehouse.is_duckdb and arrival.table in self.memory.tables
-                if not arrival.distinct or (known and connection.are_elsewhere(arrival)):
+                if not arrival.distinct or (known and are_elsewhere(connection, arrival)):
                     self.tally.shortfall = self.tally.unsettled = True
                     self.tally.problems.append(
                         f"Some records of {arrival.table} came with more than one import, and each is there once; the "
@@ -403,7 +330,7 @@ class Extraction:
 
     # -- reading -------------------------------------------------------------------------------------------------
 
-    def prepare(self) -> _Prepared:
+    def prepare(self) -> Decided:
         """What was listed and decided, once both are done."""
         if self._prepared is None:
             self._prepared = self._loop.call(self._listed)
@@ -422,17 +349,27 @@ class Extraction:
             )
         return self._prepared
 
-    async def _listed(self) -> _Prepared:
+    async def _listed(self) -> Decided:
         if self._listing is None:
             raise RuntimeError("the extraction is closed")
         return await self._listing
 
-    async def _prepare(self, reading: bool) -> _Prepared:
+    async def _prepare(self, reading: bool) -> Decided:
+        decision = Decision(
+            self._settings,
+            self._scope,
+            self.memory,
+            self._client,
+            self.tally,
+            progress=self._progress,
+            stop=self._stop,
+            now=self._outside.now,
+        )
         try:
-            prepared = await self._unless_stopped(self._list_and_decide())
+            prepared = await self._unless_stopped(decision.make())
         except Stopped:
             self._note_stop()
-            return _Prepared((), (), Plan((), (), 0, 0), ())
+            return Decided((), (), Plan((), (), 0, 0), ())
         if reading:
             self._ahead = self._read_ahead(prepared.plan.read)
             self._ahead.start()
@@ -452,141 +389,6 @@ class Extraction:
 
     def _note_stop(self) -> None:
         self.tally.interrupted_by = self._stop() or 2
-
-    async def _list_and_decide(self) -> _Prepared:
-        if self._scope.selection.slugs:
-            return self._decide(Listing(await self._by_slug(), True, 0), (), ())
-        known = {s for s, k in self.memory.ledger.items() if k.live}
-        known |= {s for s, seen in self.memory.imports.items() if not seen.deleted}
-        lister: Lister[Import | Reject] = Lister(
-            self._fetch_page,
-            key_of,
-            replaces,
-            born_at,
-            expected=0 if self._settings.status else len(known),
-            stop=lambda: self._stop() is not None,
-        )
-        listing = await lister.all()
-        if self._bounded:
-            return self._decide(listing, (), ())
-        confirmed: tuple[str, ...] = ()
-        for _ in range(SUSPECT_ROUNDS):
-            listed = {_slug_of(row) for row in listing.rows}
-            suspects = sorted(known - listed)
-            alive, confirmed = await self._question(suspects)
-            if not alive:
-                return self._decide(listing, (), confirmed)
-            log.warning(
-                "%d imports exist but were not listed; listing again.", len(alive), extra={"event": "listing.again"}
-            )
-            listing = await lister.again()
-        unlisted = tuple(i for i in alive if i.slug not in {_slug_of(row) for row in listing.rows})
-        return self._decide(listing, unlisted, confirmed)
-
-    @property
-    def _bounded(self) -> bool:
-        scope = self._scope
-        window = scope.window.since is not None or scope.window.until is not None
-        return (
-            window or scope.selection != Selection() or self._settings.status is not None or scope.mode != "incremental"
-        )
-
-    async def _fetch_page(self, page: int, per_page: int) -> list[Import | Reject]:
-        reply = await self._client.list_imports(page, per_page, self._settings.status)
-        self._progress.listed(reply.size)
-        return [*reply.imports, *reply.rejects]
-
-    async def _by_slug(self) -> tuple[Import, ...]:
-        found = await together(self._get_or_none(slug) for slug in sorted(self._scope.selection.slugs))
-        for slug, import_ in zip(sorted(self._scope.selection.slugs), found, strict=True):
-            if import_ is None:
-                self.tally.shortfall = True
-                self.tally.problems.append(f"The service has no import {slug}.")
-        return tuple(import_ for import_ in found if import_ is not None)
-
-    async def _get_or_none(self, slug: str) -> Import | None:
-        try:
-            return await self._client.get_import(slug)
-        except NotFoundError:
-            return None
-
-    async def _question(self, suspects: list[str]) -> tuple[list[Import], tuple[str, ...]]:
-        """Asks for each import that was not listed: (those that exist, those that the service answers 404 for)."""
-        alive: list[Import] = []
-        gone: list[str] = []
-        for start in range(0, len(suspects), 64):
-            some = suspects[start : start + 64]
-            for slug, answer in zip(some, await together(self._ask(slug) for slug in some), strict=True):
-                if isinstance(answer, Import):
-                    alive.append(answer)
-                elif answer is None:
-                    gone.append(slug)
-                else:
-                    self.tally.shortfall = True
-                    self.tally.problems.append(f"Import {slug} is not listed, and asking for it failed: {answer}")
-            if alive:
-                break
-        return alive, tuple(gone)
-
-    async def _ask(self, slug: str) -> Import | ConnectorError | None:
-        try:
-            return await self._get_or_none(slug)
-        except AuthError as error:
-            if error.status == 401:
-                raise
-            return error
-        except ConnectorError as error:
-            return error
-
-    def _decide(self, listing: Listing[Any], unlisted: tuple[Import, ...], gone: tuple[str, ...]) -> _Prepared:
-        imports = [row for row in listing.rows if isinstance(row, Import)] + list(unlisted)
-        rejects = tuple(row for row in listing.rows if isinstance(row, Reject))
-        wanted = [i for i in imports if self._wanted(i)]
-        plan = make_plan(
-            wanted,
-            self.memory.ledger,
-            force=self._scope.force,
-            recheck_days=self._scope.recheck_days,
-            raw=self._settings.raw,
-            typed=self._settings.typed,
-            now=self._outside.now(),
-        )
-        self.tally.imports_listed = len(imports)
-        if not listing.complete or unlisted:
-            self.tally.shortfall = True
-            why = listing.reason or f"{len(unlisted)} imports exist that the service does not list"
-            self.tally.problems.append(f"The listing of imports is not known to be complete: {why}.")
-            gone = ()
-        self._mention_old_rejects(wanted, plan)
-        return _Prepared(tuple(wanted), rejects, plan, self._permitted(gone, plan))
-
-    def _wanted(self, import_: Import) -> bool:
-        if self._settings.status is not None and import_.status != self._settings.status:
-            return False
-        selection = self._scope.selection
-        return self._scope.window.contains(import_.updated_at) and selection.contains(
-            import_.slug, import_.template_slug, import_.template_name
-        )
-
-    def _mention_old_rejects(self, wanted: list[Import], plan: Plan[Import]) -> None:
-        reading = {p.import_.slug for p in plan.read}
-        known = (self.memory.ledger.get(i.slug) for i in wanted if i.slug not in reading)
-        kept_out = sum(k.records_rejected for k in known if k is not None)
-        if kept_out:
-            self.tally.shortfall = True
-            self.tally.problems.append(f"{kept_out} records rejected by earlier runs are in sync_rejects only.")
-
-    def _permitted(self, gone: tuple[str, ...], plan: Plan[Import]) -> tuple[str, ...]:
-        limit = self._settings.mass_delete_limit
-        live = max(plan.known_live, sum(not seen.deleted for seen in self.memory.imports.values()))
-        if self._scope.allow_mass_delete or not too_many_vanished(len(gone), live, limit):
-            return gone
-        self.tally.shortfall = True
-        self.tally.problems.append(
-            f"{len(gone)} of {live} known imports vanished, more than mass_delete_limit = {limit:g} allows; nothing "
-            "was deleted. If that is right, run once with --allow-mass-delete."
-        )
-        return ()
 
     def _next_outcome(self) -> Outcome | None:
         self.prepare()
@@ -619,7 +421,3 @@ class Extraction:
             aside=self._outside.aside,
             stop=self._stop,
         )
-
-
-def _slug_of(row: Import | Reject) -> str | None:
-    return row.slug if isinstance(row, Import) else row.record_slug

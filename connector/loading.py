@@ -42,7 +42,9 @@ from connector.tables import (
     keys_of,
     table_of,
 )
-from connector.warehouse import Memory, Warehouse
+from connector.warehouse import Warehouse
+from connector.warehouse.memory import Memory
+from connector.warehouse.typed import totals
 
 FLUSH_ROWS = 20_000
 
@@ -406,7 +408,7 @@ class Package:
                 # the warehouse is asked, not sync_fields: rows without any field are rows all the same
                 physical = columns.get(table, {})
                 stored = TableSchema(table, self._catalogue.schema(table).fields, physical)
-                found[table] = connection.totals(stored, sorted(typed.imports)) if physical else (0, {})
+                found[table] = totals(connection, stored, sorted(typed.imports)) if physical else (0, {})
         return found
 
     def _field_row(

@@ -9,16 +9,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from connector.building import Builder, Built
 from connector.core.planning import Planned
 from connector.errors import AuthError, ConnectorError, TransientError
 from connector.models import Import
+from connector.outside import Aside
 from connector.reading import ImportRead, RecordsClient, Verdict, read_import
 
 log = logging.getLogger("connector.run")
@@ -31,12 +32,6 @@ TAKEN_ROWS = 2_000  # at a time, for the same reason
 POLL_S = 0.2
 FAILURES_IN_A_ROW = 20
 R = TypeVar("R")
-
-
-class Aside(Protocol):
-    """Runs a function while the event loop goes on; `anyio.to_thread.run_sync` does."""
-
-    def __call__(self, function: Callable[[], R], /) -> Awaitable[R]: ...
 
 
 @dataclass(frozen=True, slots=True)

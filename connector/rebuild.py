@@ -34,13 +34,15 @@ from connector.core.names import display_path, encode_keys
 from connector.core.schema import Field, Keys, Kind, TableSchema, arrow_type, hint_for, parse_type
 from connector.core.texts import storable
 from connector.errors import ConfigError, ConnectorError
-from connector.extraction import Progress, Silent
 from connector.locking import sole_writer
+from connector.outside import Progress, Silent
 from connector.settings import Settings
 from connector.spool import BATCH_ROWS
 from connector.sync import SOURCE, drop_leftovers, understandable
 from connector.tables import LOAD_ID, RECORDS, TYPED_SCHEMA
-from connector.warehouse import Connection, Memory, Warehouse
+from connector.warehouse import Connection, Warehouse
+from connector.warehouse.memory import Memory, recall
+from connector.warehouse.typed import count_rows, discard, raw_counts, raw_rows, swap, totals, without_raw_row
 
 log = logging.getLogger("connector.rebuild")
 
@@ -125,8 +127,8 @@ class _Rebuild:
 
     def run(self, wanted: Sequence[str]) -> Iterator[Rebuilt]:
         with self.warehouse.connect() as connection:
-            memory = connection.recall()
-            connection.discard(BESIDE, BESIDE_SCHEMA)
+            memory = recall(connection)
+            discard(connection, BESIDE, BESIDE_SCHEMA)
         tables = self._checked(wanted, memory)
         if not tables:
             return
@@ -151,13 +153,13 @@ class _Rebuild:
         tables = [table for table in known if table in wanted or not wanted]
         with self.warehouse.connect() as connection:
             for table in tables:
-                lost = connection.without_raw_row(table)
+                lost = without_raw_row(connection, table)
                 if lost:
                     raise ConfigError(
                         f"{lost} rows of {table} have no raw row, so a rebuild would lose them; nothing was changed. "
                         "Run `importer-sync run`, or if they were loaded with raw = false, `backfill --full`."
                     )
-            filled = [t for t in tables if connection.raw_counts(memory.template_tables[t])]
+            filled = [t for t in tables if raw_counts(connection, memory.template_tables[t])]
             self._check_unread(connection, filled)
         return filled
 
@@ -178,14 +180,14 @@ class _Rebuild:
         written = _Written(schema)
         fill_beside(self.pipeline, self._batches(template, written, hints), json_columns(schema, self.warehouse))
         with self.warehouse.connect() as connection:
-            rows, distinct = connection.count(BESIDE, "_record_slug")
+            rows, distinct = count_rows(connection, BESIDE, "_record_slug")
             if not rows == distinct == written.rows:
                 raise ConnectorError(
                     f"{table} was left as it was: {written.rows} raw rows became {rows} rows of {distinct} records."
                 )
             fields = list(self._fields(table, template, written, memory, load_id))
-            _, old = connection.totals(before, [])
-            connection.swap(table, BESIDE, fields, BESIDE_SCHEMA)
+            _, old = totals(connection, before, [])
+            swap(connection, table, BESIDE, fields, BESIDE_SCHEMA)
         retyped = tuple(
             (f.column, f.type, written.schema.fields[keys].type)
             for keys, f in before.fields.items()
@@ -201,14 +203,14 @@ class _Rebuild:
         with self.warehouse.connect() as connection:
             waiting: list[str] = []
             rows = 0
-            for slug, count in connection.raw_counts(template).items():
+            for slug, count in raw_counts(connection, template).items():
                 if waiting and rows + count > ROWS_AT_ONCE:
-                    yield connection.raw_rows(template, waiting)
+                    yield raw_rows(connection, template, waiting)
                     waiting, rows = [], 0
                 waiting.append(slug)
                 rows += count
             if waiting:
-                yield connection.raw_rows(template, waiting)
+                yield raw_rows(connection, template, waiting)
 
     def _votes(self, template: str) -> dict[Keys, Votes]:
         votes: dict[Keys, Votes] = {}

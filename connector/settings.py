@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, NoReturn
 
@@ -53,6 +54,18 @@ class Selection(BaseModel):
         if self.slugs and slug not in self.slugs:
             return False
         return self.template is None or self.template in (template_slug, template_name)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What a run was asked for. `force` re-reads what is up to date; `allow_mass_delete` waives the limit once."""
+
+    mode: str = "incremental"
+    window: Window = field(default_factory=Window)
+    selection: Selection = field(default_factory=Selection)
+    force: bool = False
+    recheck_days: int | None = None
+    allow_mass_delete: bool = False
 
 
 class Settings(BaseModel):

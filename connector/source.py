@@ -18,8 +18,9 @@ from dlt.common.typing import TSecretStrValue
 
 from connector.customization import refuse_what_breaks_the_sync
 from connector.errors import ConfigError
-from connector.extraction import Extraction, Outside, Scope
-from connector.settings import Settings, Window
+from connector.extraction import Extraction
+from connector.outside import Outside
+from connector.settings import Scope, Settings, Window
 from connector.tables import Emission, hints
 from connector.warehouse import Warehouse
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from connector.client import ServiceClient
 from connector.errors import AuthError, ConnectorError, NotFoundError
-from connector.extraction import Loop, Progress
 from connector.models import Import, Reject, born_at, key_of, replaces
+from connector.outside import Loop, Progress
 from connector.paging import Lister, Listing, together
 from connector.read_ahead import READ_AHEAD_ROWS
 from connector.reading import ImportRead, read_import

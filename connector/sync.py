@@ -24,14 +24,17 @@ from dlt.pipeline.pipeline import Pipeline
 from connector import telemetry
 from connector.allowance import is_out_of_memory
 from connector.errors import ConnectorError
-from connector.extraction import Extraction, Outside, Progress, Scope
+from connector.extraction import Extraction
 from connector.locking import destination_fingerprint, sole_writer
+from connector.outside import Outside, Progress
 from connector.overview import noted
 from connector.runs import Tally
-from connector.settings import Settings
+from connector.settings import Scope, Settings
 from connector.source import Marker, current_load_id
 from connector.tables import RUNS, Emission
 from connector.warehouse import Warehouse
+from connector.warehouse.checks import distrust, is_new, missing_rows
+from connector.warehouse.memory import audit, ledger_loads, remembered
 
 log = logging.getLogger("connector.run")
 
@@ -127,16 +130,16 @@ def _look_at_the_others(extraction: Extraction) -> None:
         return
     before = extraction.memory.ledger
     with extraction.warehouse.connect() as connection:
-        memory = connection.remembered()
-        loads = connection.ledger_loads()
+        memory = remembered(connection)
+        loads = ledger_loads(connection)
         short = [
             slug
-            for slug in connection.audit(memory, extraction.merged)
+            for slug in audit(connection, memory, extraction.merged)
             if slug in memory.ledger
             and memory.ledger[slug].trusted
             and (slug not in before or before[slug].trusted or loads[slug] in extraction.tally.load_ids)
         ]
-        connection.distrust(short, "Some of its records came with another import as well.")
+        distrust(connection, short, "Some of its records came with another import as well.")
     for slug in short:
         extraction.tally.shortfall = True
         extraction.tally.problems.append(
@@ -172,9 +175,9 @@ def _load_package(
         extra={"event": "package.committed", "load_id": load_id, "records_loaded": extraction.tally.records_loaded},
     )
     with extraction.warehouse.connect() as connection:
-        wrong = connection.missing_rows(load_id, settings.raw, extraction.typed_tables)
+        wrong = missing_rows(connection, load_id, settings.raw, extraction.typed_tables)
         if wrong:
-            connection.distrust([slug for slug, *_ in wrong], "The warehouse does not hold the rows that were loaded.")
+            distrust(connection, [slug for slug, *_ in wrong], "The warehouse does not hold the rows that were loaded.")
         if connection.allowance is not None and not extraction.exhausted:
             connection.allowance.rest()
     for slug, table, accepted, there in wrong:
@@ -205,7 +208,7 @@ def _shortest_ways(extraction: Extraction) -> dict[str, dict[str, Any]]:
         for arrival in extraction.arrivals:
             distinct = arrival.distinct
             may_append = distinct and extraction.warehouse.is_duckdb and not arrival.replacing
-            if may_append and (arrival.table not in there or connection.is_new(arrival)):
+            if may_append and (arrival.table not in there or is_new(connection, arrival)):
                 ways[arrival.table] = {"write_disposition": "append"}
                 continue
             ways[arrival.table] = {"x-stage-data-deduplicated": distinct}

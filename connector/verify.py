@@ -31,16 +31,17 @@ from connector.comparison import (
 from connector.core.planning import State
 from connector.core.texts import storable
 from connector.errors import ConnectorError
-from connector.extraction import Outside, Progress, Silent
 from connector.imports import import_emissions
 from connector.loading import Catalogue
 from connector.models import Import, Reject
+from connector.outside import Outside, Progress, Silent
 from connector.reading import ImportRead, Verdict
 from connector.settings import Settings
 from connector.survey import Answer, Survey
 from connector.sync import understandable
 from connector.tables import IMPORTS, LOAD_ID, RECORDS, REJECTS
-from connector.warehouse import Connection, Memory, Warehouse
+from connector.warehouse import Connection, Warehouse
+from connector.warehouse.memory import Memory, recall, rows_by_import
 
 MAX_LOOKS = 4
 IMPORTS_AT_ONCE = 500
@@ -137,7 +138,7 @@ class _Verification:
     def run(self) -> VerifyReport:
         report = self.report
         with self.warehouse.connect() as connection:
-            expected = sum(not seen.deleted for seen in connection.recall().imports.values())
+            expected = sum(not seen.deleted for seen in recall(connection).imports.values())
         listing = self.survey.listing(expected)
         if not listing.complete:
             report.unchecked.append(f"The listing of imports is not known to be complete: {listing.reason}.")
@@ -159,7 +160,7 @@ class _Verification:
     def _look(self, imports: Mapping[str, Import]) -> dict[str, _Look]:
         """At each of these imports, on both sides."""
         with self.warehouse.connect() as connection:
-            memory = connection.recall()
+            memory = recall(connection)
             holdings = _holdings(connection, memory)
             found = {
                 slug: list(import_differences(import_, holdings.get(slug, _NOTHING), self.settings))
@@ -300,7 +301,7 @@ class _Verification:
     def _unlisted(self, listed: set[str | None]) -> dict[str, Holding]:
         """With a status filter, only imports that were synced at that status are this pipeline's business."""
         with self.warehouse.connect() as connection:
-            holdings = _holdings(connection, connection.recall())
+            holdings = _holdings(connection, recall(connection))
         status = self.settings.status
         return {
             slug: h
@@ -320,7 +321,7 @@ def _look_at(import_: Import, memory: Memory, read: ImportRead | None, found: Se
 
 def _holdings(connection: Connection, memory: Memory) -> dict[str, Holding]:
     live: dict[str, dict[str, int]] = defaultdict(dict)
-    for table, counts in connection.rows_by_import(memory).items():
+    for table, counts in rows_by_import(connection, memory).items():
         for slug, (rows, _) in counts.items():
             live[slug][table] = rows
     slugs = {*live, *memory.ledger, *memory.imports}

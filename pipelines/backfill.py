@@ -20,8 +20,7 @@ def main() -> NoReturn:
     prepare_environment()
     import dlt
 
-    from connector.extraction import Scope
-    from connector.settings import Window
+    from connector.settings import Scope, Window
 
     scope = Scope(mode="backfill", window=Window(since=since, until=until), force=True)
     scheduled(lambda: dlt.pipeline("importer", destination="duckdb", dataset_name="importer_data"), scope)

@@ -45,8 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError("--since is not before --until, so nothing can lie between them.")
 
     from connector.cli.syncing import run_scope
-    from connector.extraction import Scope
-    from connector.settings import Selection, Window
+    from connector.settings import Scope, Selection, Window
 
     window = Window(since=arguments.since, until=arguments.until)
     selection = Selection(slugs=frozenset(arguments.imports), template=arguments.template)

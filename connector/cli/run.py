@@ -27,7 +27,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from connector.cli.syncing import run_scope
-    from connector.extraction import Scope
+    from connector.settings import Scope
 
     scope = Scope(recheck_days=arguments.recheck_days, allow_mass_delete=arguments.allow_mass_delete)
     return run_scope(arguments, scope)

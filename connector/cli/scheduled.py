@@ -17,14 +17,14 @@ from connector.cli.syncing import run_pipeline
 if TYPE_CHECKING:
     from dlt.pipeline.pipeline import Pipeline
 
-    from connector.extraction import Scope
+    from connector.settings import Scope
 
 __all__ = ["prepare_environment", "scheduled"]
 
 
 def scheduled(opened: Callable[[], Pipeline], scope: Scope | None = None) -> NoReturn:
     """One run of the pipeline that `opened` returns. Ends the process with the exit code of the run."""
-    from connector.extraction import Scope
+    from connector.settings import Scope
 
     output = Output(argparse.Namespace(json=False, verbose=False))
     start_logging(output, steps=True)

@@ -20,9 +20,9 @@ from connector.cli.signals import Stop, supervised
 if TYPE_CHECKING:
     from dlt.pipeline.pipeline import Pipeline
 
-    from connector.extraction import Scope
     from connector.notices import Addresses
     from connector.runs import Tally
+    from connector.settings import Scope
 
 PROBLEMS_SHOWN = 10
 

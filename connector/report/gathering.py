@@ -23,7 +23,8 @@ from connector.report.facts import (
 )
 from connector.runs import connector_version
 from connector.tables import FIELDS, REJECTS
-from connector.warehouse import Connection, Memory, Warehouse
+from connector.warehouse import Connection, Warehouse
+from connector.warehouse.memory import Memory, audit, remembered
 
 RUNS_KEPT = 300
 OPEN_KEPT = 200
@@ -57,8 +58,8 @@ class _Reader:
         self._views = {each.name: each for each in standing()}
 
     def facts(self, empty: Facts) -> Facts:
-        memory = self._connection.remembered()
-        wrong = set(self._connection.audit(memory))
+        memory = remembered(self._connection)
+        wrong = set(audit(self._connection, memory))
         imports = [_judged(row, memory, wrong) for row in self._imports()]
         uploads, undated = self._uploads()
         return Facts(

@@ -28,7 +28,8 @@ from connector.paging import Lister, Listing
 from connector.reading import ImportRead, Verdict
 from connector.settings import Settings
 from connector.tables import Emission
-from connector.warehouse import Memory, Warehouse
+from connector.warehouse import Warehouse
+from connector.warehouse.memory import Memory
 from tests.benchmarks.workload import BLOCK, Shape, Workload
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -11,6 +11,7 @@ import pytest
 from connector.errors import ConfigError, ConnectorError, LockedError
 from connector.locking import sole_writer
 from connector.warehouse import Connection, Warehouse
+from connector.warehouse.memory import recall
 
 from .conftest import Place, unlucky
 
@@ -165,7 +166,7 @@ def test_a_half_written_table_is_no_typed_table(place: Place, monkeypatch: pytes
             place.rebuild()
     assert place.types("sync_rebuild")
     with Warehouse(place.pipeline()).connect() as connection:
-        assert "sync_rebuild" not in connection.recall().schemas
+        assert "sync_rebuild" not in recall(connection).schemas
 
 
 def test_what_has_no_raw_row_is_not_thrown_away(place: Place) -> None:

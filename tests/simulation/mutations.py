@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
-from connector import extraction, loading, paging, read_ahead, reading, sync
+from connector import deciding, extraction, loading, paging, read_ahead, reading, sync
 from connector.core import planning
 from connector.core.planning import Known, Plan, State
 from connector.models import Import
 from connector.paging import MAX_PER_PAGE, Lister, Listing, Segment
 from connector.reading import ImportRead, Verdict
-from connector.warehouse import Connection, Memory
+from connector.warehouse import Connection, memory
 
 Patch = Callable[[], AbstractContextManager[Any]]
 
@@ -155,7 +155,7 @@ def trust_a_scalar_watermark() -> AbstractContextManager[Any]:
             return plan
         return replace(plan, read=tuple(p for p in plan.read if p.import_.updated_at > max(times)))
 
-    return mock.patch.object(extraction, "make_plan", bounded)
+    return mock.patch.object(deciding, "make_plan", bounded)
 
 
 @mutation()
@@ -171,7 +171,7 @@ def compare_everything_but_updated_at() -> AbstractContextManager[Any]:
         }
         return original(rows, lenient, **options)
 
-    return mock.patch.object(extraction, "make_plan", careless)
+    return mock.patch.object(deciding, "make_plan", careless)
 
 
 @mutation()
@@ -179,7 +179,7 @@ def delete_what_is_not_listed_without_asking_for_it() -> AbstractContextManager[
     async def hasty(self: Any, suspects: list[str]) -> tuple[list[Import], tuple[str, ...]]:
         return [], tuple(suspects)
 
-    return mock.patch.object(extraction.Extraction, "_question", hasty)
+    return mock.patch.object(deciding.Decision, "_question", hasty)
 
 
 @mutation()
@@ -187,12 +187,12 @@ def never_delete() -> AbstractContextManager[Any]:
     async def timid(self: Any, suspects: list[str]) -> tuple[list[Import], tuple[str, ...]]:
         return [], ()
 
-    return mock.patch.object(extraction.Extraction, "_question", timid)
+    return mock.patch.object(deciding.Decision, "_question", timid)
 
 
 @mutation()
 def ignore_the_limit_of_deletes() -> AbstractContextManager[Any]:
-    return mock.patch.object(extraction, "too_many_vanished", return_value=False)
+    return mock.patch.object(deciding, "too_many_vanished", return_value=False)
 
 
 # -- the ledger and what dead runs leave ---------------------------------------------------------------------------
@@ -200,37 +200,37 @@ def ignore_the_limit_of_deletes() -> AbstractContextManager[Any]:
 
 @mutation()
 def trust_the_ledger_of_loads_that_never_completed() -> AbstractContextManager[Any]:
-    original = Connection._ledger
+    original = memory._ledger
 
-    def trusting(self: Connection) -> dict[str, Known]:
-        return {slug: replace(known, trusted=True) for slug, known in original(self).items()}
+    def trusting(connection: Connection) -> dict[str, Known]:
+        return {slug: replace(known, trusted=True) for slug, known in original(connection).items()}
 
-    return mock.patch.object(Connection, "_ledger", trusting)
+    return mock.patch.object(memory, "_ledger", trusting)
 
 
 @mutation()
 def skip_the_audit_after_a_dead_run() -> AbstractContextManager[Any]:
-    return mock.patch.object(Connection, "_recovered", lambda self, memory: memory)
+    return mock.patch.object(memory, "_recovered", lambda connection, remembered: remembered)
 
 
 @mutation(600)
 def audit_once_only() -> AbstractContextManager[Any]:
-    original = Connection._recovered
+    original = memory._recovered
 
-    def once(self: Connection, memory: Memory) -> Memory:
-        return replace(original(self, memory), sound=True)
+    def once(connection: Connection, remembered: memory.Memory) -> memory.Memory:
+        return replace(original(connection, remembered), sound=True)
 
-    return mock.patch.object(Connection, "_recovered", once)
+    return mock.patch.object(memory, "_recovered", once)
 
 
 @mutation(600)
 def forget_imports_of_loads_that_never_completed() -> AbstractContextManager[Any]:
-    original = Connection._imports
+    original = memory._imports
 
-    def forgetful(self: Connection, tables: frozenset[str]) -> Any:
-        return {slug: seen for slug, seen in original(self, tables).items() if seen.content_hash is not None}
+    def forgetful(connection: Connection, tables: frozenset[str]) -> Any:
+        return {slug: seen for slug, seen in original(connection, tables).items() if seen.content_hash is not None}
 
-    return mock.patch.object(Connection, "_imports", forgetful)
+    return mock.patch.object(memory, "_imports", forgetful)
 
 
 @mutation()
@@ -240,7 +240,7 @@ def leave_pending_packages_to_dlt() -> AbstractContextManager[Any]:
 
 @mutation()
 def forget_dead_runs() -> AbstractContextManager[Any]:
-    return mock.patch.object(Connection, "bury_dead_runs", return_value=[])
+    return mock.patch.object(extraction, "bury_dead_runs", return_value=[])
 
 
 # -- loading -------------------------------------------------------------------------------------------------------
@@ -280,10 +280,10 @@ def keep_nothing_that_vanished() -> AbstractContextManager[Any]:
 def count_fields_of_this_package_only() -> AbstractContextManager[Any]:
     @contextmanager
     def patched() -> Iterator[None]:
-        def none_before(self: Connection, schema: Any, without: Sequence[str]) -> tuple[int, dict[Any, Any]]:
+        def none_before(connection: Connection, schema: Any, without: Sequence[str]) -> tuple[int, dict[Any, Any]]:
             return 0, {}
 
-        with mock.patch.object(Connection, "totals", none_before):
+        with mock.patch.object(loading, "totals", none_before):
             yield
 
     return patched()

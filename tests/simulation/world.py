@@ -12,13 +12,13 @@ from unittest import mock
 
 from connector import spool
 from connector.client import ServiceClient
-from connector.extraction import Outside, Scope
+from connector.outside import Outside
 from connector.runs import Tally
 from connector.sandbox import Faults, Request, Response, Service
 from connector.sandbox.catalogue import StoredImport
 from connector.sandbox.messages import json_response
 from connector.sandbox.seeding import SeededClock
-from connector.settings import Selection, Settings, Window
+from connector.settings import Scope, Selection, Settings, Window
 from connector.sync import sync
 from tests.simulation.clockwork import Wire, virtual_loop
 from tests.simulation.edits import random_edit

@@ -12,10 +12,9 @@ import duckdb
 import pytest
 from dlt.pipeline.pipeline import Pipeline
 
-from connector.extraction import Scope
 from connector.runs import Tally
 from connector.sandbox import Service, serve
-from connector.settings import Settings
+from connector.settings import Scope, Settings
 from connector.sync import sync
 
 

@@ -10,11 +10,10 @@ import pytest
 
 from connector import sync
 from connector.errors import LockedError
-from connector.extraction import Scope
 from connector.locking import sole_writer
 from connector.sandbox import Faults, Request, Service, Switches
 from connector.sandbox.switches import Order
-from connector.settings import Selection, Window
+from connector.settings import Scope, Selection, Window
 
 from .conftest import Warehouse
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import duckdb
 import pytest
 
-from connector.extraction import Scope
 from connector.sandbox import Service
+from connector.settings import Scope
 
 from .conftest import Warehouse
 from .test_guarantees import assert_equal, populated

@@ -19,10 +19,9 @@ import pytest
 from dlt.pipeline.pipeline import Pipeline
 
 from connector import importer_source
-from connector.extraction import Scope
 from connector.runs import Tally
 from connector.sandbox import Service, serve
-from connector.settings import Settings
+from connector.settings import Scope, Settings
 from connector.sync import sync
 
 Row = dict[str, Any]

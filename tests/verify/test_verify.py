@@ -369,7 +369,7 @@ def test_an_import_that_cannot_be_read_is_unchecked(place: Place) -> None:
 
 def _without_waiting(place: Place) -> VerifyReport:
     from connector.client import ServiceClient
-    from connector.extraction import Outside
+    from connector.outside import Outside
     from connector.sandbox import serve
 
     async def at_once(_: float) -> None:

@@ -1,0 +1,201 @@
+"""Lists the imports and decides which of them are read and which have earned their deletion.
+
+An import that the listing misses is asked for by its slug: one that answers is listed again or read all the same, one
+that the service answers 404 for is gone (CONTRACT §4.4). A bounded run deletes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from connector.client import ServiceClient
+from connector.core.planning import Plan, make_plan, too_many_vanished
+from connector.errors import AuthError, ConnectorError, NotFoundError
+from connector.models import Import, Reject, born_at, key_of, replaces
+from connector.outside import Progress
+from connector.paging import Lister, Listing, together
+from connector.runs import Tally
+from connector.settings import Scope, Selection, Settings
+from connector.warehouse.memory import Memory
+
+log = logging.getLogger("connector.run")
+
+SUSPECT_ROUNDS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """The listing, decided upon."""
+
+    imports: tuple[Import, ...]
+    rejects: tuple[Reject, ...]
+    plan: Plan[Import]
+    deleted: tuple[str, ...]
+
+
+class Decision:
+    """Made once a run. What keeps it from being complete goes into the tally."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        scope: Scope,
+        memory: Memory,
+        client: ServiceClient,
+        tally: Tally,
+        *,
+        progress: Progress,
+        stop: Callable[[], int | None],
+        now: Callable[[], datetime],
+    ) -> None:
+        self._settings = settings
+        self._scope = scope
+        self._memory = memory
+        self._client = client
+        self._tally = tally
+        self._progress = progress
+        self._stop = stop
+        self._now = now
+
+    async def make(self) -> Decided:
+        if self._scope.selection.slugs:
+            return self._decide(Listing(await self._by_slug(), True, 0), (), ())
+        known = {s for s, k in self._memory.ledger.items() if k.live}
+        known |= {s for s, seen in self._memory.imports.items() if not seen.deleted}
+        lister: Lister[Import | Reject] = Lister(
+            self._fetch_page,
+            key_of,
+            replaces,
+            born_at,
+            expected=0 if self._settings.status else len(known),
+            stop=lambda: self._stop() is not None,
+        )
+        listing = await lister.all()
+        if self._bounded:
+            return self._decide(listing, (), ())
+        confirmed: tuple[str, ...] = ()
+        for _ in range(SUSPECT_ROUNDS):
+            listed = {_slug_of(row) for row in listing.rows}
+            suspects = sorted(known - listed)
+            alive, confirmed = await self._question(suspects)
+            if not alive:
+                return self._decide(listing, (), confirmed)
+            log.warning(
+                "%d imports exist but were not listed; listing again.", len(alive), extra={"event": "listing.again"}
+            )
+            listing = await lister.again()
+        unlisted = tuple(i for i in alive if i.slug not in {_slug_of(row) for row in listing.rows})
+        return self._decide(listing, unlisted, confirmed)
+
+    @property
+    def _bounded(self) -> bool:
+        scope = self._scope
+        window = scope.window.since is not None or scope.window.until is not None
+        return (
+            window or scope.selection != Selection() or self._settings.status is not None or scope.mode != "incremental"
+        )
+
+    async def _fetch_page(self, page: int, per_page: int) -> list[Import | Reject]:
+        reply = await self._client.list_imports(page, per_page, self._settings.status)
+        self._progress.listed(reply.size)
+        return [*reply.imports, *reply.rejects]
+
+    async def _by_slug(self) -> tuple[Import, ...]:
+        found = await together(self._get_or_none(slug) for slug in sorted(self._scope.selection.slugs))
+        for slug, import_ in zip(sorted(self._scope.selection.slugs), found, strict=True):
+            if import_ is None:
+                self._tally.shortfall = True
+                self._tally.problems.append(f"The service has no import {slug}.")
+        return tuple(import_ for import_ in found if import_ is not None)
+
+    async def _get_or_none(self, slug: str) -> Import | None:
+        try:
+            return await self._client.get_import(slug)
+        except NotFoundError:
+            return None
+
+    async def _question(self, suspects: list[str]) -> tuple[list[Import], tuple[str, ...]]:
+        """Asks for each import that was not listed: (those that exist, those that the service answers 404 for)."""
+        alive: list[Import] = []
+        gone: list[str] = []
+        for start in range(0, len(suspects), 64):
+            some = suspects[start : start + 64]
+            for slug, answer in zip(some, await together(self._ask(slug) for slug in some), strict=True):
+                if isinstance(answer, Import):
+                    alive.append(answer)
+                elif answer is None:
+                    gone.append(slug)
+                else:
+                    self._tally.shortfall = True
+                    self._tally.problems.append(f"Import {slug} is not listed, and asking for it failed: {answer}")
+            if alive:
+                break
+        return alive, tuple(gone)
+
+    async def _ask(self, slug: str) -> Import | ConnectorError | None:
+        try:
+            return await self._get_or_none(slug)
+        except AuthError as error:
+            if error.status == 401:
+                raise
+            return error
+        except ConnectorError as error:
+            return error
+
+    def _decide(self, listing: Listing[Any], unlisted: tuple[Import, ...], gone: tuple[str, ...]) -> Decided:
+        imports = [row for row in listing.rows if isinstance(row, Import)] + list(unlisted)
+        rejects = tuple(row for row in listing.rows if isinstance(row, Reject))
+        wanted = [i for i in imports if self._wanted(i)]
+        plan = make_plan(
+            wanted,
+            self._memory.ledger,
+            force=self._scope.force,
+            recheck_days=self._scope.recheck_days,
+            raw=self._settings.raw,
+            typed=self._settings.typed,
+            now=self._now(),
+        )
+        self._tally.imports_listed = len(imports)
+        if not listing.complete or unlisted:
+            self._tally.shortfall = True
+            why = listing.reason or f"{len(unlisted)} imports exist that the service does not list"
+            self._tally.problems.append(f"The listing of imports is not known to be complete: {why}.")
+            gone = ()
+        self._mention_old_rejects(wanted, plan)
+        return Decided(tuple(wanted), rejects, plan, self._permitted(gone, plan))
+
+    def _wanted(self, import_: Import) -> bool:
+        if self._settings.status is not None and import_.status != self._settings.status:
+            return False
+        selection = self._scope.selection
+        return self._scope.window.contains(import_.updated_at) and selection.contains(
+            import_.slug, import_.template_slug, import_.template_name
+        )
+
+    def _mention_old_rejects(self, wanted: list[Import], plan: Plan[Import]) -> None:
+        reading = {p.import_.slug for p in plan.read}
+        known = (self._memory.ledger.get(i.slug) for i in wanted if i.slug not in reading)
+        kept_out = sum(k.records_rejected for k in known if k is not None)
+        if kept_out:
+            self._tally.shortfall = True
+            self._tally.problems.append(f"{kept_out} records rejected by earlier runs are in sync_rejects only.")
+
+    def _permitted(self, gone: tuple[str, ...], plan: Plan[Import]) -> tuple[str, ...]:
+        limit = self._settings.mass_delete_limit
+        live = max(plan.known_live, sum(not seen.deleted for seen in self._memory.imports.values()))
+        if self._scope.allow_mass_delete or not too_many_vanished(len(gone), live, limit):
+            return gone
+        self._tally.shortfall = True
+        self._tally.problems.append(
+            f"{len(gone)} of {live} known imports vanished, more than mass_delete_limit = {limit:g} allows; nothing "
+            "was deleted. If that is right, run once with --allow-mass-delete."
+        )
+        return ()
+
+
+def _slug_of(row: Import | Reject) -> str | None:
+    return row.slug if isinstance(row, Import) else row.record_slug

@@ -1,0 +1,239 @@
+"""Whether a pipeline's destination will do, and an open connection to its dataset."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import duckdb
+import pyarrow as pa
+from dlt.destinations.impl.duckdb.sql_client import DuckDbSqlClient
+from dlt.destinations.job_client_impl import SqlJobClientBase
+from dlt.destinations.sql_client import SqlClientBase
+from dlt.pipeline.pipeline import Pipeline
+
+from connector.allowance import Allowance
+from connector.errors import ConfigError
+from connector.locking import duckdb_file
+from connector.tables import LEDGER, RECORDS
+
+LOADS = "_dlt_loads"
+SLUGS_PER_QUERY = 500
+
+
+class Warehouse:
+    """The destination of one pipeline."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._held: Connection | None = None
+
+    @property
+    def destination(self) -> str:
+        return str(self._pipeline.destination.destination_name) if self._pipeline.destination else "none"
+
+    @property
+    def is_duckdb(self) -> bool:
+        return self.destination_type == "duckdb"
+
+    @property
+    def destination_type(self) -> str:
+        kind = self._pipeline.destination.destination_type if self._pipeline.destination else ""
+        return kind.rsplit(".", 1)[-1]
+
+    def check_supported(self) -> None:
+        """Raises ConfigError for a destination that cannot replace the rows of an import, e.g. plain files."""
+        destination = self._pipeline.destination
+        if destination is None or not issubclass(destination.client_class, SqlJobClientBase):
+            raise ConfigError(
+                f"The destination {self.destination!r} cannot replace rows, so deletes and corrections would be lost; "
+                "use duckdb, postgres or another SQL destination of dlt."
+            )
+
+    def check_writable(self) -> None:
+        """Raises ConfigError where loading is not possible, or not without loss, e.g. PostgreSQL without ADBC.
+
+        Without Parquet dlt loads Arrow tables by way of CSV, where an empty text and none are the same
+        (`dlt.destinations._adbc_jobs._loader_file_format_selector` says of what is installed).
+        """
+        self.check_supported()
+        file, dataset = duckdb_file(self._pipeline), self._pipeline.dataset_name
+        if file is not None and file.name.partition(".")[0].lower() == dataset.lower():
+            raise ConfigError(
+                f"DuckDB cannot tell the dataset {dataset!r} from the file {file.name}, which it calls the same; "
+                "choose another name for one of them."
+            )
+        pipeline: Any = self._pipeline  # most of what it and its destination have may be None, and is not typed so
+        if pipeline.staging is not None:
+            return
+        able = pipeline.destination.capabilities()
+        formats: Sequence[str] = able.supported_loader_file_formats or ()
+        if able.loader_file_format_selector is not None:
+            _, formats = able.loader_file_format_selector("parquet", list(formats), table_schema={"name": RECORDS})
+        if "parquet" not in formats:
+            cure = (
+                "install its drivers: pip install 'importer-connector[postgres]'"
+                if self.destination_type == "postgres"
+                else "install the ADBC driver that dlt's documentation names for it, or use another destination"
+            )
+            raise ConfigError(
+                f"The destination {self.destination!r} cannot load Parquet here, and without it empty texts would "
+                f"become null; {cure}."
+            )
+
+    def exists(self) -> bool:
+        """Whether a run has been here; asks without making a database file."""
+        file = duckdb_file(self._pipeline)
+        if file is not None and not file.exists():
+            return False
+        with self.connect() as connection:
+            return {LEDGER, LOADS} <= set(connection.columns())
+
+    @contextmanager
+    def connect(self) -> Iterator[Connection]:
+        """A connection for several calls: the one that is held, if there is one."""
+        if self._held is not None:
+            yield self._held
+            return
+        with self._pipeline.sql_client() as client:
+            yield Connection(client)
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Keeps one connection open: DuckDB writes its file anew whenever the last one closes, which dlt does often."""
+        with self.connect() as connection:
+            native = connection.client.native_connection
+            self._held = replace(connection, allowance=Allowance(native)) if self.is_duckdb else connection
+            try:
+                yield
+            finally:
+                self._held = None
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """An open connection to the dataset; dlt's client of it, with what is asked of every table."""
+
+    client: SqlClientBase[Any]
+    allowance: Allowance | None = None
+
+    def name(self, table: str) -> str:
+        return self.client.make_qualified_table_name(table)
+
+    def column(self, name: str) -> str:
+        return self.client.escape_column_name(name)
+
+    def completed_loads(self) -> str:
+        """SQL for the ids of the loads that dlt completed (`_dlt_loads.status = 0`), each once."""
+        return f"(SELECT DISTINCT load_id FROM {self.name(LOADS)} WHERE status = 0)"
+
+    def query(self, sql: str, *args: Any) -> pa.Table:
+        if isinstance(self.client, DuckDbSqlClient):
+            try:
+                return self._ask_duckdb(sql, args)
+            except duckdb.OutOfMemoryException:
+                if self.allowance is None or not self.allowance.lift():
+                    raise
+                return self._ask_duckdb(sql, args)
+        with self.client.execute_query(sql, *args) as cursor:
+            table = cursor.arrow()
+        return table if table is not None else pa.table({})
+
+    def _ask_duckdb(self, sql: str, args: Sequence[Any]) -> pa.Table:
+        # dlt's own way to Arrow asks DuckDB for a method that DuckDB 2 no longer has
+        relation = self.client.native_connection.sql(sql.replace("%s", "?"), params=args)
+        return cast("pa.Table", relation.to_arrow_table())
+
+    def execute(self, sql: str, *args: Any) -> None:
+        self.client.execute_sql(sql, *args)
+
+    def pack_raw_rows(self) -> None:
+        """Has DuckDB keep `data` as zstd, which takes a third less of its file and less time to write.
+
+        A column's compression is chosen when its table is made, so an empty one is made anew as dlt made it.
+        """
+        native: duckdb.DuckDBPyConnection = self.client.native_connection
+        found: Any = native.execute(
+            "SELECT sql FROM duckdb_tables() WHERE database_name = current_database() AND schema_name = ? "
+            "AND table_name = ?",
+            [self.client.dataset_name, RECORDS],
+        ).fetchall()
+        before, column, after = found[0][0].partition('"data" VARCHAR') if found else ("", "", "")
+        if not column or self.query(f"SELECT 1 FROM {self.name(RECORDS)} LIMIT 1").num_rows:
+            return
+        native.begin()
+        try:
+            native.execute(f"DROP TABLE {self.name(RECORDS)}").fetchall()
+            native.execute(f"{before}{column} USING COMPRESSION ZSTD{after}").fetchall()
+            native.commit()
+        except duckdb.BinderException:  # a file in the format of an older DuckDB, which knows no zstd
+            native.rollback()
+        except BaseException:
+            native.rollback()
+            raise
+
+    def columns(self) -> dict[str, dict[str, str]]:
+        """Table → column → type, as `connector.core.schema.parse_type` reads it where it can."""
+        rows = self.query(
+            "SELECT table_name, column_name, data_type, numeric_precision, numeric_scale "
+            "FROM information_schema.columns WHERE table_schema = %s",
+            self.client.dataset_name,
+        ).to_pylist()
+        found: dict[str, dict[str, str]] = defaultdict(dict)
+        for row in rows:
+            found[row["table_name"]][row["column_name"]] = _type_of(
+                row["data_type"], row["numeric_precision"], row["numeric_scale"]
+            )
+        return dict(found)
+
+    def insert(self, table: str, names: Sequence[str], row: Mapping[str, Any]) -> None:
+        columns = ", ".join(self.column(name) for name in names)
+        marks = ", ".join(["%s"] * len(names))
+        self.execute(f"INSERT INTO {self.name(table)} ({columns}) VALUES ({marks})", *[row[name] for name in names])
+
+    def rows_of(self, table: str, import_key: str, slugs: Sequence[str]) -> pa.Table:
+        """All rows of these imports in one table, with all its columns."""
+        parts = [
+            self.query(
+                f"SELECT * FROM {self.name(table)} WHERE {self.column(import_key)} IN "
+                f"({', '.join(['%s'] * len(some))})",
+                *some,
+            )
+            for some in batches(slugs)
+        ]
+        return pa.concat_tables(parts, promote_options="default") if parts else pa.table({})
+
+    def drop_table(self, table: str) -> None:
+        self.execute(f"DROP TABLE IF EXISTS {self.name(table)}")
+
+
+def batches(slugs: Sequence[str]) -> Iterator[Sequence[str]]:
+    for start in range(0, len(slugs), SLUGS_PER_QUERY):
+        yield slugs[start : start + SLUGS_PER_QUERY]
+
+
+_STORED_TYPES = {
+    "bigint": "bigint",
+    "hugeint": "decimal(38,0)",
+    "double": "double",
+    "double precision": "double",
+    "boolean": "bool",
+    "varchar": "text",
+    "character varying": "text",
+    "text": "text",
+    "json": "json",
+    "jsonb": "json",
+    "date": "date",
+    "timestamp with time zone": "timestamp",
+}
+
+
+def _type_of(declared: str, precision: int | None, scale: int | None) -> str:
+    """The destination's name of a type → ours; one we never write stays as it is and its column is avoided."""
+    name = declared.lower()
+    if name.startswith(("decimal", "numeric")):
+        return f"decimal({precision},{scale})"
+    return _STORED_TYPES.get(name, name)

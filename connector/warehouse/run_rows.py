@@ -1,0 +1,48 @@
+"""The rows of `sync_runs`: this run's, and those of runs that died before they could write how they ended."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from connector.runs import SETTLED, UNSETTLED, Status, Tally
+from connector.tables import LOAD_ID, RUNS, RUNS_SCHEMA
+from connector.warehouse.connection import Connection
+
+DIED = "The process ended without a word (killed, or the machine stopped); what it had not committed is read again."
+
+
+def dead_runs(connection: Connection) -> list[str]:
+    """Runs that never ended, or whose load never completed."""
+    load_id = connection.column(LOAD_ID)
+    rows = connection.query(
+        f"SELECT run_id FROM {connection.name(RUNS)} WHERE status = '{Status.running}' OR "
+        f"({load_id} <> '' AND {load_id} NOT IN {connection.completed_loads()}) ORDER BY 1"
+    ).to_pylist()
+    return [row["run_id"] for row in rows]
+
+
+def bury_dead_runs(connection: Connection, now: datetime) -> list[str]:
+    """Marks runs that never ended as failed; returns their ids. The caller holds the lock."""
+    found = dead_runs(connection)
+    for run_id in found:
+        connection.execute(
+            f"UPDATE {connection.name(RUNS)} SET status = '{Status.failed}', error = %s, error_kind = '{UNSETTLED}', "
+            f"{connection.column(LOAD_ID)} = '', finished_at = COALESCE(finished_at, %s) WHERE run_id = %s",
+            DIED,
+            now,
+            run_id,
+        )
+    return found
+
+
+def settle_dead_runs(connection: Connection) -> None:
+    """Nothing that dead runs left is in disorder any more: the next run need not look again."""
+    connection.execute(
+        f"UPDATE {connection.name(RUNS)} SET error_kind = '{SETTLED}' WHERE error_kind = '{UNSETTLED}'",
+    )
+
+
+def write_run(connection: Connection, tally: Tally, status: Status | None = None) -> None:
+    """Replaces this run's row."""
+    connection.execute(f"DELETE FROM {connection.name(RUNS)} WHERE run_id = %s", tally.run_id)
+    connection.insert(RUNS, RUNS_SCHEMA.names, {**tally.as_row(status), LOAD_ID: ""})
