@@ -189,7 +189,13 @@ async def _read(client: RecordsClient, import_: Import) -> ImportRead:
             return _outcome(current, gathered, passes)
         if gathered.settled:
             return _outcome(current, gathered, passes, Verdict.unreconciled, _count(current, gathered))
-    return _restless(current, gathered, passes, _count(current, gathered))
+    count = len(gathered)
+    why = (
+        f"its pages still repeat rows after {passes} passes"
+        if count == current.row_count
+        else _count(current, gathered)
+    )
+    return _restless(current, gathered, passes, why)
 
 
 def _count(import_: Import, gathered: _Gathered) -> str:

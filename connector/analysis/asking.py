@@ -93,7 +93,7 @@ def _duckdb(pipeline: Pipeline, sql: str) -> Iterator[Answer]:
 
 
 def _patiently_opened(file: Path) -> duckdb.DuckDBPyConnection:
-    """A run under way holds the file again and again, but for moments only."""
+    """A run under way holds the file until it ends, which may be soon."""
     until = time.monotonic() + WAIT_S
     while True:
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 NAME = "doctor"
-HELP = "explain what is wrong with the warehouse or the working directory, and with --repair mend it"
+HELP = "explain what is wrong with the warehouse or the working directory (then exit code 3); --repair mends it"
 EXAMPLES = ("importer-sync doctor", "importer-sync doctor --repair")
 
 

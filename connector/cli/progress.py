@@ -20,7 +20,7 @@ CLIENT = "connector.client"
 
 
 class Bars:
-    """Implements `connector.extraction.Progress`; may be called from any thread."""
+    """Implements `connector.outside.Progress`; may be called from any thread."""
 
     def __init__(self, display: Progress) -> None:
         self._display = display

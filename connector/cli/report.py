@@ -53,7 +53,7 @@ def _know_the_token() -> None:
 
 
 def _patiently(pipeline: Pipeline, dataset: str) -> Facts:
-    """A run under way holds a DuckDB file again and again, but for moments only."""
+    """A run under way holds a DuckDB file until it ends, which may be soon."""
     from datetime import UTC, datetime
 
     from connector.cli.configuration import location

@@ -23,10 +23,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     create.add_argument(
         "--metadata",
         type=pair,
-        action="append",
+        action="extend",
+        nargs="+",
         default=[],
         metavar="KEY=VALUE",
-        help="metadata of the session, as text; may be given several times",
+        help="metadata of the session, as text; one pair or more",
     )
     add_global(create, again=True)
 

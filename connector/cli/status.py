@@ -29,7 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--max-age",
         type=age,
         metavar="AGE",
-        help="exit with 3 unless a run that succeeded began within this time, e.g. 6h",
+        help="exit with 3 unless a run that succeeded, no backfill, began within this time, e.g. 6h",
     )
 
 

@@ -1,6 +1,6 @@
 """The destination of one pipeline, read and kept with plain SQL through dlt's client.
 
-All SQL is here, but dlt's own and what analysts and the report ask.
+What only looks at a finished warehouse (status, report, views for analysts) has its SQL where it is asked.
 
 connection   → Warehouse, Connection: what every question needs
 memory       what earlier runs left: ledger, fields, and whether the rows are those that the ledger speaks of

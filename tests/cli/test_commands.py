@@ -98,7 +98,7 @@ def test_status_before_anything_was_loaded(command) -> None:
 
 
 def test_session_create_prints_the_token_alone(command, service: Service) -> None:
-    ended = command("session", "create", "--importer-slug", "demo", "--metadata", "user=ana", "--metadata", "n=1=2")
+    ended = command("session", "create", "--importer-slug", "demo", "--metadata", "user=ana", "n=1=2")
     claims = session_claims(service.session_key, ended.out.strip())
     assert (ended.code, ended.err) == (0, "")
     assert (claims["importer_slug"], claims["metadata"]) == ("demo", {"user": "ana", "n": "1=2"})

@@ -58,7 +58,7 @@ MEANINGS: Mapping[str, Mapping[str, str]] = {
         LOAD_ID: "The load it came with; the row counts only once dlt has completed that load.",
     },
     "sync_runs": {
-        "mode": "incremental or backfill.",
+        "mode": "incremental or backfill; imports only or records only where dlt alone loaded one of the two.",
         "started_at": "When it began (UTC).",
         "finished_at": "When it ended (UTC); null while it is under way.",
         **COUNTED,
@@ -126,8 +126,9 @@ dlt has many more; those of its destinations are on the pages [DuckDB](duckdb.md
 
 ## What the command sets for dlt
 
-Measured to be the fastest way of Arrow into one warehouse, or there to keep tokens out of dlt's traces. A setting of
-your own, in the file or the environment, wins over each.
+Measured to be the fastest way of Arrow into one warehouse, or there to keep tokens out of dlt's traces. The same
+variable in the environment wins over each, and so does its key in `config.toml` (`[load] workers` for `LOAD__WORKERS`),
+but for `ARROW_…`, which is not dlt's.
 
 {dlt}
 """

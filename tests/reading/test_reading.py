@@ -423,6 +423,13 @@ def test_a_page_repeated_without_end_is_unreconciled_if_rows_are_missing(count: 
     assert service.requests <= 8 * MAX_PASSES
 
 
+def test_a_count_that_is_met_by_pages_that_never_settle_is_not_blamed() -> None:
+    service = Service(20, mood=lambda slugs, page, size, dice: [dice.choice(slugs)] * 9 if page < 6 else [])
+    outcome = read(service)
+    assert (outcome.verdict, len(outcome.records)) == (Verdict.restless, 20)
+    assert outcome.why == f"its pages still repeat rows after {MAX_PASSES} passes"
+
+
 # --- 404
 
 
