@@ -7,7 +7,7 @@ that the service answers 404 for is gone (CONTRACT §4.4). A bounded run deletes
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -66,14 +66,7 @@ class Decision:
             return self._decide(Listing(await self._by_slug(), True, 0), (), ())
         known = {s for s, k in self._memory.ledger.items() if k.live}
         known |= {s for s, seen in self._memory.imports.items() if not seen.deleted}
-        lister: Lister[Import | Reject] = Lister(
-            self._fetch_page,
-            key_of,
-            replaces,
-            born_at,
-            expected=0 if self._settings.status else len(known),
-            stop=lambda: self._stop() is not None,
-        )
+        lister = self._lister(len(known))
         listing = await lister.all()
         if self._bounded:
             return self._decide(listing, (), ())
@@ -91,13 +84,35 @@ class Decision:
         unlisted = tuple(i for i in alive if i.slug not in {_slug_of(row) for row in listing.rows})
         return self._decide(listing, unlisted, confirmed)
 
+    async def departed(self, slugs: Sequence[str]) -> frozenset[str]:
+        """Which imports that answered 404 while they were read are neither there nor listed any more.
+
+        One that is still listed was there all the time, whatever its own address answers, and must not be passed over.
+        """
+        try:
+            answers = await together(self._ask(slug) for slug in slugs)
+            listing = await self._lister(self._tally.imports_listed).all()
+        except ConnectorError:
+            return frozenset()
+        listed = {_slug_of(row) for row in listing.rows}
+        absent = {slug for slug, answer in zip(slugs, answers, strict=True) if answer is None}
+        return frozenset(absent - listed) if listing.complete else frozenset()
+
+    def _lister(self, expected: int) -> Lister[Import | Reject]:
+        return Lister(
+            self._fetch_page,
+            key_of,
+            replaces,
+            born_at,
+            expected=0 if self._settings.status else expected,
+            stop=lambda: self._stop() is not None,
+        )
+
     @property
     def _bounded(self) -> bool:
         scope = self._scope
         window = scope.window.since is not None or scope.window.until is not None
-        return (
-            window or scope.selection != Selection() or self._settings.status is not None or scope.mode != "incremental"
-        )
+        return window or scope.selection != Selection() or self._settings.status is not None
 
     async def _fetch_page(self, page: int, per_page: int) -> list[Import | Reject]:
         reply = await self._client.list_imports(page, per_page, self._settings.status)

@@ -18,6 +18,7 @@ from connector.building import Builder, Built
 from connector.core.limits import LIMITS
 from connector.core.planning import Plan, Planned
 from connector.deciding import Decided, Decision
+from connector.errors import NotFoundError
 from connector.flattening import Flattener
 from connector.imports import content_hash, import_emissions, tombstones
 from connector.loading import Catalogue, Package
@@ -81,6 +82,8 @@ class Extraction:
         self._prepared: Decided | None = None
         self._ahead: ReadAhead | None = None
         self._taken: deque[Outcome] = deque()
+        self._missed: list[Outcome] = []  # answered 404 while they were read
+        self._departed: frozenset[str] = frozenset()  # and are not listed any more
         self._uncommitted = 0
         self._began_records = False
         self.typed_tables: list[str] = []
@@ -302,6 +305,9 @@ class Extraction:
             self._progress.read(slug, 0, "failed")
             return
         if result.read.verdict is Verdict.gone:
+            if slug not in self._departed:
+                self._missed.append((planned, result))
+                return
             # deleted between listing and reading: the next listing will miss it, and it earns its deletion then
             if known is not None:
                 package.add_failure(planned.import_, known, "It vanished while the run was under way.")
@@ -355,7 +361,7 @@ class Extraction:
         return await self._listing
 
     async def _prepare(self, reading: bool) -> Decided:
-        decision = Decision(
+        self._decision = Decision(
             self._settings,
             self._scope,
             self.memory,
@@ -366,7 +372,7 @@ class Extraction:
             now=self._outside.now,
         )
         try:
-            prepared = await self._unless_stopped(decision.make())
+            prepared = await self._unless_stopped(self._decision.make())
         except Stopped:
             self._note_stop()
             return Decided((), (), Plan((), (), 0, 0), ())
@@ -397,12 +403,33 @@ class Extraction:
             return None
         if not self._taken:
             self._taken.extend(self._loop.call(ahead.take))
+        if not self._taken and self._missed:
+            self._taken.extend(self._looked_for(stopped=ahead.stopped or ahead.fatal is not None))
         if self._taken:
             return self._taken.popleft()
         self.tally.fatal = self.tally.fatal or ahead.fatal
         if ahead.stopped:
             self._note_stop()
         return None
+
+    def _looked_for(self, *, stopped: bool) -> Iterator[Outcome]:
+        """The imports that answered 404, once it is known which of them were deleted while the run was under way."""
+        missed, self._missed = self._missed, []
+        slugs = [planned.import_.slug for planned, _ in missed]
+        self._departed = frozenset(slugs) if stopped else self._loop.call(self._ask_for, slugs)
+        for planned, result in missed:
+            if planned.import_.slug in self._departed:
+                yield planned, result
+            else:
+                error = NotFoundError("The service lists it and yet answers 404 for it.", status=404)
+                yield planned, Failure(error)
+
+    async def _ask_for(self, slugs: list[str]) -> frozenset[str]:
+        try:
+            return await self._unless_stopped(self._decision.departed(slugs))
+        except Stopped:
+            self._note_stop()
+            return frozenset(slugs)
 
     def _read_ahead(self, planned: tuple[Planned[Import], ...]) -> ReadAhead:
         builder = Builder(

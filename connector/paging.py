@@ -9,12 +9,14 @@ position shows the same row in both replies and no row has two positions, then a
 positions, and none crossed a boundary alone, because it would have pushed the shared ones off their places. Two
 changes can still cancel out: where the latest edit comes first, a row that moves to the front while one from there
 is deleted shifts nothing behind it. So the first page is read again last. A sweep without a contradiction, whose
-end is followed by empty pages, is a proof; it costs about one request in six more than bare pages and no second
-sweep.
+end is followed by empty pages near and far, is a proof; it costs about one request in six more than bare pages and no
+second sweep.
 
 **Agreement.** Where positions contradict each other, whole sweeps with ever different page sizes are united until
 re-reading adds nothing. How often it has to add nothing follows from how much of the union each sweep misses: an
 order that is different at every request needs a dozen quiet sweeps for odds of one in a million, a still one two.
+A page number that is empty though rows follow hides the same positions again and again: then the sizes differ so much
+that what such a page hides of one size stands on another page of the next.
 """
 
 from __future__ import annotations
@@ -39,6 +41,8 @@ MAX_PER_PAGE = 100  # interface, Limits
 MAX_LOOKS = 2  # at the end of an orderly listing, before it counts as moving
 END_PROOF = 2  # empty pages in a row that prove the end of an orderly listing
 RESTLESS_END_PROOF = 4  # the same where pages were already seen to lie
+FAR = 4  # pages behind the last row, where it must be empty as well: rows may follow a run of empty pages
+DIVISORS = (1, 2, 5)  # of the size, where pages are empty that should not be; see above
 MAX_BARREN_PAGES = 10  # in a row that bring nothing new to the sweep: the pages repeat without end
 ORDERLY_TRIES = 3
 MAX_SWEEPS = 40
@@ -126,6 +130,7 @@ class _Positions:
     empty_from: int | None = None
     looks: dict[int, set[Segment]] = field(default_factory=dict)  # end of a reply with room for more -> who said so
     segments: list[Segment] = field(default_factory=list)
+    empty: list[Segment] = field(default_factory=list)
     calm: bool = True
 
     def claim(self, segment: Segment, keys: Sequence[str]) -> None:
@@ -136,6 +141,8 @@ class _Positions:
         for position, key in enumerate(keys, segment.first):
             if self.keys.setdefault(position, key) != key or self.places.setdefault(key, position) != position:
                 self.calm = False
+        if not keys:
+            self.empty.append(segment)
         if len(keys) < segment.per_page:
             end = segment.first + len(keys)
             self.empty_from = end if self.empty_from is None else min(end, self.empty_from)
@@ -148,8 +155,13 @@ class _Positions:
 
     @property
     def beyond(self) -> int:
-        """How many pages were asked for that lie wholly behind the last row."""
-        return sum(1 for segment in self.segments if segment.first > self.end)
+        """How many pages were asked for that lie wholly behind the last row, and not far from it."""
+        return sum(1 for s in self.segments if self.end < s.first <= self.end + (FAR - 1) * s.per_page)
+
+    @property
+    def holed(self) -> bool:
+        """Whether a page was empty though others have rows of its positions or behind them."""
+        return any(segment.first <= self.end for segment in self.empty)
 
     def contradicted(self) -> bool:
         """Two replies disagree, rows follow where there should be none, or the end keeps out of sight."""
@@ -209,6 +221,7 @@ class Lister(Generic[T]):
         self._size = MAX_PER_PAGE
         self._sweeps = 0
         self._sized = True  # false once the service was seen to ignore per_page
+        self._holed = False  # true once a page was empty though rows follow
 
     async def all(self) -> Listing[T]:
         """One orderly sweep if the service holds still, else as many as it takes, bounded."""
@@ -252,7 +265,7 @@ class Lister(Generic[T]):
         upcoming = islice(overlapping_segments(self._size), MAX_PAGES)
         expected = max(self._expected, len(self._seen))
         wave = _through(upcoming, expected + 1)
-        wave.append(_second_look(expected, self._size, wave))
+        wave += [_second_look(expected, self._size, wave), _far_look(expected, self._size)]
         lengths: list[int] = []
         window, looks = 2, 0
         while wave and not self._stop():
@@ -274,14 +287,20 @@ class Lister(Generic[T]):
                 wave = list(islice(upcoming, window))
                 window = min(window * 2, WINDOW)
         self._learn_size(positions.segments, lengths)
+        self._holed = self._holed or positions.holed
         return False
 
     async def _front_stands(self, positions: _Positions) -> bool:
-        """Whether the first page is what it was, now that all others were read; a single page is its own proof."""
+        """Whether the first page is what it was, now that all others were read, and nothing follows far behind the end.
+
+        A single page is its own proof.
+        """
         front = Segment(1, self._size)
-        if positions.end >= front.last:
-            for keys in await self._read([front]):
-                positions.claim(front, keys)
+        far = _far_look(positions.end, self._size)
+        looks = [far] * (far not in positions.segments) + [front] * (positions.end >= front.last)
+        for segment, keys in zip(looks, await self._read(looks), strict=True):
+            positions.claim(segment, keys)
+        self._holed = self._holed or positions.holed
         return positions.proven()
 
     def _learn_size(self, segments: Sequence[Segment], lengths: Sequence[int]) -> None:
@@ -299,7 +318,9 @@ class Lister(Generic[T]):
         youngest: datetime | None = None
         for sweep in range(MAX_SWEEPS):
             known = set(self._seen)
-            swept = await self._plain_sweep(halve or max(2, self._size - _SHRINK[sweep % len(_SHRINK)]))
+            divisor = DIVISORS[sweep % len(DIVISORS)] if self._holed and self._sized else 1
+            size = halve or max(2, (self._size - _SHRINK[sweep % len(_SHRINK)]) // divisor)
+            swept = await self._plain_sweep(size)
             if self._stop():
                 return "the listing was stopped"
             if swept.ending is _Ending.none:
@@ -314,7 +335,7 @@ class Lister(Generic[T]):
             halve = 0 if paged else max(1, swept.longest // 2)
             missed = 1 - swept.shown / len(self._seen) if self._seen else 0.0
             misses = max(missed, 0.7 * misses)
-            if paged and quiet >= quiet_sweeps_needed(misses):
+            if paged and quiet >= max(quiet_sweeps_needed(misses), len(DIVISORS) if self._holed else 0):
                 return None
         return f"the listing still changed after {self._sweeps} sweeps"
 
@@ -323,19 +344,27 @@ class Lister(Generic[T]):
         self._sweeps += 1
         front: set[str] = set()
         shown: set[str] = set()
-        empty = barren = longest = 0
+        empty = barren = longest = reach = 0
         apart, page = False, 1
+        enough = math.ceil(RESTLESS_END_PROOF * self._size / size)
         while page < MAX_PAGES and not self._stop():
-            ahead = max(1, min(WINDOW, len(self._seen) // size + RESTLESS_END_PROOF + 1 - page))
-            for keys in await self._read([Segment(page + n, size) for n in range(ahead)]):
+            ahead = max(1, min(WINDOW, len(self._seen) // size + enough + 1 - page))
+            wave = [Segment(page + n, size) for n in range(ahead)]
+            for segment, keys in zip(wave, await self._read(wave), strict=True):
                 front = front or set(keys)
                 apart = apart or 2 * len(front.intersection(keys)) < len(keys)
+                if keys:
+                    self._holed = self._holed or empty > 0
+                    reach = max(reach, segment.page)
                 empty = 0 if keys else empty + 1
                 barren = barren + 1 if shown.issuperset(keys) else 0
                 longest = max(longest, len(keys))
                 shown.update(keys)
-                if empty >= RESTLESS_END_PROOF:
-                    return _Swept(len(shown), longest, apart, _Ending.empty)
+                if empty >= enough and segment.page > reach:
+                    far = Segment(page + ahead - 1 + FAR, size)
+                    if not any(await self._read([far])):
+                        return _Swept(len(shown), longest, apart, _Ending.empty)
+                    reach = far.page
                 if barren >= MAX_BARREN_PAGES:
                     return _Swept(len(shown), longest, apart, _Ending.barren)
             page += ahead
@@ -353,6 +382,11 @@ def _through(segments: Iterator[Segment], upto: int) -> list[Segment]:
         if segment.last >= upto:
             break
     return [*wave, *islice(segments, END_PROOF)]
+
+
+def _far_look(end: int, size: int) -> Segment:
+    """A page well behind position `end`."""
+    return Segment(max(1, math.ceil(end / size)) + FAR, size)
 
 
 def _second_look(end: int, size: int, asked: Sequence[Segment]) -> Segment:

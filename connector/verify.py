@@ -134,6 +134,7 @@ class _Verification:
     outside: Outside
     report: VerifyReport
     sizes: dict[str, int] = field(default_factory=dict)
+    vanished: dict[str, _Look] = field(default_factory=dict)
 
     def run(self) -> VerifyReport:
         report = self.report
@@ -148,6 +149,7 @@ class _Verification:
             report.differences.append(Difference(Kind.import_differs, sentence, reject.record_slug))
         self.progress.planned(len(listed), sum(max(i.row_count, 0) for i in listed.values()))
         self._settle(self._look(listed))
+        self._ask_for_vanished()
         self._extras({*listed, *(row.record_slug for row in listing.rows if isinstance(row, Reject))})
         report.imports, report.records = len(listed), sum(self.sizes.values())
         report.differences = sorted_lines(report.differences)
@@ -278,10 +280,23 @@ class _Verification:
     def _leave_out(self, answers: Mapping[str, Answer], latest: Mapping[str, _Look]) -> None:
         for slug, answer in answers.items():
             if answer is None:
-                self.report.moved.append(slug)
+                self.vanished[slug] = latest[slug]
             elif isinstance(answer, ConnectorError):
                 self.report.differences += latest[slug].differences
                 self.report.unchecked.append(f"Import {slug} could not be looked at again: {answer}")
+
+    def _ask_for_vanished(self) -> None:
+        """What answered 404 was deleted meanwhile, unless the service lists it all the same."""
+        if not self.vanished:
+            return
+        listing = self.survey.listing(len(self.vanished))
+        listed = {row.slug for row in listing.rows if isinstance(row, Import)}
+        for slug, look in self.vanished.items():
+            if slug in listed or not listing.complete:
+                self.report.differences += look.differences
+                self.report.unchecked.append(f"Import {slug}: the service lists it and yet answers 404 for it.")
+            else:
+                self.report.moved.append(slug)
 
     def _extras(self, listed: set[str | None]) -> None:
         """What the warehouse shows as live and the service did not list."""
