@@ -35,7 +35,17 @@ from connector.exchange import Body, Call, exchange, open_transport
 from connector.jsontext import NotJson
 from connector.models import Import, ImportPage, RecordPage, Session
 from connector.pacing import Gate
-from connector.retry import Budget, Outcome, Raise, RetryPolicy, Trouble, budget_of, decide, retry_after_s
+from connector.retry import (
+    Budget,
+    Outcome,
+    Raise,
+    RetryPolicy,
+    Trouble,
+    budget_of,
+    decide,
+    retry_after_s,
+    without_endless_wait,
+)
 
 log = logging.getLogger("connector.client")
 _T = TypeVar("_T")
@@ -81,6 +91,7 @@ class ServiceClient:
         if requests_per_second is not None and not 0 < requests_per_second < float("inf"):
             raise ConfigError("requests_per_second must be above 0.")
         self.stats = ClientStats()
+        self.first_page = 1  # the number of the first page of records; callers count from 1 whatever it is
         self.largest_page = 0  # elements in the fullest page so far: what the service is known to send at once
         self._base_url = _base_url(base_url)
         self._headers = _headers(token)
@@ -124,7 +135,7 @@ class ServiceClient:
 
     async def list_records(self, import_slug: str, page: int, per_page: int = 100) -> RecordPage:
         path = f"/imports/{_segment(import_slug)}/records"
-        query = f"?page={page}&per_page={per_page}"
+        query = f"?page={page - 1 + self.first_page}&per_page={per_page}"
         return self._measured(await self._call(self._get(_RECORDS, path, query, page, import_slug), decode_record_page))
 
     def _measured(self, page: _Page) -> _Page:
@@ -164,6 +175,7 @@ class ServiceClient:
             result = await self._attempt(call, decode, watched)
             if not isinstance(result, Outcome):
                 return result
+            result = without_endless_wait(result, self._policy, self._now())
             budget = budget_of(result)
             drawn[budget] += 1
             attempts = drawn.total()
@@ -218,7 +230,8 @@ class ServiceClient:
         elif reply.status == httpx.codes.TOO_MANY_REQUESTS:
             self.stats.throttled += 1
             pause_s = retry_after_s(reply.retry_after, self._now()) or 0.0
-            self._gate.throttled(started, min(pause_s, self._policy.retry_after_cap_s))
+            patient = pause_s <= self._policy.wait_budget_s
+            self._gate.throttled(started, min(pause_s, self._policy.retry_after_cap_s) if patient else 0.0)
 
 
 def _both(first: Callable[[int], None], second: Callable[[int], None]) -> Callable[[int], None]:

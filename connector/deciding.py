@@ -68,6 +68,7 @@ class Decision:
         known |= {s for s, seen in self._memory.imports.items() if not seen.deleted}
         lister = self._lister(len(known))
         listing = await lister.all()
+        self._client.first_page = lister.first_page
         if self._bounded:
             return self._decide(listing, (), ())
         confirmed: tuple[str, ...] = ()

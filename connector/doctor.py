@@ -31,6 +31,7 @@ from connector.warehouse.typed import discard
 
 DOUBTED = "doctor: its rows in the warehouse are not those that were loaded; it is read again."
 READ_AGAIN = "the next run reads it again"
+READ_ANEW = "the next run makes it anew and reads again the imports whose rows it had"
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,9 +171,6 @@ class _Examination:
     def _rows(self, connection: Connection, memory: Memory) -> set[str]:
         """The rows against the ledger; what disagrees is distrusted, so that the next run audits and reads again."""
         wrong = audit(connection, memory)
-        for slug, known in memory.ledger.items():
-            if known.table_name and known.records_loaded and known.table_name not in memory.tables:
-                wrong.setdefault(slug, frozenset())
         for slug, where in wrong.items():
             tables = ", ".join(sorted(where)) or "no table"
             if slug in memory.ledger:
@@ -223,7 +221,7 @@ def _missing_columns(memory: Memory) -> Iterator[Finding]:
     for table, schema in sorted(memory.schemas.items()):
         columns = {name: kind for known in schema.fields.values() for name, kind in known.columns().items()}
         if columns and table not in memory.tables:
-            yield Finding("table_missing", f"The table {table} of sync_fields is missing.", _cure_for(table))
+            yield Finding("table_missing", f"The table {table} of sync_fields is missing.", READ_ANEW)
             continue
         for name, kind in columns.items():
             there = schema.physical.get(name)

@@ -35,6 +35,7 @@ from connector.tables import (
     RECORDS,
     RUNS,
     RUNS_SCHEMA,
+    SOURCE,
     SYSTEM_SCHEMAS,
     Arrival,
     Emission,
@@ -43,7 +44,7 @@ from connector.tables import (
 )
 from connector.warehouse import Warehouse
 from connector.warehouse.checks import are_elsewhere
-from connector.warehouse.memory import Memory, loaded_late, recall
+from connector.warehouse.memory import Memory, forget_schemas, loaded_late, recall
 from connector.warehouse.run_rows import bury_dead_runs, settle_dead_runs, write_run
 
 log = logging.getLogger("connector.run")
@@ -104,6 +105,8 @@ class Extraction:
         """
         with self.warehouse.connect() as connection:
             self.memory: Memory = recall(connection)
+            if self.memory.ledger and {IMPORTS, *SYSTEM_SCHEMAS, *self.memory.lost} - self.memory.tables:
+                forget_schemas(connection, SOURCE)
             if RUNS in self.memory.tables:
                 for run_id in bury_dead_runs(connection, self._outside.now()):
                     log.warning(

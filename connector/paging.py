@@ -31,7 +31,7 @@ from enum import Enum
 from itertools import islice
 from typing import Generic, TypeVar
 
-from connector.errors import NotFoundError
+from connector.errors import ConnectorError, NotFoundError
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -221,16 +221,16 @@ class Lister(Generic[T]):
         self._size = MAX_PER_PAGE
         self._sweeps = 0
         self._sized = True  # false once the service was seen to ignore per_page
+        self.first_page = 1  # 0 once the service was seen to count from there
         self._holed = False  # true once a page was empty though rows follow
 
     async def all(self) -> Listing[T]:
         """One orderly sweep if the service holds still, else as many as it takes, bounded."""
-        for _ in range(ORDERLY_TRIES):
-            if self._stop() or not self._sized or self._size < SMALLEST_OVERLAP_SIZE:
-                break
-            if await self._orderly_sweep():
-                return self._listing(None)
-        return self._listing(await self._agree())
+        proven = await self._orderly()
+        if not (proven and self._seen) and not self._stop() and await self._counts_from_zero():
+            self.first_page = 0
+            proven = await self._orderly()
+        return self._listing(None if proven else await self._agree())
 
     async def again(self) -> Listing[T]:
         """For a listing found wanting by other means: sweeps until they agree, on top of what was seen."""
@@ -253,11 +253,34 @@ class Lister(Generic[T]):
 
     async def _one(self, segment: Segment) -> Sequence[T]:
         try:
-            return await self._fetch(segment.page, segment.per_page)
+            return await self._fetch(segment.page - 1 + self.first_page, segment.per_page)
         except NotFoundError:
             if segment.page == 1:
                 raise
             return ()  # some services answer 404 behind the last page
+
+    async def _counts_from_zero(self) -> bool:
+        """Whether page 0 is the first, not unknown or another name of page 1: small pages 1 then continue it.
+
+        Asked where nothing was found, or pages contradicted each other: no listing from page 1 on is calm where page 0
+        holds more.
+        """
+        try:
+            front = self._note(await self._fetch(0, MAX_PER_PAGE))
+            for size in (1, 2, 3) if front else ():
+                if self._note(await self._fetch(1, size)) != front[size : 2 * size]:
+                    return False
+        except ConnectorError:
+            return False
+        return bool(front)
+
+    async def _orderly(self) -> bool:
+        for _ in range(ORDERLY_TRIES):
+            if self._stop() or not self._sized or self._size < SMALLEST_OVERLAP_SIZE:
+                break
+            if await self._orderly_sweep():
+                return True
+        return False
 
     async def _orderly_sweep(self) -> bool:
         self._sweeps += 1

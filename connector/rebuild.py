@@ -38,8 +38,8 @@ from connector.locking import sole_writer
 from connector.outside import Progress, Silent
 from connector.settings import Settings
 from connector.spool import BATCH_ROWS
-from connector.sync import SOURCE, drop_leftovers, understandable
-from connector.tables import LOAD_ID, RECORDS, TYPED_SCHEMA
+from connector.sync import drop_leftovers, understandable
+from connector.tables import LOAD_ID, RECORDS, SOURCE, TYPED_SCHEMA
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.memory import Memory, recall
 from connector.warehouse.typed import count_rows, discard, raw_counts, raw_rows, swap, totals, without_raw_row

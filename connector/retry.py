@@ -7,6 +7,8 @@ outcome                              tried again         error in the end
 404                                  never               NotFoundError
 429, and any retryable reply with    within the waiting  TransientError
 a `Retry-After`                      budget
+the same with a `Retry-After`        error attempts      TransientError
+longer than that budget
 408, 425, 5xx, time-out, connection  error attempts      TransientError
 lost, body cut short or empty
 not JSON, not HTTP                   garbage attempts    ContractError
@@ -22,7 +24,7 @@ from __future__ import annotations
 
 import enum
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from random import Random
@@ -70,6 +72,7 @@ class Outcome:
     words: str
     status: int | None = None
     retry_after: str | None = None
+    too_long: bool = False  # it asked for a longer wait than any call has
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +159,15 @@ def decide(
     return Raise(rule.kind) if waited + delay_s > policy.wait_budget_s else Retry(delay_s)
 
 
+def without_endless_wait(outcome: Outcome, policy: RetryPolicy, now: datetime) -> Outcome:
+    """A `Retry-After` beyond the whole waiting budget is tried a few times like an error, and waited for by nobody."""
+    asked_s = retry_after_s(outcome.retry_after, now)
+    if asked_s is None or asked_s <= policy.wait_budget_s:
+        return outcome
+    words = f"{outcome.words} (with a pause of {asked_s:,.0f} s, too long to wait)"
+    return replace(outcome, words=words, retry_after=None, too_long=True)
+
+
 def budget_of(outcome: Outcome) -> Budget:
     """Which budget an outcome draws on; the caller counts attempts for each."""
     return _rule(outcome).budget
@@ -182,6 +194,8 @@ def _rule(outcome: Outcome) -> _Rule:
         return _BY_TROUBLE[outcome.trouble]
     status = outcome.status or 0
     rule = _BY_STATUS.get(status) or (_ERROR if 500 <= status <= 599 else _FATAL)
+    if outcome.too_long and rule is _THROTTLE:
+        return _ERROR
     if rule is _ERROR and retry_after_s(outcome.retry_after, _ANY_MOMENT) is not None:
         return _THROTTLE
     return rule

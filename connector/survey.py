@@ -64,7 +64,10 @@ class Survey:
             self.progress.listed(reply.size)
             return [*reply.imports, *reply.rejects]
 
-        return await Lister(fetch, key_of, replaces, born_at, expected=expected).all()
+        lister = Lister(fetch, key_of, replaces, born_at, expected=expected)
+        listing = await lister.all()
+        self.client.first_page = lister.first_page
+        return listing
 
     async def _ask_all(self, slugs: Sequence[str]) -> list[Answer]:
         found: list[Answer] = []

@@ -31,14 +31,13 @@ from connector.overview import noted
 from connector.runs import Tally
 from connector.settings import Scope, Settings
 from connector.source import Marker, current_load_id
-from connector.tables import RUNS, Emission
+from connector.tables import RUNS, SOURCE, Emission
 from connector.warehouse import Warehouse
 from connector.warehouse.checks import distrust, is_new, missing_rows
 from connector.warehouse.memory import audit, ledger_loads, remembered
 
 log = logging.getLogger("connector.run")
 
-SOURCE = "importer"
 MARK = "importer_destination.json"
 
 

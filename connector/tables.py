@@ -20,6 +20,7 @@ LOAD_ID = "_dlt_load_id"
 UTC_US = pa.timestamp("us", tz="UTC")
 NO_SLUG = ""  # stands for an import that has no rows left: it clears the scope and is itself kept out
 
+SOURCE = "importer"  # the name of the dlt source, and so of its schema
 RECORDS = "records"
 IMPORTS = "imports"
 LEDGER = "sync_imports"

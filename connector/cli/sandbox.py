@@ -53,7 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="NAME=VALUE",
         help="what goes wrong, e.g. server_error=0.1, rate_limited=0.05, reset=0.01, cut=0.01, html_200=0.01, "
-        "latency=FROM,TO in seconds, rate_limit_rps=20, failing_imports=SLUG,SLUG",
+        "latency=FROM,TO in seconds, rate_limit_rps=20, failing_imports=SLUG,SLUG, misrouted_imports=SLUG",
     )
     parser.add_argument(
         "--edit-every", type=whole(1), metavar="SECONDS", help="let somebody edit the imports now and then"

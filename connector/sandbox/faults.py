@@ -26,7 +26,8 @@ class Faults:
 
     A draw depends on the seed, the URL and how often it was asked for, not on what else goes on.
     `max_consecutive`: after so many faults in a row a URL answers, so a client that tries once more than
-    that always gets through (not to `failing_imports`, whose records always answer 500).
+    that always gets through (not to `failing_imports`, whose records always answer 500, nor to `misrouted_imports`,
+    which are listed and whose own address answers 404).
     `rate_limit_rps` is no dice but a limit: a bucket of `rate_limit_burst` requests that fills at that rate.
     """
 
@@ -39,6 +40,7 @@ class Faults:
     cut: float = 0.0
     html_200: float = 0.0
     failing_imports: Set[str] = field(default_factory=set)
+    misrouted_imports: Set[str] = field(default_factory=set)
     rate_limit_rps: float | None = None
     rate_limit_burst: int = 1
     max_consecutive: int | None = None

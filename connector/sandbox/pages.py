@@ -23,6 +23,8 @@ class Window:
 def asked_window(request: Request, switches: Switches, seed: int) -> Window | Response:
     """The rows a request asks for, or the 422 it gets instead."""
     page = _whole_number(request, "page", 1)
+    if switches.page_zero == "counts" and page is not None:
+        page += 1
     if page == 0 and switches.page_zero == "first":
         page = 1
     if page is None or page < 1:

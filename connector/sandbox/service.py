@@ -127,7 +127,7 @@ class Service(Catalogue):
         if endpoint == "imports":
             return self._list_imports(request)
         found = self.find(slug)
-        if found is None:
+        if found is None or (endpoint == "import" and slug in self.faults.misrouted_imports):
             return error_response(404, "not_found", "There is no such import.")
         if endpoint == "import":
             return json_response(200, import_text(self, found, self.switches))

@@ -11,7 +11,7 @@ Zone = Literal["z", "offset", "naive", "mixed"]
 Fraction = Literal[0, 3, 6, "mixed"]
 Presence = Literal["object", "absent", "null"]
 StatusFilter = Literal["exact", "ignored"]
-PageZero = Literal["reject", "first"]
+PageZero = Literal["reject", "first", "counts"]
 
 DOCUMENTED_MAX_PER_PAGE = 100
 

@@ -21,6 +21,7 @@ from connector.locking import duckdb_file
 from connector.tables import LEDGER, RECORDS
 
 LOADS = "_dlt_loads"
+VERSIONS = "_dlt_version"
 SLUGS_PER_QUERY = 500
 
 

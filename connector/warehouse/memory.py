@@ -23,7 +23,7 @@ from connector.core.planning import Known, State
 from connector.core.schema import Field, Keys, TableSchema
 from connector.runs import UNSETTLED, Status
 from connector.tables import FIELDS, IMPORTS, LEDGER, LOAD_ID, RECORDS, RUNS
-from connector.warehouse.connection import LOADS, Connection
+from connector.warehouse.connection import LOADS, VERSIONS, Connection
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +53,22 @@ class Memory:
     repaired: int = 0
     sound: bool = True
 
+    @property
+    def lost(self) -> frozenset[str]:
+        """Tables that hold rows by the word of the ledger, and are not there."""
+        filled = [known for known in self.ledger.values() if known.records_loaded and known.live]
+        wanted = {RECORDS} if any(known.has_raw for known in filled) else set()
+        return frozenset(wanted | {known.table_name for known in filled if known.table_name}) - self.tables
+
 
 def recall(connection: Connection) -> Memory:
-    """Reads everything; audits the rows themselves unless all runs ended properly and all loads completed."""
+    """Reads everything; audits the rows themselves unless nothing speaks against them.
+
+    That is: all runs ended properly, all loads completed, and no table is missing.
+    """
     memory = remembered(connection)
-    clean = all(known.trusted for known in memory.ledger.values()) and _ended_properly(connection, memory.tables)
-    return memory if clean else _recovered(connection, memory)
+    clean = all(known.trusted for known in memory.ledger.values()) and not memory.lost
+    return memory if clean and _ended_properly(connection, memory.tables) else _recovered(connection, memory)
 
 
 def remembered(connection: Connection) -> Memory:
@@ -152,8 +162,11 @@ def rows_by_import(
 ) -> dict[str, dict[str, tuple[int, set[str]]]]:
     """Table → import → (live rows, loads its rows came with), by one scan of each table."""
     found: dict[str, dict[str, tuple[int, set[str]]]] = {}
-    tables = {RECORDS, *memory.schemas} & memory.tables - {IMPORTS}
+    tables = ({RECORDS, *memory.schemas} & memory.tables - {IMPORTS}) | memory.lost
     for table in sorted(tables if only is None else tables & set(only)):
+        if table in memory.lost:
+            found[table] = {}
+            continue
         key = "import_slug" if table == RECORDS else "_import_slug"
         rows = connection.query(
             f"SELECT {connection.column(key)} AS slug, {connection.column(LOAD_ID)} AS load_id, "
@@ -197,6 +210,14 @@ def _recovered(connection: Connection, memory: Memory) -> Memory:
         ledger[slug] = _distrusted(slug, known)
         homes[slug] = homes.get(slug, frozenset()) | (where - {RECORDS})
     return replace(memory, ledger=ledger, homes=homes, repaired=repaired, sound=not wrong)
+
+
+def forget_schemas(connection: Connection, schema_name: str) -> None:
+    """Has dlt compare its schema with the tables again: it takes them as made once the schema was stored.
+
+    See `SqlJobClientBase.update_stored_schema`.
+    """
+    connection.execute(f"DELETE FROM {connection.name(VERSIONS)} WHERE schema_name = %s", schema_name)
 
 
 def ledger_loads(connection: Connection) -> dict[str, str]:

@@ -9,9 +9,7 @@ import pyarrow as pa
 
 from connector.core.schema import Keys, TableSchema
 from connector.tables import FIELDS, FIELDS_SCHEMA, RECORDS
-from connector.warehouse.connection import LOADS, Connection
-
-VERSIONS = "_dlt_version"
+from connector.warehouse.connection import LOADS, VERSIONS, Connection
 
 
 def raw_counts(connection: Connection, template_slug: str) -> dict[str, int]:

@@ -9,7 +9,18 @@ from random import Random
 import pytest
 
 from connector.errors import AuthError, ConfigError, ConnectorError, ContractError, NotFoundError, TransientError
-from connector.retry import Budget, Outcome, Raise, Retry, RetryPolicy, Trouble, budget_of, decide, retry_after_s
+from connector.retry import (
+    Budget,
+    Outcome,
+    Raise,
+    Retry,
+    RetryPolicy,
+    Trouble,
+    budget_of,
+    decide,
+    retry_after_s,
+    without_endless_wait,
+)
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 POLICY = RetryPolicy()
@@ -73,7 +84,7 @@ def test_backoff_is_exponential_with_full_jitter_and_a_cap() -> None:
         (format_datetime(NOW + timedelta(seconds=9), usegmt=True), 9),
         (format_datetime((NOW + timedelta(seconds=9)).astimezone(timezone(timedelta(hours=5)))), 9),
         ("Sunday, 01-Mar-26 12:00:09 GMT", 9),
-        ("999999", 120),
+        ("299", 120),
     ],
 )
 def test_retry_after_is_honoured_in_both_forms(code: int, header: str, at_least: float) -> None:
@@ -81,6 +92,23 @@ def test_retry_after_is_honoured_in_both_forms(code: int, header: str, at_least:
         found = verdict(status(code, header), attempt)
         assert isinstance(found, Retry)
         assert at_least <= found.delay_s <= at_least + POLICY.base_s
+
+
+@pytest.mark.parametrize("code", [429, 408, 500, 503])
+@pytest.mark.parametrize("header", ["999999999", "301", format_datetime(NOW + timedelta(days=9), usegmt=True)])
+def test_a_pause_longer_than_the_budget_is_not_waited_for(code: int, header: str) -> None:
+    given = without_endless_wait(status(code, header), POLICY, NOW)
+    assert budget_of(given) is Budget.ERRORS
+    assert "too long to wait" in given.words
+    delays = [verdict(given, attempt) for attempt in range(1, POLICY.error_attempts)]
+    assert all(isinstance(each, Retry) and each.delay_s <= POLICY.backoff_cap_s for each in delays)
+    assert verdict(given, POLICY.error_attempts) == Raise(TransientError)
+
+
+def test_a_pause_within_the_budget_stays() -> None:
+    assert without_endless_wait(status(429, "300"), POLICY, NOW) == status(429, "300")
+    final = without_endless_wait(status(404, "301"), POLICY, NOW)
+    assert verdict(final) == Raise(NotFoundError)
 
 
 @pytest.mark.parametrize("header", ["0", "Sun, 01 Mar 2026 11:00:00 GMT", None, "soon", "-5", "", "٣", "1e9", "nan"])

@@ -98,11 +98,24 @@ def test_rows_that_disagree_are_distrusted_and_read_again(patient: Patient, spoi
     assert patient.kinds() == []
 
 
-def test_a_lost_table_is_read_again(patient: Patient) -> None:
+@pytest.mark.parametrize("repair", [False, True])
+def test_a_lost_table_is_read_again(patient: Patient, repair: bool) -> None:
     patient.execute("DROP TABLE records_people")
     assert patient.kinds() == ["rows_disagree", "table_missing"]
-    assert patient.people in patient.doctor(repair=True).repaired[0]
-    assert patient.execute("SELECT slug FROM sync_imports WHERE _dlt_load_id = ''") == [(patient.people,)]
+    if repair:
+        assert patient.people in patient.doctor(repair=True).repaired[0]
+        assert patient.execute("SELECT slug FROM sync_imports WHERE _dlt_load_id = ''") == [(patient.people,)]
+    assert patient.sync() == "succeeded"
+    assert patient.is_equal()
+    assert patient.kinds() == []
+
+
+def test_lost_raw_rows_are_read_again(patient: Patient) -> None:
+    patient.execute("DROP TABLE records")
+    assert set(patient.kinds()) == {"rows_disagree"}
+    assert patient.sync() == "succeeded"
+    assert patient.is_equal()
+    assert patient.kinds() == []
 
 
 def test_rows_of_an_import_that_the_ledger_does_not_know(patient: Patient) -> None:

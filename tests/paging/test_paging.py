@@ -169,9 +169,9 @@ def test_segments_of_full_pages_cost_a_sixth_more() -> None:
 
 
 def allowed(count: int) -> int:
-    """Overlapping pages, two empty ones and a far one, a second look at the end, the front again."""
+    """Overlapping pages, two empty ones and a far one, a second look at the end, the front again, or page 0."""
     if count < 98:
-        return 5
+        return 5 + (count == 0)
     return math.ceil(count * 1.155 / 100) + 5
 
 

@@ -138,6 +138,15 @@ def test_an_import_that_always_fails(served, client):
     assert client.get(f"{IMPORTS}/{good}/records").status_code == 200
 
 
+def test_an_import_that_is_listed_and_answers_404(served, client):
+    lost, good, _ = served.slugs()
+    served.faults = Faults(misrouted_imports={lost})
+    assert lost in {row["slug"] for row in client.get(IMPORTS).json()["data"]}
+    assert client.get(f"{IMPORTS}/{lost}").status_code == 404
+    assert client.get(f"{IMPORTS}/{lost}/records").status_code == 200
+    assert client.get(f"{IMPORTS}/{good}").status_code == 200
+
+
 def test_serving_stops_quickly_with_clients_connected():
     service = Service()
     with httpx.Client() as client:

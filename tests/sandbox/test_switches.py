@@ -57,6 +57,8 @@ def test_page_zero(ask):
     first = ask(build(), "/imports?page=1").json()
     assert ask(build(page_zero="first"), "/imports?page=0").json() == first
     assert ask(build(page_zero="first"), "/imports?page=-1").status == 422
+    assert ask(build(page_zero="counts"), "/imports?page=0").json() == first
+    assert ask(build(page_zero="counts"), "/imports?page=1").json() != first
     assert ask(build(page_zero="reject"), "/imports?page=0").status == 422
 
 

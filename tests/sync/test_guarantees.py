@@ -6,6 +6,7 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
+import duckdb
 import pytest
 
 from connector import sync
@@ -72,7 +73,7 @@ def test_a_first_run_is_complete_and_a_second_reads_and_writes_nothing(warehouse
     second = warehouse.run(service)
 
     assert (second.status, second.records_loaded, second.load_ids) == ("succeeded", 0, [])
-    assert dict(service.requests) == {"imports": 4}
+    assert dict(service.requests) == {"imports": 5}
     assert warehouse.query("SELECT count(*) FROM _dlt_loads") == loads
 
 
@@ -125,6 +126,82 @@ def test_faults_on_every_endpoint_are_outlasted(warehouse: Warehouse) -> None:
     assert tally.retries > 0
     service.faults = Faults()
     assert_equal(service, warehouse)
+
+
+@pytest.mark.parametrize("edited", [False, True])
+def test_a_listed_import_that_answers_404_is_not_taken_for_deleted(warehouse: Warehouse, edited: bool) -> None:
+    service = populated()
+    lost = service.slugs()[1]
+    if edited:
+        assert warehouse.run(service).status == "succeeded"
+        service.append_rows(lost, [{"full_name": "Ada"}])
+    service.faults = Faults(misrouted_imports={lost})
+
+    for _ in range(2):
+        tally = warehouse.run(service)
+        assert (tally.status, tally.imports_failed, tally.imports_deleted) == ("partial", 1, 0)
+        assert f"Import {lost}: The service lists it and yet answers 404 for it." in str(tally.error)
+        assert warehouse.query("SELECT state FROM sync_imports WHERE slug = ?", lost) == [("failed",)]
+
+    service.faults = Faults()
+    assert warehouse.run(service).status == "succeeded"
+    assert_equal(service, warehouse)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_an_import_deleted_while_it_is_read_leaves_a_run_succeeded(warehouse: Warehouse, known: bool) -> None:
+    service = populated()
+    gone = service.slugs()[1]
+    if known:
+        assert warehouse.run(service).status == "succeeded"
+        service.append_rows(gone, [{"full_name": "Ada"}])
+
+    def delete(request: Any) -> None:
+        if request.path.endswith(f"/{gone}/records"):
+            service.on_request = None
+            service.delete_import(gone)
+
+    service.on_request = delete
+    assert warehouse.run(service).status == "succeeded"
+    assert gone not in service.slugs()
+    assert warehouse.run(service).status == "succeeded"
+    assert_equal(service, warehouse)
+
+
+@pytest.mark.parametrize("imports", [1, 3, 101, 230])
+def test_pages_counted_from_zero(warehouse: Warehouse, imports: int) -> None:
+    service = Service(switches=Switches(page_zero="counts"))
+    service.add_generated("customers", imports=1, rows=250)
+    service.add_generated("customers", imports=imports - 1, rows=2)
+    for changed in (imports, 0):
+        tally = warehouse.run(service)
+        assert (tally.status, tally.imports_changed) == ("succeeded", changed)
+        assert_equal(service, warehouse)
+    service.delete_import(service.slugs()[-1])
+    assert warehouse.run(service, Scope(allow_mass_delete=True)).status == "succeeded"
+    assert_equal(service, warehouse)
+
+
+def test_a_full_backfill_deletes_what_is_gone(warehouse: Warehouse) -> None:
+    service = populated()
+    assert warehouse.run(service).status == "succeeded"
+    service.delete_import(service.slugs()[0])
+    tally = warehouse.run(service, Scope(mode="backfill", force=True))
+    assert (tally.status, tally.imports_deleted) == ("succeeded", 1)
+    assert_equal(service, warehouse)
+
+
+@pytest.mark.parametrize("table", ["records", "records_customers", "imports"])
+@pytest.mark.parametrize("loads", [1, 2])
+def test_a_lost_table_is_made_anew(warehouse: Warehouse, table: str, loads: int) -> None:
+    service = populated()
+    for _ in range(loads):
+        assert warehouse.run(service, Scope(mode="backfill", force=True)).status == "succeeded"
+    with duckdb.connect(str(warehouse.file)) as connection:
+        connection.execute(f"DROP TABLE importer_data.{table}")
+    assert warehouse.run(service).status == "succeeded"
+    assert_equal(service, warehouse)
+    assert warehouse.run(service).imports_changed == 0
 
 
 def test_one_bad_import_stops_nobody_and_is_tried_again(warehouse: Warehouse) -> None:

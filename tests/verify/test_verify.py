@@ -367,6 +367,25 @@ def test_an_import_that_cannot_be_read_is_unchecked(place: Place) -> None:
     assert report.exit_code == 1
 
 
+@pytest.mark.parametrize("deep", [False, True])
+def test_a_listed_import_that_answers_404_did_not_move(place: Place, deep: bool) -> None:
+    lost = place.service.add_import("customers", [{"name": "x"}])
+    gone = place.service.add_import("customers", [{"name": "y"}])
+    place.service.faults = Faults(misrouted_imports={lost})
+
+    def delete(request: Request) -> None:
+        if request.path.endswith(gone):
+            place.service.on_request = None
+            place.service.delete_import(gone)
+
+    place.service.on_request = delete
+    report = place.verify(deep=deep)
+    assert {d.import_slug for d in report.differences} == {lost}
+    assert report.unchecked == [f"Import {lost}: the service lists it and yet answers 404 for it."]
+    assert report.moved == [gone]
+    assert report.exit_code == 3
+
+
 def _without_waiting(place: Place) -> VerifyReport:
     from connector.client import ServiceClient
     from connector.outside import Outside
