@@ -191,6 +191,14 @@ def never_delete() -> AbstractContextManager[Any]:
 
 
 @mutation()
+def pass_over_listed_imports_that_answer_404() -> AbstractContextManager[Any]:
+    async def credulous(self: Any, slugs: Sequence[str]) -> frozenset[str]:
+        return frozenset(slugs)
+
+    return mock.patch.object(deciding.Decision, "departed", credulous)
+
+
+@mutation()
 def ignore_the_limit_of_deletes() -> AbstractContextManager[Any]:
     return mock.patch.object(deciding, "too_many_vanished", return_value=False)
 
