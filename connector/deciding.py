@@ -25,6 +25,7 @@ from connector.warehouse.memory import Memory
 log = logging.getLogger("connector.run")
 
 SUSPECT_ROUNDS = 3
+ASKED_AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,8 @@ class Decision:
 
     async def make(self) -> Decided:
         if self._scope.selection.slugs:
+            if await self._lister(0).counts_from_zero():
+                self._client.first_page = 0
             return self._decide(Listing(await self._by_slug(), True, 0), (), ())
         known = {s for s, k in self._memory.ledger.items() if k.live}
         known |= {s for s, seen in self._memory.imports.items() if not seen.deleted}
@@ -82,6 +85,7 @@ class Decision:
                 "%d imports exist but were not listed; listing again.", len(alive), extra={"event": "listing.again"}
             )
             listing = await lister.again()
+            self._client.first_page = lister.first_page
         unlisted = tuple(i for i in alive if i.slug not in {_slug_of(row) for row in listing.rows})
         return self._decide(listing, unlisted, confirmed)
 
@@ -91,7 +95,9 @@ class Decision:
         One that is still listed was there all the time, whatever its own address answers, and must not be passed over.
         """
         try:
-            answers = await together(self._ask(slug) for slug in slugs)
+            answers: list[Import | ConnectorError | None] = []
+            for start in range(0, len(slugs), ASKED_AT_ONCE):
+                answers += await together(self._ask(slug) for slug in slugs[start : start + ASKED_AT_ONCE])
             listing = await self._lister(self._tally.imports_listed).all()
         except ConnectorError:
             return frozenset()
@@ -138,8 +144,8 @@ class Decision:
         """Asks for each import that was not listed: (those that exist, those that the service answers 404 for)."""
         alive: list[Import] = []
         gone: list[str] = []
-        for start in range(0, len(suspects), 64):
-            some = suspects[start : start + 64]
+        for start in range(0, len(suspects), ASKED_AT_ONCE):
+            some = suspects[start : start + ASKED_AT_ONCE]
             for slug, answer in zip(some, await together(self._ask(slug) for slug in some), strict=True):
                 if isinstance(answer, Import):
                     alive.append(answer)

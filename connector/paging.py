@@ -42,6 +42,7 @@ MAX_LOOKS = 2  # at the end of an orderly listing, before it counts as moving
 END_PROOF = 2  # empty pages in a row that prove the end of an orderly listing
 RESTLESS_END_PROOF = 4  # the same where pages were already seen to lie
 FAR = 4  # pages behind the last row, where it must be empty as well: rows may follow a run of empty pages
+FAR_AT_FIRST = (1, 2, 3, 4, 8, 16)  # the same where no row is known yet that could be missed
 DIVISORS = (1, 2, 5)  # of the size, where pages are empty that should not be; see above
 MAX_BARREN_PAGES = 10  # in a row that bring nothing new to the sweep: the pages repeat without end
 ORDERLY_TRIES = 3
@@ -227,13 +228,13 @@ class Lister(Generic[T]):
     async def all(self) -> Listing[T]:
         """One orderly sweep if the service holds still, else as many as it takes, bounded."""
         proven = await self._orderly()
-        if not (proven and self._seen) and not self._stop() and await self._counts_from_zero():
-            self.first_page = 0
+        if not (proven and self._expected) and not self._stop() and await self.counts_from_zero():
             proven = await self._orderly()
         return self._listing(None if proven else await self._agree())
 
     async def again(self) -> Listing[T]:
         """For a listing found wanting by other means: sweeps until they agree, on top of what was seen."""
+        await self.counts_from_zero()
         return self._listing(await self._agree())
 
     def _listing(self, reason: str | None) -> Listing[T]:
@@ -259,12 +260,13 @@ class Lister(Generic[T]):
                 raise
             return ()  # some services answer 404 behind the last page
 
-    async def _counts_from_zero(self) -> bool:
+    async def counts_from_zero(self) -> bool:
         """Whether page 0 is the first, not unknown or another name of page 1: small pages 1 then continue it.
 
-        Asked where nothing was found, or pages contradicted each other: no listing from page 1 on is calm where page 0
-        holds more.
+        Asked where no row is known that could be missed, and where pages contradicted each other.
         """
+        if self.first_page == 0:
+            return False
         try:
             front = self._note(await self._fetch(0, MAX_PER_PAGE))
             for size in (1, 2, 3) if front else ():
@@ -272,6 +274,7 @@ class Lister(Generic[T]):
                     return False
         except ConnectorError:
             return False
+        self.first_page = 0 if front else 1
         return bool(front)
 
     async def _orderly(self) -> bool:
@@ -319,8 +322,8 @@ class Lister(Generic[T]):
         A single page is its own proof.
         """
         front = Segment(1, self._size)
-        far = _far_look(positions.end, self._size)
-        looks = [far] * (far not in positions.segments) + [front] * (positions.end >= front.last)
+        far = [_far_look(positions.end, self._size, pages) for pages in ((FAR,) if self._expected else FAR_AT_FIRST)]
+        looks = [look for look in far if look not in positions.segments] + [front] * (positions.end >= front.last)
         for segment, keys in zip(looks, await self._read(looks), strict=True):
             positions.claim(segment, keys)
         self._holed = self._holed or positions.holed
@@ -369,7 +372,7 @@ class Lister(Generic[T]):
         shown: set[str] = set()
         empty = barren = longest = reach = 0
         apart, page = False, 1
-        enough = math.ceil(RESTLESS_END_PROOF * self._size / size)
+        enough = max(RESTLESS_END_PROOF, math.ceil(RESTLESS_END_PROOF * self._size / size))
         while page < MAX_PAGES and not self._stop():
             ahead = max(1, min(WINDOW, len(self._seen) // size + enough + 1 - page))
             wave = [Segment(page + n, size) for n in range(ahead)]
@@ -380,7 +383,7 @@ class Lister(Generic[T]):
                     self._holed = self._holed or empty > 0
                     reach = max(reach, segment.page)
                 empty = 0 if keys else empty + 1
-                barren = barren + 1 if shown.issuperset(keys) else 0
+                barren = barren + bool(keys) if shown.issuperset(keys) else 0
                 longest = max(longest, len(keys))
                 shown.update(keys)
                 if empty >= enough and segment.page > reach:
@@ -407,9 +410,9 @@ def _through(segments: Iterator[Segment], upto: int) -> list[Segment]:
     return [*wave, *islice(segments, END_PROOF)]
 
 
-def _far_look(end: int, size: int) -> Segment:
-    """A page well behind position `end`."""
-    return Segment(max(1, math.ceil(end / size)) + FAR, size)
+def _far_look(end: int, size: int, pages: int = FAR) -> Segment:
+    """A page that many pages behind the one with position `end`."""
+    return Segment(max(1, math.ceil(end / size)) + pages, size)
 
 
 def _second_look(end: int, size: int, asked: Sequence[Segment]) -> Segment:

@@ -290,7 +290,7 @@ class _Verification:
         if not self.vanished:
             return
         listing = self.survey.listing(len(self.vanished))
-        listed = {row.slug for row in listing.rows if isinstance(row, Import)}
+        listed = {row.slug if isinstance(row, Import) else row.record_slug for row in listing.rows}
         for slug, look in self.vanished.items():
             if slug in listed or not listing.complete:
                 self.report.differences += look.differences

@@ -169,10 +169,15 @@ def test_segments_of_full_pages_cost_a_sixth_more() -> None:
 
 
 def allowed(count: int) -> int:
-    """Overlapping pages, two empty ones and a far one, a second look at the end, the front again, or page 0."""
+    """Overlapping pages, two empty ones and a far one, a second look at the end, the front again."""
+    if count == 0:
+        return 5 + FIRST
     if count < 98:
-        return 5 + (count == 0)
+        return 5
     return math.ceil(count * 1.155 / 100) + 5
+
+
+FIRST = 7  # requests more where nothing is known: far behind the end, and page 0
 
 
 @pytest.mark.parametrize(
@@ -196,7 +201,7 @@ def test_a_wrong_expectation_costs_little_and_hides_nothing(count: int, expected
     assert listing.complete
     assert slugs(listing) == set(service.rows)
     # pages are asked for in growing waves, the last of which may overshoot
-    assert service.requests <= allowed(max(count, expected)) + 16
+    assert service.requests <= allowed(max(count, expected)) + 16 + FIRST * (expected == 0)
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
@@ -369,7 +374,7 @@ def test_pages_that_lie_cost_more_but_hide_nothing(mood: object, count: int) -> 
     listing = run(service, count)
     assert listing.complete, listing.reason
     assert slugs(listing) == set(service.rows)
-    assert service.requests <= 360
+    assert service.requests <= 390
 
 
 @pytest.mark.parametrize("told", [False, True])

@@ -177,6 +177,9 @@ def test_pages_counted_from_zero(warehouse: Warehouse, imports: int) -> None:
         tally = warehouse.run(service)
         assert (tally.status, tally.imports_changed) == ("succeeded", changed)
         assert_equal(service, warehouse)
+    one = Scope(mode="backfill", force=True, selection=Selection(slugs=frozenset(service.slugs()[:1])))
+    assert warehouse.run(service, one).status == "succeeded"
+    assert_equal(service, warehouse)
     service.delete_import(service.slugs()[-1])
     assert warehouse.run(service, Scope(allow_mass_delete=True)).status == "succeeded"
     assert_equal(service, warehouse)
