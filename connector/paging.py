@@ -70,6 +70,9 @@ class Segment:
         return self.page * self.per_page
 
 
+FRONT = Segment(1, 1)
+
+
 def overlapping_segments(size: int) -> Iterator[Segment]:
     """Pages of at most `size` rows, each sharing positions with the one before and reaching as far as possible."""
     segment = Segment(1, size)
@@ -131,19 +134,21 @@ class _Positions:
     empty_from: int | None = None
     looks: dict[int, set[Segment]] = field(default_factory=dict)  # end of a reply with room for more -> who said so
     segments: list[Segment] = field(default_factory=list)
-    empty: list[Segment] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
     calm: bool = True
 
     def claim(self, segment: Segment, keys: Sequence[str]) -> None:
         self.segments.append(segment)
+        self.lengths.append(len(keys))
         if len(keys) > segment.per_page:
             self.calm = False
+            return
+        if segment == FRONT:  # may be another row by now, but must be one of those shown
+            self.calm = self.calm and self.places.keys() >= set(keys)
             return
         for position, key in enumerate(keys, segment.first):
             if self.keys.setdefault(position, key) != key or self.places.setdefault(key, position) != position:
                 self.calm = False
-        if not keys:
-            self.empty.append(segment)
         if len(keys) < segment.per_page:
             end = segment.first + len(keys)
             self.empty_from = end if self.empty_from is None else min(end, self.empty_from)
@@ -160,9 +165,21 @@ class _Positions:
         return sum(1 for s in self.segments if self.end < s.first <= self.end + (FAR - 1) * s.per_page)
 
     @property
+    def oversized(self) -> bool:
+        """Whether a page was longer than asked for: then all page sizes are one."""
+        return any(length > s.per_page for s, length in zip(self.segments, self.lengths, strict=True))
+
+    @property
     def holed(self) -> bool:
-        """Whether a page was empty though others have rows of its positions or behind them."""
-        return any(segment.first <= self.end for segment in self.empty)
+        """Whether a page was empty though another has rows of its positions or behind them, clamped as they may be.
+
+        Pages of one row do not count: one that was asked for too early hides nothing.
+        """
+        longest = max(self.lengths, default=0)
+        firsts = [(s.page - 1) * (1 if self.oversized else min(s.per_page, longest)) for s in self.segments]
+        pages = list(zip(self.segments, firsts, self.lengths, strict=True))
+        end = max((first + (1 if self.oversized else length) for _, first, length in pages if length), default=0)
+        return any(first < end for segment, first, length in pages if not length and segment.per_page > 1)
 
     def contradicted(self) -> bool:
         """Two replies disagree, rows follow where there should be none, or the end keeps out of sight."""
@@ -221,6 +238,7 @@ class Lister(Generic[T]):
         self._seen: dict[str, T] = {}
         self._size = MAX_PER_PAGE
         self._sweeps = 0
+        self._end = 0  # the last position of the last orderly sweep
         self._sized = True  # false once the service was seen to ignore per_page
         self.first_page = 1  # 0 once the service was seen to count from there
         self._holed = False  # true once a page was empty though rows follow
@@ -228,7 +246,7 @@ class Lister(Generic[T]):
     async def all(self) -> Listing[T]:
         """One orderly sweep if the service holds still, else as many as it takes, bounded."""
         proven = await self._orderly()
-        if not (proven and self._expected) and not self._stop() and await self.counts_from_zero():
+        if not (proven and self._end > 1) and not self._stop() and await self.counts_from_zero():
             proven = await self._orderly()
         return self._listing(None if proven else await self._agree())
 
@@ -261,21 +279,29 @@ class Lister(Generic[T]):
             return ()  # some services answer 404 behind the last page
 
     async def counts_from_zero(self) -> bool:
-        """Whether page 0 is the first, not unknown or another name of page 1: small pages 1 then continue it.
+        """Whether page 0 is the first one, and not unknown, another name of page 1 or, say, of the last page.
 
-        Asked where no row is known that could be missed, and where pages contradicted each other.
+        Then its first row is on no other page of any size, and small pages 1 continue it. It is asked for where pages
+        contradicted each other, as pages 1 of different sizes do then, and where there are too few rows for that.
         """
         if self.first_page == 0:
             return False
+        known = set(self._seen)
         try:
             front = self._note(await self._fetch(0, MAX_PER_PAGE))
-            for size in (1, 2, 3) if front else ():
-                if self._note(await self._fetch(1, size)) != front[size : 2 * size]:
-                    return False
+            if not front or front[0] in known:
+                return False
+            sizes = (1, 2, 3)
+            replies = [self._note(await self._fetch(1, size)) for size in sizes]
         except ConnectorError:
             return False
-        self.first_page = 0 if front else 1
-        return bool(front)
+        sized = any(reply != replies[-1] for reply in replies)
+        pairs = zip(sizes, replies, strict=True)
+        strays = [reply for size, reply in pairs if len(front) >= 2 * size and reply != front[size : 2 * size]]
+        if any(front[0] in reply for reply in replies) or (sized and strays):
+            return False
+        self.first_page = 0
+        return True
 
     async def _orderly(self) -> bool:
         for _ in range(ORDERLY_TRIES):
@@ -291,15 +317,16 @@ class Lister(Generic[T]):
         upcoming = islice(overlapping_segments(self._size), MAX_PAGES)
         expected = max(self._expected, len(self._seen))
         wave = _through(upcoming, expected + 1)
-        wave += [_second_look(expected, self._size, wave), _far_look(expected, self._size)]
-        lengths: list[int] = []
+        wave += [_second_look(expected, self._size, wave), *self._around(expected, (FAR,))]
         window, looks = 2, 0
         while wave and not self._stop():
             for segment, keys in zip(wave, await self._read(wave), strict=True):
                 positions.claim(segment, keys)
-                lengths.append(len(keys))
             if positions.proven():
-                return await self._front_stands(positions)
+                if await self._front_stands(positions):
+                    self._end = positions.end
+                    return True
+                break
             if positions.contradicted():
                 break
             if positions.looks:
@@ -312,28 +339,37 @@ class Lister(Generic[T]):
             else:
                 wave = list(islice(upcoming, window))
                 window = min(window * 2, WINDOW)
-        self._learn_size(positions.segments, lengths)
+        self._learn_size(positions)
         self._holed = self._holed or positions.holed
         return False
 
     async def _front_stands(self, positions: _Positions) -> bool:
-        """Whether the first page is what it was, now that all others were read, and nothing follows far behind the end.
+        """Whether the first page is what it was, now that all others were read, and nothing follows behind the end.
 
         A single page is its own proof.
         """
         front = Segment(1, self._size)
-        far = [_far_look(positions.end, self._size, pages) for pages in ((FAR,) if self._expected else FAR_AT_FIRST)]
-        looks = [look for look in far if look not in positions.segments] + [front] * (positions.end >= front.last)
+        far = (FAR,) if self._expected else FAR_AT_FIRST
+        looks = [look for look in self._around(positions.end, far) if look not in positions.segments]
+        looks += [front] * (positions.end >= front.last)
         for segment, keys in zip(looks, await self._read(looks), strict=True):
             positions.claim(segment, keys)
-        self._holed = self._holed or positions.holed
         return positions.proven()
 
-    def _learn_size(self, segments: Sequence[Segment], lengths: Sequence[int]) -> None:
+    def _around(self, end: int, far: Iterable[int]) -> list[Segment]:
+        """What else must agree before `end` is believed: so many pages behind it, right behind it, and the very front.
+
+        A page of one row is what no clamp can shorten, its number is far from those of the large pages, and it shows
+        whether the service minds sizes, and whether its first page is number 1.
+        """
+        return [*(_far_look(end, self._size, pages) for pages in far), Segment(end + 1, 1), FRONT]
+
+    def _learn_size(self, positions: _Positions) -> None:
         """A service that clamps `per_page` shows it: the first page is short, and yet others follow."""
+        lengths = positions.lengths
         longest = max(lengths, default=0)
-        followed = any(n for segment, n in zip(segments, lengths, strict=True) if segment.first > longest)
-        if longest > self._size:
+        followed = any(n and s.first > longest for s, n in zip(positions.segments, lengths, strict=True))
+        if positions.oversized:
             self._sized = False
         elif followed and 0 < lengths[0] == longest < self._size:
             self._size = longest
@@ -351,6 +387,8 @@ class Lister(Generic[T]):
                 return "the listing was stopped"
             if swept.ending is _Ending.none:
                 return f"the listing goes on behind page {MAX_PAGES}"
+            if self._holed and not self._sized:
+                return "a page is empty though rows follow, and what is left out there no other length of pages shows"
             added = [row for key, row in self._seen.items() if key not in known]
             quiet = 0 if any(youngest is None or self._born(row) <= youngest for row in added) else quiet + 1
             youngest = youngest or max(map(self._born, self._seen.values()), default=None)
@@ -383,6 +421,7 @@ class Lister(Generic[T]):
                     self._holed = self._holed or empty > 0
                     reach = max(reach, segment.page)
                 empty = 0 if keys else empty + 1
+                self._sized = self._sized and len(keys) <= size
                 barren = barren + bool(keys) if shown.issuperset(keys) else 0
                 longest = max(longest, len(keys))
                 shown.update(keys)
@@ -410,7 +449,7 @@ def _through(segments: Iterator[Segment], upto: int) -> list[Segment]:
     return [*wave, *islice(segments, END_PROOF)]
 
 
-def _far_look(end: int, size: int, pages: int = FAR) -> Segment:
+def _far_look(end: int, size: int, pages: int) -> Segment:
     """A page that many pages behind the one with position `end`."""
     return Segment(max(1, math.ceil(end / size)) + pages, size)
 

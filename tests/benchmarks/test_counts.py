@@ -32,7 +32,7 @@ CHANGED_STATEMENTS = 90  # 72: no tables to make, and a look at the imports whos
 TEMPLATE_STATEMENTS = 12  # 9: make, stage and merge its table, count its rows and its fields
 
 
-FIRST_REQUESTS = 5  # a first run looks far behind the end of the listing, and at page 0
+FIRST_REQUESTS = 5  # a first run looks far behind the end of the listing
 
 
 def listing_requests(imports: int) -> int:
@@ -143,7 +143,7 @@ def test_bytes_are_received_once(desk: Desk) -> None:
     assert ran.tally.bytes_received == ran.asked["body_bytes"]
     assert (
         needed + listed <= ran.tally.bytes_received <= needed + 5 * listed
-    )  # three sizes of page, the first one twice, and page 0 where it is another name of the first
+    )  # three sizes of page, and the first one twice
 
 
 def test_a_row_costs_few_allocations() -> None:

@@ -73,7 +73,7 @@ def test_a_first_run_is_complete_and_a_second_reads_and_writes_nothing(warehouse
     second = warehouse.run(service)
 
     assert (second.status, second.records_loaded, second.load_ids) == ("succeeded", 0, [])
-    assert dict(service.requests) == {"imports": 5}
+    assert dict(service.requests) == {"imports": 7}
     assert warehouse.query("SELECT count(*) FROM _dlt_loads") == loads
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from connector.errors import AuthError, ConnectorError
-from connector.sandbox import Faults, Request, Switches
+from connector.sandbox import Faults, Request, Service, Switches
 from connector.settings import Settings
 from connector.verify import VerifyReport, verify
 
@@ -384,6 +384,18 @@ def test_a_listed_import_that_answers_404_did_not_move(place: Place, deep: bool)
     assert report.unchecked == [f"Import {lost}: the service lists it and yet answers 404 for it."]
     assert report.moved == [gone]
     assert report.exit_code == 3
+
+
+@pytest.mark.parametrize("imports", [1, 3, 101, 230])
+@pytest.mark.parametrize("largest", [100, 25])
+def test_pages_counted_from_zero(fresh: Callable[[str], Place], imports: int, largest: int) -> None:
+    place = fresh("zero")
+    place.service = Service(switches=Switches(page_zero="counts", max_per_page=largest))
+    place.service.add_generated("customers", imports=1, rows=120)
+    place.service.add_generated("customers", imports=imports - 1, rows=2)
+    assert place.sync() == "succeeded"
+    report = place.verify(deep=True)
+    assert (report.exit_code, report.imports, report.records) == (0, imports, 118 + 2 * imports)
 
 
 def _without_waiting(place: Place) -> VerifyReport:
