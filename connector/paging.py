@@ -281,27 +281,35 @@ class Lister(Generic[T]):
     async def counts_from_zero(self) -> bool:
         """Whether page 0 is the first one, and not unknown, another name of page 1 or, say, of the last page.
 
-        Then its first row is on no other page of any size, and small pages 1 continue it. It is asked for where pages
-        contradicted each other, as pages 1 of different sizes do then, and where there are too few rows for that.
+        Then page 1 is the shorter one, or the first row of page 0 is on no other page of any size and small pages 1
+        continue it. It is asked for where pages contradicted each other, as pages 1 of different sizes do then, and
+        where there are too few rows for that.
         """
         if self.first_page == 0:
             return False
         known = set(self._seen)
+        sizes = (1, 2, 3)
         try:
-            front = self._note(await self._fetch(0, MAX_PER_PAGE))
-            if not front or front[0] in known:
+            front = await self._numbered(0)
+            if not front:
                 return False
-            sizes = (1, 2, 3)
-            replies = [self._note(await self._fetch(1, size)) for size in sizes]
+            pages = [await self._numbered(number) for number in (1, 1, 0)]
+            shorter = max(map(len, pages[:2])) < min(len(front), len(pages[2]))
+            if not shorter and front[0] in known:
+                return False
+            replies = [await self._numbered(1, size) for size in sizes if not shorter]
         except ConnectorError:
             return False
-        sized = any(reply != replies[-1] for reply in replies)
-        pairs = zip(sizes, replies, strict=True)
+        pairs = zip(sizes, replies, strict=not shorter)
         strays = [reply for size, reply in pairs if len(front) >= 2 * size and reply != front[size : 2 * size]]
+        sized = any(reply != replies[-1] for reply in replies)
         if any(front[0] in reply for reply in replies) or (sized and strays):
             return False
         self.first_page = 0
         return True
+
+    async def _numbered(self, page: int, per_page: int = MAX_PER_PAGE) -> list[str]:
+        return self._note(await self._fetch(page, per_page))
 
     async def _orderly(self) -> bool:
         for _ in range(ORDERLY_TRIES):

@@ -403,9 +403,22 @@ def test_pages_counted_from_zero_hide_nothing(clamp: int, known: float) -> None:
         for mood in (from_zero, from_zero_in_25s):
             if clamp * 100 >= count:
                 service = Service(count, clamp=clamp, mood=mood)
-                listing = run(service, round(count * known))
+                told = lister(service, round(count * known))
+                listing = asyncio.run(told.all())
                 assert listing.complete, (count, mood, listing.reason)
                 assert slugs(listing) == set(service.rows), (count, mood)
+                assert told.first_page == 0, (count, mood)
+
+
+@pytest.mark.parametrize("count", [1, 2, 40, 100, 101, 150, 199])
+def test_pages_counted_from_zero_in_another_order_at_each_request(count: int) -> None:
+    for seed in range(5):
+        service = Service(count, "random", seed, mood=from_zero)
+        told = lister(service, count * (seed % 2))
+        listing = asyncio.run(told.all())
+        assert listing.complete, (count, seed, listing.reason)
+        assert slugs(listing) == set(service.rows)
+        assert told.first_page == 0
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -43,6 +43,7 @@ class Episode:
     hide: float = 0.0
     blank_pages: float = 0.0
     failing: float = 0.0
+    misrouted: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,9 @@ def make_scenario(seed: int) -> Scenario:
             episodes[n + 1] = replace(episodes[n + 1], scope=scope, edits_before=8, kill=None)
     honest, finished = dice.random() < 0.85, dice.random() < 0.8
     in_memory = dice.choice((25_000, 25_000, 100, 10, 0))
+    odd = Random(f"odd {seed}")  # its own, so that older seeds stay what they are
+    switches = replace(switches, page_zero=odd.choice(("reject", "first")))
+    episodes = [replace(episode, misrouted=odd.choice((0.0,) * 9 + (0.3,))) for episode in episodes]
     return Scenario(seed, switches, settings, tuple(episodes), honest, finished, many, in_memory)
 
 

@@ -174,10 +174,10 @@ class World:
         self._jumped += timedelta(seconds=episode.clock_jump_s)
         for _ in range(episode.edits_before):
             self._edit()
-        failing = [slug for slug in self.service.slugs() if self.dice.random() < episode.failing]
-        self.service.faults = replace(
-            episode.faults, failing_imports=frozenset(failing[::2]), misrouted_imports=frozenset(failing[1::2])
-        )
+        failing = frozenset(slug for slug in self.service.slugs() if self.dice.random() < episode.failing)
+        odd = Random(f"odd {self.scenario.seed} {len(self.trace)}")
+        misrouted = frozenset(slug for slug in self.service.slugs() if odd.random() < episode.misrouted)
+        self.service.faults = replace(episode.faults, failing_imports=failing, misrouted_imports=misrouted)
         known = {row["slug"] for row in before.of_table("imports") if row["_deleted_at"] is None}
         hidden = (slug for slug in self.service.slugs() if self.dice.random() < episode.hide and slug in known)
         self.service.hidden = frozenset(hidden)
