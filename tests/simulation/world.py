@@ -175,12 +175,14 @@ class World:
         for _ in range(episode.edits_before):
             self._edit()
         failing = frozenset(slug for slug in self.service.slugs() if self.dice.random() < episode.failing)
-        odd = Random(f"odd {self.scenario.seed} {len(self.trace)}")
-        misrouted = frozenset(slug for slug in self.service.slugs() if odd.random() < episode.misrouted)
-        self.service.faults = replace(episode.faults, failing_imports=failing, misrouted_imports=misrouted)
         known = {row["slug"] for row in before.of_table("imports") if row["_deleted_at"] is None}
         hidden = (slug for slug in self.service.slugs() if self.dice.random() < episode.hide and slug in known)
         self.service.hidden = frozenset(hidden)
+        odd = Random(f"odd {self.scenario.seed} {len(self.trace)}")
+        misrouted = frozenset(slug for slug in self.service.slugs() if odd.random() < episode.misrouted)
+        # what is neither listed nor at its own address is gone, as far as anyone can tell
+        misrouted -= self.service.hidden
+        self.service.faults = replace(episode.faults, failing_imports=failing, misrouted_imports=misrouted)
         self.service.blank = episode.blank_pages
         self._edit_probability, self._edits_left = episode.edit_probability, episode.edits_at_most
 
