@@ -227,6 +227,9 @@ class Extraction:
     def record_tables(self, load_id: str, limit: int | None = None) -> Iterator[Emission]:
         """Records, typed rows, ledger, rejects and fields of about `limit` rows; an import is never split."""
         prepared = self.prepare()
+        if self.memory.lost:  # dlt makes only the tables that a package has rows for
+            with self.warehouse.connect() as connection:
+                forget_schemas(connection, SOURCE)
         package = Package(
             load_id,
             self.tally.run_id,
