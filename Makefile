@@ -50,7 +50,7 @@ contracts: $(DEVELOPMENT)  ## who may import whom
 	@$(BIN)/lint-imports --no-logo
 
 unit: $(INSTALLED) $(DEVELOPMENT)  ## the tests, on the built wheel
-	@$(PYTEST) -n $(WORKERS) $(PYTEST_ARGS)
+	@$(PYTEST) -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 docs: $(INSTALLED) $(DEVELOPMENT)  ## write docs/settings.md and docs/tables.md anew, from the code
 	@$(BIN)/python -m tests.docs.reference
