@@ -155,11 +155,14 @@ class Builder:
         return table
 
     def _rows(self, records: Sequence[Record], flat: Flattened | None) -> Rows:
+        created_at = [r.created_at for r in records]
+        updated_at = [r.updated_at for r in records]
+        created = pa.array(created_at, pa.int64()).view(UTC_US)
         return Rows(
             pa.array([r.slug for r in records], pa.string()),
             pa.array([r.sort for r in records], pa.int64()),
-            pa.array([r.created_at for r in records], UTC_US),
-            pa.array([r.updated_at for r in records], UTC_US),
+            created,
+            created if updated_at == created_at else pa.array(updated_at, pa.int64()).view(UTC_US),
             pa.array([r.data for r in records], pa.binary()).cast(pa.string()) if self._settings.raw else None,
             flat,
         )

@@ -321,8 +321,8 @@ def _columns(records: Sequence[Record]) -> pa.Table:
         {
             "slug": pa.array([r.slug for r in records], pa.string()),
             "sort": pa.array([r.sort for r in records], pa.int64()),
-            "created_at": pa.array([r.created_at for r in records], UTC_US),
-            "updated_at": pa.array([r.updated_at for r in records], UTC_US),
+            "created_at": pa.array([r.created_at for r in records], pa.int64()).view(UTC_US),
+            "updated_at": pa.array([r.updated_at for r in records], pa.int64()).view(UTC_US),
             "data": pa.array([r.data for r in records], pa.binary()).cast(pa.string()),
         }
     )

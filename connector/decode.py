@@ -8,20 +8,25 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 
 import msgspec
+import pyarrow as pa
 from pydantic import SecretStr
 
 from connector.jsontext import SPACE, array_elements, is_json, object_members
-from connector.models import Import, ImportPage, Record, RecordPage, Reject, Session, Template
+from connector.models import Import, ImportPage, Record, RecordPage, Reject, Session, Template, microseconds
 
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 _BRACE = ord("{")
 _BOM = b"\xef\xbb\xbf"
 _UNUSUAL_TIME = re.compile(r"(\d{4}-?\d\d-?\d\d|\d{4}-?W\d\d-?\d)([ Tt][0-9:.,]+ ?([Zz]|[+-][0-9:]+)?)?", re.ASCII)
+_USUAL_LENGTHS = frozenset(map(len, (f"2026-01-01T00:00:00{fraction}Z" for fraction in ("", ".000", ".000000"))))
+_UTC_US = pa.timestamp("us", "UTC")
+_YEAR_ONE = microseconds(datetime.min.replace(tzinfo=UTC))  # Arrow knows the year before it, datetime does not
 _IMPORT_FIELDS = frozenset(Import.model_fields) | {"metadata"}
 
 _T = TypeVar("_T")
@@ -64,7 +69,7 @@ def decode_record_page(body: bytes) -> RecordPage:
     if _is_utf8(body):
         try:
             rows = _ROW_PAGE.decode(body).data
-            return RecordPage([_record(row) for row in rows], [], len(rows))
+            return RecordPage(_records(rows), [], len(rows))
         except (ValueError, OverflowError, RecursionError):
             pass
     records: list[Record] = []
@@ -126,24 +131,34 @@ def parse_instant(text: str) -> datetime:
     return found.replace(tzinfo=UTC) if zone is None else found.astimezone(UTC)
 
 
-def _record(row: _Row) -> Record:
-    data = bytes(row.data)  # a copy on purpose: the row must not keep its whole page alive
-    if data[0] != _BRACE:
-        raise _Refused("data is not an object")
-    if "\0" in row.slug:
-        raise _Refused("slug holds a NUL character")
-    created_at = None if row.created_at is None else parse_instant(row.created_at)
-    if row.updated_at == row.created_at:  # of most rows, and reading a time takes a while
-        return Record(row.slug, data, created_at, created_at, row.sort)
-    return Record(
-        row.slug, data, created_at, None if row.updated_at is None else parse_instant(row.updated_at), row.sort
-    )
+def _records(rows: Sequence[_Row]) -> list[Record]:
+    """Of rows as they were decoded. Raises ValueError or OverflowError if one of them can't be used."""
+    times = _instants([*[row.created_at for row in rows], *[row.updated_at for row in rows]])
+    # the bytes are copied on purpose: a row must not keep its whole page alive
+    records = [
+        Record(row.slug, bytes(row.data), created_at, updated_at, row.sort)
+        for row, created_at, updated_at in zip(rows, times[: len(rows)], times[len(rows) :], strict=True)
+    ]
+    if any(record.data[0] != _BRACE or "\0" in record.slug for record in records):
+        raise _Refused("data is not an object, or slug holds a NUL character")
+    return records
+
+
+def _instants(texts: Sequence[str | None]) -> Sequence[int | None]:
+    """`parse_instant` of each in microseconds since 1970: by Arrow, all at once, if they are spelled as usual."""
+    if None not in texts and _USUAL_LENGTHS.issuperset(map(len, cast("Sequence[str]", texts))):
+        with suppress(pa.ArrowInvalid):
+            stamps: Any = pa.array(texts, pa.string()).cast(_UTC_US)
+            found: list[int] = memoryview(stamps.buffers()[1]).cast("q")[: len(texts)].tolist() if texts else []
+            if not found or min(found) >= _YEAR_ONE:
+                return found
+    return [None if text is None else microseconds(parse_instant(text)) for text in texts]
 
 
 def _read_record(text: bytes) -> Record | Reject:
     if _is_utf8(text):
         try:
-            return _record(_ROW.decode(text))
+            return _records([_ROW.decode(text)])[0]
         except (ValueError, OverflowError, RecursionError):
             pass
     slug: str | None = None
@@ -155,7 +170,10 @@ def _read_record(text: bytes) -> Record | Reject:
             raise _Refused("data is missing")
         if data[0] != _BRACE:
             raise _Refused("data is not an object")
-        created_at, updated_at = _instant(members, "created_at"), _instant(members, "updated_at")
+        created_at, updated_at = (
+            None if time is None else microseconds(time)
+            for time in (_instant(members, "created_at"), _instant(members, "updated_at"))
+        )
         return Record(slug, data, created_at, updated_at, _integer(members, "sort"))
     except _Refused as why:
         return Reject(slug, str(why), text.decode("utf-8", "backslashreplace"))

@@ -6,10 +6,13 @@ Records are the hot path (millions of them), therefore plain msgspec structs tha
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 from pydantic import BaseModel, ConfigDict, SecretStr
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 
 
 class Template(BaseModel):
@@ -58,12 +61,15 @@ class Session(BaseModel):
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
-    """One row of an import; `data` is the exact JSON text of its object, as received."""
+    """One row of an import; `data` is the exact JSON text of its object, as received.
+
+    Times are microseconds since 1970 in UTC, which is how Arrow holds them.
+    """
 
     slug: str
     data: bytes
-    created_at: datetime | None
-    updated_at: datetime | None
+    created_at: int | None
+    updated_at: int | None
     sort: int | None
 
 
@@ -111,3 +117,8 @@ def replaces(before: Import | Reject, after: Import | Reject) -> bool:
 def born_at(row: Import | Reject) -> datetime:
     """When the service says it was created; what could not be read is as old as can be."""
     return row.created_at if isinstance(row, Import) else datetime.min.replace(tzinfo=UTC)
+
+
+def microseconds(instant: datetime) -> int:
+    """Since 1970 in UTC, of an aware time."""
+    return (instant - _EPOCH) // _MICROSECOND

@@ -11,7 +11,6 @@ import weakref
 from array import array
 from collections.abc import Iterable, Iterator, KeysView, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from itertools import compress
 from typing import Final
 
@@ -25,8 +24,6 @@ IN_MEMORY = 25_000  # records of one import
 BATCH_ROWS = 2_000  # they stay in the processor's cache between decoding and Arrow
 
 _CODEC: Final = "lz4"
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 _NO_TIME = -(2**63)
 
 
@@ -149,7 +146,7 @@ class _Spilling:
 
     def add(self, records: Iterable[Record]) -> None:
         for record in records:
-            time = _microseconds(record.updated_at)
+            time = _NO_TIME if record.updated_at is None else record.updated_at
             content = hash((record.data, record.created_at, str(record.sort)))  # of numbers, -1 and -2 have the same
             place = self.places.get(record.slug)
             if place is not None:
@@ -180,12 +177,8 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Record]).decode
 
 
-def _replaces(before: datetime | None, after: datetime | None) -> bool:
+def _replaces(before: int | None, after: int | None) -> bool:
     return before is None or after is None or after >= before
-
-
-def _microseconds(moment: datetime | None) -> int:
-    return _NO_TIME if moment is None else (moment - _EPOCH) // _MICROSECOND
 
 
 def _no_room(error: OSError) -> ConnectorError:

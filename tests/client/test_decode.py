@@ -18,7 +18,7 @@ from connector.decode import (
     parse_instant,
 )
 from connector.jsontext import NotJson, array_elements, is_json, object_members
-from connector.models import Import, Template
+from connector.models import Import, Template, microseconds
 from tests.client.conftest import Ask
 from tests.client.hostile import import_row, page, row
 
@@ -130,9 +130,35 @@ def test_times_are_instants(text: str, instant: tuple[int, int]) -> None:
     expected = datetime(2026, 1, 2, 3, 4, *instant, tzinfo=UTC)
     assert parse_instant(text) == expected
     found = decode_record_page(texts(row(created_at=text, updated_at=text))).records[0]
-    assert found.created_at == found.updated_at == expected
-    assert found.created_at is not None
-    assert found.created_at.tzinfo is UTC
+    assert found.created_at == found.updated_at == microseconds(expected)
+    assert parse_instant(text).tzinfo is UTC
+
+
+SPELLED = st.one_of(
+    st.from_regex(
+        r"[0-9]{4}-[01][0-9]-[0-3][0-9][T ][0-2][0-9]:[0-5][0-9]:[0-6][0-9](\.[0-9]{1,7})?(Z|[+-][0-9]{2}:?[0-9]{2})?",
+        fullmatch=True,
+    ),
+    st.from_regex(r"[0-9]{4}-?[01][0-9]-?[0-3][0-9][Tt ][0-9:.,]{4,15}[Zz]?([+-][0-9]{1,4})?", fullmatch=True),
+    st.datetimes().map(lambda moment: f"{moment:%Y-%m-%dT%H:%M:%S.%f}Z"),
+    st.sampled_from(["0000-12-31T00:00:00Z", "0001-01-01T00:00:00Z", "2026-01-01T24:00:00Z", "2026-12-31T23:59:60Z"]),
+)
+
+
+@given(st.lists(SPELLED, min_size=1, max_size=3), st.booleans())
+@settings(max_examples=1_000)
+def test_times_of_a_page_are_those_of_each_row(spelled: list[str], alike: bool) -> None:
+    """A page of times that are spelled alike is read at once, and nothing must come of it that each alone is not."""
+    shown = [spelled[0]] * 2 if alike else spelled
+    found = decode_record_page(texts(*(row(f"r{n}", created_at=text, updated_at=text) for n, text in enumerate(shown))))
+    times = {record.slug: (record.created_at, record.updated_at) for record in found.records}
+    for n, text in enumerate(shown):
+        try:
+            expected = microseconds(parse_instant(text))
+        except (ValueError, OverflowError):
+            assert f"r{n}" not in times
+        else:
+            assert times[f"r{n}"] == (expected, expected)
 
 
 BAD_IMPORTS: list[tuple[str, str, str | None]] = [

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from connector import reading, spool
 from connector.core.planning import COMPLETED
 from connector.errors import NotFoundError, TransientError
-from connector.models import Import, Record, RecordPage, Reject
+from connector.models import Import, Record, RecordPage, Reject, microseconds
 from connector.reading import MAX_MOVES, MAX_PASSES, ImportRead, Verdict, read_import
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -121,7 +121,7 @@ class Service:
 
 
 def record(slug: str, version: int) -> Record:
-    return Record(slug, b'{"v":%d}' % version, START, START + timedelta(microseconds=version), None)
+    return Record(slug, b'{"v":%d}' % version, microseconds(START), microseconds(START) + version, None)
 
 
 def read(service: Service, listed: Import | None = None) -> ImportRead:
