@@ -16,8 +16,9 @@ import subprocess
 import sys
 import threading
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import accumulate, pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -36,6 +37,7 @@ MANY_BYTES: Final = 16 * 2**20  # of which two processes should not hold copies
 
 _HEAD = struct.Struct("!QQ")
 _ALIGNED = 64  # bytes, as Arrow wants its buffers
+_PIECES_AT_ONCE = 512  # of a message; Linux takes twice as many
 _PATIENCE = struct.pack("ll", 10, 0)  # seconds and microseconds; longer than any batch takes
 
 
@@ -116,7 +118,7 @@ class _Helper:
     def flatten(
         self, rows: Sequence[bytes], schema: TableSchema, hints: Mapping[str, str], nul_safe: bool
     ) -> Flattened:
-        _send(self._line, (rows, schema, hints, nul_safe))
+        _send(self._line, (pickle.PickleBuffer(b"".join(rows)), array("q", map(len, rows)), schema, hints, nul_safe))
         answer = _receive(self._line)
         if not isinstance(answer, Flattened):
             raise TypeError(type(answer))
@@ -133,8 +135,14 @@ def serve() -> None:
     with socket.socket(fileno=sys.stdin.fileno()) as line, suppress(OSError, EOFError):
         _send(line, _code())
         while True:
-            rows, schema, hints, nul_safe = _receive(line)
-            _send(line, flatten(rows, schema, hints, nul_safe=nul_safe))
+            joined, lengths, schema, hints, nul_safe = _receive(line)
+            _send(line, flatten(_cut(joined, lengths), schema, hints, nul_safe=nul_safe))
+
+
+def _cut(joined: pa.Buffer, lengths: Iterable[int]) -> list[bytes]:
+    whole = joined.to_pybytes()
+    ends = list(accumulate(lengths, initial=0))
+    return [whole[start:end] for start, end in pairwise(ends)]
 
 
 def _is_of_use() -> bool:
@@ -178,10 +186,15 @@ def _send(line: socket.socket, message: object) -> None:
     pickler.dump(message)
     parts = [packed.getbuffer(), *(buffer.raw() for buffer in buffers)]
     lengths = memoryview(array("q", [part.nbytes for part in parts])).cast("B")
-    pieces: list[bytes | memoryview] = [_HEAD.pack(len(parts), sum(_padded(part.nbytes) for part in (lengths, *parts)))]
+    pieces = [memoryview(_HEAD.pack(len(parts), sum(_padded(part.nbytes) for part in (lengths, *parts))))]
     for part in (lengths, *parts):
-        pieces += part, bytes(-part.nbytes % _ALIGNED)
-    line.sendall(b"".join(pieces))
+        pieces += part, memoryview(bytes(-part.nbytes % _ALIGNED))
+    while pieces:  # as they lie in memory: joined they would be copied once more
+        sent = line.sendmsg(pieces[:_PIECES_AT_ONCE])
+        while pieces and sent >= pieces[0].nbytes:
+            sent -= pieces.pop(0).nbytes
+        if sent:
+            pieces[0] = pieces[0][sent:]
 
 
 def _receive(line: socket.socket) -> Any:
