@@ -21,6 +21,7 @@ from typing import Any, Self, TypeVar
 from urllib.parse import quote
 
 import httpx
+from pydantic import SecretStr
 
 from connector import telemetry
 from connector.decode import (
@@ -31,7 +32,7 @@ from connector.decode import (
     decode_session,
 )
 from connector.errors import AuthError, ConfigError, ConnectorError, NotFoundError, TransientError
-from connector.exchange import Body, Call, exchange, open_transport
+from connector.exchange import Body, Call, Transport, exchange, open_transport
 from connector.jsontext import NotJson
 from connector.models import Import, ImportPage, RecordPage, Session
 from connector.pacing import Gate
@@ -52,6 +53,12 @@ _T = TypeVar("_T")
 _Page = TypeVar("_Page", ImportPage, RecordPage)
 _TOKEN = re.compile(r"[\x21-\x7e]+", re.ASCII)
 _PREFIX = "/api/v1"
+_HEADERS = {
+    "Accept": "application/json",
+    "Accept-Encoding": "gzip",
+    "Content-Type": "application/json",
+    "User-Agent": "importer-connector",
+}
 _RECORDS, _IMPORTS, _IMPORT, _SESSION = "list_records", "list_imports", "get_import", "create_session"
 
 
@@ -79,7 +86,7 @@ class ServiceClient:
         *,
         max_concurrency: int = 8,
         requests_per_second: float | None = None,
-        transport: httpx.AsyncBaseTransport | None = None,
+        transport: Transport | None = None,
         retry: RetryPolicy | None = None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         monotonic: Callable[[], float] = time.monotonic,
@@ -94,10 +101,10 @@ class ServiceClient:
         self.first_page = 1  # the number of the first page of records; callers count from 1 whatever it is
         self.largest_page = 0  # elements in the fullest page so far: what the service is known to send at once
         self._base_url = _base_url(base_url)
-        self._headers = _headers(token)
+        self._token = SecretStr(_sendable(token))
         self._max_concurrency = max_concurrency
         self._given_transport = transport
-        self._transport: httpx.AsyncBaseTransport | None = None
+        self._transport: Transport | None = None
         self._policy = retry or RetryPolicy()
         self._gate = Gate(max_concurrency, requests_per_second, sleep=sleep, monotonic=monotonic)
         self._sleep = sleep
@@ -110,7 +117,6 @@ class ServiceClient:
 
     async def __aenter__(self) -> Self:
         self._transport = self._given_transport or open_transport(self._base_url, self._max_concurrency)
-        await self._transport.__aenter__()
         return self
 
     async def __aexit__(
@@ -121,7 +127,7 @@ class ServiceClient:
     ) -> None:
         transport, self._transport = self._transport, None
         if transport is not None:
-            await transport.__aexit__(kind, error, traceback)
+            await transport.close()
 
     async def list_imports(self, page: int, per_page: int | None = 100, status: str | None = None) -> ImportPage:
         """Without `per_page` the service sends as many as it likes to."""
@@ -206,7 +212,8 @@ class ServiceClient:
             if watched is not None:
                 watched.sent()
                 received = _both(received, watched.received)
-            reply = await exchange(self._transport, call, self._headers, received)
+            headers = {"Authorization": f"Bearer {self._token.get_secret_value()}", **_HEADERS}
+            reply = await exchange(self._transport, call, headers, received)
             if watched is not None:
                 watched.answered(reply.status)
             self._adapt(reply, started)
@@ -263,20 +270,11 @@ def _base_url(given: str) -> str:
     return base if base.endswith(_PREFIX) else base + _PREFIX
 
 
-def _headers(token: str) -> httpx.Headers:
+def _sendable(token: str) -> str:
     token = token.strip()
     if not _TOKEN.fullmatch(token):
         raise ConfigError("access_token is empty or has characters that can't stand in a header.")
-    # httpx hides the value of Authorization wherever it shows headers
-    return httpx.Headers(
-        {
-            "Authorization": f"Bearer {token}",
-            "Accept": "application/json",
-            "Accept-Encoding": "gzip",
-            "Content-Type": "application/json",
-            "User-Agent": "importer-connector",
-        }
-    )
+    return token
 
 
 def _segment(slug: str) -> str:

@@ -146,11 +146,11 @@ def _records(rows: Sequence[_Row]) -> list[Record]:
 
 def _instants(texts: Sequence[str | None]) -> Sequence[int | None]:
     """`parse_instant` of each in microseconds since 1970: by Arrow, all at once, if they are spelled as usual."""
-    if None not in texts and _USUAL_LENGTHS.issuperset(map(len, cast("Sequence[str]", texts))):
+    if texts and None not in texts and _USUAL_LENGTHS.issuperset(map(len, cast("Sequence[str]", texts))):
         with suppress(pa.ArrowInvalid):
             stamps: Any = pa.array(texts, pa.string()).cast(_UTC_US)
-            found: list[int] = memoryview(stamps.buffers()[1]).cast("q")[: len(texts)].tolist() if texts else []
-            if not found or min(found) >= _YEAR_ONE:
+            found: list[int] = memoryview(stamps.buffers()[1]).cast("q")[: len(texts)].tolist()
+            if min(found) >= _YEAR_ONE:
                 return found
     return [None if text is None else microseconds(parse_instant(text)) for text in texts]
 

@@ -1,4 +1,4 @@
-"""One HTTP request → the complete body of its reply, or an `Outcome` in words. httpx and aiohttp live here.
+"""One HTTP request → the complete body of its reply, or an `Outcome` in words. aiohttp lives here.
 
 Nothing is raised for what a service or network can do wrong: exceptions of the transport may carry the request's
 headers, so none of them leaves this file. A body counts as complete only when its framing (Content-Length, chunks)
@@ -12,19 +12,19 @@ import os
 import re
 import ssl
 import zlib
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 import httpx
-from httpx_aiohttp import AiohttpTransport
 
 from connector.retry import Outcome, Trouble
 
 MAX_BODY_BYTES = 256 * 1024 * 1024
-_TIMEOUTS = {"timeout": {"connect": 10.0, "read": 60.0, "write": 60.0, "pool": None}}
+_TIMEOUTS = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=60.0)
 _ATTEMPT_LIMIT_S = 900.0  # against a reply that drips in for ever, each byte just in time
 _MEDIA_TYPE = re.compile(r"[\w.+-]{1,40}/[\w.+-]{1,40}", re.ASCII)
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -80,75 +80,93 @@ class _Unusable(Exception):
         self.words = words
 
 
-def open_transport(base_url: str, max_concurrency: int) -> httpx.AsyncBaseTransport:
-    """aiohttp under httpx's interface; certificates and proxies as the environment says, cookies never."""
+class Content(Protocol):
+    """The bytes of a body, as they come."""
+
+    def iter_any(self) -> AsyncIterator[bytes]: ...
+
+
+class Reply(Protocol):
+    """What is read of an `aiohttp.ClientResponse`; the names of headers are looked up whatever their case."""
+
+    @property
+    def status(self) -> int: ...
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+    @property
+    def content(self) -> Content: ...
+
+
+class Transport(Protocol):
+    """What is used of an `aiohttp.ClientSession`."""
+
+    def request(
+        self, method: str, url: str, *, headers: Mapping[str, str], data: bytes | None, allow_redirects: bool
+    ) -> AbstractAsyncContextManager[Reply]: ...
+    async def close(self) -> None: ...
+
+
+def open_transport(base_url: str, max_concurrency: int) -> Transport:
+    """On the running loop; certificates and proxies as the environment says, cookies never."""
     url = httpx.URL(base_url)
     # plain HTTP needs no trust store, which takes longer to read than a small sync
     context = httpx.create_ssl_context() if url.scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    session = aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=max_concurrency, ssl=context),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=False,
+        timeout=_TIMEOUTS,
+        proxy=_proxy(url),
+    )
+    # aiohttp would repeat a request by itself, past the ceiling on requests a second; the retries are ours
+    session._retry_connection = False
+    return session
 
-    def open_session() -> aiohttp.ClientSession:
-        session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=max_concurrency, ssl=context),
-            cookie_jar=aiohttp.DummyCookieJar(),
-        )
-        # aiohttp would repeat a request by itself, past the ceiling on requests a second; the retries are ours
-        session._retry_connection = False
-        return session
 
-    return AiohttpTransport(verify=context, client=open_session, proxy=_proxy(url))
-
-
-def _proxy(url: httpx.URL) -> httpx.Proxy | None:
+def _proxy(url: httpx.URL) -> str | None:
     proxies = getproxies()
     address = proxies.get(url.scheme) or proxies.get("all")
     if not address or url.host in _LOOPBACK or proxy_bypass(url.host):
         return None
-    return httpx.Proxy(address if "://" in address else f"http://{address}")
+    return address if "://" in address else f"http://{address}"
 
 
 async def exchange(
-    transport: httpx.AsyncBaseTransport,
+    transport: Transport,
     call: Call,
-    headers: httpx.Headers,
+    headers: Mapping[str, str],
     received: Callable[[int], None],
 ) -> Body | Outcome:
     """Sends `call`; `received` hears of the bytes of the body as they come."""
-    request = httpx.Request(call.method, call.url, headers=headers, content=call.content, extensions=_TIMEOUTS)
     status: int | None = None
     try:
-        async with asyncio.timeout(_ATTEMPT_LIMIT_S):
-            response = await transport.handle_async_request(request)
-            status = response.status_code
-            try:
-                if not response.is_success or status == httpx.codes.PARTIAL_CONTENT:
-                    return _refusal(response)
-                return await _body(response, received)
-            finally:
-                await response.aclose()
+        async with (
+            asyncio.timeout(_ATTEMPT_LIMIT_S),
+            transport.request(
+                call.method, call.url, headers=headers, data=call.content, allow_redirects=False
+            ) as reply,
+        ):
+            status = reply.status
+            if not httpx.codes.is_success(status) or status == httpx.codes.PARTIAL_CONTENT:
+                return Outcome(Trouble.STATUS, f"answered {status}", status, reply.headers.get("retry-after"))
+            return await _body(reply, received)
     except _Unusable as why:
         return Outcome(why.trouble, why.words, status)
-    except (httpx.HTTPError, aiohttp.ClientError, OSError) as problem:
+    except (aiohttp.ClientError, OSError) as problem:
         return _lost(problem, status)
 
 
-def _refusal(response: httpx.Response) -> Outcome:
-    status = response.status_code
-    return Outcome(Trouble.STATUS, f"answered {status}", status, response.headers.get("retry-after"))
-
-
-async def _body(response: httpx.Response, received: Callable[[int], None]) -> Body:
-    stream = response.stream
-    assert isinstance(stream, httpx.AsyncByteStream)
+async def _body(reply: Reply, received: Callable[[int], None]) -> Body:
     parts: list[bytes] = []
     size = 0
-    async for part in stream:
+    async for part in reply.content.iter_any():
         parts.append(part)
         size += len(part)
         received(len(part))
         if size > MAX_BODY_BYTES:
             raise _too_large()
     content = parts[0] if len(parts) == 1 else b"".join(parts)
-    headers = response.headers
+    headers = reply.headers
     announced = headers.get("content-length")
     if announced is not None and announced.isdecimal() and int(announced) != size:
         raise _Unusable(Trouble.CUT, f"sent {size} of {announced} bytes")
@@ -161,7 +179,7 @@ async def _body(response: httpx.Response, received: Callable[[int], None]) -> Bo
         raise _Unusable(Trouble.CUT, "sent an empty body")
     found = _MEDIA_TYPE.match(headers.get("content-type", ""))
     framed = announced is not None or "transfer-encoding" in headers or coding not in ("identity", "")
-    return Body(content, response.status_code, found[0] if found else "no content type", framed)
+    return Body(content, reply.status, found[0] if found else "no content type", framed)
 
 
 def _gunzip(packed: bytes) -> bytes:
@@ -189,20 +207,17 @@ def _too_large() -> _Unusable:
 
 
 def _lost(problem: Exception, status: int | None) -> Outcome:
-    """The transport maps nearly every lost connection to a connect time-out, so its cause is what is judged."""
-    cause = problem.__cause__ if isinstance(problem, httpx.HTTPError) else None
-    origin = cause or problem
-    if isinstance(origin, aiohttp.ClientConnectorCertificateError | ssl.SSLCertVerificationError):
+    if isinstance(problem, aiohttp.ClientConnectorCertificateError | ssl.SSLCertVerificationError):
         return Outcome(Trouble.CERTIFICATE, "showed a certificate that could not be verified", status)
-    if isinstance(origin, TimeoutError | httpx.TimeoutException):
+    if isinstance(problem, TimeoutError):
         return Outcome(Trouble.TIMEOUT, "did not answer in time", status)
-    if isinstance(origin, aiohttp.ClientConnectorDNSError):
+    if isinstance(problem, aiohttp.ClientConnectorDNSError):
         return Outcome(Trouble.CONNECTION, "could not be found (its host name does not resolve)", status)
-    if isinstance(origin, aiohttp.ClientConnectorError | httpx.ConnectError | httpx.ProxyError):
-        number = getattr(origin, "errno", None)
+    if isinstance(problem, aiohttp.ClientConnectorError | aiohttp.ClientHttpProxyError):
+        number = getattr(problem, "errno", None)
         reason = os.strerror(number).lower() if isinstance(number, int) and number > 0 else "no connection"
         return Outcome(Trouble.CONNECTION, f"could not be reached ({reason})", status)
-    if isinstance(origin, aiohttp.ClientResponseError | httpx.DecodingError):
+    if isinstance(problem, aiohttp.ClientResponseError):
         return Outcome(Trouble.GARBAGE, "sent something that is not HTTP", status)
     if status is not None:
         return Outcome(Trouble.CUT, "cut its reply short", status)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-from collections.abc import Awaitable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from email.utils import format_datetime
+from typing import Any
 
-import httpx
+import aiohttp
 import pytest
 
 from connector import exchange
@@ -20,6 +21,7 @@ from connector.models import Session
 from connector.retry import RetryPolicy
 from tests.client.conftest import NOW, TOKEN, Ask
 from tests.client.hostile import Reply, chunked, gzipped, hostile, http, import_row, page, row
+from tests.simulation.clockwork import Answered
 
 GOOD = page(row())
 WHOLE = b'{"data":[{"slug":"r1","data":{"a":1}}],"metadata":{}}'
@@ -167,7 +169,7 @@ def test_what_is_not_http_breaks_the_contract(ask: Ask) -> None:
 
 
 def test_a_reply_that_never_comes_times_out(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "_TIMEOUTS", {"timeout": {"connect": 1.0, "read": 0.05, "pool": None}})
+    monkeypatch.setattr(exchange, "_TIMEOUTS", aiohttp.ClientTimeout(total=None, sock_read=0.05))
     for reply in (Reply(b"", "hang"), announced(99, WHOLE, "hang")):
         answer = ask([reply])
         assert isinstance(answer.error, TransientError)
@@ -289,8 +291,17 @@ def test_cookies_are_not_kept() -> None:
 
 
 def test_a_length_that_does_not_fit_is_noticed_under_any_transport(ask: Ask) -> None:
-    sent = [httpx.Response(200, headers={"Content-Length": "99"}, content=WHOLE), httpx.Response(200, content=WHOLE)]
-    answer = ask([GOOD], transport=httpx.MockTransport(lambda request: sent.pop(0)))
+    lengths = ["99", str(len(WHOLE))]
+
+    class Transport:
+        @asynccontextmanager
+        async def request(self, *_: Any, **__: Any) -> AsyncIterator[Answered]:
+            yield Answered(200, {"content-length": lengths.pop(0)}, WHOLE)
+
+        async def close(self) -> None:
+            pass
+
+    answer = ask([GOOD], transport=Transport())
     assert answer.value.size == 1
     assert answer.stats.retries == 1
 

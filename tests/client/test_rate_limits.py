@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from random import Random
+from typing import Any
 
-import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,7 +23,7 @@ from connector.client import ServiceClient
 from connector.pacing import Ceiling, LearnedPace
 from tests.client.conftest import Ask
 from tests.client.hostile import Reply, Seen, http, page, row
-from tests.simulation.clockwork import virtual_loop
+from tests.simulation.clockwork import Answered, virtual_loop
 
 CLIENT_WORK_S = 0.0006  # a request, of which the client can do no two at once
 REQUESTS_AT_ONCE = 16
@@ -31,7 +32,7 @@ Refuse = Callable[[], bool]
 
 
 @dataclass
-class Bucket(httpx.AsyncBaseTransport):
+class Bucket:
     """Holds `burst` requests, fills at `rate` a second, and answers after `latency_s`."""
 
     rate: float
@@ -45,7 +46,8 @@ class Bucket(httpx.AsyncBaseTransport):
     def __post_init__(self) -> None:
         self._level, self._filled_at, self._client_busy_until = self.burst, 0.0, 0.0
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+    @asynccontextmanager
+    async def request(self, method: str, url: str, **_: Any) -> AsyncIterator[Answered]:
         now = asyncio.get_running_loop().time()
         self._level = min(self.burst, self._level + (now - self._filled_at) * self.rate)
         self._filled_at = now
@@ -55,8 +57,12 @@ class Bucket(httpx.AsyncBaseTransport):
         self._client_busy_until = max(self._client_busy_until, now + self.latency_s) + CLIENT_WORK_S
         await asyncio.sleep(self._client_busy_until - now)
         if allowed:
-            return httpx.Response(200, content=BODY)
-        return httpx.Response(429, headers={"Retry-After": self.retry_after} if self.retry_after else {})
+            yield Answered(200, {}, BODY)
+        else:
+            yield Answered(429, {"retry-after": self.retry_after} if self.retry_after else {}, b"")
+
+    async def close(self) -> None:
+        pass
 
     @property
     def refused_share(self) -> float:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import httpx
+import aiohttp
 
 from connector.sandbox import Request, Response
 
@@ -64,20 +65,28 @@ def virtual_loop() -> Iterator[VirtualLoop]:
         loop.close()
 
 
-class _Body(httpx.AsyncByteStream):
-    def __init__(self, body: bytes, cut: bool) -> None:
-        self._body = body
-        self._cut = cut
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A reply that never crossed a socket; `cut` loses the connection half-way through its body."""
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        half = len(self._body) // 2
-        yield self._body[:half]
-        if self._cut:
-            raise httpx.ReadError("the connection was lost")
-        yield self._body[half:]
+    status: int
+    headers: Mapping[str, str]  # named in lower case
+    body: bytes
+    cut: bool = False
+
+    @property
+    def content(self) -> Answered:
+        return self
+
+    async def iter_any(self) -> AsyncIterator[bytes]:
+        half = len(self.body) // 2
+        yield self.body[:half]
+        if self.cut:
+            raise aiohttp.ClientPayloadError("the connection was lost")
+        yield self.body[half:]
 
 
-class Wire(httpx.AsyncBaseTransport):
+class Wire:
     """From the client to `answer` and back; `travel()` is how long one way takes, `step()` marks both ends."""
 
     def __init__(
@@ -90,17 +99,20 @@ class Wire(httpx.AsyncBaseTransport):
         self._travel = travel
         self._step = step
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        url = request.url
-        self._step(f"before {request.method} {url.path}")
+    @asynccontextmanager
+    async def request(
+        self, method: str, url: str, *, headers: Mapping[str, str], data: bytes | None, allow_redirects: bool
+    ) -> AsyncIterator[Answered]:
+        asked = Request.of(method, url)
+        self._step(f"before {method} {asked.path}")
         await asyncio.sleep(self._travel())
-        asked = Request.of(request.method, str(url))
-        reply = self._answer(Request(asked.method, asked.path, asked.query, dict(request.headers), asked.body))
+        reply = self._answer(Request(asked.method, asked.path, asked.query, dict(headers), asked.body))
         await asyncio.sleep(self._travel())
-        self._step(f"after {request.method} {url.path}")
+        self._step(f"after {method} {asked.path}")
         if reply.fault == "reset":
-            raise httpx.ReadError("the connection was reset")
-        headers = {**reply.headers, "content-length": str(len(reply.body))}
-        return httpx.Response(
-            reply.status, headers=headers, stream=_Body(reply.body, reply.fault == "cut"), request=request
-        )
+            raise aiohttp.ServerDisconnectedError("the connection was reset")
+        told = {**{name.lower(): text for name, text in reply.headers.items()}, "content-length": str(len(reply.body))}
+        yield Answered(reply.status, told, reply.body, reply.fault == "cut")
+
+    async def close(self) -> None:
+        pass
