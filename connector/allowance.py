@@ -14,7 +14,7 @@ from typing import Any
 
 import duckdb
 
-BASE_MB = 192
+BASE_MB = 96
 THREAD_MB = 32
 COLUMN_MB = 0.5  # for each thread; measured: half of that is enough for a thousand columns, a quarter is not
 RESTING_MB = 32

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol, TypeVar
 
-import anyio
 from anyio.from_thread import start_blocking_portal
 
 from connector.client import ServiceClient
@@ -18,7 +19,7 @@ R = TypeVar("R")
 
 
 class Aside(Protocol):
-    """Runs a function while the event loop goes on; `anyio.to_thread.run_sync` does."""
+    """Runs functions while the event loop goes on, one after the other in the order in which they were given."""
 
     def __call__(self, function: Callable[[], R], /) -> Awaitable[R]: ...
 
@@ -58,7 +59,7 @@ class Outside:
 
     @classmethod
     def real(cls) -> Outside:
-        return cls(_open_client, start_blocking_portal, lambda: datetime.now(UTC), anyio.to_thread.run_sync)
+        return cls(_open_client, start_blocking_portal, lambda: datetime.now(UTC), _one_thread())
 
 
 def _open_client(settings: Settings) -> ServiceClient:
@@ -68,3 +69,12 @@ def _open_client(settings: Settings) -> ServiceClient:
         max_concurrency=settings.max_concurrency,
         requests_per_second=settings.requests_per_second,
     )
+
+
+def _one_thread() -> Aside:
+    executor = ThreadPoolExecutor(max_workers=1)  # starts its thread when there is something to do, and ends with it
+
+    async def aside(function: Callable[[], R], /) -> R:
+        return await asyncio.get_running_loop().run_in_executor(executor, function)
+
+    return aside

@@ -26,6 +26,7 @@ log = logging.getLogger("connector.run")
 
 READ_AHEAD_ROWS = 25_000
 BUILT_AHEAD_ROWS = 25_000
+WAITING_TO_BE_BUILT = 1  # import, so that the thread that builds need not wait for the event loop between two
 READ_AHEAD_IMPORTS_PER_REQUEST = 4
 FEW_ROWS = 500  # built at once, as going to another thread and back would take longer
 TAKEN_ROWS = 2_000  # at a time, for the same reason
@@ -67,6 +68,7 @@ class ReadAhead:
         self._rows_ready = 0
         self._taken = asyncio.Event()
         self._filling: asyncio.Task[None] | None = None
+        self._aside_now = 0  # imports that are being built there, or wait for it: no other may be built meanwhile
         self.fatal: ConnectorError | None = None
         self.stopped = False
 
@@ -97,18 +99,34 @@ class ReadAhead:
             await asyncio.gather(self._filling, return_exceptions=True)
 
     async def _fill(self) -> None:
+        building: deque[tuple[Planned[Import], asyncio.Task[Built | Failure]]] = deque()
         try:
             async with aclosing(self._read_all()) as reads:
                 async for planned, result in reads:
-                    outcome = planned, await self._built(result)
-                    del result  # its records are not needed twice
-                    self._rows_ready += _size(outcome)
-                    self._ready.put_nowait(outcome)
-                    while self._rows_ready > BUILT_AHEAD_ROWS:
-                        self._taken.clear()
-                        await self._taken.wait()
+                    building.append((planned, asyncio.ensure_future(self._built(result))))
+                    del result  # its records are not needed once they are rows
+                    while len(building) > WAITING_TO_BE_BUILT:
+                        await self._hand_over(building)
+            while building:
+                await self._hand_over(building)
         finally:
+            for _, task in building:
+                task.cancel()
+            await asyncio.gather(*(task for _, task in building), return_exceptions=True)
             self._ready.put_nowait(None)
+
+    async def _hand_over(self, building: deque[tuple[Planned[Import], asyncio.Task[Built | Failure]]]) -> None:
+        """The first of them, once it is built; then waits until there is room for the next."""
+        planned, task = building[0]
+        outcome = planned, await task
+        building.popleft()
+        del task
+        self._rows_ready += _size(outcome)
+        self._ready.put_nowait(outcome)
+        del outcome
+        while self._rows_ready > BUILT_AHEAD_ROWS:
+            self._taken.clear()
+            await self._taken.wait()
 
     async def _built(self, result: ImportRead | Failure) -> Built | Failure:
         if isinstance(result, Failure):
@@ -116,9 +134,13 @@ class ReadAhead:
         if result.verdict is Verdict.gone:
             return Built(result)
         try:
-            if len(result.records) <= FEW_ROWS:
+            if len(result.records) <= FEW_ROWS and not self._aside_now:
                 return self._builder.build(result)
-            return await self._aside(partial(self._builder.build, result))
+            self._aside_now += 1
+            try:
+                return await self._aside(partial(self._builder.build, result))
+            finally:
+                self._aside_now -= 1
         except ConnectorError as error:
             return Failure(error)
 

@@ -30,7 +30,7 @@ DLT_DEFAULTS: Mapping[str, str] = {
     "RUNTIME__LOG_LEVEL": "WARNING",
     "ENABLE_RUNTIME_TRACE": "false",
     "NORMALIZE__WORKERS": "1",
-    "LOAD__WORKERS": "1",
+    "LOAD__WORKERS": "2",
     "LOAD__DELETE_COMPLETED_JOBS": "true",
     "DATA_WRITER__BUFFER_MAX_ITEMS": "20000",
     "DATA_WRITER__COMPRESSION": "none",

@@ -29,7 +29,7 @@ def test_the_allowance_grows_with_the_widest_table_and_never_shrinks() -> None:
         for columns, slice_bytes in ((8, 0), (248, 0), (100, MIB), (0, 100 * MIB)):
             given.fit(columns, slice_bytes)
             seen.append(limit(native))
-        assert seen == ["264.0 MiB", "504.0 MiB", "504.0 MiB", "1.0 GiB"]
+        assert seen == ["168.0 MiB", "408.0 MiB", "408.0 MiB", "960.0 MiB"]
         assert given.lift()
         assert limit(native) == default
         assert not given.lift()
