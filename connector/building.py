@@ -51,7 +51,8 @@ class Rows:
     @property
     def nbytes(self) -> int:
         columns = [] if self.flat is None else list(self.flat.columns.values())
-        return max(sum(column.nbytes for column in columns), 0 if self.data is None else self.data.nbytes)
+        raw = 0 if self.data is None else self.data.get_total_buffer_size()
+        return max(sum(column.get_total_buffer_size() for column in columns), raw)  # nbytes takes ten times as long
 
 
 @dataclass(frozen=True, slots=True)
