@@ -35,6 +35,12 @@ FEW_ROWS: Final = 500  # flattened sooner than sent to another process and back
 ENOUGH_ROWS: Final = 10_000  # from which on it is worth starting one
 MANY_BYTES: Final = 16 * 2**20  # of which two processes should not hold copies
 
+_PROGRAM = f"""
+from connector.lean import Hidden
+with Hidden("numpy", "pandas"):
+    from {__name__} import serve
+    serve()
+"""
 _HEAD = struct.Struct("!QQ")
 _ALIGNED = 64  # bytes, as Arrow wants its buffers
 _PIECES_AT_ONCE = 512  # of a message; Linux takes twice as many
@@ -94,7 +100,7 @@ class _Helper:
                 for way in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
                     self._line.setsockopt(socket.SOL_SOCKET, way, _PATIENCE)
                 self.process = subprocess.Popen(  # noqa: S603 - nothing in it comes from outside
-                    [sys.executable, "-P", "-c", f"from {__name__} import serve; serve()"],
+                    [sys.executable, "-P", "-c", _PROGRAM],
                     stdin=theirs.fileno(),
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,

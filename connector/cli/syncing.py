@@ -16,6 +16,7 @@ from connector.cli.problems import FAILED, PARTIAL, as_problem, exit_code
 from connector.cli.progress import progress_of
 from connector.cli.secrecy import remember, scrub, scrubbed
 from connector.cli.signals import Stop, supervised
+from connector.lean import load_arrow
 
 if TYPE_CHECKING:
     from dlt.pipeline.pipeline import Pipeline
@@ -62,6 +63,7 @@ class _Attempt:
         self.where = ""
 
     def work(self, stop: Stop) -> Tally:
+        load_arrow()
         from connector.notices import addresses
         from connector.sync import sync
 

@@ -1,0 +1,46 @@
+"""What pyarrow would load wherever it is installed stays where it is, and can be had by others all the same."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from connector.core.schema import TableSchema
+from connector.flattening import _Helper
+
+pytest.importorskip("pandas")
+
+PROGRAM = """
+import sys
+from connector.lean import load_arrow
+load_arrow()
+import pyarrow as pa
+array = pa.array(["a", None])
+assert array.to_pylist() == ["a", None]
+print("pandas" in sys.modules)
+import pandas
+print(array.to_pandas().isna().tolist())
+"""
+
+
+def test_arrow_does_without_pandas_until_somebody_wants_it() -> None:
+    ran = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    assert ran.stdout.split("\n") == ["False", "[False, True]", ""]
+
+
+def test_the_process_that_flattens_loads_neither_numpy_nor_pandas() -> None:
+    helper = _Helper()
+    try:
+        while not helper.is_ready():
+            pass
+        flat = helper.flatten([b'{"a":1}'], TableSchema("t"), {}, False)
+        assert flat.columns["a"].to_pylist() == [1]
+        loaded = Path(f"/proc/{helper.process.pid}/maps").read_text()
+    finally:
+        helper.close()
+    assert "/pyarrow/" in loaded
+    assert "/numpy/" not in loaded
+    assert "/pandas/" not in loaded
