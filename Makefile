@@ -13,7 +13,7 @@ UV_COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generat
 
 # Tests run on the installed wheel: -P keeps the checkout's connector/ off the import path.
 PYTEST := $(BIN)/python -P -m pytest
-WORKERS ?= 3
+WORKERS ?= 4
 SEEDS ?= 10000
 SLOW_ROWS ?= 50000
 FAST_ROWS ?= 200000
