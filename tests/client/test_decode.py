@@ -161,6 +161,17 @@ def test_times_of_a_page_are_those_of_each_row(spelled: list[str], alike: bool) 
             assert times[f"r{n}"] == (expected, expected)
 
 
+@pytest.mark.parametrize("ending", ["Z", "+00:00"], ids=["all at once", "one by one"])
+def test_each_row_has_its_own_times(ending: str) -> None:
+    """None is another row's, nor is one that was changed taken for one that was created."""
+    shown = [(f"2026-01-01T00:00:0{n}{ending}", f"2026-01-02T00:00:0{n}{ending}") for n in range(3)]
+    found = decode_record_page(
+        texts(*(row(f"r{n}", created_at=created, updated_at=updated) for n, (created, updated) in enumerate(shown)))
+    )
+    expected = [tuple(microseconds(parse_instant(text)) for text in times) for times in shown]
+    assert [(record.created_at, record.updated_at) for record in found.records] == expected
+
+
 BAD_IMPORTS: list[tuple[str, str, str | None]] = [
     ("7", "the import is not an object", None),
     (import_row(without="slug"), "slug is missing", None),
