@@ -1,8 +1,12 @@
-"""How much memory DuckDB may take during a run: by itself it fills most of the machine's with what it wrote or read.
+"""What DuckDB may take of the machine during a run: by itself it fills most of the memory with what it wrote or read.
 
-The allowance grows with the number of threads, with the widest table, since DuckDB needs blocks per column and thread
-to write one, and with the longest rows, of which it holds some thousands at each step. It saves memory and decides
-nothing: whoever runs out of it lifts it and tries again, and whether all rows are there is counted afterwards as ever.
+The allowance of memory grows with the number of threads, with the widest table, since DuckDB needs blocks per column
+and thread to write one, and with the longest rows, of which it holds some thousands at each step. It saves memory and
+decides nothing: whoever runs out of it lifts it and tries again, and whether all rows are there is counted afterwards
+as ever.
+
+dlt loads several tables at once, each on a thread of its own. Where rows are only appended, DuckDB's own threads are no
+help to those: they share one table's rows out and put them back in order, which takes nearly twice the processor time.
 """
 
 from __future__ import annotations
@@ -31,11 +35,12 @@ class Allowance:
         self._native = native
         self._given = math.inf  # bytes
         self._lifted = False
+        self._threads = _threads(native)
 
     def fit(self, columns: int, slice_bytes: int) -> None:
         """Enough for tables of so many columns, and for rows of which about 2,000 have so many bytes."""
         each_thread = (THREAD_MB + COLUMN_MB * columns) * 2**20 + COPIES * slice_bytes
-        wanted = int(BASE_MB * 2**20 + _threads(self._native) * each_thread)
+        wanted = int(BASE_MB * 2**20 + self._threads * each_thread)
         if math.isinf(self._given) and (self._lifted or _ask(self._native) != _default()):
             return
         wanted = min(wanted, int(_bytes(_default())))
@@ -58,6 +63,14 @@ class Allowance:
         self._given, self._lifted = math.inf, True
         self._native.execute("RESET memory_limit").fetchall()
         return True
+
+    def one_thread(self) -> None:
+        """For each table that is loaded, until `all_threads`."""
+        self._native.execute("SET threads = 1").fetchall()
+
+    def all_threads(self) -> None:
+        """As many as before, which somebody may have set."""
+        self._native.execute(f"SET threads = {self._threads}").fetchall()
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:

@@ -15,13 +15,14 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from http import HTTPStatus
 from random import Random
 from types import TracebackType
 from typing import Any, Self, TypeVar
 from urllib.parse import quote
 
-import httpx
 from pydantic import SecretStr
+from yarl import URL
 
 from connector import telemetry
 from connector.decode import (
@@ -234,7 +235,7 @@ class ServiceClient:
     def _adapt(self, reply: Body | Outcome, started: float) -> None:
         if isinstance(reply, Body):
             self._gate.went_well()
-        elif reply.status == httpx.codes.TOO_MANY_REQUESTS:
+        elif reply.status == HTTPStatus.TOO_MANY_REQUESTS:
             self.stats.throttled += 1
             pause_s = retry_after_s(reply.retry_after, self._now()) or 0.0
             patient = pause_s <= self._policy.wait_budget_s
@@ -259,12 +260,13 @@ def _not_json(reply: Body, why: NotJson) -> Outcome:
 def _base_url(given: str) -> str:
     """Ends in `/api/v1`, without a slash. What was given is not repeated in errors: it may hold a password."""
     try:
-        url = httpx.URL(given.strip().rstrip("/"))
-    except (httpx.InvalidURL, TypeError, AttributeError, ValueError):
-        url = httpx.URL("")
-    if url.scheme not in ("http", "https") or not url.host:
+        given = given.strip().rstrip("/")
+        url = URL(given) if given.isprintable() else URL()
+    except (TypeError, AttributeError, ValueError):
+        url = URL()
+    if url.scheme not in ("http", "https") or not url.host or " " in url.host:
         raise ConfigError("base_url must be an address such as https://service.example.")
-    if url.userinfo or url.query or url.fragment:
+    if url.raw_user or url.raw_password or url.raw_query_string or url.raw_fragment:
         raise ConfigError("base_url must not hold a user, a password, a query or a fragment.")
     base = str(url).rstrip("/")
     return base if base.endswith(_PREFIX) else base + _PREFIX
@@ -301,7 +303,7 @@ def _error(kind: type[ConnectorError], outcome: Outcome, call: Call, attempts: i
 
 def _advice(kind: type[ConnectorError], outcome: Outcome, call: Call) -> str:
     if kind is AuthError:
-        return "check access_token" if outcome.status == httpx.codes.UNAUTHORIZED else "ask for access"
+        return "check access_token" if outcome.status == HTTPStatus.UNAUTHORIZED else "ask for access"
     if kind is NotFoundError:
         return "it does not exist, or base_url is wrong"
     if kind is ConfigError:
@@ -310,6 +312,6 @@ def _advice(kind: type[ConnectorError], outcome: Outcome, call: Call) -> str:
         return "it is not known whether it was carried out, so it was not repeated"
     if kind is TransientError:
         return "it may be down, try again later"
-    if outcome.status is not None and httpx.codes.is_redirect(outcome.status):
+    if outcome.status is not None and outcome.status // 100 == 3:
         return "redirects are not followed, check base_url"
     return "this is not what the interface says, look at the service"

@@ -15,11 +15,12 @@ import zlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, Protocol
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
-import httpx
+from yarl import URL
 
 from connector.retry import Outcome, Trouble
 
@@ -108,9 +109,13 @@ class Transport(Protocol):
 
 def open_transport(base_url: str, max_concurrency: int) -> Transport:
     """On the running loop; certificates and proxies as the environment says, cookies never."""
-    url = httpx.URL(base_url)
-    # plain HTTP needs no trust store, which takes longer to read than a small sync
-    context = httpx.create_ssl_context() if url.scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    url = URL(base_url)
+    if url.scheme == "https":
+        from httpx import create_ssl_context  # it knows where certificates may lie
+
+        context = create_ssl_context()
+    else:  # needs no trust store, which takes longer to read than a small sync
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     session = aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=max_concurrency, ssl=context),
         cookie_jar=aiohttp.DummyCookieJar(),
@@ -123,10 +128,10 @@ def open_transport(base_url: str, max_concurrency: int) -> Transport:
     return session
 
 
-def _proxy(url: httpx.URL) -> str | None:
+def _proxy(url: URL) -> str | None:
     proxies = getproxies()
     address = proxies.get(url.scheme) or proxies.get("all")
-    if not address or url.host in _LOOPBACK or proxy_bypass(url.host):
+    if not address or url.host is None or url.host in _LOOPBACK or proxy_bypass(url.host):
         return None
     return address if "://" in address else f"http://{address}"
 
@@ -147,7 +152,7 @@ async def exchange(
             ) as reply,
         ):
             status = reply.status
-            if not httpx.codes.is_success(status) or status == httpx.codes.PARTIAL_CONTENT:
+            if status // 100 != 2 or status == HTTPStatus.PARTIAL_CONTENT:
                 return Outcome(Trouble.STATUS, f"answered {status}", status, reply.headers.get("retry-after"))
             return await _body(reply, received)
     except _Unusable as why:

@@ -36,9 +36,10 @@ ENOUGH_ROWS: Final = 10_000  # from which on it is worth starting one
 MANY_BYTES: Final = 16 * 2**20  # of which two processes should not hold copies
 
 _PROGRAM = f"""
-from connector.lean import Hidden
+from connector.lean import Hidden, for_good
 with Hidden("numpy", "pandas"):
-    from {__name__} import serve
+    with for_good():
+        from {__name__} import serve
     serve()
 """
 _HEAD = struct.Struct("!QQ")

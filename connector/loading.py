@@ -39,6 +39,7 @@ from connector.tables import (
     UTC_US,
     Arrival,
     Emission,
+    are_distinct,
     keys_of,
     table_of,
 )
@@ -132,8 +133,11 @@ class Package:
 
     def arrivals(self) -> list[Arrival]:
         """What the package brings for each table of records."""
+        records = {table: pa.chunked_array(got.records, pa.string()) for table, got in self._arriving.items()}
+        # every typed row has a raw one beside it, if there are any
+        all_distinct = self._settings.raw and RECORDS in records and are_distinct(records[RECORDS])
         return [
-            Arrival(table, pa.chunked_array(got.records, pa.string()), got.imports, got.replacing)
+            Arrival(table, records[table], got.imports, all_distinct or are_distinct(records[table]), got.replacing)
             for table, got in self._arriving.items()
         ]
 

@@ -164,6 +164,10 @@ def _load_package(
                     raise
             log.info("DuckDB gets more memory to load this package.", extra={"event": "memory.lifted"})
             load_id = _load_id(pipeline.load())
+        finally:
+            with extraction.warehouse.connect() as connection:
+                if connection.allowance is not None:
+                    connection.allowance.all_threads()
         extraction.committed(load_id)
     if load_id is None:
         return
@@ -187,11 +191,14 @@ def _load_package(
 
 
 def _ways(extraction: Extraction) -> dict[str, dict[str, Any]]:
-    """How dlt is to write the package just built; the destination gets the memory for it."""
+    """How dlt is to write the package just built; the destination gets the memory and threads for it."""
     with extraction.warehouse.connect() as connection:
+        ways = _shortest_ways(extraction)
         if connection.allowance is not None:
             connection.allowance.fit(extraction.widest, extraction.heaviest)
-    return _shortest_ways(extraction)
+            if all(way.get("write_disposition") == "append" for way in ways.values()):
+                connection.allowance.one_thread()
+    return ways
 
 
 def _shortest_ways(extraction: Extraction) -> dict[str, dict[str, Any]]:
@@ -205,12 +212,11 @@ def _shortest_ways(extraction: Extraction) -> dict[str, dict[str, Any]]:
     with extraction.warehouse.connect() as connection:
         there = connection.columns() if extraction.warehouse.is_duckdb and extraction.arrivals else {}
         for arrival in extraction.arrivals:
-            distinct = arrival.distinct
-            may_append = distinct and extraction.warehouse.is_duckdb and not arrival.replacing
+            may_append = arrival.distinct and extraction.warehouse.is_duckdb and not arrival.replacing
             if may_append and (arrival.table not in there or is_new(connection, arrival)):
                 ways[arrival.table] = {"write_disposition": "append"}
                 continue
-            ways[arrival.table] = {"x-stage-data-deduplicated": distinct}
+            ways[arrival.table] = {"x-stage-data-deduplicated": arrival.distinct}
             extraction.merged.add(arrival.table)
     return ways
 

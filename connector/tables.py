@@ -191,18 +191,20 @@ def _upserting(key: str) -> dict[str, Any]:
 class Arrival:
     """What a package brings for one table of records: the slugs of its records, one by one, and of its imports.
 
-    `replacing` if it has rows that only mean something to a merge (placeholders, rows carried over).
+    `distinct` if no slug comes twice, `replacing` if it has rows that only mean something to a merge (placeholders,
+    rows carried over).
     """
 
     table: str
     records: pa.ChunkedArray[Any]
     imports: Sequence[str]
+    distinct: bool
     replacing: bool
 
-    @property
-    def distinct(self) -> bool:
-        found: int = pc.count_distinct(self.records).as_py()
-        return found == len(self.records)
+
+def are_distinct(values: pa.ChunkedArray[Any]) -> bool:
+    found: int = pc.count_distinct(values).as_py()
+    return found == len(values)
 
 
 def keys_of(table: str) -> tuple[str, str]:

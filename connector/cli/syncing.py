@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ from connector.cli.problems import FAILED, PARTIAL, as_problem, exit_code
 from connector.cli.progress import progress_of
 from connector.cli.secrecy import remember, scrub, scrubbed
 from connector.cli.signals import Stop, supervised
-from connector.lean import load_arrow
+from connector.lean import for_good, load_arrow
 
 if TYPE_CHECKING:
     from dlt.pipeline.pipeline import Pipeline
@@ -63,17 +62,17 @@ class _Attempt:
         self.where = ""
 
     def work(self, stop: Stop) -> Tally:
-        load_arrow()
-        from connector.notices import addresses
-        from connector.sync import sync
+        with for_good():
+            load_arrow()
+            from connector.notices import addresses
+            from connector.sync import sync
 
-        self._others = addresses()
-        for secret in self._others.secrets:
-            remember(secret)
-        settings, pipeline = load_settings(), self._opened()
+            self._others = addresses()
+            for secret in self._others.secrets:
+                remember(secret)
+            settings, pipeline = load_settings(), self._opened()
         self._pipeline_name = pipeline.pipeline_name
         self.where = f"{location(pipeline)}, dataset {pipeline.dataset_name}"
-        gc.freeze()  # dlt's and Arrow's modules live as long as the run: no collection need walk over them
         with progress_of(self._output) as progress:
             return sync(pipeline, settings, self._scope, progress=progress, stop=stop)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +11,7 @@ import pytest
 
 from connector.core.schema import TableSchema
 from connector.flattening import _Helper
-
-pytest.importorskip("pandas")
+from connector.lean import for_good
 
 PROGRAM = """
 import sys
@@ -26,7 +26,17 @@ print(array.to_pandas().isna().tolist())
 """
 
 
+def test_nothing_is_collected_while_modules_are_loaded_but_afterwards() -> None:
+    frozen = gc.get_freeze_count()
+    with for_good():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    assert gc.get_freeze_count() > frozen
+    gc.unfreeze()
+
+
 def test_arrow_does_without_pandas_until_somebody_wants_it() -> None:
+    pytest.importorskip("pandas")
     ran = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
     assert ran.stdout.split("\n") == ["False", "[False, True]", ""]
 

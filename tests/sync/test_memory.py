@@ -45,6 +45,17 @@ def test_a_limit_of_the_users_own_stays() -> None:
         assert not given.lift()
 
 
+def test_threads_of_the_users_own_come_back_and_count_for_memory() -> None:
+    with duckdb.connect(":memory:", config={"threads": 3}) as native:
+        given = Allowance(native)
+        given.one_thread()
+        given.fit(8, 0)
+        assert limit(native) == "204.0 MiB"
+        assert native.execute("SELECT current_setting('threads')").fetchall() == [(1,)]
+        given.all_threads()
+        assert native.execute("SELECT current_setting('threads')").fetchall() == [(3,)]
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import duckdb
 import pytest
+from dlt.destinations.impl.duckdb.duck import DuckDbCopyJob
 
 from connector.sandbox import Service
 from connector.settings import Scope
@@ -63,6 +64,19 @@ def test_a_record_in_two_imports_is_there_once(warehouse: Warehouse, batch_rows:
     assert ways(warehouse)["records"] == ("merge", batch_rows == 1)
 
 
+def test_without_raw_rows_the_typed_ones_are_compared(warehouse: Warehouse) -> None:
+    service = Service(seed=1)
+    slugs = [service.add_import(template="t", rows=[{"n": 1}]) for _ in range(2)]
+    warehouse.run(service)
+    for slug in slugs:
+        service.add_raw_record(slug, '{"slug":"same","data":{"n":2}}')
+
+    assert warehouse.run(service, raw=False).status == "partial", "one of the two imports cannot have all its rows"
+
+    assert ways(warehouse)["records_t"] == ("merge", False)
+    assert warehouse.query("SELECT count(*) FROM records_t WHERE _record_slug = 'same'") == [(1,)]
+
+
 def test_a_record_that_moves_to_another_import_is_there_once(warehouse: Warehouse) -> None:
     service = Service(seed=1)
     one, two = (service.add_import(template=name, rows=[{"n": 1}]) for name in ("t", "u"))
@@ -107,3 +121,27 @@ def test_dlt_alone_never_appends(warehouse: Warehouse) -> None:
     }
     assert ways(warehouse)["records"] == ways(warehouse)["records_fresh"] == ("merge", False)
     assert_equal(service, warehouse)
+
+
+def test_a_table_that_is_only_appended_to_is_loaded_by_one_thread(
+    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: set[int] = set()
+    load = DuckDbCopyJob.run
+
+    def watched(job: DuckDbCopyJob) -> None:
+        with job._job_client.sql_client.execute_query("SELECT current_setting('threads')") as cursor:
+            if job.load_table_name.startswith("records_"):
+                seen.add(cursor.fetchall()[0][0])
+        load(job)
+
+    monkeypatch.setattr(DuckDbCopyJob, "run", watched)
+    service = populated()
+    warehouse.run(service, batch_rows=200)
+    assert seen == {1}
+
+    seen.clear()
+    service.append_rows(service.slugs()[0], [{"name": "more"}])
+    warehouse.run(service)
+    with duckdb.connect() as fresh:
+        assert seen == {fresh.execute("SELECT current_setting('threads')").fetchall()[0][0]}
