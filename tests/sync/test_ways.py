@@ -7,7 +7,7 @@ import pytest
 from dlt.destinations.impl.duckdb.duck import DuckDbCopyJob
 
 from connector.sandbox import Service
-from connector.settings import Scope
+from connector.settings import Scope, Selection
 
 from .conftest import Warehouse
 from .test_guarantees import assert_equal, populated
@@ -126,22 +126,22 @@ def test_dlt_alone_never_appends(warehouse: Warehouse) -> None:
 def test_a_table_that_is_only_appended_to_is_loaded_by_one_thread(
     warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: set[int] = set()
+    seen: list[tuple[str, int]] = []
     load = DuckDbCopyJob.run
 
     def watched(job: DuckDbCopyJob) -> None:
         with job._job_client.sql_client.execute_query("SELECT current_setting('threads')") as cursor:
             if job.load_table_name.startswith("records_"):
-                seen.add(cursor.fetchall()[0][0])
+                seen.append((str(job._load_table["write_disposition"]), cursor.fetchall()[0][0]))
         load(job)
 
     monkeypatch.setattr(DuckDbCopyJob, "run", watched)
-    service = populated()
-    warehouse.run(service, batch_rows=200)
-    assert seen == {1}
+    service = Service(seed=1)
+    _, old = (service.add_import(template=name, rows=[{"n": 1}]) for name in ("new", "old"))
+    warehouse.run(service, Scope(mode="backfill", selection=Selection(slugs=frozenset({old}))))
+    service.append_rows(old, [{"n": 2}])
+    warehouse.run(service, batch_rows=1)
 
-    seen.clear()
-    service.append_rows(service.slugs()[0], [{"name": "more"}])
-    warehouse.run(service)
     with duckdb.connect() as fresh:
-        assert seen == {fresh.execute("SELECT current_setting('threads')").fetchall()[0][0]}
+        ((all_threads,),) = fresh.execute("SELECT current_setting('threads')").fetchall()
+    assert seen == [("append", 1), ("append", 1), ("merge", all_threads)]
