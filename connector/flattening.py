@@ -16,12 +16,11 @@ import subprocess
 import sys
 import threading
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from itertools import accumulate, pairwise
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 import pyarrow as pa
@@ -48,8 +47,15 @@ _PIECES_AT_ONCE = 512  # of a message; Linux takes twice as many
 _PATIENCE = struct.pack("ll", 10, 0)  # seconds and microseconds; longer than any batch takes
 
 
+def flatten_column(
+    rows: pa.Array[Any], schema: TableSchema, hints: Mapping[str, str], /, *, nul_safe: bool
+) -> Flattened:
+    """`connector.core.flatten.flatten` of a column of JSON texts, each of an object."""
+    return flatten(cast("list[bytes]", rows.to_pylist()), schema, hints, nul_safe=nul_safe)
+
+
 class Flattener:
-    """`connector.core.flatten.flatten`, for one caller at a time; `close` ends the process, from any thread."""
+    """`flatten_column`, for one caller at a time; `close` ends the process, from any thread."""
 
     def __init__(self) -> None:
         self._rows = 0
@@ -58,21 +64,22 @@ class Flattener:
         self._changing = threading.Lock()
 
     def __call__(
-        self, rows: Sequence[bytes], schema: TableSchema, hints: Mapping[str, str], /, *, nul_safe: bool
+        self, rows: pa.Array[Any], schema: TableSchema, hints: Mapping[str, str], /, *, nul_safe: bool
     ) -> Flattened:
         before, self._rows = self._rows, self._rows + len(rows)
         try:
             if before <= ENOUGH_ROWS < self._rows:
                 self._start()
             helper = self._helper
-            if helper is not None and len(rows) > FEW_ROWS and sum(map(len, rows)) <= MANY_BYTES and helper.is_ready():
+            worth_it = len(rows) > FEW_ROWS and rows.get_total_buffer_size() <= MANY_BYTES
+            if helper is not None and worth_it and helper.is_ready():
                 return helper.flatten(rows, schema, hints, nul_safe)
         except BaseException as problem:
             self.close()  # a late answer must not be taken for that to the next question
             if not isinstance(problem, Exception):
                 raise
             log.info("Rows are flattened in this process from now on.", extra={"event": "flattening.alone"})
-        return flatten(rows, schema, hints, nul_safe=nul_safe)
+        return flatten_column(rows, schema, hints, nul_safe=nul_safe)
 
     def _start(self) -> None:
         with self._changing:
@@ -122,10 +129,8 @@ class _Helper:
             self._ready = True
         return True
 
-    def flatten(
-        self, rows: Sequence[bytes], schema: TableSchema, hints: Mapping[str, str], nul_safe: bool
-    ) -> Flattened:
-        _send(self._line, (pickle.PickleBuffer(b"".join(rows)), array("q", map(len, rows)), schema, hints, nul_safe))
+    def flatten(self, rows: pa.Array[Any], schema: TableSchema, hints: Mapping[str, str], nul_safe: bool) -> Flattened:
+        _send(self._line, (rows, schema, hints, nul_safe))
         answer = _receive(self._line)
         if not isinstance(answer, Flattened):
             raise TypeError(type(answer))
@@ -142,14 +147,8 @@ def serve() -> None:
     with socket.socket(fileno=sys.stdin.fileno()) as line, suppress(OSError, EOFError):
         _send(line, _code())
         while True:
-            joined, lengths, schema, hints, nul_safe = _receive(line)
-            _send(line, flatten(_cut(joined, lengths), schema, hints, nul_safe=nul_safe))
-
-
-def _cut(joined: pa.Buffer, lengths: Iterable[int]) -> list[bytes]:
-    whole = joined.to_pybytes()
-    ends = list(accumulate(lengths, initial=0))
-    return [whole[start:end] for start, end in pairwise(ends)]
+            rows, schema, hints, nul_safe = _receive(line)
+            _send(line, flatten_column(rows, schema, hints, nul_safe=nul_safe))
 
 
 def _is_of_use() -> bool:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from connector.core.schema import TableSchema
@@ -46,7 +47,7 @@ def test_the_process_that_flattens_loads_neither_numpy_nor_pandas() -> None:
     try:
         while not helper.is_ready():
             pass
-        flat = helper.flatten([b'{"a":1}'], TableSchema("t"), {}, False)
+        flat = helper.flatten(pa.array([b'{"a":1}'], pa.binary()), TableSchema("t"), {}, False)
         assert flat.columns["a"].to_pylist() == [1]
         loaded = Path(f"/proc/{helper.process.pid}/maps").read_text()
     finally:
