@@ -133,15 +133,12 @@ def parse_instant(text: str) -> datetime:
 
 def _records(rows: Sequence[_Row]) -> list[Record]:
     """Of rows as they were decoded. Raises ValueError or OverflowError if one of them can't be used."""
-    times = _instants([*[row.created_at for row in rows], *[row.updated_at for row in rows]])
-    # the bytes are copied on purpose: a row must not keep its whole page alive
-    records = [
-        Record(row.slug, bytes(row.data), created_at, updated_at, row.sort)
-        for row, created_at, updated_at in zip(rows, times[: len(rows)], times[len(rows) :], strict=True)
-    ]
-    if any(record.data[0] != _BRACE or "\0" in record.slug for record in records):
+    slugs = [row.slug for row in rows]
+    data = [bytes(row.data) for row in rows]  # copied on purpose: a row must not keep its whole page alive
+    if {text[0] for text in data} - {_BRACE} or "\0" in "".join(slugs):
         raise _Refused("data is not an object, or slug holds a NUL character")
-    return records
+    times = _instants([*[row.created_at for row in rows], *[row.updated_at for row in rows]])
+    return list(map(Record, slugs, data, times[: len(rows)], times[len(rows) :], [row.sort for row in rows]))
 
 
 def _instants(texts: Sequence[str | None]) -> Sequence[int | None]:
