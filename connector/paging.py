@@ -293,11 +293,11 @@ class Lister(Generic[T]):
             front = await self._numbered(0)
             if not front:
                 return False
-            pages = [await self._numbered(number) for number in (1, 1, 0)]
+            pages = await together(self._numbered(number) for number in (1, 1, 0))
             shorter = max(map(len, pages[:2])) < min(len(front), len(pages[2]))
             if not shorter and front[0] in known:
                 return False
-            replies = [await self._numbered(1, size) for size in sizes if not shorter]
+            replies = await together(self._numbered(1, size) for size in sizes if not shorter)
         except ConnectorError:
             return False
         pairs = zip(sizes, replies, strict=not shorter)
@@ -345,7 +345,8 @@ class Lister(Generic[T]):
                 look = _second_look(positions.end, self._size, positions.segments)
                 wave = [look, *islice(upcoming, missing)]
             else:
-                wave = list(islice(upcoming, window))
+                # a page far off may have shown that there are more
+                wave = [*_covering(upcoming, positions.end), *islice(upcoming, window)]
                 window = min(window * 2, WINDOW)
         self._learn_size(positions)
         self._holed = self._holed or positions.holed
@@ -447,14 +448,17 @@ class Lister(Generic[T]):
 _SHRINK = (0, 1, 3, 11, 17, 21, 27, 29, 33, 39)
 
 
+def _covering(segments: Iterator[Segment], upto: int) -> Iterator[Segment]:
+    """The next segments until one reaches position `upto`, one at least."""
+    for segment in segments:
+        yield segment
+        if segment.last >= upto:
+            return
+
+
 def _through(segments: Iterator[Segment], upto: int) -> list[Segment]:
     """The segments that cover positions 1 to `upto`, and as many beyond as the proof of an end takes."""
-    wave: list[Segment] = []
-    for segment in segments:
-        wave.append(segment)
-        if segment.last >= upto:
-            break
-    return [*wave, *islice(segments, END_PROOF)]
+    return [*_covering(segments, upto), *islice(segments, END_PROOF)]
 
 
 def _far_look(end: int, size: int, pages: int) -> Segment:

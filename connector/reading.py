@@ -13,7 +13,6 @@ is also complete when two neat passes in a row show exactly the same rows, or wh
 
 from __future__ import annotations
 
-import math
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -225,7 +224,7 @@ async def _read_pages(client: RecordsClient, import_: Import, gathered: _Gathere
     """One pass: the pages `row_count` promises side by side, then on until the count is met or the pages end."""
     swept = _Pass()
     expected = max(import_.row_count, len(gathered))
-    promised = max(1, math.ceil(expected / size))
+    promised = expected // size + 1  # the last of them has room for more
     page, empty = 1, 0
     while page <= promised and empty < EMPTY_ENOUGH:
         pages = (_page(client, import_.slug, number, size) for number in range(page, promised + 1))
@@ -238,7 +237,7 @@ async def _read_pages(client: RecordsClient, import_: Import, gathered: _Gathere
                 if empty >= EMPTY_ENOUGH:
                     break
         if 0 < swept.longest < size and len(swept.shown) < expected:
-            promised = max(promised, math.ceil(expected / swept.longest))  # per_page is clamped lower than asked
+            promised = max(promised, expected // swept.longest + 1)  # per_page is clamped lower than asked
     full = swept.last >= (swept.longest if promised > 1 else min(size, client.largest_page))
     if len(gathered) != import_.row_count or full:
         await _read_on(client, import_, gathered, swept, page, size)
