@@ -1,9 +1,9 @@
 """What DuckDB may take of the machine during a run: by itself it fills most of the memory with what it wrote or read.
 
 The allowance of memory grows with the number of threads, with the widest table, since DuckDB needs blocks per column
-and thread to write one, and with the longest rows, of which it holds some thousands at each step. It saves memory and
-decides nothing: whoever runs out of it lifts it and tries again, and whether all rows are there is counted afterwards
-as ever.
+and thread to write one, with the longest rows, of which it holds some thousands at each step, and with the rows that
+replace others, since a merge keeps something of each. It saves memory and decides nothing: whoever runs out of it lifts
+it and tries again, and whether all rows are there is counted afterwards as ever.
 
 dlt loads several tables at once, each on a thread of its own. Where rows are only appended, DuckDB's own threads are no
 help to those: they share one table's rows out and put them back in order, which takes nearly twice the processor time.
@@ -18,13 +18,18 @@ from typing import Any
 
 import duckdb
 
-BASE_MB = 96
+BASE_MB = 48
 THREAD_MB = 32
+REPLACED_BYTES = 96  # for each row that a merge brings; measured: 80 are enough
 COLUMN_MB = 0.5  # for each thread; measured: half of that is enough for a thousand columns, a quarter is not
 RESTING_MB = 32
 COPIES = 4  # of a few thousand rows, for each thread
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
-_SIGNS = ("Out of Memory Error", "could not allocate block")  # the latter of a commit
+_SIGNS = (
+    "Out of Memory Error",
+    "could not allocate block",  # in a commit
+    "Conflict on tuple deletion",  # with a deletion that was rolled back for want of memory, in DuckDB 2.0
+)
 _SETTING = "SELECT current_setting('memory_limit')"
 
 
@@ -37,10 +42,11 @@ class Allowance:
         self._lifted = False
         self._threads = _threads(native)
 
-    def fit(self, columns: int, slice_bytes: int) -> None:
-        """Enough for tables of so many columns, and for rows of which about 2,000 have so many bytes."""
+    def fit(self, columns: int, slice_bytes: int, replaced: int) -> None:
+        """Enough for tables of so many columns, for rows of which about 2,000 have so many bytes, and for a merge of so
+        many rows."""
         each_thread = (THREAD_MB + COLUMN_MB * columns) * 2**20 + COPIES * slice_bytes
-        wanted = int(BASE_MB * 2**20 + self._threads * each_thread)
+        wanted = int(BASE_MB * 2**20 + self._threads * each_thread + REPLACED_BYTES * replaced)
         if math.isinf(self._given) and (self._lifted or _ask(self._native) != _default()):
             return
         wanted = min(wanted, int(_bytes(_default())))

@@ -249,7 +249,6 @@ class Extraction:
             outcome = self._next_outcome()
             if outcome is None:
                 self.exhausted = True
-                self._flattener.close()  # memory is short while the package is loaded
                 break
             planned, result = outcome
             size = len(result) if isinstance(result, Built) else 0
@@ -453,4 +452,5 @@ class Extraction:
             max_concurrency=self._settings.max_concurrency,
             aside=self._outside.aside,
             stop=self._stop,
+            on_built=self._flattener.close,  # memory is short while the last package is loaded
         )

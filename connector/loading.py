@@ -39,7 +39,6 @@ from connector.tables import (
     UTC_US,
     Arrival,
     Emission,
-    are_distinct,
     keys_of,
     table_of,
 )
@@ -93,6 +92,17 @@ class _Arriving:
     imports: list[str] = field(default_factory=list)
     replacing: bool = False
 
+    @property
+    def slugs(self) -> pa.ChunkedArray[Any]:
+        return pa.chunked_array(self.records, pa.string())
+
+    def are_distinct(self) -> bool:
+        if len(self.imports) < 2:  # no import has a record twice (`LatestRecords`), and counting takes memory
+            return True
+        slugs = self.slugs
+        found: int = pc.count_distinct(slugs).as_py()
+        return found == len(slugs)
+
 
 class Package:
     """Builds the emissions of one load package; `rows` counts the records accepted so far."""
@@ -133,12 +143,12 @@ class Package:
 
     def arrivals(self) -> list[Arrival]:
         """What the package brings for each table of records."""
-        records = {table: pa.chunked_array(got.records, pa.string()) for table, got in self._arriving.items()}
+        arriving = self._arriving
         # every typed row has a raw one beside it, if there are any
-        all_distinct = self._settings.raw and RECORDS in records and are_distinct(records[RECORDS])
+        all_distinct = self._settings.raw and RECORDS in arriving and arriving[RECORDS].are_distinct()
         return [
-            Arrival(table, records[table], got.imports, all_distinct or are_distinct(records[table]), got.replacing)
-            for table, got in self._arriving.items()
+            Arrival(table, got.slugs, got.imports, all_distinct or got.are_distinct(), got.replacing)
+            for table, got in arriving.items()
         ]
 
     def __bool__(self) -> bool:
@@ -345,7 +355,7 @@ class Package:
     def _bring_carried(self) -> None:
         """Rows that vanished from one import and came with another of the same package are not carried over."""
         for table, vanished in self._carried:
-            arrived = pa.chunked_array(self._arriving[table].records, pa.string())
+            arrived = self._arriving[table].slugs
             rows = vanished.filter(pc.invert(pc.is_in(vanished.column(keys_of(table)[0]), value_set=arrived)))
             if not rows.num_rows:
                 continue

@@ -46,7 +46,10 @@ Outcome = tuple[Planned[Import], Built | Failure]
 
 
 class ReadAhead:
-    """Used on one event loop, from `start` to `aclose`. `fatal` and `stopped` say, at the end, why it came early."""
+    """Used on one event loop, from `start` to `aclose`. `fatal` and `stopped` say, at the end, why it came early.
+
+    `on_built` is called once nothing is left to build, which may be long before all of it is taken.
+    """
 
     def __init__(
         self,
@@ -57,6 +60,7 @@ class ReadAhead:
         max_concurrency: int,
         aside: Aside,
         stop: Callable[[], int | None],
+        on_built: Callable[[], None],
     ) -> None:
         self._client = client
         self._builder = builder
@@ -64,6 +68,7 @@ class ReadAhead:
         self._most_imports = READ_AHEAD_IMPORTS_PER_REQUEST * max_concurrency
         self._aside = aside
         self._stop = stop
+        self._on_built = on_built
         self._ready: asyncio.Queue[Outcome | None] = asyncio.Queue()
         self._rows_ready = 0
         self._taken = asyncio.Event()
@@ -113,6 +118,7 @@ class ReadAhead:
             for _, task in building:
                 task.cancel()
             await asyncio.gather(*(task for _, task in building), return_exceptions=True)
+            self._on_built()
             self._ready.put_nowait(None)
 
     async def _hand_over(self, building: deque[tuple[Planned[Import], asyncio.Task[Built | Failure]]]) -> None:

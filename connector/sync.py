@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
@@ -31,7 +31,7 @@ from connector.overview import noted
 from connector.runs import Tally
 from connector.settings import Scope, Settings
 from connector.source import Marker, current_load_id
-from connector.tables import RUNS, SOURCE, Emission
+from connector.tables import RUNS, SOURCE, Arrival, Emission
 from connector.warehouse import Warehouse
 from connector.warehouse.checks import distrust, is_new, missing_rows
 from connector.warehouse.memory import audit, ledger_loads, remembered
@@ -39,6 +39,7 @@ from connector.warehouse.memory import audit, ledger_loads, remembered
 log = logging.getLogger("connector.run")
 
 MARK = "importer_destination.json"
+APPEND: dict[str, Any] = {"write_disposition": "append"}
 
 
 def sync(
@@ -159,9 +160,8 @@ def _load_package(
         try:
             load_id = _load(pipeline, tables, lambda: _ways(extraction))
         except PipelineStepFailed as error:
-            with extraction.warehouse.connect() as connection:
-                if not (is_out_of_memory(error) and connection.allowance and connection.allowance.lift()):
-                    raise
+            if not (is_out_of_memory(error) and extraction.warehouse.lift()):
+                raise
             log.info("DuckDB gets more memory to load this package.", extra={"event": "memory.lifted"})
             load_id = _load_id(pipeline.load())
         finally:
@@ -192,16 +192,20 @@ def _load_package(
 
 def _ways(extraction: Extraction) -> dict[str, dict[str, Any]]:
     """How dlt is to write the package just built; the destination gets the memory and threads for it."""
+    arrivals, extraction.arrivals = extraction.arrivals, []  # all those slugs are not needed while it is loaded
+    ways = _shortest_ways(extraction, arrivals)
+    replacing = [arrival for arrival in arrivals if ways[arrival.table] != APPEND]
+    extraction.merged.update(arrival.table for arrival in replacing)
     with extraction.warehouse.connect() as connection:
-        ways = _shortest_ways(extraction)
         if connection.allowance is not None:
-            connection.allowance.fit(extraction.widest, extraction.heaviest)
-            if all(way.get("write_disposition") == "append" for way in ways.values()):
+            replaced = sum(len(arrival.records) for arrival in replacing)
+            connection.allowance.fit(extraction.widest, extraction.heaviest, replaced)
+            if not replacing:
                 connection.allowance.one_thread()
     return ways
 
 
-def _shortest_ways(extraction: Extraction) -> dict[str, dict[str, Any]]:
+def _shortest_ways(extraction: Extraction, arrivals: Sequence[Arrival]) -> dict[str, dict[str, Any]]:
     """How dlt may write the records of the package just built, where that is less work than it has to be told before.
 
     Rows are appended where the destination holds none of these records and imports, which this process, its only
@@ -210,14 +214,11 @@ def _shortest_ways(extraction: Extraction) -> dict[str, dict[str, Any]]:
     """
     ways: dict[str, dict[str, Any]] = {}
     with extraction.warehouse.connect() as connection:
-        there = connection.columns() if extraction.warehouse.is_duckdb and extraction.arrivals else {}
-        for arrival in extraction.arrivals:
+        there = connection.columns() if extraction.warehouse.is_duckdb and arrivals else {}
+        for arrival in arrivals:
             may_append = arrival.distinct and extraction.warehouse.is_duckdb and not arrival.replacing
-            if may_append and (arrival.table not in there or is_new(connection, arrival)):
-                ways[arrival.table] = {"write_disposition": "append"}
-                continue
-            ways[arrival.table] = {"x-stage-data-deduplicated": arrival.distinct}
-            extraction.merged.add(arrival.table)
+            appends = may_append and (arrival.table not in there or is_new(connection, arrival))
+            ways[arrival.table] = APPEND if appends else {"x-stage-data-deduplicated": arrival.distinct}
     return ways
 
 
@@ -237,10 +238,10 @@ def _load(
         def records() -> Iterator[Any]:
             mark = Marker()
             yield from map(mark, tables(current_load_id()))
+            pa.default_memory_pool().release_unused()  # to the system, before the destination needs some
             written = dlt.current.source_schema().tables
             for table, way in ways().items():
                 written[table].update(cast("TTableSchema", way))
-            pa.default_memory_pool().release_unused()  # to the system, before the destination needs some
 
         return records
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 LOAD_ID = "_dlt_load_id"
 UTC_US = pa.timestamp("us", tz="UTC")
@@ -200,11 +199,6 @@ class Arrival:
     imports: Sequence[str]
     distinct: bool
     replacing: bool
-
-
-def are_distinct(values: pa.ChunkedArray[Any]) -> bool:
-    found: int = pc.count_distinct(values).as_py()
-    return found == len(values)
 
 
 def keys_of(table: str) -> tuple[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -31,6 +31,7 @@ class Warehouse:
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
         self._held: Connection | None = None
+        self._holding = ExitStack()
 
     @property
     def destination(self) -> str:
@@ -105,13 +106,23 @@ class Warehouse:
     @contextmanager
     def hold(self) -> Iterator[None]:
         """Keeps one connection open: DuckDB writes its file anew whenever the last one closes, which dlt does often."""
-        with self.connect() as connection:
-            native = connection.client.native_connection
-            self._held = replace(connection, allowance=Allowance(native)) if self.is_duckdb else connection
-            try:
-                yield
-            finally:
-                self._held = None
+        with self._holding:
+            self._open(sparing=self.is_duckdb)
+            yield
+
+    def lift(self) -> bool:
+        """Opens what is held anew without an allowance, if it had one: DuckDB is not itself once its memory ran out."""
+        if self._held is None or self._held.allowance is None or not self._held.allowance.lift():
+            return False
+        self._holding.close()
+        self._open(sparing=False)
+        return True
+
+    def _open(self, *, sparing: bool) -> None:
+        connection = self._holding.enter_context(self.connect())
+        self._holding.callback(setattr, self, "_held", None)
+        allowance = Allowance(connection.client.native_connection) if sparing else None
+        self._held = replace(connection, allowance=allowance)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,14 @@ import logging
 
 import duckdb
 import pytest
+from dlt.destinations.job_client_impl import SqlLoadJob
 
 from connector import allowance
 from connector.allowance import Allowance, is_out_of_memory
 from connector.sandbox import Service
 
 from .conftest import Warehouse
-from .test_guarantees import assert_equal
+from .test_guarantees import assert_equal, populated
 
 MIB = 2**20
 
@@ -26,21 +27,28 @@ def test_the_allowance_grows_with_the_widest_table_and_never_shrinks() -> None:
         given = Allowance(native)
         default = limit(native)
         seen = []
-        for columns, slice_bytes in ((8, 0), (248, 0), (100, MIB), (0, 100 * MIB)):
-            given.fit(columns, slice_bytes)
+        for columns, slice_bytes, replaced in ((8, 0, 0), (248, 0, 0), (8, 0, MIB), (100, MIB, 0), (0, 100 * MIB, 0)):
+            given.fit(columns, slice_bytes, replaced)
             seen.append(limit(native))
-        assert seen == ["168.0 MiB", "408.0 MiB", "408.0 MiB", "960.0 MiB"]
+        assert seen == ["120.0 MiB", "360.0 MiB", "360.0 MiB", "360.0 MiB", "912.0 MiB"]
         assert given.lift()
         assert limit(native) == default
         assert not given.lift()
-        given.fit(10, 0)
+        given.fit(10, 0, 0)
         assert limit(native) == default
+
+
+def test_a_merge_is_allowed_more_the_more_rows_it_brings() -> None:
+    with duckdb.connect(":memory:", config={"threads": 2}) as native:
+        given = Allowance(native)
+        given.fit(8, 0, MIB)
+        assert limit(native) == "216.0 MiB"
 
 
 def test_a_limit_of_the_users_own_stays() -> None:
     with duckdb.connect(":memory:", config={"memory_limit": "1GiB"}) as native:
         given = Allowance(native)
-        given.fit(10, 0)
+        given.fit(10, 0, MIB)
         assert limit(native) == "1.0 GiB"
         assert not given.lift()
 
@@ -49,8 +57,8 @@ def test_threads_of_the_users_own_come_back_and_count_for_memory() -> None:
     with duckdb.connect(":memory:", config={"threads": 3}) as native:
         given = Allowance(native)
         given.one_thread()
-        given.fit(8, 0)
-        assert limit(native) == "204.0 MiB"
+        given.fit(8, 0, 0)
+        assert limit(native) == "156.0 MiB"
         assert native.execute("SELECT current_setting('threads')").fetchall() == [(1,)]
         given.all_threads()
         assert native.execute("SELECT current_setting('threads')").fetchall() == [(3,)]
@@ -61,6 +69,7 @@ def test_threads_of_the_users_own_come_back_and_count_for_memory() -> None:
     [
         ("Out of Memory Error: failed to allocate data of size 32.0 KiB", True),
         ("TransactionContext Error: Failed to commit: could not allocate block of size 256.0 KiB", True),
+        ("TransactionContext Error: Conflict on tuple deletion!", True),
         ("Catalog Error: Table does not exist", False),
     ],
 )
@@ -86,6 +95,7 @@ def test_a_package_that_needs_more_is_loaded_all_the_same(
     monkeypatch.setattr(allowance, "THREAD_MB", 0)
     monkeypatch.setattr(allowance, "COLUMN_MB", 0)
     monkeypatch.setattr(allowance, "COPIES", 0)
+    monkeypatch.setattr(allowance, "REPLACED_BYTES", 0)
 
     with caplog.at_level(logging.INFO, "connector.run"):
         tally = warehouse.run(service)
@@ -96,4 +106,34 @@ def test_a_package_that_needs_more_is_loaded_all_the_same(
         assert "it is read again next run" in str(tally.error)
         monkeypatch.undo()
         assert warehouse.run(service).status == "succeeded"
+    assert_equal(service, warehouse)
+
+
+def test_a_database_that_is_not_itself_after_its_memory_ran_out_is_opened_anew(
+    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A deletion that DuckDB rolled back for want of memory stands in the way of the next, until all is closed."""
+    service = populated()
+    warehouse.run(service)
+    service.append_rows(service.slugs()[0], [{"name": "more"}])
+    run, runs = SqlLoadJob.run, 0
+
+    def not_itself(job: SqlLoadJob) -> None:
+        nonlocal runs
+        runs += 1
+        client = job._job_client.sql_client
+        if runs == 1:
+            client.execute_sql("ATTACH ':memory:' AS spoilt")  # of this instance of DuckDB, not of the file
+        with client.execute_query("SELECT 1 FROM duckdb_databases() WHERE database_name = 'spoilt'") as cursor:
+            if cursor.fetchall():
+                raise duckdb.TransactionException("TransactionContext Error: Conflict on tuple deletion!")
+        run(job)
+
+    monkeypatch.setattr(SqlLoadJob, "run", not_itself)
+    monkeypatch.setenv("LOAD__RAISE_ON_MAX_RETRIES", "1")
+    with caplog.at_level(logging.INFO, "connector.run"):
+        tally = warehouse.run(service)
+
+    assert "DuckDB gets more memory to load this package." in caplog.messages
+    assert (tally.status, len(tally.load_ids)) == ("succeeded", 1)
     assert_equal(service, warehouse)

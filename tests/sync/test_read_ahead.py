@@ -50,6 +50,7 @@ def test_imports_are_built_one_at_a_time_in_the_order_handed_over(monkeypatch: p
         return ImportRead(import_, Verdict.complete, records)
 
     builder = Watched()
+    at_the_end: list[list[str]] = []
 
     async def all_slugs() -> list[str]:
         ahead = ReadAhead(
@@ -59,6 +60,7 @@ def test_imports_are_built_one_at_a_time_in_the_order_handed_over(monkeypatch: p
             max_concurrency=4,
             aside=Outside.real().aside,
             stop=lambda: None,
+            on_built=lambda: at_the_end.append(list(builder.built)),
         )
         ahead.start()
         slugs: list[str] = []
@@ -71,4 +73,5 @@ def test_imports_are_built_one_at_a_time_in_the_order_handed_over(monkeypatch: p
     monkeypatch.setattr(read_ahead, "read_import", read_at_once)
     handed_over = asyncio.run(asyncio.wait_for(all_slugs(), 30))
     assert handed_over == builder.built
+    assert at_the_end == [handed_over], "told once, when nothing was left to build"
     assert sorted(handed_over) == sorted(import_.slug for import_ in imports)
