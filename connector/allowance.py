@@ -51,8 +51,9 @@ class Allowance:
             return
         wanted = min(wanted, int(_bytes(_default())))
         if math.isinf(self._given) or wanted > self._given:
-            self._given = wanted
-            self._native.execute(f"SET memory_limit = '{wanted} bytes'").fetchall()
+            with suppress(duckdb.OutOfMemoryException):  # it holds more than that already
+                self._native.execute(f"SET memory_limit = '{wanted} bytes'").fetchall()
+                self._given = wanted
 
     def rest(self) -> None:
         """Between packages the blocks that DuckDB keeps are worth less than the room they take."""
@@ -67,16 +68,22 @@ class Allowance:
         if math.isinf(self._given):
             return False
         self._given, self._lifted = math.inf, True
-        self._native.execute("RESET memory_limit").fetchall()
+        with suppress(duckdb.Error):  # after some failures only opening the file anew helps
+            self._native.execute("RESET memory_limit").fetchall()
+        self.all_threads()
         return True
 
     def one_thread(self) -> None:
         """For each table that is loaded, until `all_threads`."""
-        self._native.execute("SET threads = 1").fetchall()
+        self._set_threads(1)
 
     def all_threads(self) -> None:
         """As many as before, which somebody may have set."""
-        self._native.execute(f"SET threads = {self._threads}").fetchall()
+        self._set_threads(self._threads)
+
+    def _set_threads(self, count: int) -> None:
+        with suppress(duckdb.Error):  # it only saves time, and not every setting of a user's allows it
+            self._native.execute(f"SET threads = {count}").fetchall()
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:

@@ -16,7 +16,7 @@ from connector.core.flatten import Flattened
 from connector.core.limits import Limits
 from connector.core.names import table_name
 from connector.core.schema import TableSchema
-from connector.flattening import flatten_column
+from connector.flattening import Texts, flatten_here
 from connector.models import Import, Record
 from connector.reading import ImportRead
 from connector.settings import Settings
@@ -25,10 +25,10 @@ from connector.tables import UTC_US
 
 
 class Flatten(Protocol):
-    """`connector.flattening.flatten_column`, wherever it runs."""
+    """`connector.flattening.flatten_here`, wherever it runs."""
 
     def __call__(
-        self, rows: pa.Array[Any], schema: TableSchema, hints: Mapping[str, str], /, *, nul_safe: bool
+        self, texts: Texts, schema: TableSchema, hints: Mapping[str, str], /, *, nul_safe: bool
     ) -> Flattened: ...
 
 
@@ -114,7 +114,7 @@ class Builder:
         *,
         limits: Limits | None,
         nul_safe: bool,
-        flatten: Flatten = flatten_column,
+        flatten: Flatten = flatten_here,
     ) -> None:
         self._settings = settings
         self._schemas = dict(schemas)
@@ -137,17 +137,17 @@ class Builder:
         rows: list[Rows] | SpilledRows = SpilledRows() if isinstance(read.records, SpilledRecords) else []
         if table is None:
             for some in batches(read.records):
-                rows.append(self._rows(some, _data(some), None))
+                rows.append(self._rows(some, _texts(some), None))
             return rows, None
         schema = self._schemas.get(table) or TableSchema(table)
         hints = self._settings.hints.get(table, {})
         for some in batches(read.records):
-            data = _data(some)
-            flat = self._flatten(data, schema, hints, nul_safe=self._nul_safe)
+            texts = _texts(some)
+            flat = self._flatten(texts, schema, hints, nul_safe=self._nul_safe)
             refusal = self._limits.refusal(flat.schema, [flat.columns]) if self._limits is not None else None
             if refusal is not None:
                 return (), refusal
-            rows.append(self._rows(some, data, flat))
+            rows.append(self._rows(some, texts, flat))
             schema = flat.schema
         self._schemas[table] = schema
         return rows, None
@@ -157,7 +157,7 @@ class Builder:
         self._template_tables.setdefault(table, import_.template_slug or "")
         return table
 
-    def _rows(self, records: Sequence[Record], data: pa.Array[Any], flat: Flattened | None) -> Rows:
+    def _rows(self, records: Sequence[Record], texts: Texts, flat: Flattened | None) -> Rows:
         created_at = [r.created_at for r in records]
         updated_at = [r.updated_at for r in records]
         created = pa.array(created_at, pa.int64()).view(UTC_US)
@@ -166,10 +166,10 @@ class Builder:
             pa.array([r.sort for r in records], pa.int64()),
             created,
             created if updated_at == created_at else pa.array(updated_at, pa.int64()).view(UTC_US),
-            data.cast(pa.string()) if self._settings.raw else None,
+            texts.column.cast(pa.string()) if self._settings.raw else None,
             flat,
         )
 
 
-def _data(records: Sequence[Record]) -> pa.Array[Any]:
-    return pa.array([record.data for record in records], pa.binary())
+def _texts(records: Sequence[Record]) -> Texts:
+    return Texts([record.data for record in records])

@@ -262,9 +262,10 @@ def _base_url(given: str) -> str:
     try:
         given = given.strip().rstrip("/")
         url = URL(given) if given.isprintable() else URL()
+        host = url.host or ""
     except (TypeError, AttributeError, ValueError):
-        url = URL()
-    if url.scheme not in ("http", "https") or not url.host or " " in url.host:
+        url, host = URL(), ""
+    if url.scheme not in ("http", "https") or not host or " " in host:
         raise ConfigError("base_url must be an address such as https://service.example.")
     if url.raw_user or url.raw_password or url.raw_query_string or url.raw_fragment:
         raise ConfigError("base_url must not hold a user, a password, a query or a fragment.")

@@ -169,7 +169,8 @@ class Decision:
             return error
 
     def _decide(self, listing: Listing[Any], unlisted: tuple[Import, ...], gone: tuple[str, ...]) -> Decided:
-        imports = [row for row in listing.rows if isinstance(row, Import)] + list(unlisted)
+        found = [row for row in listing.rows if isinstance(row, Import)] + list(unlisted)
+        imports = list({i.slug: i for i in found}.values())  # a service may know one by several slugs
         rejects = tuple(row for row in listing.rows if isinstance(row, Reject))
         wanted = [i for i in imports if self._wanted(i)]
         plan = make_plan(

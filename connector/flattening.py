@@ -16,11 +16,12 @@ import subprocess
 import sys
 import threading
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
@@ -47,15 +48,24 @@ _PIECES_AT_ONCE = 512  # of a message; Linux takes twice as many
 _PATIENCE = struct.pack("ll", 10, 0)  # seconds and microseconds; longer than any batch takes
 
 
-def flatten_column(
-    rows: pa.Array[Any], schema: TableSchema, hints: Mapping[str, str], /, *, nul_safe: bool
-) -> Flattened:
-    """`connector.core.flatten.flatten` of a column of JSON texts, each of an object."""
-    return flatten(cast("list[bytes]", rows.to_pylist()), schema, hints, nul_safe=nul_safe)
+class Texts:
+    """The JSON texts of some records, one by one and, from when it is wanted, as a column."""
+
+    def __init__(self, rows: Sequence[bytes]) -> None:
+        self.rows = rows
+
+    @cached_property
+    def column(self) -> pa.Array[Any]:
+        return pa.array(self.rows, pa.binary())
+
+
+def flatten_here(texts: Texts, schema: TableSchema, hints: Mapping[str, str], /, *, nul_safe: bool) -> Flattened:
+    """`connector.core.flatten.flatten` of some records."""
+    return flatten(texts.rows, schema, hints, nul_safe=nul_safe)
 
 
 class Flattener:
-    """`flatten_column`, for one caller at a time; `close` ends the process, from any thread."""
+    """`flatten_here`, for one caller at a time; `close` ends the process, from any thread."""
 
     def __init__(self) -> None:
         self._rows = 0
@@ -63,23 +73,21 @@ class Flattener:
         self._closed = False
         self._changing = threading.Lock()
 
-    def __call__(
-        self, rows: pa.Array[Any], schema: TableSchema, hints: Mapping[str, str], /, *, nul_safe: bool
-    ) -> Flattened:
+    def __call__(self, texts: Texts, schema: TableSchema, hints: Mapping[str, str], /, *, nul_safe: bool) -> Flattened:
+        rows = texts.rows
         before, self._rows = self._rows, self._rows + len(rows)
         try:
             if before <= ENOUGH_ROWS < self._rows:
                 self._start()
             helper = self._helper
-            worth_it = len(rows) > FEW_ROWS and rows.get_total_buffer_size() <= MANY_BYTES
-            if helper is not None and worth_it and helper.is_ready():
-                return helper.flatten(rows, schema, hints, nul_safe)
+            if helper is not None and len(rows) > FEW_ROWS and sum(map(len, rows)) <= MANY_BYTES and helper.is_ready():
+                return helper.flatten(texts.column, schema, hints, nul_safe)
         except BaseException as problem:
             self.close()  # a late answer must not be taken for that to the next question
             if not isinstance(problem, Exception):
                 raise
             log.info("Rows are flattened in this process from now on.", extra={"event": "flattening.alone"})
-        return flatten_column(rows, schema, hints, nul_safe=nul_safe)
+        return flatten_here(texts, schema, hints, nul_safe=nul_safe)
 
     def _start(self) -> None:
         with self._changing:
@@ -148,7 +156,7 @@ def serve() -> None:
         _send(line, _code())
         while True:
             rows, schema, hints, nul_safe = _receive(line)
-            _send(line, flatten_column(rows, schema, hints, nul_safe=nul_safe))
+            _send(line, flatten(rows.to_pylist(), schema, hints, nul_safe=nul_safe))
 
 
 def _is_of_use() -> bool:

@@ -38,12 +38,14 @@ class Hidden:
 @contextmanager
 def for_good() -> Iterator[None]:
     """What is loaded meanwhile is there to stay: no collection walks over it, now or later."""
+    collecting = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         gc.freeze()
-        gc.enable()
+        if collecting:
+            gc.enable()
 
 
 def load_arrow() -> None:

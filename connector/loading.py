@@ -97,8 +97,6 @@ class _Arriving:
         return pa.chunked_array(self.records, pa.string())
 
     def are_distinct(self) -> bool:
-        if len(self.imports) < 2:  # no import has a record twice (`LatestRecords`), and counting takes memory
-            return True
         slugs = self.slugs
         found: int = pc.count_distinct(slugs).as_py()
         return found == len(slugs)
@@ -131,6 +129,7 @@ class Package:
         self._raw_rows = 0
         self._typed: dict[str, _Typed] = defaultdict(_Typed)
         self._arriving: dict[str, _Arriving] = defaultdict(_Arriving)
+        self._sources = 0  # of records: imports, one as often as it comes
         self._ledger: list[dict[str, Any]] = []
         self._rejects: list[dict[str, Any]] = []
         self._nul_safe = not warehouse.is_duckdb
@@ -145,7 +144,8 @@ class Package:
         """What the package brings for each table of records."""
         arriving = self._arriving
         # every typed row has a raw one beside it, if there are any
-        all_distinct = self._settings.raw and RECORDS in arriving and arriving[RECORDS].are_distinct()
+        of_raw = self._settings.raw and RECORDS in arriving and arriving[RECORDS].are_distinct()
+        all_distinct = self._sources < 2 or of_raw  # no import has a record twice (`LatestRecords`)
         return [
             Arrival(table, got.slugs, got.imports, all_distinct or got.are_distinct(), got.replacing)
             for table, got in arriving.items()
@@ -165,6 +165,7 @@ class Package:
                 return
         if table is not None:
             self._catalogue.template_tables.setdefault(table, import_.template_slug or "")
+        self._sources += 1
         self._clear(import_, known, table)
         old = self._vanished(import_.slug, known, built.rows)
         for rows in built.rows:

@@ -293,7 +293,8 @@ class Lister(Generic[T]):
             front = await self._numbered(0)
             if not front:
                 return False
-            pages = await together(self._numbered(number) for number in (1, 1, 0))
+            pages = await together(self._numbered(number) for number in (1, 1))
+            pages.append(await self._numbered(0))  # last, or else the listing may have shrunk in between
             shorter = max(map(len, pages[:2])) < min(len(front), len(pages[2]))
             if not shorter and front[0] in known:
                 return False

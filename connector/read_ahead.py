@@ -118,8 +118,8 @@ class ReadAhead:
             for _, task in building:
                 task.cancel()
             await asyncio.gather(*(task for _, task in building), return_exceptions=True)
-            self._on_built()
             self._ready.put_nowait(None)
+            self._on_built()
 
     async def _hand_over(self, building: deque[tuple[Planned[Import], asyncio.Task[Built | Failure]]]) -> None:
         """The first of them, once it is built; then waits until there is room for the next."""

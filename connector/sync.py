@@ -160,14 +160,16 @@ def _load_package(
         try:
             load_id = _load(pipeline, tables, lambda: _ways(extraction))
         except PipelineStepFailed as error:
-            if not (is_out_of_memory(error) and extraction.warehouse.lift()):
+            # in an earlier step there is nothing yet that could be loaded once more
+            if not (error.step == "load" and is_out_of_memory(error) and extraction.warehouse.lift()):
                 raise
             log.info("DuckDB gets more memory to load this package.", extra={"event": "memory.lifted"})
             load_id = _load_id(pipeline.load())
+            if load_id is None:
+                raise
         finally:
-            with extraction.warehouse.connect() as connection:
-                if connection.allowance is not None:
-                    connection.allowance.all_threads()
+            if allowance := extraction.warehouse.allowance:
+                allowance.all_threads()
         extraction.committed(load_id)
     if load_id is None:
         return
@@ -181,8 +183,8 @@ def _load_package(
         wrong = missing_rows(connection, load_id, settings.raw, extraction.typed_tables)
         if wrong:
             distrust(connection, [slug for slug, *_ in wrong], "The warehouse does not hold the rows that were loaded.")
-        if connection.allowance is not None and not extraction.exhausted:
-            connection.allowance.rest()
+    if (allowance := extraction.warehouse.allowance) and not extraction.exhausted:
+        allowance.rest()
     for slug, table, accepted, there in wrong:
         extraction.tally.shortfall = True
         extraction.tally.problems.append(
@@ -196,12 +198,11 @@ def _ways(extraction: Extraction) -> dict[str, dict[str, Any]]:
     ways = _shortest_ways(extraction, arrivals)
     replacing = [arrival for arrival in arrivals if ways[arrival.table] != APPEND]
     extraction.merged.update(arrival.table for arrival in replacing)
-    with extraction.warehouse.connect() as connection:
-        if connection.allowance is not None:
-            replaced = sum(len(arrival.records) for arrival in replacing)
-            connection.allowance.fit(extraction.widest, extraction.heaviest, replaced)
-            if not replacing:
-                connection.allowance.one_thread()
+    if allowance := extraction.warehouse.allowance:
+        replaced = sum(len(arrival.records) for arrival in replacing)
+        allowance.fit(extraction.widest, extraction.heaviest, replaced)
+        if not replacing:
+            allowance.one_thread()
     return ways
 
 

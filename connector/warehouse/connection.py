@@ -110,9 +110,14 @@ class Warehouse:
             self._open(sparing=self.is_duckdb)
             yield
 
+    @property
+    def allowance(self) -> Allowance | None:
+        """Of the connection that is held, if it has one."""
+        return None if self._held is None else self._held.allowance
+
     def lift(self) -> bool:
         """Opens what is held anew without an allowance, if it had one: DuckDB is not itself once its memory ran out."""
-        if self._held is None or self._held.allowance is None or not self._held.allowance.lift():
+        if self.allowance is None or not self.allowance.lift():
             return False
         self._holding.close()
         self._open(sparing=False)

@@ -254,6 +254,7 @@ def test_the_prefix_is_added_once(suffix: str, path: str) -> None:
         "http://h:99999",
         "http://a b",
         "http://h\tx",
+        "http://xn--a",
         "http://u:pw@h",
         "http://h?x=1",
         "http://h#x",

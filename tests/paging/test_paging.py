@@ -448,6 +448,23 @@ def test_another_name_of_the_first_page_or_the_last_is_not_taken_for_counting_fr
     assert not asyncio.run(lister(service).counts_from_zero())
 
 
+def test_a_listing_that_shrinks_meanwhile_is_not_taken_for_counting_from_zero() -> None:
+    """Its page 1 is shorter than its page 0 was, which a last look at page 0 explains, if it really comes last."""
+    service = Service(5)
+
+    async def fetch(page: int, per_page: int) -> Sequence[Row]:
+        for _ in range(8 * page):  # page 0 is answered sooner
+            await asyncio.sleep(0)
+        if page == 1 and len(service.rows) == 5:
+            service.delete(next(iter(service.rows)))
+        return service.listed()[:per_page]
+
+    told = lister(service, fetch=fetch)
+    assert not asyncio.run(told.counts_from_zero())
+    assert len(service.rows) == 4
+    assert told.first_page == 1
+
+
 @pytest.mark.parametrize("told", [False, True])
 @pytest.mark.parametrize("count", [26, 50, 51, 60, 90, 120])
 @pytest.mark.parametrize("empty", [{2}, {3}, {2, 3}])

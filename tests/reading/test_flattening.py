@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,7 +21,7 @@ from hypothesis import strategies as st
 from connector import flattening
 from connector.core.flatten import flatten
 from connector.core.schema import TableSchema
-from connector.flattening import Flattener
+from connector.flattening import Flattener, Texts
 from tests.core.test_flatten_properties import HINTS, ROWS, dump
 
 TABLE = TableSchema("records_t")
@@ -30,14 +29,10 @@ IS_OF_USE = flattening._is_of_use
 PLAIN = [b'{"a": %d, "b": {"c": "x"}}' % n for n in range(20)]
 
 
-def column(rows: list[bytes]) -> pa.Array[Any]:
-    return pa.array(rows, pa.binary())
-
-
 def started() -> Flattener:
     flattener = Flattener()
     for _ in range(2):
-        flattener(column(PLAIN), TABLE, {}, nul_safe=False)
+        flattener(Texts(PLAIN), TABLE, {}, nul_safe=False)
     return flattener
 
 
@@ -96,7 +91,7 @@ def test_the_result_is_the_same(
 ) -> None:
     schema = flatten([dump(row, ascii_only=True).encode() for row in before], TABLE, hints, nul_safe=safe).schema
     texts = [dump(row, ascii_only=True).encode() for row in rows]
-    there = shared(column(texts), schema, hints, nul_safe=safe)
+    there = shared(Texts(texts), schema, hints, nul_safe=safe)
     here = flatten(texts, schema, hints, nul_safe=safe)
     assert there == here
     assert list(there.columns) == list(here.columns)
@@ -105,13 +100,13 @@ def test_the_result_is_the_same(
 
 def test_it_is_done_there(flattener: Flattener, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = flatten(PLAIN, TABLE)
-    monkeypatch.setattr(flattening, "flatten_column", None)
-    assert flattener(column(PLAIN), TABLE, {}, nul_safe=False) == expected
+    monkeypatch.setattr(flattening, "flatten_here", None)
+    assert flattener(Texts(PLAIN), TABLE, {}, nul_safe=False) == expected
 
 
 def test_rows_nested_too_deep_for_json_come_back_too(flattener: Flattener) -> None:
     rows = [b'{"deep": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"]
-    assert flattener(column(rows), TABLE, {}, nul_safe=False) == flatten(rows, TABLE)
+    assert flattener(Texts(rows), TABLE, {}, nul_safe=False) == flatten(rows, TABLE)
     assert has_helper(flattener)
 
 
@@ -120,15 +115,15 @@ def test_when_it_is_killed_the_rows_are_flattened_here(flattener: Flattener, how
     pid = pid_of(flattener)
     os.kill(pid, how)
     for _ in range(3):
-        assert flattener(column(PLAIN), TABLE, {}, nul_safe=False) == flatten(PLAIN, TABLE)
+        assert flattener(Texts(PLAIN), TABLE, {}, nul_safe=False) == flatten(PLAIN, TABLE)
     assert not has_helper(flattener)
     assert not is_running(pid)
 
 
 def test_rows_that_end_it_fail_here_as_they_always_would(flattener: Flattener) -> None:
     with pytest.raises(ValueError, match="JSON"):
-        flattener(column([b'{"a": ']), TABLE, {}, nul_safe=False)
-    assert flattener(column(PLAIN), TABLE, {}, nul_safe=False) == flatten(PLAIN, TABLE)
+        flattener(Texts([b'{"a": ']), TABLE, {}, nul_safe=False)
+    assert flattener(Texts(PLAIN), TABLE, {}, nul_safe=False) == flatten(PLAIN, TABLE)
 
 
 def test_one_that_does_not_answer_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +132,7 @@ def test_one_that_does_not_answer_is_not_waited_for_for_ever(monkeypatch: pytest
     await_ready(flattener)
     pid = pid_of(flattener)
     os.kill(pid, signal.SIGSTOP)
-    assert flattener(column(PLAIN), TABLE, {}, nul_safe=False) == flatten(PLAIN, TABLE)
+    assert flattener(Texts(PLAIN), TABLE, {}, nul_safe=False) == flatten(PLAIN, TABLE)
     assert not is_running(pid)
 
 
@@ -150,9 +145,9 @@ def test_an_interrupted_question_is_the_last(flattener: Flattener, monkeypatch: 
 
     monkeypatch.setattr(flattening, "_receive", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        flattener(column([b'{"other": 1}']), TABLE, {}, nul_safe=False)
+        flattener(Texts([b'{"other": 1}']), TABLE, {}, nul_safe=False)
     monkeypatch.setattr(flattening, "_receive", receive)
-    assert flattener(column(PLAIN), TABLE, {}, nul_safe=False) == flatten(PLAIN, TABLE)
+    assert flattener(Texts(PLAIN), TABLE, {}, nul_safe=False) == flatten(PLAIN, TABLE)
     assert not has_helper(flattener)
 
 
@@ -165,7 +160,7 @@ def test_one_that_runs_other_code_is_not_used(changed: str, monkeypatch: pytest.
         monkeypatch.setattr(sys, "getrecursionlimit", lambda: 5_000)
     until = time.monotonic() + 60
     while has_helper(flattener) and time.monotonic() < until:
-        assert flattener(column(PLAIN), TABLE, {}, nul_safe=False) == flatten(PLAIN, TABLE)
+        assert flattener(Texts(PLAIN), TABLE, {}, nul_safe=False) == flatten(PLAIN, TABLE)
         time.sleep(0.01)
     assert not has_helper(flattener)
 
@@ -180,7 +175,7 @@ def test_where_it_cannot_be_started_nothing_is_lost(executable: str, monkeypatch
     monkeypatch.setattr(sys, "executable", executable)
     flattener = started()
     assert not has_helper(flattener)
-    assert flattener(column(PLAIN), TABLE, {}, nul_safe=False) == flatten(PLAIN, TABLE)
+    assert flattener(Texts(PLAIN), TABLE, {}, nul_safe=False) == flatten(PLAIN, TABLE)
 
 
 def test_without_room_for_another_file_it_is_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,7 +185,7 @@ def test_without_room_for_another_file_it_is_not_started(monkeypatch: pytest.Mon
     monkeypatch.setattr(socket, "socketpair", full)
     flattener = started()
     assert not has_helper(flattener)
-    assert flattener(column(PLAIN), TABLE, {}, nul_safe=False) == flatten(PLAIN, TABLE)
+    assert flattener(Texts(PLAIN), TABLE, {}, nul_safe=False) == flatten(PLAIN, TABLE)
 
 
 def test_where_it_is_of_no_use(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,7 +210,7 @@ def test_large_batches_stay_here(flattener: Flattener, monkeypatch: pytest.Monke
     """Two processes would hold copies of them."""
     monkeypatch.setattr(flattening, "MANY_BYTES", sum(map(len, PLAIN)) - 1)
     monkeypatch.setattr(flattening._Helper, "flatten", None)
-    assert flattener(column(PLAIN), TABLE, {}, nul_safe=False) == flatten(PLAIN, TABLE)
+    assert flattener(Texts(PLAIN), TABLE, {}, nul_safe=False) == flatten(PLAIN, TABLE)
     assert has_helper(flattener)
 
 
@@ -223,7 +218,7 @@ def test_few_rows_start_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flattening, "ENOUGH_ROWS", 40)
     flattener = started()
     assert not has_helper(flattener)
-    flattener(column(PLAIN), TABLE, {}, nul_safe=False)
+    flattener(Texts(PLAIN), TABLE, {}, nul_safe=False)
     assert has_helper(flattener)
     flattener.close()
 
@@ -233,7 +228,7 @@ def test_it_ends_with_the_run(flattener: Flattener) -> None:
     flattener.close()
     flattener.close()
     assert not is_running(pid)
-    assert flattener(column(PLAIN), TABLE, {}, nul_safe=False) == flatten(PLAIN, TABLE)
+    assert flattener(Texts(PLAIN), TABLE, {}, nul_safe=False) == flatten(PLAIN, TABLE)
 
 
 def test_once_closed_it_starts_none() -> None:
@@ -241,7 +236,7 @@ def test_once_closed_it_starts_none() -> None:
     flattener = Flattener()
     flattener.close()
     for _ in range(3):
-        assert flattener(column(PLAIN), TABLE, {}, nul_safe=False) == flatten(PLAIN, TABLE)
+        assert flattener(Texts(PLAIN), TABLE, {}, nul_safe=False) == flatten(PLAIN, TABLE)
     assert not has_helper(flattener)
 
 
@@ -249,7 +244,7 @@ def test_it_ends_when_the_run_is_killed() -> None:
     script = (
         "import time; from connector import flattening; flattening.ENOUGH_ROWS = 0;"
         "flattening._is_of_use = lambda: True; f = flattening.Flattener();"
-        "f(flattening.pa.array([b'{}']), flattening.TableSchema('t'), {}, nul_safe=False);"
+        "f(flattening.Texts([b'{}']), flattening.TableSchema('t'), {}, nul_safe=False);"
         "print(f._helper.process.pid, flush=True); time.sleep(600)"
     )
     run = subprocess.Popen([sys.executable, "-P", "-c", script], stdout=subprocess.PIPE, text=True)

@@ -36,6 +36,17 @@ def test_nothing_is_collected_while_modules_are_loaded_but_afterwards() -> None:
     gc.unfreeze()
 
 
+def test_a_program_that_never_collects_is_left_so() -> None:
+    gc.disable()
+    try:
+        with for_good():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+        gc.unfreeze()
+
+
 def test_arrow_does_without_pandas_until_somebody_wants_it() -> None:
     pytest.importorskip("pandas")
     ran = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)

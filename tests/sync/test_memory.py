@@ -64,6 +64,14 @@ def test_threads_of_the_users_own_come_back_and_count_for_memory() -> None:
         assert native.execute("SELECT current_setting('threads')").fetchall() == [(3,)]
 
 
+def test_a_number_of_threads_that_cannot_be_had_stops_nothing() -> None:
+    with duckdb.connect(":memory:", config={"threads": 2, "external_threads": 2}) as native:
+        given = Allowance(native)
+        given.one_thread()
+        given.all_threads()
+        assert native.execute("SELECT current_setting('threads')").fetchall() == [(2,)]
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -136,4 +144,24 @@ def test_a_database_that_is_not_itself_after_its_memory_ran_out_is_opened_anew(
 
     assert "DuckDB gets more memory to load this package." in caplog.messages
     assert (tally.status, len(tally.load_ids)) == ("succeeded", 1)
+    assert_equal(service, warehouse)
+
+
+def test_memory_that_runs_out_before_there_is_a_package_is_no_success(
+    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing waits to be loaded then, and loading nothing once more would look like having loaded all."""
+    service = populated()
+    fit = Allowance.fit
+
+    def too_much(given: Allowance, columns: int, slice_bytes: int, replaced: int) -> None:
+        fit(given, columns, slice_bytes, replaced)
+        raise duckdb.OutOfMemoryException("Out of Memory Error: failed to allocate")
+
+    monkeypatch.setattr(Allowance, "fit", too_much)
+    tally = warehouse.run(service)
+    assert (tally.status, tally.records_loaded) == ("failed", 0)
+
+    monkeypatch.undo()
+    assert warehouse.run(service).status == "succeeded"
     assert_equal(service, warehouse)

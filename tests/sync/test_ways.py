@@ -6,6 +6,8 @@ import duckdb
 import pytest
 from dlt.destinations.impl.duckdb.duck import DuckDbCopyJob
 
+from connector.client import ServiceClient
+from connector.models import Import
 from connector.sandbox import Service
 from connector.settings import Scope, Selection
 
@@ -62,6 +64,25 @@ def test_a_record_in_two_imports_is_there_once(warehouse: Warehouse, batch_rows:
     assert warehouse.query("SELECT count(*) FROM sync_imports WHERE state = 'failed'") == [(1,)]
     assert len(records_with_slug(warehouse, "same")) == 1
     assert ways(warehouse)["records"] == ("merge", batch_rows == 1)
+
+
+def test_an_import_that_the_service_knows_by_two_slugs_is_read_once(
+    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = populated()
+    get_import = ServiceClient.get_import
+
+    async def whatever_its_case(client: ServiceClient, slug: str) -> Import:
+        return await get_import(client, slug.lower())
+
+    monkeypatch.setattr(ServiceClient, "get_import", whatever_its_case)
+    slug = service.slugs()[0]
+    both = Scope(mode="backfill", selection=Selection(slugs=frozenset({slug, slug.upper()})))
+    tally = warehouse.run(service, both)
+
+    rows = len(list(service.record_slugs(slug)))
+    assert (tally.status, tally.imports_listed, tally.records_loaded) == ("succeeded", 1, rows)
+    assert warehouse.query("SELECT count(*), count(DISTINCT slug) FROM records") == [(rows, rows)]
 
 
 def test_without_raw_rows_the_typed_ones_are_compared(warehouse: Warehouse) -> None:
