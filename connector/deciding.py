@@ -196,7 +196,7 @@ class Decision:
             return False
         selection = self._scope.selection
         return self._scope.window.contains(import_.updated_at) and selection.contains(
-            import_.slug, import_.template_slug, import_.template_name
+            import_.template_slug, import_.template_name
         )
 
     def _mention_old_rejects(self, wanted: list[Import], plan: Plan[Import]) -> None:

@@ -43,16 +43,17 @@ class Window(BaseModel):
 
 
 class Selection(BaseModel):
-    """What a backfill re-reads (CONTRACT §2): every given condition must hold; empty means everything."""
+    """What a backfill re-reads (CONTRACT §2): every given condition must hold; empty means everything.
+
+    Imports are asked for by `slugs`: whatever the service answers is meant, though it may spell the slug otherwise.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     slugs: frozenset[str] = frozenset()
     template: str | None = None
 
-    def contains(self, slug: str, template_slug: str | None, template_name: str | None) -> bool:
-        if self.slugs and slug not in self.slugs:
-            return False
+    def contains(self, template_slug: str | None, template_name: str | None) -> bool:
         return self.template is None or self.template in (template_slug, template_name)
 
 

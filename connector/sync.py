@@ -307,6 +307,11 @@ def understandable(error: BaseException) -> ConnectorError:
     root = next((e for e in reversed(seen) if not isinstance(e, PipelineStepFailed)), error)
     step = next((e.step for e in seen if isinstance(e, PipelineStepFailed)), None)
     where = f" while dlt was in its step {step!r}" if step else ""
+    if is_out_of_memory(error):
+        return ConnectorError(
+            f"DuckDB ran out of memory{where}; give it more, by raising a memory_limit of yours if there is one, or "
+            "load less at once with a lower batch_rows."
+        )
     destination = any(isinstance(e, DestinationException) or type(e).__module__.startswith("duckdb") for e in seen)
     what = "The destination refused" if destination else "Something unforeseen happened"
     text = " ".join(str(root).split())[:500] or type(root).__name__

@@ -53,6 +53,16 @@ def test_a_limit_of_the_users_own_stays() -> None:
         assert not given.lift()
 
 
+def test_an_allowance_below_what_is_taken_already_is_none() -> None:
+    with duckdb.connect(":memory:", config={"threads": 1, "temp_directory": ""}) as native:
+        native.execute("CREATE TABLE taken AS SELECT md5(range::VARCHAR) AS text FROM range(5_000_000)")
+        before = limit(native)
+        given = Allowance(native)
+        given.fit(0, 0, 0)
+        assert limit(native) == before
+        assert not given.lift(), "there is nothing to lift"
+
+
 def test_threads_of_the_users_own_come_back_and_count_for_memory() -> None:
     with duckdb.connect(":memory:", config={"threads": 3}) as native:
         given = Allowance(native)
@@ -161,6 +171,7 @@ def test_memory_that_runs_out_before_there_is_a_package_is_no_success(
     monkeypatch.setattr(Allowance, "fit", too_much)
     tally = warehouse.run(service)
     assert (tally.status, tally.records_loaded) == ("failed", 0)
+    assert "give it more, by raising a memory_limit of yours" in str(tally.error)
 
     monkeypatch.undo()
     assert warehouse.run(service).status == "succeeded"

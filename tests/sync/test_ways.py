@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import duckdb
 import pytest
 from dlt.destinations.impl.duckdb.duck import DuckDbCopyJob
@@ -66,8 +68,9 @@ def test_a_record_in_two_imports_is_there_once(warehouse: Warehouse, batch_rows:
     assert ways(warehouse)["records"] == ("merge", batch_rows == 1)
 
 
-def test_an_import_that_the_service_knows_by_two_slugs_is_read_once(
-    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("spelled", [(str.lower, str.upper), (str.upper,)], ids=["two slugs", "the other slug"])
+def test_an_import_that_the_service_knows_by_several_slugs_is_read_once(
+    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch, spelled: tuple[Callable[[str], str], ...]
 ) -> None:
     service = populated()
     get_import = ServiceClient.get_import
@@ -77,8 +80,8 @@ def test_an_import_that_the_service_knows_by_two_slugs_is_read_once(
 
     monkeypatch.setattr(ServiceClient, "get_import", whatever_its_case)
     slug = service.slugs()[0]
-    both = Scope(mode="backfill", selection=Selection(slugs=frozenset({slug, slug.upper()})))
-    tally = warehouse.run(service, both)
+    named = Selection(slugs=frozenset(spell(slug) for spell in spelled))
+    tally = warehouse.run(service, Scope(mode="backfill", selection=named))
 
     rows = len(list(service.record_slugs(slug)))
     assert (tally.status, tally.imports_listed, tally.records_loaded) == ("succeeded", 1, rows)
