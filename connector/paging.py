@@ -24,14 +24,26 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 from itertools import islice
 from typing import Generic, TypeVar
 
 from connector.errors import ConnectorError, NotFoundError
+from connector.positions import (
+    END_PROOF,
+    FAR,
+    FRONT,
+    Positions,
+    Segment,
+    covering,
+    far_look,
+    overlapping_segments,
+    second_look,
+    through,
+)
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -39,52 +51,16 @@ Fetch = Callable[[int, int], Awaitable[Sequence[T]]]
 
 MAX_PER_PAGE = 100  # interface, Limits
 MAX_LOOKS = 2  # at the end of an orderly listing, before it counts as moving
-END_PROOF = 2  # empty pages in a row that prove the end of an orderly listing
 RESTLESS_END_PROOF = 4  # the same where pages were already seen to lie
-FAR = 4  # pages behind the last row, where it must be empty as well: rows may follow a run of empty pages
 FAR_AT_FIRST = (1, 2, 3, 4, 8, 16)  # the same where no row is known yet that could be missed
 DIVISORS = (1, 2, 5)  # of the size, where pages are empty that should not be; see above
 MAX_BARREN_PAGES = 10  # in a row that bring nothing new to the sweep: the pages repeat without end
 ORDERLY_TRIES = 3
 MAX_SWEEPS = 40
 FALSE_COMPLETE_ODDS = 1e-6
-SHARED = 2  # positions that neighbouring pages share at least; rows of equal rank may swap a single one unseen
 SMALLEST_OVERLAP_SIZE = 20  # below that, neighbouring sizes share too few positions to make progress
 WINDOW = 16
 MAX_PAGES = 100_000  # a listing longer than ten million imports is a fault
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """One request: page `page` of `per_page` rows, i.e. positions `first` to `last`, counted from 1."""
-
-    page: int
-    per_page: int
-
-    @property
-    def first(self) -> int:
-        return (self.page - 1) * self.per_page + 1
-
-    @property
-    def last(self) -> int:
-        return self.page * self.per_page
-
-
-FRONT = Segment(1, 1)
-
-
-def overlapping_segments(size: int) -> Iterator[Segment]:
-    """Pages of at most `size` rows, each sharing positions with the one before and reaching as far as possible."""
-    segment = Segment(1, size)
-    while True:
-        yield segment
-        end = segment.last
-        segment = max(
-            (Segment((end - SHARED) // s + 1, s) for s in range(size, size - size // 3 - 1, -1)),
-            key=lambda candidate: candidate.last,
-        )
-        if segment.last <= end:
-            return
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,74 +99,6 @@ async def in_turn(requests: Iterable[Coroutine[object, object, R]], ahead: int) 
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-@dataclass(slots=True)
-class _Positions:
-    """What the replies of one sweep claim about positions; `calm` until two claims contradict."""
-
-    keys: dict[int, str] = field(default_factory=dict)
-    places: dict[str, int] = field(default_factory=dict)
-    empty_from: int | None = None
-    looks: dict[int, set[Segment]] = field(default_factory=dict)  # end of a reply with room for more -> who said so
-    segments: list[Segment] = field(default_factory=list)
-    lengths: list[int] = field(default_factory=list)
-    calm: bool = True
-
-    def claim(self, segment: Segment, keys: Sequence[str]) -> None:
-        self.segments.append(segment)
-        self.lengths.append(len(keys))
-        if len(keys) > segment.per_page:
-            self.calm = False
-            return
-        if segment == FRONT:  # may be another row by now, but must be one of those shown
-            self.calm = self.calm and self.places.keys() >= set(keys)
-            return
-        for position, key in enumerate(keys, segment.first):
-            if self.keys.setdefault(position, key) != key or self.places.setdefault(key, position) != position:
-                self.calm = False
-        if len(keys) < segment.per_page:
-            end = segment.first + len(keys)
-            self.empty_from = end if self.empty_from is None else min(end, self.empty_from)
-            if keys or segment.first == 1:
-                self.looks.setdefault(end, set()).add(segment)
-
-    @property
-    def end(self) -> int:
-        return max(self.keys, default=0)
-
-    @property
-    def beyond(self) -> int:
-        """How many pages were asked for that lie wholly behind the last row, and not far from it."""
-        return sum(1 for s in self.segments if self.end < s.first <= self.end + (FAR - 1) * s.per_page)
-
-    @property
-    def oversized(self) -> bool:
-        """Whether a page was longer than asked for: then all page sizes are one."""
-        return any(length > s.per_page for s, length in zip(self.segments, self.lengths, strict=True))
-
-    @property
-    def holed(self) -> bool:
-        """Whether a page was empty though another has rows of its positions or behind them, clamped as they may be.
-
-        Pages of one row do not count: one that was asked for too early hides nothing.
-        """
-        longest = max(self.lengths, default=0)
-        firsts = [(s.page - 1) * (1 if self.oversized else min(s.per_page, longest)) for s in self.segments]
-        pages = list(zip(self.segments, firsts, self.lengths, strict=True))
-        end = max((first + (1 if self.oversized else length) for _, first, length in pages if length), default=0)
-        return any(first < end for segment, first, length in pages if not length and segment.per_page > 1)
-
-    def contradicted(self) -> bool:
-        """Two replies disagree, rows follow where there should be none, or the end keeps out of sight."""
-        gap = self.empty_from is not None and self.empty_from <= self.end
-        return not self.calm or gap or (not self.looks and self.beyond > END_PROOF)
-
-    def proven(self) -> bool:
-        """No contradiction, no gap, and the end was seen from within and from beyond."""
-        after = self.end + 1
-        whole = self.empty_from == after and len(self.keys) == self.end and len(self.looks) == 1
-        return self.calm and whole and len(self.looks[after]) > 1 and self.beyond >= END_PROOF
 
 
 class _Ending(Enum):
@@ -322,11 +230,11 @@ class Lister(Generic[T]):
 
     async def _orderly_sweep(self) -> bool:
         self._sweeps += 1
-        positions = _Positions()
+        positions = Positions()
         upcoming = islice(overlapping_segments(self._size), MAX_PAGES)
         expected = max(self._expected, len(self._seen))
-        wave = _through(upcoming, expected + 1)
-        wave += [_second_look(expected, self._size, wave), *self._around(expected, (FAR,))]
+        wave = through(upcoming, expected + 1)
+        wave += [second_look(expected, self._size, wave), *self._around(expected, (FAR,))]
         window, looks = 2, 0
         while wave and not self._stop():
             for segment, keys in zip(wave, await self._read(wave), strict=True):
@@ -343,17 +251,17 @@ class Lister(Generic[T]):
                 if looks > MAX_LOOKS:
                     break
                 missing = max(0, END_PROOF - positions.beyond)
-                look = _second_look(positions.end, self._size, positions.segments)
+                look = second_look(positions.end, self._size, positions.segments)
                 wave = [look, *islice(upcoming, missing)]
             else:
                 # a page far off may have shown that there are more
-                wave = [*_covering(upcoming, positions.end), *islice(upcoming, window)]
+                wave = [*covering(upcoming, positions.end), *islice(upcoming, window)]
                 window = min(window * 2, WINDOW)
         self._learn_size(positions)
         self._holed = self._holed or positions.holed
         return False
 
-    async def _front_stands(self, positions: _Positions) -> bool:
+    async def _front_stands(self, positions: Positions) -> bool:
         """Whether the first page is what it was, now that all others were read, and nothing follows behind the end.
 
         A single page is its own proof.
@@ -372,9 +280,9 @@ class Lister(Generic[T]):
         A page of one row is what no clamp can shorten, its number is far from those of the large pages, and it shows
         whether the service minds sizes, and whether its first page is number 1.
         """
-        return [*(_far_look(end, self._size, pages) for pages in far), Segment(end + 1, 1), FRONT]
+        return [*(far_look(end, self._size, pages) for pages in far), Segment(end + 1, 1), FRONT]
 
-    def _learn_size(self, positions: _Positions) -> None:
+    def _learn_size(self, positions: Positions) -> None:
         """A service that clamps `per_page` shows it: the first page is short, and yet others follow."""
         lengths = positions.lengths
         longest = max(lengths, default=0)
@@ -447,35 +355,6 @@ class Lister(Generic[T]):
 
 
 _SHRINK = (0, 1, 3, 11, 17, 21, 27, 29, 33, 39)
-
-
-def _covering(segments: Iterator[Segment], upto: int) -> Iterator[Segment]:
-    """The next segments until one reaches position `upto`, one at least."""
-    for segment in segments:
-        yield segment
-        if segment.last >= upto:
-            return
-
-
-def _through(segments: Iterator[Segment], upto: int) -> list[Segment]:
-    """The segments that cover positions 1 to `upto`, and as many beyond as the proof of an end takes."""
-    return [*_covering(segments, upto), *islice(segments, END_PROOF)]
-
-
-def _far_look(end: int, size: int, pages: int) -> Segment:
-    """A page that many pages behind the one with position `end`."""
-    return Segment(max(1, math.ceil(end / size)) + pages, size)
-
-
-def _second_look(end: int, size: int, asked: Sequence[Segment]) -> Segment:
-    """Another page that holds position `end` and has room for more, for a page may be cut short by mistake.
-
-    Its size is well below that of the first: of two that a service clamps to the same, the second shows nothing more.
-    """
-    apart = size - size // 10
-    pages = (Segment(max(end - 1, 0) // s + 1, s) for s in (*range(apart, 1, -1), *range(size, apart, -1)))
-    # where every size divides `end` there is none; a page behind it keeps the end unproven
-    return next((page for page in pages if page.last > end and page not in asked), Segment(end + 1, 1))
 
 
 def quiet_sweeps_needed(miss_rate: float) -> int:

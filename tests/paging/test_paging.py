@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 
 from connector import paging
 from connector.errors import NotFoundError, TransientError
-from connector.paging import MAX_SWEEPS, Lister, Listing, Segment, overlapping_segments, quiet_sweeps_needed, together
+from connector.paging import MAX_SWEEPS, Lister, Listing, quiet_sweeps_needed, together
+from connector.positions import Positions, Segment, overlapping_segments, second_look
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -221,7 +222,7 @@ def test_a_clamp_is_learnt_so_that_the_second_sweep_is_orderly() -> None:
 
 def test_sizes_that_all_divide_the_end_are_survived() -> None:
     # 27,720 is a multiple of every size up to 12: no page of those holds the end and has room for more
-    assert paging._second_look(27_720, 12, []) == Segment(27_721, 1)
+    assert second_look(27_720, 12, []) == Segment(27_721, 1)
 
 
 # --- edits between any two requests
@@ -714,7 +715,7 @@ def test_rows_behind_a_stretch_without_any_are_found(expected: int) -> None:
 
 def test_an_end_needs_two_looks_and_two_empty_pages() -> None:
     def claims(*segments: Segment) -> bool:
-        positions = paging._Positions()
+        positions = Positions()
         for segment in segments:
             positions.claim(segment, [f"row-{n}" for n in range(segment.first, min(segment.last, 50) + 1)])
         return positions.proven()

@@ -16,7 +16,8 @@ from connector import deciding, extraction, loading, paging, read_ahead, reading
 from connector.core import planning
 from connector.core.planning import Known, Plan, State
 from connector.models import Import
-from connector.paging import MAX_PER_PAGE, Lister, Listing, Segment
+from connector.paging import MAX_PER_PAGE, Lister, Listing
+from connector.positions import Positions, Segment
 from connector.reading import ImportRead, Verdict
 from connector.warehouse import Connection, memory
 
@@ -96,7 +97,7 @@ def ask_no_proof_of_the_end_of_a_listing() -> AbstractContextManager[Any]:
     def unproven(self: Any) -> bool:
         return bool(self.calm)
 
-    return mock.patch.object(paging._Positions, "proven", unproven)
+    return mock.patch.object(Positions, "proven", unproven)
 
 
 # -- reading records -----------------------------------------------------------------------------------------------
