@@ -22,6 +22,7 @@ from connector import paging
 from connector.errors import NotFoundError, TransientError
 from connector.paging import MAX_SWEEPS, Lister, Listing, quiet_sweeps_needed, together
 from connector.positions import Positions, Segment, overlapping_segments, second_look
+from tests.simulation.clockwork import VirtualLoop
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -725,3 +726,22 @@ def test_an_end_needs_two_looks_and_two_empty_pages() -> None:
     assert not claims(once, twice, behind)
     assert not claims(once, behind, farther)
     assert not claims(once, once, behind, farther)
+
+
+@pytest.mark.parametrize(
+    ("count", "known", "rounds"),
+    [(1, 0, 5), (100, 0, 3), (250, 0, 3), (1_000, 0, 5), (1_000, 1_000, 2), (1_100, 1_000, 3)],
+)
+def test_pages_are_asked_for_in_few_rounds(count: int, known: int, rounds: int) -> None:
+    """Each of them takes as long as the service takes to answer, and no record is read before the last."""
+    service = Service(count, mood=lambda rows, page, size, _: moody(rows, max(page, 1), size))
+
+    async def fetch(page: int, per_page: int) -> Sequence[Row]:
+        await asyncio.sleep(1)
+        return await service.fetch(page, per_page)
+
+    loop = VirtualLoop()
+    listing = loop.run_until_complete(lister(service, known, fetch).all())
+    assert slugs(listing) == set(service.rows)
+    assert loop.time() == pytest.approx(rounds)
+    loop.close()

@@ -210,8 +210,10 @@ def test_large_batches_stay_here(flattener: Flattener, monkeypatch: pytest.Monke
     """Two processes would hold copies of them."""
     monkeypatch.setattr(flattening, "MANY_BYTES", sum(map(len, PLAIN)) - 1)
     monkeypatch.setattr(flattening._Helper, "flatten", None)
-    assert flattener(Texts(PLAIN), TABLE, {}, nul_safe=False) == flatten(PLAIN, TABLE)
+    texts = Texts(PLAIN)
+    assert flattener(texts, TABLE, {}, nul_safe=False) == flatten(PLAIN, TABLE)
     assert has_helper(flattener)
+    assert "column" not in vars(texts), "nor does this one hold two"
 
 
 def test_few_rows_start_none(monkeypatch: pytest.MonkeyPatch) -> None:

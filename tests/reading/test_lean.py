@@ -27,6 +27,12 @@ print(array.to_pandas().isna().tolist())
 """
 
 
+def test_a_run_over_plain_http_loads_no_httpx() -> None:
+    program = "import sys, connector.sync; print('httpx' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ran.stdout == "False\n"
+
+
 def test_nothing_is_collected_while_modules_are_loaded_but_afterwards() -> None:
     frozen = gc.get_freeze_count()
     with for_good():

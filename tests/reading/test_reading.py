@@ -22,6 +22,7 @@ from connector.core.planning import COMPLETED
 from connector.errors import NotFoundError, TransientError
 from connector.models import Import, Record, RecordPage, Reject, microseconds
 from connector.reading import MAX_MOVES, MAX_PASSES, ImportRead, Verdict, read_import
+from tests.simulation.clockwork import VirtualLoop
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 BROKEN = "not an object"
@@ -578,3 +579,23 @@ def test_two_equal_passes_that_repeat_a_row_prove_nothing() -> None:
     check(service, outcome)
     assert outcome.verdict is Verdict.complete
     assert outcome.passes > 2
+
+
+@pytest.mark.parametrize(("count", "rounds"), [(99, 1), (100, 2), (250, 2), (300, 2)])
+def test_pages_are_asked_for_side_by_side_the_one_behind_a_full_last_one_too(count: int, rounds: int) -> None:
+    """One round for the pages and, unless a single one showed all, one for the import as it stands afterwards."""
+
+    class Slow(Service):
+        async def list_records(self, import_slug: str, page: int, per_page: int = 100) -> RecordPage:
+            await asyncio.sleep(1)
+            return await super().list_records(import_slug, page, per_page)
+
+        async def get_import(self, slug: str) -> Import:
+            await asyncio.sleep(1)
+            return await super().get_import(slug)
+
+    service, loop = Slow(count), VirtualLoop()
+    read = loop.run_until_complete(read_import(service, service.import_))
+    assert (read.verdict, len(read.records)) == (Verdict.complete, count)
+    assert loop.time() == pytest.approx(rounds)
+    loop.close()
