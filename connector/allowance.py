@@ -12,7 +12,8 @@ help to those: they share one table's rows out and put them back in order, which
 from __future__ import annotations
 
 import math
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
 
@@ -23,6 +24,8 @@ THREAD_MB = 32
 REPLACED_BYTES = 96  # for each row that a merge brings; measured: 80 are enough
 COLUMN_MB = 0.5  # for each thread; measured: half of that is enough for a thousand columns, a quarter is not
 RESTING_MB = 32
+ASKING_MB = 24
+ASKED_BYTES = 48  # for each slug that is looked for; measured: half of that is enough, with a MiB for each thread
 COPIES = 4  # of a few thousand rows, for each thread
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _SIGNS = (
@@ -40,6 +43,7 @@ class Allowance:
         self._native = native
         self._given = math.inf  # bytes
         self._lifted = False
+        self._asking = False
         self._threads = _threads(native)
 
     def fit(self, columns: int, slice_bytes: int, replaced: int) -> None:
@@ -47,29 +51,48 @@ class Allowance:
         many rows."""
         each_thread = (THREAD_MB + COLUMN_MB * columns) * 2**20 + COPIES * slice_bytes
         wanted = int(BASE_MB * 2**20 + self._threads * each_thread + REPLACED_BYTES * replaced)
-        if math.isinf(self._given) and (self._lifted or _ask(self._native) != _default()):
-            return
         wanted = min(wanted, int(_bytes(_default())))
-        if math.isinf(self._given) or wanted > self._given:
+        if self._is_open_to_limits() and (math.isinf(self._given) or wanted > self._given):
             with suppress(duckdb.OutOfMemoryException):  # it holds more than that already
-                self._native.execute(f"SET memory_limit = '{wanted} bytes'").fetchall()
+                self._limit(wanted)
                 self._given = wanted
+
+    @contextmanager
+    def asking(self, slugs: int) -> Iterator[None]:
+        """For a question that reads a whole table to look for so many slugs: DuckDB keeps what it reads until memory
+        is at the limit, and gains nothing from it."""
+        if not self._is_open_to_limits():
+            yield
+            return
+        wanted = (ASKING_MB + self._threads) * 2**20 + ASKED_BYTES * slugs
+        with suppress(duckdb.OutOfMemoryException):
+            self._limit(min(self._given, wanted))
+        self._asking = True
+        try:
+            yield
+        finally:
+            self._asking = False
+            self._limit(self._given)
 
     def rest(self) -> None:
         """Between packages the blocks that DuckDB keeps are worth less than the room they take."""
         if math.isinf(self._given):
             return
         with suppress(duckdb.Error):  # some blocks cannot go
-            self._native.execute(f"SET memory_limit = '{RESTING_MB} MiB'").fetchall()
-        self._native.execute(f"SET memory_limit = '{self._given} bytes'").fetchall()
+            self._limit(RESTING_MB * 2**20)
+        self._limit(self._given)
 
     def lift(self) -> bool:
         """Whether there was something to lift."""
+        if self._asking:
+            self._asking = False
+            self._limit(self._given)
+            return True
         if math.isinf(self._given):
             return False
         self._given, self._lifted = math.inf, True
         with suppress(duckdb.Error):  # after some failures only opening the file anew helps
-            self._native.execute("RESET memory_limit").fetchall()
+            self._limit(math.inf)
         self.all_threads()
         return True
 
@@ -80,6 +103,15 @@ class Allowance:
     def all_threads(self) -> None:
         """As many as before, which somebody may have set."""
         self._set_threads(self._threads)
+
+    def _is_open_to_limits(self) -> bool:
+        """Whether there is a limit of ours, or none that anybody has set."""
+        return not math.isinf(self._given) or not (self._lifted or _ask(self._native) != _default())
+
+    def _limit(self, size: float) -> None:
+        """To so many bytes, or as DuckDB does by itself."""
+        how = "RESET memory_limit" if math.isinf(size) else f"SET memory_limit = '{int(size)} bytes'"
+        self._native.execute(how).fetchall()
 
     def _set_threads(self, count: int) -> None:
         with suppress(duckdb.Error):  # it only saves time, and not every setting of a user's allows it

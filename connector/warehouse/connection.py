@@ -154,7 +154,7 @@ class Connection:
             except duckdb.OutOfMemoryException:
                 if self.allowance is None or not self.allowance.lift():
                     raise
-                return self._ask_duckdb(sql, args)
+                return self.query(sql, *args)
         with self.client.execute_query(sql, *args) as cursor:
             table = cursor.arrow()
         return table if table is not None else pa.table({})

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import duckdb
+import pyarrow as pa
 import pytest
 from dlt.destinations.job_client_impl import SqlLoadJob
 
 from connector import allowance
 from connector.allowance import Allowance, is_out_of_memory
 from connector.sandbox import Service
+from connector.tables import Arrival
+from connector.warehouse.checks import is_new
+from connector.warehouse.connection import Connection
 
 from .conftest import Warehouse
 from .test_guarantees import assert_equal, populated
@@ -80,6 +88,71 @@ def test_a_number_of_threads_that_cannot_be_had_stops_nothing() -> None:
         given.one_thread()
         given.all_threads()
         assert native.execute("SELECT current_setting('threads')").fetchall() == [(2,)]
+
+
+def slugs(first: int, count: int) -> pa.ChunkedArray[Any]:
+    return pa.chunked_array([pa.array([hashlib.md5(str(n).encode()).hexdigest() for n in range(first, first + count)])])
+
+
+@contextmanager
+def two_million_records(warehouse: Warehouse) -> Iterator[Connection]:
+    """Of a hundred imports, in a file: their slugs take about 60 MB when DuckDB has read them."""
+    pipeline = warehouse.pipeline()
+    with pipeline.sql_client() as client:
+        client.create_dataset()
+        native = client.native_connection
+        native.execute(
+            f"CREATE TABLE {client.make_qualified_table_name('records')} AS "
+            "SELECT md5(range::VARCHAR) AS slug, 'import-' || range // 20_000 AS import_slug FROM range(2_000_000)"
+        )
+        native.execute("CHECKPOINT")
+    with pipeline.sql_client() as client:
+        client.native_connection.execute("SET threads = 2")
+        yield Connection(client, Allowance(client.native_connection))
+
+
+def is_new_with(connection: Connection, records: pa.ChunkedArray[Any], import_: str) -> bool:
+    return is_new(connection, Arrival("records", records, [import_], distinct=True, replacing=False))
+
+
+def kept(native: duckdb.DuckDBPyConnection) -> int:
+    found: Any = native.execute("SELECT sum(memory_usage_bytes) FROM duckdb_memory()").fetchall()
+    return int(found[0][0])
+
+
+def test_asking_whether_records_are_new_keeps_no_more_of_the_table_than_the_answer_takes(warehouse: Warehouse) -> None:
+    with two_million_records(warehouse) as connection:
+        native, given = connection.client.native_connection, connection.allowance
+        default = limit(native)
+        arriving = slugs(3_000_000, 20_000)
+        assert is_new_with(connection, arriving, "import-new")
+        assert kept(native) < 30 * MIB
+        assert limit(native) == default
+        assert not is_new_with(connection, slugs(1_999_999, 20_000), "import-new"), "one of the records is there"
+        assert not is_new_with(connection, arriving, "import-7"), "the import is there"
+
+        assert given is not None
+        given.fit(8, 0, 0)
+        assert is_new_with(connection, arriving, "import-new")
+        assert (limit(native), kept(native) < 30 * MIB) == ("120.0 MiB", True)
+
+
+def test_an_answer_that_takes_more_memory_than_foreseen_gets_it(
+    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(allowance, "ASKING_MB", 0)
+    monkeypatch.setattr(allowance, "ASKED_BYTES", 0)
+    with two_million_records(warehouse) as connection:
+        native, given = connection.client.native_connection, connection.allowance
+        assert given is not None
+        given.fit(8, 0, 0)
+        assert is_new_with(connection, slugs(3_000_000, 200_000), "import-new")
+        assert limit(native) == "120.0 MiB", "the allowance of the load is not lifted for that"
+
+
+def test_a_limit_of_the_users_own_stays_while_records_are_looked_for() -> None:
+    with duckdb.connect(":memory:", config={"memory_limit": "1GiB"}) as native, Allowance(native).asking(1_000):
+        assert limit(native) == "1.0 GiB"
 
 
 @pytest.mark.parametrize(
