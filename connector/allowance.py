@@ -58,13 +58,16 @@ class Allowance:
                 self._given = wanted
 
     @contextmanager
-    def asking(self, slugs: int) -> Iterator[None]:
-        """For a question that reads a whole table to look for so many slugs: DuckDB keeps what it reads until memory
-        is at the limit, and gains nothing from it."""
+    def asking(self, columns: int, slugs: int) -> Iterator[None]:
+        """For a question that reads so many columns of a whole table, and looks for so many slugs in it.
+
+        DuckDB keeps what it reads until memory is at the limit, and gains nothing from it. A question that takes more
+        after all gets what was there before, once (`lift`).
+        """
         if not self._is_open_to_limits():
             yield
             return
-        wanted = (ASKING_MB + self._threads) * 2**20 + ASKED_BYTES * slugs
+        wanted = (ASKING_MB + self._threads * (1 + COLUMN_MB * columns)) * 2**20 + ASKED_BYTES * slugs
         with suppress(duckdb.OutOfMemoryException):
             self._limit(min(self._given, wanted))
         self._asking = True

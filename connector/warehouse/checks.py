@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from contextlib import nullcontext
 
 import pyarrow as pa
 
@@ -23,8 +22,7 @@ def is_new(connection: Connection, arrival: Arrival) -> bool:
     records = f"hash({record}) IN (SELECT hash(slug) FROM arriving_records)"
     if _count_of(connection, arrival, imports):
         return False
-    allowance = connection.allowance
-    with allowance.asking(len(arrival.records)) if allowance else nullcontext():
+    with connection.sparing(columns=1, slugs=len(arrival.records)):
         return not _count_of(connection, arrival, records)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -146,6 +146,10 @@ class Connection:
     def completed_loads(self) -> str:
         """SQL for the ids of the loads that dlt completed (`_dlt_loads.status = 0`), each once."""
         return f"(SELECT DISTINCT load_id FROM {self.name(LOADS)} WHERE status = 0)"
+
+    def sparing(self, *, columns: int, slugs: int) -> AbstractContextManager[None]:
+        """For questions that read so many columns of a whole table and look for so many slugs (`Allowance.asking`)."""
+        return nullcontext() if self.allowance is None else self.allowance.asking(columns, slugs)
 
     def query(self, sql: str, *args: Any) -> pa.Table:
         if isinstance(self.client, DuckDbSqlClient):

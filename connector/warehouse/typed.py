@@ -57,11 +57,12 @@ def totals(
     marks = ", ".join(["%s"] * len(without))
     kept = f" AND {connection.column('_import_slug')} NOT IN ({marks})" if without else ""
     selected = ", ".join(f"{what} AS c{n}" for n, what in enumerate(["count(*)", *counts]))
-    row = connection.query(
-        f"SELECT {selected} FROM {connection.name(schema.table)} "
-        f"WHERE {connection.column('_deleted_at')} IS NULL{kept}",
-        *without,
-    ).to_pylist()[0]
+    with connection.sparing(columns=len(counts) + 2, slugs=len(without)):
+        row = connection.query(
+            f"SELECT {selected} FROM {connection.name(schema.table)} "
+            f"WHERE {connection.column('_deleted_at')} IS NULL{kept}",
+            *without,
+        ).to_pylist()[0]
     numbers = iter([row[f"c{n}"] for n in range(len(counts) + 1)])
     rows = next(numbers)
     totals: dict[Keys, tuple[int, int]] = {}

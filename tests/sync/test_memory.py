@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import duckdb
@@ -15,10 +15,12 @@ from dlt.destinations.job_client_impl import SqlLoadJob
 
 from connector import allowance
 from connector.allowance import Allowance, is_out_of_memory
+from connector.core.schema import Field, Keys, TableSchema
 from connector.sandbox import Service
 from connector.tables import Arrival
 from connector.warehouse.checks import is_new
 from connector.warehouse.connection import Connection
+from connector.warehouse.typed import totals
 
 from .conftest import Warehouse
 from .test_guarantees import assert_equal, populated
@@ -95,20 +97,23 @@ def slugs(first: int, count: int) -> pa.ChunkedArray[Any]:
 
 
 @contextmanager
-def two_million_records(warehouse: Warehouse) -> Iterator[Connection]:
-    """Of a hundred imports, in a file: their slugs take about 60 MB when DuckDB has read them."""
+def connected(warehouse: Warehouse, table: str, columns: str, rows: int) -> Iterator[Connection]:
+    """With a table in a file that was opened just now; `columns` may speak of `range`."""
     pipeline = warehouse.pipeline()
     with pipeline.sql_client() as client:
         client.create_dataset()
-        native = client.native_connection
-        native.execute(
-            f"CREATE TABLE {client.make_qualified_table_name('records')} AS "
-            "SELECT md5(range::VARCHAR) AS slug, 'import-' || range // 20_000 AS import_slug FROM range(2_000_000)"
-        )
-        native.execute("CHECKPOINT")
+        name = client.make_qualified_table_name(table)
+        client.native_connection.execute(f"CREATE TABLE {name} AS SELECT {columns} FROM range({rows})")
+        client.native_connection.execute("CHECKPOINT")
     with pipeline.sql_client() as client:
         client.native_connection.execute("SET threads = 2")
         yield Connection(client, Allowance(client.native_connection))
+
+
+def two_million_records(warehouse: Warehouse) -> AbstractContextManager[Connection]:
+    """Of a hundred imports; their slugs take about 60 MB when DuckDB has read them."""
+    columns = "md5(range::VARCHAR) AS slug, 'import-' || range // 20_000 AS import_slug"
+    return connected(warehouse, "records", columns, 2_000_000)
 
 
 def is_new_with(connection: Connection, records: pa.ChunkedArray[Any], import_: str) -> bool:
@@ -137,6 +142,17 @@ def test_asking_whether_records_are_new_keeps_no_more_of_the_table_than_the_answ
         assert (limit(native), kept(native) < 30 * MIB) == ("120.0 MiB", True)
 
 
+def test_counting_the_values_of_a_table_keeps_little_of_it(warehouse: Warehouse) -> None:
+    names = [f"c{n}" for n in range(8)]
+    fields: dict[Keys, Field] = {(name,): Field((name,), name, "text", True, False) for name in names}
+    values = [f"CASE WHEN range % 3 <> 0 THEN md5('{name}' || range) END AS {name}" for name in names]
+    columns = ", ".join(["'i' AS _import_slug", "NULL::TIMESTAMP AS _deleted_at", *values])
+    with connected(warehouse, "records_t", columns, 900_000) as connection:
+        schema = TableSchema("records_t", fields, dict.fromkeys(names, "VARCHAR"))
+        assert totals(connection, schema, ["another"]) == (900_000, dict.fromkeys(fields, (600_000, 0)))
+        assert kept(connection.client.native_connection) < 60 * MIB  # of about 110
+
+
 def test_an_answer_that_takes_more_memory_than_foreseen_gets_it(
     warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,7 +167,7 @@ def test_an_answer_that_takes_more_memory_than_foreseen_gets_it(
 
 
 def test_a_limit_of_the_users_own_stays_while_records_are_looked_for() -> None:
-    with duckdb.connect(":memory:", config={"memory_limit": "1GiB"}) as native, Allowance(native).asking(1_000):
+    with duckdb.connect(":memory:", config={"memory_limit": "1GiB"}) as native, Allowance(native).asking(10, 1_000):
         assert limit(native) == "1.0 GiB"
 
 
