@@ -205,7 +205,7 @@ class ServiceClient:
     ) -> _T | Outcome:
         if self._transport is None:
             raise RuntimeError("ServiceClient is used with `async with`")
-        started = await self._gate.enter()
+        started = await self._gate.enter(urgent=call.operation == _IMPORTS)
         try:
             self.stats.requests += 1
             self.stats.by_endpoint[call.operation] += 1

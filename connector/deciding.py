@@ -13,11 +13,11 @@ from datetime import datetime
 from typing import Any
 
 from connector.client import ServiceClient
-from connector.core.planning import Plan, make_plan, too_many_vanished
+from connector.core.planning import Plan, Rules, make_plan, too_many_vanished
 from connector.errors import AuthError, ConnectorError, NotFoundError
 from connector.models import Import, Reject, born_at, key_of, replaces
 from connector.outside import Progress
-from connector.paging import Lister, Listing, together
+from connector.paging import MAX_PER_PAGE, Lister, Listing, together
 from connector.runs import Tally
 from connector.settings import Scope, Selection, Settings
 from connector.warehouse.memory import Memory
@@ -39,7 +39,11 @@ class Decided:
 
 
 class Decision:
-    """Made once a run. What keeps it from being complete goes into the tally."""
+    """Made once a run. What keeps it from being complete goes into the tally.
+
+    `foreseen(import_)` is called for imports that were listed and will be read, unless the rest of the listing says
+    otherwise.
+    """
 
     def __init__(
         self,
@@ -51,7 +55,8 @@ class Decision:
         *,
         progress: Progress,
         stop: Callable[[], int | None],
-        now: Callable[[], datetime],
+        now: datetime,
+        foreseen: Callable[[Import], None],
     ) -> None:
         self._settings = settings
         self._scope = scope
@@ -60,7 +65,8 @@ class Decision:
         self._tally = tally
         self._progress = progress
         self._stop = stop
-        self._now = now
+        self._foreseen = foreseen
+        self._rules = Rules(now, scope.force, scope.recheck_days, settings.raw, settings.typed)
 
     async def make(self) -> Decided:
         if self._scope.selection.slugs:
@@ -124,7 +130,15 @@ class Decision:
     async def _fetch_page(self, page: int, per_page: int) -> list[Import | Reject]:
         reply = await self._client.list_imports(page, per_page, self._settings.status)
         self._progress.listed(reply.size)
+        if per_page == MAX_PER_PAGE:  # a shorter page tells less of how many rows the service sends at once
+            self._foresee(reply.imports)
         return [*reply.imports, *reply.rejects]
+
+    def _foresee(self, listed: Sequence[Import]) -> None:
+        for import_ in listed:
+            asked_for = not self._scope.selection.slugs and self._wanted(import_)
+            if asked_for and self._rules.reason(import_, self._memory.ledger.get(import_.slug)):
+                self._foreseen(import_)
 
     async def _by_slug(self) -> tuple[Import, ...]:
         found = await together(self._get_or_none(slug) for slug in sorted(self._scope.selection.slugs))
@@ -173,15 +187,7 @@ class Decision:
         imports = list({i.slug: i for i in found}.values())  # a service may know one by several slugs
         rejects = tuple(row for row in listing.rows if isinstance(row, Reject))
         wanted = [i for i in imports if self._wanted(i)]
-        plan = make_plan(
-            wanted,
-            self._memory.ledger,
-            force=self._scope.force,
-            recheck_days=self._scope.recheck_days,
-            raw=self._settings.raw,
-            typed=self._settings.typed,
-            now=self._now(),
-        )
+        plan = make_plan(wanted, self._memory.ledger, self._rules)
         self._tally.imports_listed = len(imports)
         if not listing.complete or unlisted:
             self._tally.shortfall = True

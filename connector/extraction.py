@@ -20,6 +20,7 @@ from connector.core.planning import Plan, Planned
 from connector.deciding import Decided, Decision
 from connector.errors import NotFoundError
 from connector.flattening import Flattener
+from connector.head_start import HeadStart
 from connector.imports import content_hash, import_emissions, tombstones
 from connector.loading import Catalogue, Package
 from connector.models import Import
@@ -129,10 +130,13 @@ class Extraction:
         self.catalogue = Catalogue.of(self.memory)
         self._loop = self._exit.enter_context(self._outside.open_loop())
         self._client = self._outside.open_client(self._settings)
+        self._head_start = HeadStart(self._client, self._settings.max_concurrency)
         self._loop.call(self._client.__aenter__)
         self._loop.call(self._start, reading)
 
     async def _start(self, reading: bool) -> None:
+        if not reading:
+            self._head_start.settle(())
         self._listing = asyncio.ensure_future(self._prepare(reading))
 
     def pack(self) -> None:
@@ -163,6 +167,7 @@ class Extraction:
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
             await ahead.aclose()
+        await self._head_start.aclose()
 
     def abort(self, error: BaseException) -> None:
         """The run failed before or while its package was built: nothing of the package is loaded."""
@@ -374,15 +379,20 @@ class Extraction:
             self.tally,
             progress=self._progress,
             stop=self._stop,
-            now=self._outside.now,
+            now=self._outside.now(),
+            foreseen=self._head_start.offer,
         )
+        planned: tuple[Planned[Import], ...] = ()
         try:
             prepared = await self._unless_stopped(self._decision.make())
+            planned = prepared.plan.read if reading else ()
         except Stopped:
             self._note_stop()
             return Decided((), (), Plan((), (), 0, 0), ())
+        finally:
+            self._head_start.settle(it.import_ for it in planned)
         if reading:
-            self._ahead = self._read_ahead(prepared.plan.read)
+            self._ahead = self._read_ahead(planned)
             self._ahead.start()
         return prepared
 
@@ -446,7 +456,7 @@ class Extraction:
             flatten=self._flattener,
         )
         return ReadAhead(
-            self._client,
+            self._head_start.reading,
             builder,
             planned,
             max_concurrency=self._settings.max_concurrency,

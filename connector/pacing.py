@@ -152,6 +152,7 @@ class Gate:
         self._max = max_concurrency
         self._limit = float(max_concurrency)
         self.in_flight = 0
+        self._urgent: deque[asyncio.Future[None]] = deque()
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._ceiling = Ceiling(requests_per_second) if requests_per_second else None
         self._pace = LearnedPace()
@@ -166,12 +167,12 @@ class Gate:
         """How many requests may be in flight at present."""
         return int(self._limit)
 
-    async def enter(self) -> float:
-        """Waits for a place and for the time to start; returns the time of the start."""
-        if self.in_flight < self.limit and not self._waiting:
+    async def enter(self, *, urgent: bool = False) -> float:
+        """Waits for a place, an urgent request in front of others, and for the time to start; returns that time."""
+        if self.in_flight < self.limit and not self._urgent and not self._waiting:
             self.in_flight += 1
         else:
-            await self._queue()
+            await self._queue(self._urgent if urgent else self._waiting)
         try:
             return await self._start()
         except BaseException:
@@ -199,9 +200,9 @@ class Gate:
         if pause_s > 0:
             self._paused_until = max(self._paused_until, now + pause_s)
 
-    async def _queue(self) -> None:
+    async def _queue(self, queue: deque[asyncio.Future[None]]) -> None:
         turn = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
+        queue.append(turn)
         try:
             await turn
         except asyncio.CancelledError:
@@ -209,12 +210,12 @@ class Gate:
                 self.leave()
             else:
                 with suppress(ValueError):
-                    self._waiting.remove(turn)
+                    queue.remove(turn)
             raise
 
     def _admit(self) -> None:
-        while self._waiting and self.in_flight < self.limit:
-            turn = self._waiting.popleft()
+        while (queue := self._urgent or self._waiting) and self.in_flight < self.limit:
+            turn = queue.popleft()
             if not turn.done():
                 self.in_flight += 1
                 turn.set_result(None)

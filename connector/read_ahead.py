@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +20,7 @@ from connector.core.planning import Planned
 from connector.errors import AuthError, ConnectorError, TransientError
 from connector.models import Import
 from connector.outside import Aside
-from connector.reading import ImportRead, RecordsClient, Verdict, read_import
+from connector.reading import ImportRead, Verdict
 
 log = logging.getLogger("connector.run")
 
@@ -48,12 +48,13 @@ Outcome = tuple[Planned[Import], Built | Failure]
 class ReadAhead:
     """Used on one event loop, from `start` to `aclose`. `fatal` and `stopped` say, at the end, why it came early.
 
-    `on_built` is called once nothing is left to build, which may be long before all of it is taken.
+    `reading(import_)` is the reading of one. `on_built` is called once nothing is left to build, which may be long
+    before all of it is taken.
     """
 
     def __init__(
         self,
-        client: RecordsClient,
+        reading: Callable[[Import], asyncio.Task[ImportRead]],
         builder: Builder,
         planned: tuple[Planned[Import], ...],
         *,
@@ -62,7 +63,7 @@ class ReadAhead:
         stop: Callable[[], int | None],
         on_built: Callable[[], None],
     ) -> None:
-        self._client = client
+        self._reading = reading
         self._builder = builder
         self._planned = planned
         self._most_imports = READ_AHEAD_IMPORTS_PER_REQUEST * max_concurrency
@@ -153,33 +154,46 @@ class ReadAhead:
     async def _read_all(self) -> AsyncGenerator[tuple[Planned[Import], ImportRead | Failure]]:
         waiting = deque(self._planned)
         running: dict[asyncio.Task[ImportRead], Planned[Import]] = {}
+        done: deque[tuple[Planned[Import], ImportRead | Failure]] = deque()
         failures = 0
         try:
             while waiting or running:
-                while waiting and self._has_room(running, waiting[0]):
-                    following = waiting.popleft()
-                    running[asyncio.ensure_future(read_import(self._client, following.import_))] = following
+                self._begin(running, done, waiting)
                 await asyncio.wait(running, timeout=POLL_S, return_when=asyncio.FIRST_COMPLETED)
                 if self._stop() is not None:
                     self.stopped = True
                     return
                 # no name is left here for a task or its result, as it would keep the records of what is built already
-                done = deque((running.pop(task), _result(task)) for task in [t for t in running if t.done()])
+                done.extend((running.pop(task), _result(task)) for task in [t for t in running if t.done()])
                 while done:
                     failures = failures + 1 if isinstance(done[0][1], Failure) else 0
                     self.fatal = _fatal(done[0][1], failures)
                     if self.fatal is not None:
                         return
+                    self._begin(running, done, waiting)  # many may be done at once, and to build them takes its time
                     yield done.popleft()
         finally:
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
 
-    def _has_room(self, running: dict[asyncio.Task[ImportRead], Planned[Import]], following: Planned[Import]) -> bool:
-        rows = sum(max(p.import_.row_count, 1) for p in running.values())
-        many = len(running) >= self._most_imports
-        return not running or (not many and rows + following.import_.row_count <= READ_AHEAD_ROWS)
+    def _begin(
+        self,
+        running: dict[asyncio.Task[ImportRead], Planned[Import]],
+        done: Collection[tuple[Planned[Import], ImportRead | Failure]],
+        waiting: deque[Planned[Import]],
+    ) -> None:
+        rows = sum(_rows(planned) for planned in running.values()) + sum(_rows(planned) for planned, _ in done)
+        while waiting and len(running) < self._most_imports:
+            if (running or done) and rows + _rows(waiting[0]) > READ_AHEAD_ROWS:
+                return
+            following = waiting.popleft()
+            rows += _rows(following)
+            running[self._reading(following.import_)] = following
+
+
+def _rows(planned: Planned[Import]) -> int:
+    return max(planned.import_.row_count, 1)
 
 
 def _size(outcome: Outcome) -> int:

@@ -7,7 +7,7 @@ that has yet to earn its deletion (CONTRACT §4).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -98,52 +98,49 @@ class Plan(Generic[T]):
     known_live: int
 
 
-def reason_to_read(
-    import_: Listed, known: Known | None, recheck_after: datetime | None, *, raw: bool = True, typed: bool = True
-) -> Reason | None:
-    """None if the import is up to date; `recheck_after`: what was last changed at or after it is read anyway.
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What, besides an import that differs from its ledger row, is worth reading at `now`.
 
-    `raw`, `typed`: the tables its rows have to be in.
+    `force`: everything; `recheck_days`: what was last changed so many days ago or less; `raw`, `typed`: the tables that
+    rows have to be in.
     """
-    if known is None or (known.state is State.deleted and known.trusted):
-        return Reason.new
-    if not known.trusted or known.state in (State.failed, State.unreconciled):
-        return Reason.retry
-    seen = (known.updated_at, known.row_count, known.status, known.template_slug)
-    if seen != (import_.updated_at, import_.row_count, import_.status, import_.template_slug):
-        return Reason.changed
-    if (raw and not known.has_raw) or (typed and known.table_name is None):
-        return Reason.unwritten
-    if import_.status != COMPLETED:
-        return Reason.unfinished
-    if recheck_after is not None and import_.updated_at >= recheck_after:
-        return Reason.recheck
-    return None
+
+    now: datetime
+    force: bool = False
+    recheck_days: int | None = None
+    raw: bool = True
+    typed: bool = True
+
+    def reason(self, import_: Listed, known: Known | None) -> Reason | None:
+        """Why to read the import; None if it is up to date."""
+        return self._reason(import_, known) or (Reason.asked if self.force else None)
+
+    def _reason(self, import_: Listed, known: Known | None) -> Reason | None:
+        if known is None or (known.state is State.deleted and known.trusted):
+            return Reason.new
+        if not known.trusted or known.state in (State.failed, State.unreconciled):
+            return Reason.retry
+        seen = (known.updated_at, known.row_count, known.status, known.template_slug)
+        if seen != (import_.updated_at, import_.row_count, import_.status, import_.template_slug):
+            return Reason.changed
+        if (self.raw and not known.has_raw) or (self.typed and known.table_name is None):
+            return Reason.unwritten
+        if import_.status != COMPLETED:
+            return Reason.unfinished
+        if self.recheck_days is not None and import_.updated_at >= self.now - timedelta(days=self.recheck_days):
+            return Reason.recheck
+        return None
 
 
-def make_plan(
-    listed: Iterable[T],
-    ledger: Mapping[str, Known],
-    *,
-    wanted: Callable[[T], bool] | None = None,
-    force: bool = False,
-    recheck_days: int | None = None,
-    raw: bool = True,
-    typed: bool = True,
-    now: datetime,
-) -> Plan[T]:
-    """Decides for every listed import. `wanted` bounds what is looked at at all; `force` reads all of that."""
-    recheck_after = now - timedelta(days=recheck_days) if recheck_days is not None else None
+def make_plan(listed: Iterable[T], ledger: Mapping[str, Known], rules: Rules) -> Plan[T]:
+    """Decides for every listed import."""
     read: list[Planned[T]] = []
     slugs: set[str] = set()
     unchanged = 0
     for import_ in listed:
         slugs.add(import_.slug)
-        if wanted is not None and not wanted(import_):
-            continue
-        reason = reason_to_read(import_, ledger.get(import_.slug), recheck_after, raw=raw, typed=typed)
-        if reason is None and force:
-            reason = Reason.asked
+        reason = rules.reason(import_, ledger.get(import_.slug))
         if reason is None:
             unchanged += 1
         else:

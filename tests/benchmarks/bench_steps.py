@@ -19,7 +19,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from connector.building import Builder, Built
 from connector.core.flatten import flatten
-from connector.core.planning import Known, State, make_plan
+from connector.core.planning import Known, Rules, State, make_plan
 from connector.core.schema import TableSchema
 from connector.decode import decode_import_page, decode_record_page
 from connector.loading import Catalogue, Package
@@ -83,7 +83,7 @@ def test_plan_100000_imports(benchmark: BenchmarkFixture, listed: list[Import]) 
     ledger = {import_.slug: known(import_) for import_ in listed}
     for import_ in listed[::1_000]:
         ledger[import_.slug] = known(import_, rows=1)
-    plan = benchmark(make_plan, listed, ledger, now=NOW)
+    plan = benchmark(make_plan, listed, ledger, Rules(NOW))
     assert len(plan.read) == IMPORTS // 1_000
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from connector.core.flatten import flatten
-from connector.core.planning import COMPLETED, Known, State, make_plan
+from connector.core.planning import COMPLETED, Known, Rules, State, make_plan
 from connector.core.schema import TableSchema
 from connector.decode import decode_import_page, decode_record_page
 from connector.models import Record
@@ -178,7 +178,7 @@ def test_a_long_ledger_is_planned_in_little_memory() -> None:
     tracemalloc.start()
     try:
         ledger = {shown.slug: known(shown, moved=n % 1_000 == 0) for n, shown in enumerate(listed)}
-        plan = make_plan(listed, ledger, now=THEN)
+        plan = make_plan(listed, ledger, Rules(THEN))
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -193,3 +193,55 @@ def test_a_request_cancelled_while_it_waits_for_its_time_gives_its_place_back() 
         assert gate.in_flight == 0
 
     asyncio.run(run())
+
+
+def test_what_is_urgent_waits_for_no_other_requests_that_wait() -> None:
+    async def run() -> list[str]:
+        clock = Clock()
+        gate = Gate(1, None, sleep=clock.sleep, monotonic=clock.monotonic)
+        entered: list[str] = []
+
+        async def request(name: str, urgent: bool) -> None:
+            await gate.enter(urgent=urgent)
+            entered.append(name)
+            await asyncio.sleep(0)
+            gate.leave()
+
+        asked = [("under way", False), ("a", False), ("b", False), ("urgent", True), ("c", False), ("as urgent", True)]
+        await asyncio.gather(*(request(*one) for one in asked))
+        assert gate.in_flight == 0
+        return entered
+
+    assert asyncio.run(run()) == ["under way", "urgent", "as urgent", "a", "b", "c"]
+
+
+def test_an_urgent_request_that_is_cancelled_while_it_waits_leaves_its_place() -> None:
+    async def run() -> None:
+        clock = Clock()
+        gate = Gate(1, None, sleep=clock.sleep, monotonic=clock.monotonic)
+        await gate.enter()
+        unlucky, next_one = asyncio.create_task(gate.enter(urgent=True)), asyncio.create_task(gate.enter())
+        await asyncio.sleep(0)
+        unlucky.cancel()
+        await asyncio.sleep(0)
+        gate.leave()
+        await asyncio.wait_for(next_one, 1)
+        assert gate.in_flight == 1
+
+    asyncio.run(run())
+
+
+def test_the_listing_is_not_kept_waiting_by_records(ask: Ask) -> None:
+    order: list[str] = []
+
+    async def question(client: ServiceClient) -> None:
+        records = [asyncio.ensure_future(client.list_records("imp", number)) for number in range(1, 7)]
+        await asyncio.sleep(0)
+        await asyncio.gather(client.list_imports(1), *records)
+
+    def script(seen: Seen) -> Reply:
+        order.append("records" if "/records" in seen.line else "listing")
+        return either(seen)
+
+    assert ask(script, question, max_concurrency=2).error is None
+    assert "listing" in order[:4]

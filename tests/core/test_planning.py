@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connector.core.planning import COMPLETED, Known, Plan, Planned, Reason, State, make_plan, too_many_vanished
+from connector.core.planning import COMPLETED, Known, Plan, Planned, Reason, Rules, State, make_plan, too_many_vanished
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 THEN = datetime(2026, 2, 1, 8, 30, 15, 123456, tzinfo=UTC)
@@ -42,7 +42,7 @@ def known(shown: Shown, state: State = State.synced, *, trusted: bool = True) ->
 
 
 def plan(shown: list[Shown], ledger: list[Known], **options: object) -> Plan[Shown]:
-    return make_plan(shown, {row.slug: row for row in ledger}, now=NOW, **options)  # type: ignore[arg-type]
+    return make_plan(shown, {row.slug: row for row in ledger}, Rules(NOW, **options))  # type: ignore[arg-type]
 
 
 def reason(shown: Shown, ledger: list[Known], **options: object) -> Reason | None:
@@ -123,11 +123,6 @@ def test_force_reads_what_is_unchanged_and_keeps_better_reasons() -> None:
         ("c", Reason.new),
     ]
     assert found.unchanged == 0
-
-
-def test_what_is_not_wanted_is_neither_read_nor_suspected() -> None:
-    found = plan([Shown("a"), Shown("b")], [known(Shown("b"))], wanted=lambda i: i.slug == "c")
-    assert found == Plan((), (), 0, 1)
 
 
 def test_what_is_known_as_live_and_not_listed_is_suspected() -> None:

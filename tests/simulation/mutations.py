@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
-from connector import deciding, extraction, loading, paging, read_ahead, reading, sync
+from connector import deciding, extraction, head_start, loading, paging, reading, sync
 from connector.core import planning
 from connector.core.planning import Known, Plan, State
 from connector.models import Import
@@ -115,7 +115,7 @@ def take_a_short_page_of_records_as_the_last() -> AbstractContextManager[Any]:
                 return ImportRead(import_, Verdict.complete, tuple(records.values()))
             page += 1
 
-    return mock.patch.object(read_ahead, "read_import", naive)
+    return mock.patch.object(head_start, "read_import", naive)
 
 
 @mutation()
@@ -139,7 +139,7 @@ def skip_the_fingerprint_after_reading() -> AbstractContextManager[Any]:
     async def blind(client: Any, import_: Import) -> ImportRead:
         return await original(Blind(client, import_), import_)
 
-    return mock.patch.object(read_ahead, "read_import", blind)
+    return mock.patch.object(head_start, "read_import", blind)
 
 
 # -- deciding ------------------------------------------------------------------------------------------------------
@@ -149,8 +149,8 @@ def skip_the_fingerprint_after_reading() -> AbstractContextManager[Any]:
 def trust_a_scalar_watermark() -> AbstractContextManager[Any]:
     original = planning.make_plan
 
-    def bounded(listed: Any, ledger: Any, **options: Any) -> Plan[Any]:
-        plan = original(listed, ledger, **options)
+    def bounded(listed: Any, ledger: Any, rules: Any) -> Plan[Any]:
+        plan = original(listed, ledger, rules)
         times = [known.updated_at for known in ledger.values() if known.updated_at and known.state is State.synced]
         if not times:
             return plan
@@ -163,14 +163,14 @@ def trust_a_scalar_watermark() -> AbstractContextManager[Any]:
 def compare_everything_but_updated_at() -> AbstractContextManager[Any]:
     original = planning.make_plan
 
-    def careless(listed: Any, ledger: Any, **options: Any) -> Plan[Any]:
+    def careless(listed: Any, ledger: Any, rules: Any) -> Plan[Any]:
         rows = list(listed)
         now = {row.slug: row for row in rows}
         lenient = {
             slug: replace(known, updated_at=now[slug].updated_at) if slug in now and known.trusted else known
             for slug, known in ledger.items()
         }
-        return original(rows, lenient, **options)
+        return original(rows, lenient, rules)
 
     return mock.patch.object(deciding, "make_plan", careless)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from connector import flattening, read_ahead, spool, sync
+from connector import flattening, head_start, read_ahead, spool, sync
 from connector.building import SpilledRows
 from connector.sandbox import Service
 from connector.spool import SpilledRecords
@@ -70,6 +70,7 @@ def test_records_go_once_their_rows_are_built(warehouse: Warehouse, monkeypatch:
     """While a package is loaded the next import waits as rows, and not as records besides."""
     service = Service(seed=1)
     service.add_generated("customers", 5, 700, "completed")
+    monkeypatch.setattr(head_start, "MOST_ROWS", 0)
     monkeypatch.setattr(read_ahead, "BUILT_AHEAD_ROWS", 600)
     monkeypatch.setattr(read_ahead, "READ_AHEAD_ROWS", 600)
     alive = [count_of(kind, monkeypatch) for kind in (SpilledRows, SpilledRecords)]

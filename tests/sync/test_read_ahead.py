@@ -6,11 +6,10 @@ import asyncio
 import time
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
-from connector import read_ahead
 from connector.building import Builder, Built
 from connector.core.planning import Planned, Reason
 from connector.models import Import, Record
@@ -45,7 +44,7 @@ def test_imports_are_built_one_at_a_time_in_the_order_handed_over(monkeypatch: p
         for n, size in enumerate(sizes)
     ]
 
-    async def read_at_once(_: object, import_: Import) -> ImportRead:
+    async def read_at_once(import_: Import) -> ImportRead:
         records = (Record("r", b"{}", None, None, None),) * import_.row_count
         return ImportRead(import_, Verdict.complete, records)
 
@@ -54,7 +53,7 @@ def test_imports_are_built_one_at_a_time_in_the_order_handed_over(monkeypatch: p
 
     async def all_slugs() -> list[str]:
         ahead = ReadAhead(
-            cast("Any", None),
+            lambda import_: asyncio.ensure_future(read_at_once(import_)),
             cast("Builder", builder),
             tuple(Planned(import_, Reason.new) for import_ in imports),
             max_concurrency=4,
@@ -70,7 +69,6 @@ def test_imports_are_built_one_at_a_time_in_the_order_handed_over(monkeypatch: p
                 slugs.append(planned.import_.slug)
         return slugs
 
-    monkeypatch.setattr(read_ahead, "read_import", read_at_once)
     handed_over = asyncio.run(asyncio.wait_for(all_slugs(), 30))
     assert handed_over == builder.built
     assert at_the_end == [handed_over], "told once, when nothing was left to build"
