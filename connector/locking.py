@@ -24,7 +24,7 @@ from filelock import FileLock, Timeout
 
 from connector.errors import LockedError
 
-_files: WeakKeyDictionary[Pipeline, tuple[Any, Path | None]] = WeakKeyDictionary()
+_configs: WeakKeyDictionary[Pipeline, tuple[Any, Any]] = WeakKeyDictionary()
 
 
 @contextmanager
@@ -60,26 +60,26 @@ def lock_path(pipeline: Pipeline) -> Path:
     return place / f".{name}-{destination_fingerprint(pipeline)}.lock"
 
 
-def duckdb_file(pipeline: Pipeline) -> Path | None:
-    known = _files.get(pipeline)
-    if known is None or known[0] is not pipeline.destination:  # dlt resolves its configuration anew each time
-        known = _files[pipeline] = pipeline.destination, _duckdb_file(pipeline)
+def destination_config(pipeline: Pipeline) -> Any:
+    """The configuration of the pipeline's destination, which dlt resolves anew each time it is asked."""
+    known = _configs.get(pipeline)
+    if known is None or known[0] is not pipeline.destination:
+        # not `with`: that would connect, and another run may hold the file
+        known = _configs[pipeline] = pipeline.destination, pipeline.destination_client().config
     return known[1]
 
 
-def _duckdb_file(pipeline: Pipeline) -> Path | None:
+def duckdb_file(pipeline: Pipeline) -> Path | None:
     if not _client_is(pipeline, "duckdb"):
         return None
-    # not `with`: that would connect, and another run may hold the file
-    credentials = pipeline.destination_client().config.credentials
-    database = str(getattr(credentials, "database", ":memory:"))
+    database = str(getattr(destination_config(pipeline).credentials, "database", ":memory:"))
     return None if database.startswith((":", "md:")) else Path(database)
 
 
 def destination_fingerprint(pipeline: Pipeline) -> str:
     """Tells one warehouse from another without saying where it is or with which password."""
     file = duckdb_file(pipeline)
-    config = pipeline.destination_client().config
+    config = destination_config(pipeline)
     # dlt's own fingerprint is of the host at most: two databases of one server are two warehouses
     place = [getattr(config.credentials, name, None) for name in ("host", "port", "database")]
     identity = [config.fingerprint(), *place] if file is None else [str(file.absolute())]

@@ -114,7 +114,7 @@ def open_pipeline(arguments: argparse.Namespace) -> Pipeline:
     from dlt.common.exceptions import DltException
 
     from connector.cli.problems import as_problem
-    from connector.locking import destination_fingerprint
+    from connector.locking import destination_config, destination_fingerprint
 
     # sync() makes dlt's working directory anew when it belongs to another warehouse; no need to worry anyone
     logging.getLogger("dlt").addFilter(lambda record: "differs from destination" not in record.getMessage())
@@ -129,7 +129,7 @@ def open_pipeline(arguments: argparse.Namespace) -> Pipeline:
             dataset_name=arguments.dataset,
             pipelines_dir=str(apart),
         )
-        credentials = getattr(pipeline.destination_client().config, "credentials", None)
+        credentials = getattr(destination_config(pipeline), "credentials", None)
     except ConfigFieldMissingException as error:
         named = arguments.destination or ("postgres" if arguments.to else _configured_destination() or "duckdb")
         raise _missing_destination(named, error.fields) from None
@@ -233,13 +233,13 @@ def location(pipeline: Pipeline) -> str:
     """Where the data is, for a person: a file, or an address without its password."""
     from urllib.parse import unquote
 
-    from connector.locking import duckdb_file
+    from connector.locking import destination_config, duckdb_file
 
     file = duckdb_file(pipeline)
     if file is not None:
         inside = file.is_relative_to(Path.cwd())
         return str(file.relative_to(Path.cwd()) if inside else file)
-    credentials = pipeline.destination_client().config.credentials
+    credentials = destination_config(pipeline).credentials
     host, database = getattr(credentials, "host", None), getattr(credentials, "database", None)
     named = "/".join(unquote(str(part)) for part in (host, database) if part)
     kind = pipeline.destination.destination_name if pipeline.destination else ""
