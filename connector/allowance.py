@@ -19,13 +19,13 @@ from typing import Any
 
 import duckdb
 
-BASE_MB = 48
+BASE_MB = 40
 THREAD_MB = 32
 REPLACED_BYTES = 96  # for each row that a merge brings; measured: 80 are enough
 COLUMN_MB = 0.5  # for each thread; measured: half of that is enough for a thousand columns, a quarter is not
 RESTING_MB = 32
-ASKING_MB = 24
-ASKED_BYTES = 48  # for each slug that is looked for; measured: half of that is enough, with a MiB for each thread
+ASKING_MB = 16
+ASKED_BYTES = 32  # for each slug that is looked for; measured: 24 are enough, with a MiB for each thread
 COPIES = 4  # of a few thousand rows, for each thread
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _SIGNS = (
