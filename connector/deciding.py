@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from connector.client import ServiceClient
@@ -26,6 +26,7 @@ log = logging.getLogger("connector.run")
 
 SUSPECT_ROUNDS = 3
 ASKED_AT_ONCE = 64
+LATELY = timedelta(minutes=5)  # clocks differ
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +42,8 @@ class Decided:
 class Decision:
     """Made once a run. What keeps it from being complete goes into the tally.
 
-    `foreseen(import_)` is called for imports that were listed and will be read, unless the rest of the listing says
-    otherwise.
+    `foreseen(import_)` is called for imports that were listed, have not changed lately and will be read, unless the
+    rest of the listing says otherwise.
     """
 
     def __init__(
@@ -136,8 +137,9 @@ class Decision:
 
     def _foresee(self, listed: Sequence[Import]) -> None:
         for import_ in listed:
+            settled = import_.updated_at < self._rules.now - LATELY
             asked_for = not self._scope.selection.slugs and self._wanted(import_)
-            if asked_for and self._rules.reason(import_, self._memory.ledger.get(import_.slug)):
+            if settled and asked_for and self._rules.reason(import_, self._memory.ledger.get(import_.slug)):
                 self._foreseen(import_)
 
     async def _by_slug(self) -> tuple[Import, ...]:

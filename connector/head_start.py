@@ -1,29 +1,24 @@
 """Records read while the listing is still being proven, whose requests come one round after another.
 
-Invariant: such a reading counts only for exactly the import that is planned in the end, and only if the service's pages
-are still counted as they were when it began; any other import is read as if nothing had been. What is read how early
-proves nothing less: an import's records are proven by its own pages and fingerprint (`connector.reading`).
+Invariant: such a reading counts only if it is complete, of exactly the import that is planned in the end, and made
+while the service's pages were counted as they are then; any other import is read as if nothing had been. Only imports
+that have not changed lately are read so early: a change within the same second or so as the last one, which times may
+not show, is more likely seen the later an import is read.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
 
+from connector.errors import ConnectorError
 from connector.models import Import
-from connector.reading import ImportRead, RecordsClient, read_import
+from connector.reading import ImportRead, RecordsClient, Verdict, read_import
 
 IMPORTS_PER_REQUEST = 8  # that may be under way at once, begun before anything is planned
 MOST_ROWS = 10_000  # of them, as they wait in memory
-
-
-class NumberedClient(RecordsClient, Protocol):
-    """`connector.client.ServiceClient`, once more: what the listing may learn of it while records are read already."""
-
-    @property
-    def first_page(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +31,7 @@ class _Begun:
 class HeadStart:
     """Used on one event loop, from the first `offer` to `aclose`."""
 
-    def __init__(self, client: NumberedClient, max_concurrency: int) -> None:
+    def __init__(self, client: RecordsClient, max_concurrency: int) -> None:
         self._client = client
         self._most_imports = IMPORTS_PER_REQUEST * max_concurrency
         self._most_running = max_concurrency
@@ -44,7 +39,7 @@ class HeadStart:
         self._begun: dict[str, _Begun] = {}
         self._running = 0
         self._rows = 0
-        self._dropped: list[asyncio.Task[ImportRead]] = []
+        self._unfinished: set[asyncio.Task[ImportRead]] = set()
         self._settled = False
 
     def offer(self, import_: Import) -> None:
@@ -62,17 +57,29 @@ class HeadStart:
         for slug, begun in list(self._begun.items()):
             if wanted.get(slug) != begun.import_ or begun.first_page != self._client.first_page:
                 begun.reading.cancel()
-                self._dropped.append(self._begun.pop(slug).reading)
+                del self._begun[slug]
 
     def reading(self, import_: Import) -> asyncio.Task[ImportRead]:
         """Of a planned import: what has begun, or begins now. It belongs to the caller."""
         begun = self._begun.pop(import_.slug, None)
-        return self._start(import_) if begun is None else begun.reading
+        return asyncio.ensure_future(
+            read_import(self._client, import_) if begun is None else self._completed(begun.reading, import_)
+        )
 
     async def aclose(self) -> None:
-        """Ends what nobody asked for."""
+        """Ends whatever is under way."""
         self.settle(())
-        await asyncio.gather(*self._dropped, return_exceptions=True)
+        for reading in self._unfinished:
+            reading.cancel()
+        await asyncio.gather(*self._unfinished, return_exceptions=True)
+
+    async def _completed(self, early: asyncio.Task[ImportRead], import_: Import) -> ImportRead:
+        """What was not to be had so early may be there by now."""
+        with suppress(ConnectorError):
+            read = await early
+            if read.verdict is Verdict.complete:
+                return read
+        return await read_import(self._client, import_)
 
     def _begin(self) -> None:
         """A single import of any length may be begun, so the number of rows is looked at before."""
@@ -80,13 +87,14 @@ class HeadStart:
             import_ = self._waiting.pop(next(iter(self._waiting)))
             self._running += 1
             self._rows += max(import_.row_count, 1)
-            reading = self._start(import_)
+            reading = asyncio.ensure_future(read_import(self._client, import_))
+            self._unfinished.add(reading)
             reading.add_done_callback(self._ended)
             self._begun[import_.slug] = _Begun(import_, self._client.first_page, reading)
 
-    def _ended(self, _: asyncio.Task[ImportRead]) -> None:
+    def _ended(self, reading: asyncio.Task[ImportRead]) -> None:
+        self._unfinished.discard(reading)
+        if not reading.cancelled():
+            reading.exception()  # asyncio complains of those that nobody looks at
         self._running -= 1
         self._begin()
-
-    def _start(self, import_: Import) -> asyncio.Task[ImportRead]:
-        return asyncio.ensure_future(read_import(self._client, import_))

@@ -19,7 +19,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from connector.core.planning import COMPLETED
-from connector.errors import NotFoundError
+from connector.errors import AuthError, ConnectorError, NotFoundError
 from connector.models import Import, RecordPage, Reject
 from connector.paging import MAX_PER_PAGE, in_turn, quiet_sweeps_needed, together
 from connector.spool import LatestRecords, Records
@@ -45,8 +45,10 @@ class Verdict(StrEnum):
 
 
 class RecordsClient(Protocol):
-    """What reading needs of `connector.client.ServiceClient`: two endpoints, and how full a page it has seen."""
+    """What reading needs of `connector.client.ServiceClient`: two endpoints, and what was seen of pages so far."""
 
+    @property
+    def first_page(self) -> int: ...
     @property
     def largest_page(self) -> int: ...
     async def get_import(self, slug: str) -> Import: ...
@@ -76,8 +78,9 @@ class ImportRead:
 
 @dataclass(slots=True)
 class _Pass:
-    """One walk over the pages: what it showed and whether anything about it was odd."""
+    """One walk over the pages of `size`: what it showed and whether anything about it was odd."""
 
+    size: int
     shown: set[str] = field(default_factory=set)
     received: int = 0
     replies: int = 0
@@ -167,12 +170,15 @@ def _gone(import_: Import) -> ImportRead:
 
 async def _read(client: RecordsClient, import_: Import) -> ImportRead:
     current, gathered, moves = import_, _Gathered(), 0
+    from_zero = client.first_page == 1  # whether it may be that the service counts from there, unnoticed so far
     for passes in range(1, MAX_PASSES + 1):
         known = len(gathered)
         swept = await _read_pages(client, current, gathered, MAX_PER_PAGE - _SHRINK[(passes - 1) % len(_SHRINK)])
         whole = passes == 1 and swept.replies == 1 and len(gathered) == current.row_count
         if whole and swept.longest < min(client.largest_page, MAX_PER_PAGE):
             return _outcome(current, gathered, passes)
+        if from_zero and len(gathered) != current.row_count:
+            from_zero = await _page_0_adds(client, current.slug, gathered, swept.size)
         after = await client.get_import(current.slug)
         if after.fingerprint != current.fingerprint:
             moves += 1
@@ -222,7 +228,7 @@ def _outcome(
 
 async def _read_pages(client: RecordsClient, import_: Import, gathered: _Gathered, size: int) -> _Pass:
     """One pass: the pages `row_count` promises side by side, then on until the count is met or the pages end."""
-    swept = _Pass()
+    swept = _Pass(size)
     expected = max(import_.row_count, len(gathered))
     promised = expected // size + 1  # the last of them has room for more
     page, empty = 1, 0
@@ -260,6 +266,18 @@ async def _read_on(
             idle = 0 if len(swept.shown) > shown else idle + 1
         page += window
         window = 1 if idle else min(2 * window, MAX_WINDOW_BEYOND)
+
+
+async def _page_0_adds(client: RecordsClient, slug: str, gathered: _Gathered, size: int) -> bool:
+    """Looks for more where a service has them that counts its pages from 0, before it is believed to have no more."""
+    known = len(gathered)
+    try:
+        gathered.note(await _page(client, slug, 0, size))
+    except AuthError:
+        raise
+    except ConnectorError:
+        return False
+    return len(gathered) > known
 
 
 async def _ask(client: RecordsClient, import_: Import, pages: range, size: int) -> list[RecordPage]:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from connector import reading, spool
 from connector.core.planning import COMPLETED
-from connector.errors import NotFoundError, TransientError
+from connector.errors import ConnectorError, NotFoundError, TransientError
 from connector.models import Import, Record, RecordPage, Reject, microseconds
 from connector.reading import MAX_MOVES, MAX_PASSES, ImportRead, Verdict, read_import
 from tests.simulation.clockwork import VirtualLoop
@@ -30,7 +30,10 @@ BROKEN = "not an object"
 
 @dataclass
 class Service:
-    """One import. `off` is what its row_count is wrong by; `edits` the chance of a change before each request."""
+    """One import. `off` is what its row_count is wrong by; `edits` the chance of a change before each request.
+
+    With `counts_from` 0 and `first_page` 1 its pages are counted from 0, and nobody has noticed.
+    """
 
     count: int
     seed: int = 0
@@ -46,6 +49,8 @@ class Service:
     out_of_range_404: bool = False
     records_404: bool = False
     deleted: bool = False
+    counts_from: int = 1
+    first_page: int = 1
     pages: list[tuple[int, int]] = field(default_factory=list)
     gets: int = 0
 
@@ -108,8 +113,9 @@ class Service:
         if self.shuffled:
             self.dice.shuffle(slugs)
         size = min(per_page, self.clamp)
-        shown = slugs[(page - 1) * size : page * size]
-        if self.mood is not None:
+        first = page - self.counts_from
+        shown = slugs[first * size : (first + 1) * size] if first >= 0 else []
+        if self.mood is not None and first >= 0:
             shown = self.mood(slugs, page, size, self.dice)
         if self.out_of_range_404 and page > 1 and not shown:
             raise NotFoundError("no such page", page=page)
@@ -599,3 +605,44 @@ def test_pages_are_asked_for_side_by_side_the_one_behind_a_full_last_one_too(cou
     assert (read.verdict, len(read.records)) == (Verdict.complete, count)
     assert loop.time() == pytest.approx(rounds)
     loop.close()
+
+
+@pytest.mark.parametrize("shuffled", [False, True], ids=["in_order", "shuffled"])
+@pytest.mark.parametrize("status", [COMPLETED, "submitted"])
+@pytest.mark.parametrize("count", [1, 99, 100, 101, 230])
+def test_a_service_that_counts_from_0_unnoticed_is_read_whole_all_the_same(
+    count: int, status: str, shuffled: bool
+) -> None:
+    service = Service(count, status=status, shuffled=shuffled, counts_from=0)
+    read_ = read(service)
+    assert (read_.verdict, len(read_.records)) == (Verdict.complete, count)
+
+
+@pytest.mark.parametrize("off", [-200, 3])
+def test_page_0_is_looked_at_before_an_unfinished_import_counts_as_whole(off: int) -> None:
+    """Its `row_count` may lag, so that what is missing does not show in it."""
+    service = Service(230, status="submitted", off=off, counts_from=0)
+    assert len(read(service).records) == 230
+
+
+def test_page_0_is_asked_for_only_where_the_count_does_not_match_and_again_only_where_it_helped() -> None:
+    assert 0 not in [page for page, _ in after_reading(Service(230)).pages]
+    assert [page for page, _ in after_reading(Service(230, off=3)).pages].count(0) == 1
+    assert 0 not in [page for page, _ in after_reading(Service(230, off=3, first_page=0)).pages]
+
+
+def after_reading(service: Service) -> Service:
+    read(service)
+    return service
+
+
+@pytest.mark.parametrize("error", [ConnectorError("It sent what no page is."), NotFoundError("no such page")])
+def test_a_page_0_that_is_refused_is_none(error: ConnectorError) -> None:
+    class Refusing(Service):
+        async def list_records(self, import_slug: str, page: int, per_page: int = 100) -> RecordPage:
+            if page == 0:
+                raise error
+            return await super().list_records(import_slug, page, per_page)
+
+    assert read(Refusing(230, off=3)).verdict is Verdict.unreconciled
+    assert read(Refusing(230, off=3, status="submitted")).verdict is Verdict.complete

@@ -130,7 +130,7 @@ def skip_the_fingerprint_after_reading() -> AbstractContextManager[Any]:
     class Blind:
         def __init__(self, client: Any, import_: Import) -> None:
             self.list_records = client.list_records
-            self.largest_page = client.largest_page
+            self.first_page, self.largest_page = client.first_page, client.largest_page
             self._import = import_
 
         async def get_import(self, slug: str) -> Import:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+import weakref
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -12,8 +14,10 @@ from typing import Any
 import pytest
 
 from connector import head_start
+from connector.errors import ConnectorError, NotFoundError, TransientError
 from connector.head_start import HeadStart
 from connector.models import Import, Record, RecordPage, Template
+from connector.reading import Verdict
 from connector.sandbox import Request, Service, Switches
 from connector.settings import Scope, Selection
 
@@ -32,14 +36,19 @@ class Client:
     asked: list[str] = field(default_factory=list)
     under_way: int = 0
     most_under_way: int = 0
+    trouble: ConnectorError | None = None
     never_answered: str | None = None
     was_asked: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def get_import(self, slug: str) -> Import:
+        if self.trouble is not None:
+            raise self.trouble
         return listed(slug)
 
     async def list_records(self, import_slug: str, page: int, per_page: int = 100) -> RecordPage:
         self.asked.append(import_slug)
+        if self.trouble is not None:
+            raise self.trouble
         self.was_asked.set()
         self.under_way += 1
         self.most_under_way = max(self.most_under_way, self.under_way)
@@ -147,6 +156,48 @@ def test_what_is_dropped_ends_whatever_it_waits_for() -> None:
     run(client, story)
 
 
+@pytest.mark.parametrize("trouble", [NotFoundError("not yet"), TransientError("500")], ids=["gone", "failed"])
+def test_what_was_not_to_be_had_so_early_is_asked_for_again(trouble: ConnectorError) -> None:
+    client = Client(trouble=trouble)
+
+    async def story(early: HeadStart) -> None:
+        early.offer(listed("a"))
+        await a_while()
+        client.trouble = None
+        early.settle([listed("a")])
+        assert (await early.reading(listed("a"))).verdict is Verdict.complete
+
+    run(client, story)
+
+
+def test_what_was_handed_over_and_is_cancelled_at_once_ends_all_the_same() -> None:
+    client = Client(never_answered="a")
+
+    async def story(early: HeadStart) -> None:
+        early.offer(listed("a"))
+        await client.was_asked.wait()
+        early.settle([listed("a")])
+        reading = early.reading(listed("a"))
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+
+    run(client, story)
+
+
+def test_records_of_what_is_dropped_are_kept_by_nobody() -> None:
+    client = Client()
+
+    async def story(early: HeadStart) -> None:
+        early.offer(listed("a"))
+        await a_while()
+        kept = weakref.ref(early._begun["a"].reading)
+        early.settle([])
+        gc.collect()
+        assert kept() is None
+
+    run(client, story)
+
+
 @pytest.mark.parametrize(
     ("rows", "at_once", "begun"),
     [(1, 4, 4 * head_start.IMPORTS_PER_REQUEST), (1_000, 4, 10), (1_000_000, 4, 1), (1, 1, 8)],
@@ -175,6 +226,31 @@ def test_records_are_asked_for_while_the_listing_is_being_proven(warehouse: Ware
     assert warehouse.run(service).status == "succeeded"
     kinds = [path.rsplit("/", 1)[-1] for _, path, *_ in service.log]
     assert kinds.index("records") < max(n for n, kind in enumerate(kinds) if kind == "imports")
+    assert_equal(service, warehouse)
+
+
+def test_what_was_changed_a_moment_ago_is_read_late(warehouse: Warehouse) -> None:
+    """Where times have whole seconds, a second change within one of them does not show but in the rows."""
+    clock = datetime(2026, 1, 1, tzinfo=UTC)
+    service = Service(switches=Switches(time_fraction=0), clock=lambda: clock)
+    for n in range(330):
+        service.add_import("customers", [{"n": n}] * 2)
+    clock = datetime.now(UTC).replace(microsecond=100_000)
+    slug = service.slugs()[0]
+    row = next(iter(service.record_slugs(slug)))
+    service.edit_row(slug, row, {"n": "first"})
+    listings = 0
+
+    def edit(request: Request) -> None:
+        nonlocal clock, listings
+        listings += request.path.endswith("/imports")
+        if listings == 9 and clock.microsecond == 100_000:
+            clock = clock.replace(microsecond=600_000)
+            service.edit_row(slug, row, {"n": "second"})
+
+    service.on_request = edit
+    assert warehouse.run(service).status == "succeeded"
+    assert listings > 9
     assert_equal(service, warehouse)
 
 
