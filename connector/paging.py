@@ -31,7 +31,7 @@ from enum import Enum
 from itertools import islice
 from typing import Generic, TypeVar
 
-from connector.errors import ConnectorError, NotFoundError
+from connector.errors import ConnectorError, NotFoundError, TransientError
 from connector.positions import (
     END_PROOF,
     FAR,
@@ -150,13 +150,14 @@ class Lister(Generic[T]):
         self._sized = True  # false once the service was seen to ignore per_page
         self.first_page = 1  # 0 once the service was seen to count from there
         self._holed = False  # true once a page was empty though rows follow
+        self._doubt: str | None = None  # why not even an end that is proven is one
 
     async def all(self) -> Listing[T]:
         """One orderly sweep if the service holds still, else as many as it takes, bounded."""
         proven = await self._orderly()
         if not (proven and self._end > 1) and not self._stop() and await self.counts_from_zero():
             proven = await self._orderly()
-        return self._listing(None if proven else await self._agree())
+        return self._listing(self._doubt if proven else await self._agree())
 
     async def again(self) -> Listing[T]:
         """For a listing found wanting by other means: sweeps until they agree, on top of what was seen."""
@@ -207,7 +208,9 @@ class Lister(Generic[T]):
             if not shorter and front[0] in known:
                 return False
             replies = await together(self._numbered(1, size) for size in sizes if not shorter)
-        except ConnectorError:
+        except ConnectorError as error:
+            if isinstance(error, TransientError) and not known:
+                self._doubt = f"there may be rows on page 0 only, which was not to be had: {error}"
             return False
         pairs = zip(sizes, replies, strict=not shorter)
         strays = [reply for size, reply in pairs if len(front) >= 2 * size and reply != front[size : 2 * size]]

@@ -51,6 +51,8 @@ class RecordsClient(Protocol):
     def first_page(self) -> int: ...
     @property
     def largest_page(self) -> int: ...
+    @property
+    def largest_page_of_records(self) -> int: ...
     async def get_import(self, slug: str) -> Import: ...
     async def list_records(self, import_slug: str, page: int, per_page: int = ...) -> RecordPage: ...
 
@@ -175,7 +177,7 @@ async def _read(client: RecordsClient, import_: Import) -> ImportRead:
         known = len(gathered)
         swept = await _read_pages(client, current, gathered, MAX_PER_PAGE - _SHRINK[(passes - 1) % len(_SHRINK)])
         whole = passes == 1 and swept.replies == 1 and len(gathered) == current.row_count
-        if whole and swept.longest < min(client.largest_page, MAX_PER_PAGE):
+        if whole and swept.longest < min(_known_room(client, current), MAX_PER_PAGE):
             return _outcome(current, gathered, passes)
         if from_zero and len(gathered) != current.row_count:
             from_zero = await _page_0_adds(client, current.slug, gathered, swept.size)
@@ -201,6 +203,11 @@ async def _read(client: RecordsClient, import_: Import) -> ImportRead:
         else _count(current, gathered)
     )
     return _restless(current, gathered, passes, why)
+
+
+def _known_room(client: RecordsClient, import_: Import) -> int:
+    """As many as the service is known to send at once; of records, which it may clamp lower, if the count may lag."""
+    return client.largest_page if import_.status == COMPLETED else client.largest_page_of_records
 
 
 def _count(import_: Import, gathered: _Gathered) -> str:
@@ -244,7 +251,7 @@ async def _read_pages(client: RecordsClient, import_: Import, gathered: _Gathere
                     break
         if 0 < swept.longest < size and len(swept.shown) < expected:
             promised = max(promised, expected // swept.longest + 1)  # per_page is clamped lower than asked
-    full = swept.last >= (swept.longest if promised > 1 else min(size, client.largest_page))
+    full = swept.last >= (swept.longest if promised > 1 else min(size, _known_room(client, import_)))
     if len(gathered) != import_.row_count or full:
         await _read_on(client, import_, gathered, swept, page, size)
     return swept

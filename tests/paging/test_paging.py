@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connector import paging
-from connector.errors import NotFoundError, TransientError
+from connector.errors import ConnectorError, NotFoundError, TransientError
 from connector.paging import MAX_SWEEPS, Lister, Listing, quiet_sweeps_needed, together
 from connector.positions import Positions, Segment, overlapping_segments, second_look
 from tests.simulation.clockwork import VirtualLoop
@@ -430,6 +430,33 @@ def test_edits_do_not_hide_that_pages_are_counted_from_zero(seed: int) -> None:
             for edits in (0.1, 0.4):
                 service = Service(count, order, seed, clamp, edits, mood=from_zero)
                 check(service, run(service, count * (seed % 3)))
+
+
+@pytest.mark.parametrize(
+    ("count", "zero", "failing", "error", "complete"),
+    [
+        (1, True, 0, TransientError("503, six times"), False),
+        (1, True, 1, TransientError("503, six times"), False),
+        (0, False, 0, TransientError("503, six times"), False),
+        (0, False, 0, ConnectorError("422"), True),
+        (1, False, 0, TransientError("503, six times"), True),
+    ],
+)
+def test_an_empty_listing_is_not_believed_while_page_0_is_not_to_be_had(
+    count: int, zero: bool, failing: int, error: ConnectorError, complete: bool
+) -> None:
+    service = Service(count, mood=from_zero if zero else None)
+    asked: set[int] = set()
+
+    async def fetch(page: int, per_page: int) -> Sequence[Row]:
+        asked.add(page)
+        if page == failing and 0 in asked:
+            raise error
+        return await service.fetch(page, per_page)
+
+    listing = asyncio.run(lister(service, fetch=fetch).all())
+    assert listing.complete is complete
+    assert complete or "page 0" in str(listing.reason)
 
 
 @pytest.mark.parametrize("seed", range(10))

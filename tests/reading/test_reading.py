@@ -49,6 +49,7 @@ class Service:
     out_of_range_404: bool = False
     records_404: bool = False
     deleted: bool = False
+    clamp_elsewhere: int = 0
     counts_from: int = 1
     first_page: int = 1
     pages: list[tuple[int, int]] = field(default_factory=list)
@@ -63,6 +64,10 @@ class Service:
 
     @property
     def largest_page(self) -> int:
+        return max(self.clamp, self.clamp_elsewhere)
+
+    @property
+    def largest_page_of_records(self) -> int:
         return self.clamp
 
     @property
@@ -646,3 +651,9 @@ def test_a_page_0_that_is_refused_is_none(error: ConnectorError) -> None:
 
     assert read(Refusing(230, off=3)).verdict is Verdict.unreconciled
     assert read(Refusing(230, off=3, status="submitted")).verdict is Verdict.complete
+
+
+def test_an_unfinished_import_fills_a_page_that_is_clamped_lower_than_those_of_the_listing() -> None:
+    """Its `row_count` may lag, and be just as many as the page has room for."""
+    service = Service(12, clamp=7, clamp_elsewhere=100, status="submitted", off=-5)
+    assert len(read(service).records) == 12

@@ -131,6 +131,7 @@ def skip_the_fingerprint_after_reading() -> AbstractContextManager[Any]:
         def __init__(self, client: Any, import_: Import) -> None:
             self.list_records = client.list_records
             self.first_page, self.largest_page = client.first_page, client.largest_page
+            self.largest_page_of_records = client.largest_page_of_records
             self._import = import_
 
         async def get_import(self, slug: str) -> Import:

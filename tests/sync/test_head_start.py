@@ -33,6 +33,7 @@ class Client:
 
     first_page: int = 1
     largest_page: int = 100
+    largest_page_of_records: int = 100
     asked: list[str] = field(default_factory=list)
     under_way: int = 0
     most_under_way: int = 0
