@@ -109,7 +109,7 @@ class Allowance:
 
     def _is_open_to_limits(self) -> bool:
         """Whether there is a limit of ours, or none that anybody has set."""
-        return not math.isinf(self._given) or not (self._lifted or _ask(self._native) != _default())
+        return math.isfinite(self._given) or (not self._lifted and _ask(self._native) == _default())
 
     def _limit(self, size: float) -> None:
         """To so many bytes, or as DuckDB does by itself."""

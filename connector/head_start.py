@@ -34,10 +34,9 @@ class HeadStart:
     def __init__(self, client: RecordsClient, max_concurrency: int) -> None:
         self._client = client
         self._most_imports = IMPORTS_PER_REQUEST * max_concurrency
-        self._most_running = max_concurrency
+        self._max_concurrency = max_concurrency
         self._waiting: dict[str, Import] = {}
         self._begun: dict[str, _Begun] = {}
-        self._running = 0
         self._rows = 0
         self._unfinished: set[asyncio.Task[ImportRead]] = set()
         self._settled = False
@@ -83,9 +82,8 @@ class HeadStart:
 
     def _begin(self) -> None:
         """A single import of any length may be begun, so the number of rows is looked at before."""
-        while self._waiting and self._running < self._most_running and self._rows < MOST_ROWS:
+        while self._waiting and len(self._unfinished) < self._max_concurrency and self._rows < MOST_ROWS:
             import_ = self._waiting.pop(next(iter(self._waiting)))
-            self._running += 1
             self._rows += max(import_.row_count, 1)
             reading = asyncio.ensure_future(read_import(self._client, import_))
             self._unfinished.add(reading)
@@ -96,5 +94,4 @@ class HeadStart:
         self._unfinished.discard(reading)
         if not reading.cancelled():
             reading.exception()  # asyncio complains of those that nobody looks at
-        self._running -= 1
         self._begin()

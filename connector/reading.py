@@ -19,7 +19,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from connector.core.planning import COMPLETED
-from connector.errors import AuthError, ConnectorError, NotFoundError
+from connector.errors import AuthError, ConnectorError, NotFoundError, TransientError
 from connector.models import Import, RecordPage, Reject
 from connector.paging import MAX_PER_PAGE, in_turn, quiet_sweeps_needed, together
 from connector.spool import LatestRecords, Records
@@ -180,7 +180,7 @@ async def _read(client: RecordsClient, import_: Import) -> ImportRead:
         if whole and swept.longest < min(_known_room(client, current), MAX_PER_PAGE):
             return _outcome(current, gathered, passes)
         if from_zero and len(gathered) != current.row_count:
-            from_zero = await _page_0_adds(client, current.slug, gathered, swept.size)
+            from_zero = await _page_0_adds(client, current, gathered, swept.size)
         after = await client.get_import(current.slug)
         if after.fingerprint != current.fingerprint:
             moves += 1
@@ -275,13 +275,20 @@ async def _read_on(
         window = 1 if idle else min(2 * window, MAX_WINDOW_BEYOND)
 
 
-async def _page_0_adds(client: RecordsClient, slug: str, gathered: _Gathered, size: int) -> bool:
-    """Looks for more where a service has them that counts its pages from 0, before it is believed to have no more."""
+async def _page_0_adds(client: RecordsClient, import_: Import, gathered: _Gathered, size: int) -> bool:
+    """Looks for more where a service has them that counts its pages from 0, before it is believed to have no more.
+
+    Raises what the client raises where no other check would notice that something is missing.
+    """
     known = len(gathered)
     try:
-        gathered.note(await _page(client, slug, 0, size))
+        gathered.note(await _page(client, import_.slug, 0, size))
     except AuthError:
         raise
+    except TransientError:
+        if import_.status != COMPLETED and known < import_.row_count:
+            raise
+        return False
     except ConnectorError:
         return False
     return len(gathered) > known

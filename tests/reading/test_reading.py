@@ -641,16 +641,28 @@ def after_reading(service: Service) -> Service:
     return service
 
 
-@pytest.mark.parametrize("error", [ConnectorError("It sent what no page is."), NotFoundError("no such page")])
-def test_a_page_0_that_is_refused_is_none(error: ConnectorError) -> None:
+def without_page_0(error: ConnectorError, off: int, status: str) -> ImportRead:
     class Refusing(Service):
         async def list_records(self, import_slug: str, page: int, per_page: int = 100) -> RecordPage:
             if page == 0:
                 raise error
             return await super().list_records(import_slug, page, per_page)
 
-    assert read(Refusing(230, off=3)).verdict is Verdict.unreconciled
-    assert read(Refusing(230, off=3, status="submitted")).verdict is Verdict.complete
+    return read(Refusing(230, off=off, status=status))
+
+
+@pytest.mark.parametrize("error", [ConnectorError("It sent what no page is."), NotFoundError("no such page")])
+def test_a_page_0_that_is_refused_is_none(error: ConnectorError) -> None:
+    assert without_page_0(error, 3, COMPLETED).verdict is Verdict.unreconciled
+    assert without_page_0(error, 3, "submitted").verdict is Verdict.complete
+
+
+def test_fewer_unfinished_rows_than_promised_are_not_believed_while_page_0_is_not_to_be_had() -> None:
+    error = TransientError("503, six times")
+    with pytest.raises(TransientError):
+        without_page_0(error, 3, "submitted")
+    assert without_page_0(error, -3, "submitted").verdict is Verdict.complete
+    assert without_page_0(error, 3, COMPLETED).verdict is Verdict.unreconciled, "and says so itself"
 
 
 def test_an_unfinished_import_fills_a_page_that_is_clamped_lower_than_those_of_the_listing() -> None:
