@@ -19,6 +19,7 @@ from connector.allowance import Allowance
 from connector.errors import ConfigError
 from connector.locking import duckdb_file
 from connector.tables import LEDGER, RECORDS
+from connector.warehouse.compaction import compacted_at_the_end
 
 LOADS = "_dlt_loads"
 VERSIONS = "_dlt_version"
@@ -107,7 +108,7 @@ class Warehouse:
     def hold(self) -> Iterator[None]:
         """Keeps one connection open: DuckDB writes its file anew whenever the last one closes, which dlt does often."""
         with self._holding:
-            self._open(sparing=self.is_duckdb)
+            self._open(sparing=True)
             yield
 
     @property
@@ -126,7 +127,11 @@ class Warehouse:
     def _open(self, *, sparing: bool) -> None:
         connection = self._holding.enter_context(self.connect())
         self._holding.callback(setattr, self, "_held", None)
-        allowance = Allowance(connection.client.native_connection) if sparing else None
+        allowance = None
+        if self.is_duckdb:
+            native = connection.client.native_connection
+            self._holding.enter_context(compacted_at_the_end(native))
+            allowance = Allowance(native) if sparing else None
         self._held = replace(connection, allowance=allowance)
 
 

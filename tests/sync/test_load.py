@@ -1,0 +1,115 @@
+"""What dlt and DuckDB are told when rows are loaded: which table comes first, and when its rows are put together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import dlt
+import duckdb
+import pytest
+from dlt.destinations.impl.duckdb.duck import DuckDbClient
+
+from connector.cli.configuration import DLT_DEFAULTS
+from connector.sandbox import Service
+from connector.warehouse import Warehouse as Connected
+
+from .conftest import Warehouse
+from .test_guarantees import assert_equal
+
+ROWS = 30_000  # fill no row group, and are too many to be added to one
+
+
+@contextmanager
+def held(warehouse: Warehouse) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A connection as dlt opens one to load, beside the one of a run."""
+    pipeline = warehouse.pipeline()
+    with Connected(pipeline).hold(), pipeline.sql_client() as client:
+        yield client.native_connection
+
+
+def setting(native: duckdb.DuckDBPyConnection, name: str) -> str:
+    (value,) = native.execute("SELECT current_setting(?)", [name]).fetchall()[0]
+    return str(value)
+
+
+def row_groups(native: duckdb.DuckDBPyConnection) -> int:
+    (count,) = native.execute("SELECT count(DISTINCT row_group_id) FROM pragma_storage_info('rows')").fetchall()[0]
+    return int(count)
+
+
+@pytest.fixture
+def table(warehouse: Warehouse) -> None:
+    with duckdb.connect(str(warehouse.file)) as native:
+        native.execute("CREATE TABLE rows (n BIGINT, text VARCHAR)")
+
+
+@pytest.mark.usefixtures("table")
+def test_row_groups_are_joined_when_the_run_ends_and_not_before(warehouse: Warehouse) -> None:
+    with held(warehouse) as native:
+        for _ in range(3):
+            native.execute(f"INSERT INTO rows SELECT i, repeat('x', 100) FROM range({ROWS}) numbers(i)")
+            native.execute("CHECKPOINT")
+        assert row_groups(native) == 3
+        native.execute("CREATE TABLE last (n BIGINT)")  # as a run ends with its own row
+    with duckdb.connect(str(warehouse.file)) as native:
+        assert row_groups(native) == 1
+
+
+@pytest.mark.usefixtures("table")
+@pytest.mark.parametrize("credentials", ["argument", "environment"])
+def test_the_command_has_rows_go_into_the_file_as_they_come(
+    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, credentials: str
+) -> None:
+    """dlt has DuckDB collect a gigabyte in its log first."""
+    name = "DESTINATION__DUCKDB__CREDENTIALS"
+    monkeypatch.setenv(f"{name}__PRAGMAS", DLT_DEFAULTS[f"{name}__PRAGMAS"])
+    if credentials == "environment":
+        monkeypatch.setenv(name, str(warehouse.file))
+    destination = dlt.destinations.duckdb(str(warehouse.file)) if credentials == "argument" else "duckdb"
+    pipeline = dlt.pipeline("importer", destination=destination, pipelines_dir=str(tmp_path / "pipelines"))
+    log = warehouse.file.with_name(f"{warehouse.file.name}.wal")
+    with pipeline.sql_client() as client:
+        for _ in range(2):  # only what is in the log already counts
+            client.native_connection.execute(
+                "INSERT INTO main.rows SELECT i, repeat('x', 500) FROM range(40000) numbers(i)"
+            )
+        assert not log.exists() or log.stat().st_size < 10_000
+
+
+@pytest.mark.usefixtures("table")
+def test_after_a_run_duckdb_is_as_it_was_and_what_somebody_has_set_stays(warehouse: Warehouse) -> None:
+    with duckdb.connect(str(warehouse.file)) as native:
+        with held(warehouse) as other:
+            assert setting(other, "max_vacuum_tasks") == "0"
+        assert setting(native, "max_vacuum_tasks") == "100"
+        native.execute("SET max_vacuum_tasks = 5")
+        for _ in range(2):
+            with held(warehouse) as other:
+                assert setting(other, "max_vacuum_tasks") == "5"
+
+
+def test_the_raw_rows_are_loaded_before_the_typed_ones(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    service = Service(seed=1)
+    for n in range(8):
+        service.add_import(template=f"t{n}", rows=[{"n": n}])
+    begun: dict[str, list[str]] = {}
+    create = DuckDbClient.create_load_job
+
+    def noting(self: DuckDbClient, table: Any, file: str, load_id: str, **named: Any) -> Any:
+        begun.setdefault(load_id, []).append(table["name"])
+        return create(self, table, file, load_id, **named)
+
+    monkeypatch.setattr(DuckDbClient, "create_load_job", noting)
+    load = import_module("dlt.load.load").__dict__
+    as_dlt_does = load["filter_new_jobs"]
+    tally = warehouse.run(service)
+
+    assert load["filter_new_jobs"] is as_dlt_does
+    (jobs,) = (begun[load_id] for load_id in tally.load_ids)
+    assert jobs[0] == "records"
+    assert {f"records_t{n}" for n in range(8)} <= set(jobs)
+    assert_equal(service, warehouse)
