@@ -25,7 +25,7 @@ from connector.reading import ImportRead, Verdict
 log = logging.getLogger("connector.run")
 
 READ_AHEAD_ROWS = 25_000
-BUILT_AHEAD_ROWS = 25_000
+BUILT_AHEAD_ROWS = 15_000
 WAITING_TO_BE_BUILT = 1  # import, so that the thread that builds need not wait for the event loop between two
 READ_AHEAD_IMPORTS_PER_REQUEST = 4
 FEW_ROWS = 500  # built at once, as going to another thread and back would take longer
