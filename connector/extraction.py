@@ -22,7 +22,7 @@ from connector.errors import NotFoundError
 from connector.flattening import Flattener
 from connector.head_start import HeadStart
 from connector.imports import content_hash, import_emissions, tombstones
-from connector.loading import Catalogue, Package, Totals
+from connector.loading import Catalogue, Package
 from connector.models import Import
 from connector.outside import Outside, Progress, Silent
 from connector.read_ahead import Failure, Outcome, ReadAhead
@@ -89,7 +89,6 @@ class Extraction:
         self._uncommitted = 0
         self._began_records = False
         self.typed_tables: list[str] = []
-        self.totals: dict[str, Totals] = {}
         self.arrivals: list[Arrival] = []
         self.merged: set[str] = set()  # tables in which rows of other imports may have been replaced
         self.exhausted = False
@@ -269,7 +268,7 @@ class Extraction:
         if package.withheld:
             self.tally.shortfall = True
             self.tally.problems += package.withheld
-        self.typed_tables, self.totals = package.typed_tables, package.totals
+        self.typed_tables = package.typed_tables
         self.heaviest = max(self.heaviest, package.heaviest)
         self.arrivals = package.arrivals()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from threading import Lock
 from typing import Any
 
 from dlt.common.storages.load_package import ParsedLoadJobFileName
@@ -16,25 +17,37 @@ from dlt.common.storages.load_package import ParsedLoadJobFileName
 from connector.tables import RECORDS
 
 _CHOOSING = "filter_new_jobs"
+_lock = Lock()
+_runs = 0  # that go on in this process
 
 
 @contextmanager
 def records_first() -> Iterator[None]:
     """For what dlt loads meanwhile, in this process: its `dlt.load.utils.filter_new_jobs` has no setting for it."""
+    global _runs
     load: Any = import_module("dlt.load.load")
-    as_dlt_does = getattr(load, _CHOOSING, None)
-    if as_dlt_does is None:  # a later dlt
-        yield
-        return
-
-    def choose(files: Sequence[str], *others: Any, **named: Any) -> Any:
-        return as_dlt_does(sorted(files, key=_is_of_another_table), *others, **named)
-
-    setattr(load, _CHOOSING, choose)
+    with _lock:
+        _runs += 1
+        if _runs == 1 and hasattr(load, _CHOOSING):  # a later dlt may not have it
+            setattr(load, _CHOOSING, _Choice(getattr(load, _CHOOSING)))
     try:
         yield
     finally:
-        setattr(load, _CHOOSING, as_dlt_does)
+        with _lock:
+            _runs -= 1
+            changed = getattr(load, _CHOOSING, None)
+            if not _runs and isinstance(changed, _Choice):
+                setattr(load, _CHOOSING, changed.as_dlt_does)
+
+
+class _Choice:
+    """dlt's own, of files in another order."""
+
+    def __init__(self, as_dlt_does: Any) -> None:
+        self.as_dlt_does = as_dlt_does
+
+    def __call__(self, files: Sequence[str], *others: Any, **named: Any) -> Any:
+        return self.as_dlt_does(sorted(files, key=_is_of_another_table), *others, **named)
 
 
 def _is_of_another_table(file: str) -> bool:

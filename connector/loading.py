@@ -49,21 +49,14 @@ from connector.warehouse.typed import totals
 FLUSH_ROWS = 20_000
 
 
-Totals = tuple[int, dict[Keys, tuple[int, int]]]  # live rows of a typed table, (values, conflicts) by field
-
-
 @dataclass(slots=True)
 class Catalogue:
-    """What is known of the typed tables and grows during a run: their schemas, whose they are, when fields came.
-
-    `counted` holds tables as they are in the warehouse now, of those that this run has counted and since only added to.
-    """
+    """What is known of the typed tables and grows during a run: their schemas, whose they are, when fields came."""
 
     schemas: dict[str, TableSchema]
     template_tables: dict[str, str]
     first_seen: dict[tuple[str, str], datetime]
     miscounted: set[str]
-    counted: dict[str, Totals] = field(default_factory=dict)
 
     @classmethod
     def of(cls, memory: Memory) -> Catalogue:
@@ -72,12 +65,6 @@ class Catalogue:
 
     def schema(self, table: str) -> TableSchema:
         return self.schemas.setdefault(table, TableSchema(table))
-
-    def recount(self, touched: Iterable[str], known: Mapping[str, Totals]) -> None:
-        """After a load of these tables, of which some are known still."""
-        for table in touched:
-            self.counted.pop(table, None)
-        self.counted.update(known)
 
 
 @dataclass(slots=True)
@@ -148,7 +135,6 @@ class Package:
         self._nul_safe = not warehouse.is_duckdb
         self._carried: list[tuple[str, pa.Table]] = []
         self.withheld: list[str] = []
-        self.totals: dict[str, Totals] = {}  # once it is loaded, of the typed tables in which it replaces nothing
 
     @property
     def typed_tables(self) -> list[str]:
@@ -410,30 +396,34 @@ class Package:
         rows: list[dict[str, Any]] = []
         while self._catalogue.miscounted:  # by a dead run, and maybe none of its imports is there any more
             _ = self._typed[self._catalogue.miscounted.pop()]
-        before = self._before() if self._typed else {}
+        totals_by_table = self._totals() if self._typed else {}
         for table, typed in self._typed.items():
-            live, counts = before[table][0] + typed.live_rows, dict(before[table][1])
+            before, totals = totals_by_table[table]
             for known in self._catalogue.schema(table).fields.values():
-                values, conflicts = counts.get(known.keys, (0, 0))
+                values, conflicts = totals.get(known.keys, (0, 0))
                 added = typed.counts.get(known.keys, _Counts())
-                counts[known.keys] = values, conflicts = values + added.values, conflicts + added.conflicts
-                template = self._catalogue.template_tables.get(table) or None
-                rows.append(self._field_row(table, template, known, values, live, conflicts))
-            self.totals[table] = live, counts
+                rows.append(
+                    self._field_row(
+                        table,
+                        self._catalogue.template_tables.get(table) or None,
+                        known,
+                        values + added.values,
+                        before + typed.live_rows,
+                        conflicts + added.conflicts,
+                    )
+                )
         return rows
 
-    def _before(self) -> dict[str, Totals]:
-        """Of each table what the imports have there that this package does not touch."""
-        counted, arriving = self._catalogue.counted, self._arriving
-        found = {t: counted[t] for t in self._typed if t in counted and not (t in arriving and arriving[t].replacing)}
+    def _totals(self) -> dict[str, tuple[int, dict[Keys, tuple[int, int]]]]:
+        """Table → (live rows, (values, conflicts) by field) of the imports that this package does not touch."""
+        found: dict[str, tuple[int, dict[Keys, tuple[int, int]]]] = {}
         with self._warehouse.connect() as connection:
             columns = connection.columns()
-            for table in self._typed.keys() - found.keys():
+            for table, typed in self._typed.items():
                 # the warehouse is asked, not sync_fields: rows without any field are rows all the same
                 physical = columns.get(table, {})
                 stored = TableSchema(table, self._catalogue.schema(table).fields, physical)
-                without = sorted(self._typed[table].imports)
-                found[table] = totals(connection, stored, without) if physical else (0, {})
+                found[table] = totals(connection, stored, sorted(typed.imports)) if physical else (0, {})
         return found
 
     def _field_row(

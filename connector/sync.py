@@ -184,7 +184,6 @@ def _load_package(
         wrong = missing_rows(connection, load_id, settings.raw, extraction.typed_tables)
         if wrong:
             distrust(connection, [slug for slug, *_ in wrong], "The warehouse does not hold the rows that were loaded.")
-    extraction.catalogue.recount(extraction.typed_tables, {} if wrong else extraction.totals)
     if (allowance := extraction.warehouse.allowance) and not extraction.exhausted:
         allowance.rest()
     for slug, table, accepted, there in wrong:
@@ -199,9 +198,7 @@ def _ways(extraction: Extraction) -> dict[str, dict[str, Any]]:
     arrivals, extraction.arrivals = extraction.arrivals, []  # all those slugs are not needed while it is loaded
     ways = _shortest_ways(extraction, arrivals)
     replacing = [arrival for arrival in arrivals if ways[arrival.table] != APPEND]
-    for arrival in replacing:
-        extraction.merged.add(arrival.table)
-        extraction.totals.pop(arrival.table, None)
+    extraction.merged.update(arrival.table for arrival in replacing)
     if allowance := extraction.warehouse.allowance:
         replaced = sum(len(arrival.records) for arrival in replacing)
         allowance.fit(extraction.widest, extraction.heaviest, replaced)

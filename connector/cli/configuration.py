@@ -6,7 +6,8 @@ import argparse
 import logging
 import os
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,8 +34,6 @@ DLT_DEFAULTS: Mapping[str, str] = {
     "LOAD__DELETE_COMPLETED_JOBS": "true",
     "DATA_WRITER__BUFFER_MAX_ITEMS": "20000",
     "DATA_WRITER__COMPRESSION": "none",
-    # dlt has DuckDB collect a gigabyte in its log: most rows are written twice, at last while the command waits to end
-    "DESTINATION__DUCKDB__CREDENTIALS__PRAGMAS": "[\"checkpoint_threshold='16MB'\"]",
     # Arrow's own pool keeps what it once had; a long load is to stay small.
     "ARROW_DEFAULT_MEMORY_POOL": "system",
 }
@@ -42,10 +41,10 @@ DLT_DEFAULTS: Mapping[str, str] = {
 
 def prepare_environment(*, quiet: bool = False) -> None:
     """Defaults for dlt that a user's own setting overrides; they have to stand before dlt is imported."""
-    own = [_own_file(name) for name in ("config.toml", "secrets.toml")]
+    configured = _own_config()
     for name, value in DLT_DEFAULTS.items():
         path = name.lower().split("__")
-        if not any(_is_in(file, path) for file in own):
+        if reduce(lambda table, key: table.get(key) if isinstance(table, dict) else None, path, configured) is None:
             os.environ.setdefault(name, "ERROR" if quiet and name == "RUNTIME__LOG_LEVEL" else value)
 
 
@@ -54,18 +53,11 @@ def settings_folder() -> Path:
     return Path(os.environ.get("DLT_PROJECT_DIR", "."), os.environ.get("DLT_CONFIG_FOLDER", ".dlt"))
 
 
-def _own_file(name: str) -> dict[str, Any]:
+def _own_config() -> Any:
     try:
-        return tomllib.loads((settings_folder() / name).read_text(encoding="utf-8"))
+        return tomllib.loads((settings_folder() / "config.toml").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}  # dlt itself will say what is wrong with it
-
-
-def _is_in(file: dict[str, Any], path: Sequence[str]) -> bool:
-    found: Any = file
-    for key in path:
-        found = found.get(key) if isinstance(found, dict) else None
-    return found is not None
 
 
 def load_settings() -> Settings:

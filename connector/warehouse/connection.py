@@ -19,7 +19,7 @@ from connector.allowance import Allowance
 from connector.errors import ConfigError
 from connector.locking import duckdb_file
 from connector.tables import LEDGER, RECORDS
-from connector.warehouse.compaction import compacted_at_the_end
+from connector.warehouse.checkpoints import timely_checkpoints
 
 LOADS = "_dlt_loads"
 VERSIONS = "_dlt_version"
@@ -130,7 +130,7 @@ class Warehouse:
         allowance = None
         if self.is_duckdb:
             native = connection.client.native_connection
-            self._holding.enter_context(compacted_at_the_end(native))
+            self._holding.enter_context(timely_checkpoints(native))
             allowance = Allowance(native) if sparing else None
         self._held = replace(connection, allowance=allowance)
 

@@ -103,9 +103,7 @@ def test_an_own_setting_of_dlt_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("LOAD__WORKERS", "3")
     (tmp_path / ".dlt").mkdir()
     (tmp_path / ".dlt" / "config.toml").write_text("[normalize]\nworkers = 5\n")
-    (tmp_path / ".dlt" / "secrets.toml").write_text("[destination.duckdb.credentials]\npragmas = []\n")
     prepare_environment()
-    assert "DESTINATION__DUCKDB__CREDENTIALS__PRAGMAS" not in os.environ
     assert os.environ["LOAD__WORKERS"] == "3"
     assert "NORMALIZE__WORKERS" not in os.environ
     assert os.environ["RUNTIME__DLTHUB_TELEMETRY"] == "false"

@@ -127,8 +127,8 @@ dlt has many more; those of its destinations are on the pages [DuckDB](duckdb.md
 ## What the command sets for dlt
 
 Measured to be the fastest way of Arrow into one warehouse, or there to keep tokens out of dlt's traces. The same
-variable in the environment wins over each, and so does its key in `config.toml` or `secrets.toml` (`[load] workers` for
-`LOAD__WORKERS`), but for `ARROW_…`, which is not dlt's.
+variable in the environment wins over each, and so does its key in `config.toml` (`[load] workers` for `LOAD__WORKERS`),
+but for `ARROW_…`, which is not dlt's.
 
 {dlt}
 """

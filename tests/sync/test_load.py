@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
-import dlt
 import duckdb
 import pytest
 from dlt.destinations.impl.duckdb.duck import DuckDbClient
 
-from connector.cli.configuration import DLT_DEFAULTS
+from connector.job_order import records_first
 from connector.sandbox import Service
 from connector.warehouse import Warehouse as Connected
 
 from .conftest import Warehouse
 from .test_guarantees import assert_equal
 
+VACUUM, LOG = "max_vacuum_tasks", "wal_autocheckpoint_entries"
 ROWS = 30_000  # fill no row group, and are too many to be added to one
 
 
@@ -60,23 +59,12 @@ def test_row_groups_are_joined_when_the_run_ends_and_not_before(warehouse: Wareh
 
 
 @pytest.mark.usefixtures("table")
-@pytest.mark.parametrize("credentials", ["argument", "environment"])
-def test_the_command_has_rows_go_into_the_file_as_they_come(
-    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, credentials: str
-) -> None:
+def test_rows_go_into_the_file_as_they_come(warehouse: Warehouse) -> None:
     """dlt has DuckDB collect a gigabyte in its log first."""
-    name = "DESTINATION__DUCKDB__CREDENTIALS"
-    monkeypatch.setenv(f"{name}__PRAGMAS", DLT_DEFAULTS[f"{name}__PRAGMAS"])
-    if credentials == "environment":
-        monkeypatch.setenv(name, str(warehouse.file))
-    destination = dlt.destinations.duckdb(str(warehouse.file)) if credentials == "argument" else "duckdb"
-    pipeline = dlt.pipeline("importer", destination=destination, pipelines_dir=str(tmp_path / "pipelines"))
     log = warehouse.file.with_name(f"{warehouse.file.name}.wal")
-    with pipeline.sql_client() as client:
+    with held(warehouse) as native:
         for _ in range(2):  # only what is in the log already counts
-            client.native_connection.execute(
-                "INSERT INTO main.rows SELECT i, repeat('x', 500) FROM range(40000) numbers(i)"
-            )
+            native.execute(f"INSERT INTO rows SELECT i, repeat('x', 100) FROM range({ROWS}) numbers(i)")
         assert not log.exists() or log.stat().st_size < 10_000
 
 
@@ -84,12 +72,12 @@ def test_the_command_has_rows_go_into_the_file_as_they_come(
 def test_after_a_run_duckdb_is_as_it_was_and_what_somebody_has_set_stays(warehouse: Warehouse) -> None:
     with duckdb.connect(str(warehouse.file)) as native:
         with held(warehouse) as other:
-            assert setting(other, "max_vacuum_tasks") == "0"
-        assert setting(native, "max_vacuum_tasks") == "100"
-        native.execute("SET max_vacuum_tasks = 5")
+            assert (setting(other, VACUUM), setting(other, LOG)) == ("0", "10")
+        assert (setting(native, VACUUM), setting(native, LOG)) == ("100", "0")
+        native.execute(f"SET {VACUUM} = 5; SET {LOG} = 7")
         for _ in range(2):
             with held(warehouse) as other:
-                assert setting(other, "max_vacuum_tasks") == "5"
+                assert (setting(other, VACUUM), setting(other, LOG)) == ("5", "7")
 
 
 def test_the_raw_rows_are_loaded_before_the_typed_ones(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,3 +101,16 @@ def test_the_raw_rows_are_loaded_before_the_typed_ones(warehouse: Warehouse, mon
     assert jobs[0] == "records"
     assert {f"records_t{n}" for n in range(8)} <= set(jobs)
     assert_equal(service, warehouse)
+
+
+def test_runs_that_overlap_leave_dlt_as_it_was() -> None:
+    load = import_module("dlt.load.load").__dict__
+    as_dlt_does = load["filter_new_jobs"]
+    first, second = records_first(), records_first()
+    first.__enter__()
+    second.__enter__()
+    assert load["filter_new_jobs"] is not as_dlt_does
+    first.__exit__(None, None, None)
+    assert load["filter_new_jobs"] is not as_dlt_does, "the second goes on"
+    second.__exit__(None, None, None)
+    assert load["filter_new_jobs"] is as_dlt_does
