@@ -6,8 +6,11 @@ import of it, exactly as many rows as were accepted from the service.
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
+import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -40,6 +43,8 @@ from connector.warehouse.memory import audit, ledger_loads, remembered
 log = logging.getLogger("connector.run")
 
 MARK = "importer_destination.json"
+_NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+_FILE_NOT_WRITTEN = re.compile(r'Could not write (?:all bytes to )?file "[^"]*"')
 APPEND: dict[str, Any] = {"write_disposition": "append"}
 
 
@@ -313,7 +318,20 @@ def understandable(error: BaseException) -> ConnectorError:
             f"DuckDB ran out of memory{where}; give it more, by raising a memory_limit of yours if there is one, or "
             "load less at once with a lower batch_rows."
         )
+    if room := next((found for e in seen if (found := _without_room(e))), None):
+        return ConnectorError(
+            f"There was no room left on a disk{where}: {room}; make some and run again, what is missing is read again."
+        )
     destination = any(isinstance(e, DestinationException) or type(e).__module__.startswith("duckdb") for e in seen)
     what = "The destination refused" if destination else "Something unforeseen happened"
     text = " ".join(str(root).split())[:500] or type(root).__name__
     return ConnectorError(f"{what}{where}: {text}")
+
+
+def _without_room(error: BaseException) -> str | None:
+    """What could not be written, of an error that says so: DuckDB and dlt have the system's words for it in theirs."""
+    if isinstance(error, OSError) and error.errno in _NO_ROOM:
+        return str(error)
+    reason = next((why for number in _NO_ROOM if (why := os.strerror(number)) in str(error)), None)
+    written = _FILE_NOT_WRITTEN.search(str(error))
+    return reason and (f"{written[0]}: {reason}" if written else reason)
