@@ -28,7 +28,6 @@ from connector import telemetry
 from connector.allowance import is_out_of_memory
 from connector.errors import ConnectorError
 from connector.extraction import Extraction
-from connector.job_order import records_first
 from connector.locking import destination_fingerprint, sole_writer
 from connector.outside import Outside, Progress
 from connector.overview import noted
@@ -69,7 +68,7 @@ def sync(
         extraction = Extraction(
             settings, scope or Scope(), warehouse, outside or Outside.real(), progress=progress, stop=stop
         )
-        with telemetry.run(extraction.tally), records_first():
+        with telemetry.run(extraction.tally):
             _begun(extraction.tally)
             _run(pipeline, extraction, settings)
             _ended(extraction.tally)

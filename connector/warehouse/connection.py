@@ -19,7 +19,6 @@ from connector.allowance import Allowance
 from connector.errors import ConfigError
 from connector.locking import duckdb_file
 from connector.tables import LEDGER, RECORDS
-from connector.warehouse.checkpoints import timely_checkpoints
 
 LOADS = "_dlt_loads"
 VERSIONS = "_dlt_version"
@@ -106,9 +105,13 @@ class Warehouse:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Keeps one connection open: DuckDB writes its file anew whenever the last one closes, which dlt does often."""
+        """Keeps one connection open: DuckDB writes its file anew whenever the last one closes, which dlt does often.
+
+        That it does so no sooner (`DuckDbSqlClient._global_config`: at a gigabyte of log) is as well: where a load job
+        has just run out of memory, another's commit that does makes the instance of DuckDB 2.0 unusable.
+        """
         with self._holding:
-            self._open(sparing=True)
+            self._open(sparing=self.is_duckdb)
             yield
 
     @property
@@ -127,11 +130,7 @@ class Warehouse:
     def _open(self, *, sparing: bool) -> None:
         connection = self._holding.enter_context(self.connect())
         self._holding.callback(setattr, self, "_held", None)
-        allowance = None
-        if self.is_duckdb:
-            native = connection.client.native_connection
-            self._holding.enter_context(timely_checkpoints(native))
-            allowance = Allowance(native) if sparing else None
+        allowance = Allowance(connection.client.native_connection) if sparing else None
         self._held = replace(connection, allowance=allowance)
 
 

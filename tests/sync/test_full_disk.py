@@ -1,0 +1,42 @@
+"""What a full disk costs."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from functools import partial
+
+import pytest
+
+from connector.sandbox import Service, serve
+
+from .conftest import Warehouse, service_token
+from .test_guarantees import assert_equal
+
+
+@pytest.mark.parametrize("most", [200, 1_000, 6_000], ids="{} kB".format)
+def test_a_disk_that_is_full_is_named_and_costs_nothing_but_another_run(warehouse: Warehouse, most: int) -> None:
+    """Some files may not grow beyond that: the first tables do not fit, nor do some rows, nor what dlt writes."""
+    service = Service(seed=1)
+    service.add_generated("customers", 4, 6_000, "completed")
+    with serve(service) as url:
+        settings = {"BASE_URL": url, "ACCESS_TOKEN": service_token(service), "BATCH_ROWS": "12000"}
+        ran = subprocess.run(
+            [sys.executable, "-m", "connector", "run", "--to", f"duckdb:{warehouse.file}"],
+            env={**os.environ, **{f"SOURCES__IMPORTER__{name}": value for name, value in settings.items()}},
+            cwd=warehouse.folder,
+            preexec_fn=partial(resource.setrlimit, resource.RLIMIT_FSIZE, (most * 1000, most * 1000)),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert ran.returncode == 1
+    last = ran.stderr.strip().splitlines()[-1]
+    assert "There was no room left on a disk" in last
+    assert "make some and run again" in last
+    assert len(last) < 400
+    assert warehouse.run(service).status == "succeeded"
+    assert_equal(service, warehouse)
