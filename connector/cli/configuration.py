@@ -36,6 +36,8 @@ DLT_DEFAULTS: Mapping[str, str] = {
     "DATA_WRITER__COMPRESSION": "none",
     # Arrow's own pool keeps what it once had; a long load is to stay small.
     "ARROW_DEFAULT_MEMORY_POOL": "system",
+    # numpy, where it is installed, starts a thread for each other processor, which looks for work for 0.1 s.
+    "OPENBLAS_NUM_THREADS": "1",
 }
 
 

@@ -128,7 +128,7 @@ dlt has many more; those of its destinations are on the pages [DuckDB](duckdb.md
 
 Measured to be the fastest way of Arrow into one warehouse, or there to keep tokens out of dlt's traces. The same
 variable in the environment wins over each, and so does its key in `config.toml` (`[load] workers` for `LOAD__WORKERS`),
-but for `ARROW_…`, which is not dlt's.
+but for `ARROW_…` and `OPENBLAS_…`, which are not dlt's.
 
 {dlt}
 """
