@@ -143,9 +143,10 @@ class Package:
     def arrivals(self) -> list[Arrival]:
         """What the package brings for each table of records."""
         arriving = self._arriving
-        # every typed row has a raw one beside it, if there are any
-        of_raw = self._settings.raw and RECORDS in arriving and arriving[RECORDS].are_distinct()
-        all_distinct = self._sources < 2 or of_raw  # no import has a record twice (`LatestRecords`)
+        # no import has a record twice (`LatestRecords`), and every typed row has a raw one beside it, if there are any
+        all_distinct = self._sources < 2 or (
+            self._settings.raw and RECORDS in arriving and arriving[RECORDS].are_distinct()
+        )
         return [
             Arrival(table, got.slugs, got.imports, all_distinct or got.are_distinct(), got.replacing)
             for table, got in arriving.items()

@@ -14,10 +14,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from connector.core.flatten import flatten
 from connector.core.planning import COMPLETED, Known, Rules, State, make_plan
 from connector.core.schema import TableSchema
 from connector.decode import decode_import_page, decode_record_page
+from connector.loading import _Arriving
 from connector.models import Record
 from tests.benchmarks.conftest import Desk
 from tests.benchmarks.fixture import served
@@ -130,6 +133,22 @@ def test_a_template_costs_few_statements(make_desk: MakeDesk) -> None:
         assert changed.statements <= CHANGED_STATEMENTS  # templates that nothing came for cost nothing
     assert counts[1] <= FIRST_STATEMENTS + TEMPLATE_STATEMENTS
     assert counts[50] - counts[1] <= 49 * TEMPLATE_STATEMENTS
+
+
+def test_records_are_counted_where_they_may_come_twice(make_desk: MakeDesk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Distinct slugs of a million rows take a hundred megabytes to count; one import has none of them twice."""
+    counted: list[int] = []
+    are_distinct = _Arriving.are_distinct
+
+    def counting(arriving: _Arriving) -> bool:
+        counted.append(len(arriving.slugs))
+        return are_distinct(arriving)
+
+    monkeypatch.setattr(_Arriving, "are_distinct", counting)
+    for imports in (1, 3):
+        with served(Shape(imports=imports, rows=20, templates=2)) as service:
+            make_desk(str(imports)).run(service)
+    assert counted == [3 * 20], "nor is a typed row one twice if the raw one beside it is not"
 
 
 def test_bytes_are_received_once(desk: Desk) -> None:
