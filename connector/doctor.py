@@ -16,12 +16,13 @@ from typing import Any
 
 from dlt.pipeline.pipeline import Pipeline
 
+from connector.causes import understandable
 from connector.core.planning import COMPLETED, State
 from connector.core.schema import Kind, parse_type
 from connector.errors import ConnectorError
 from connector.locking import destination_fingerprint, lock_path, sole_writer
 from connector.rebuild import BESIDE, BESIDE_SCHEMA
-from connector.sync import MARK, drop_leftovers, understandable
+from connector.sync import MARK, drop_leftovers
 from connector.tables import LEDGER, RECORDS, RUNS, SYSTEM_SCHEMAS
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.checks import doubt, errors

@@ -28,6 +28,7 @@ from dlt.common.schema.typing import TColumnSchema
 from dlt.pipeline.pipeline import Pipeline
 
 from connector.analysis.applying import readers, refresh
+from connector.causes import understandable
 from connector.core.cells import Votes
 from connector.core.flatten import flatten, leaf_values
 from connector.core.names import display_path, encode_keys
@@ -38,7 +39,7 @@ from connector.locking import sole_writer
 from connector.outside import Progress, Silent
 from connector.settings import Settings
 from connector.spool import BATCH_ROWS
-from connector.sync import drop_leftovers, understandable
+from connector.sync import drop_leftovers
 from connector.tables import LOAD_ID, RECORDS, SOURCE, TYPED_SCHEMA
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.memory import Memory, recall

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 from dlt.pipeline.pipeline import Pipeline
 
+from connector.causes import understandable
 from connector.comparison import (
     Difference,
     Holding,
@@ -38,7 +39,6 @@ from connector.outside import Outside, Progress, Silent
 from connector.reading import ImportRead, Verdict
 from connector.settings import Settings
 from connector.survey import Answer, Survey
-from connector.sync import understandable
 from connector.tables import IMPORTS, LOAD_ID, RECORDS, REJECTS
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.memory import Memory, recall, rows_by_import
