@@ -26,9 +26,10 @@ SLUGS_PER_QUERY = 500
 
 
 class Warehouse:
-    """The destination of one pipeline."""
+    """The destination of one pipeline. Whatever dlt merges into it from now on, it merges whole or not at all."""
 
     def __init__(self, pipeline: Pipeline) -> None:
+        _merge_in_transactions(pipeline)
         self._pipeline = pipeline
         self._held: Connection | None = None
         self._holding = ExitStack()
@@ -132,6 +133,20 @@ class Warehouse:
         self._holding.callback(setattr, self, "_held", None)
         allowance = Allowance(connection.client.native_connection) if sparing else None
         self._held = replace(connection, allowance=allowance)
+
+
+def _merge_in_transactions(pipeline: Pipeline) -> None:
+    """Says of a destination that can make tables in a transaction that it has transactions.
+
+    dlt leaves that open for DuckDB and PostgreSQL and takes it for a no, unless the statements of a job have the word
+    CREATE somewhere (`SqlLoadJob.maybe_transaction`): what dies after the DELETE of a merge then loses the rows.
+    """
+    destination: Any = pipeline.destination  # may be None, and is not typed so
+    if destination is None:
+        return
+    able = destination.capabilities()
+    if able.supports_ddl_transactions and able.supports_transactions is None:
+        destination.caps_params["supports_transactions"] = True
 
 
 @dataclass(frozen=True, slots=True)
