@@ -168,7 +168,7 @@ class Package:
             self._catalogue.template_tables.setdefault(table, import_.template_slug or "")
         self._sources += 1
         self._clear(import_, known, table)
-        old = self._vanished(import_.slug, known, built.rows)
+        old = self._vanished(import_.slug, known, built.rows, table)
         for rows in built.rows:
             self.heaviest = max(self.heaviest, rows.nbytes)
             self._add_raw(import_, rows)
@@ -215,7 +215,7 @@ class Package:
 
     def add_deleted(self, slug: str, known: Known | None) -> None:
         """An import that the service answers 404 for: its rows go, or stay as deleted, by the setting `deletes`."""
-        old = self._vanished(slug, known, ())
+        old = self._vanished(slug, known, (), None)
         self._clear_homes(slug, known, None)
         self._carry(old)
         before = {**_as_before(known), "records_loaded": 0, "records_rejected": 0}
@@ -328,20 +328,23 @@ class Package:
             typed.batches.append(_placeholder(TYPED_SCHEMA, "_record_slug", "_import_slug", slug, self.load_id))
             typed.rows += 1
 
-    def _vanished(self, slug: str, known: Known | None, arriving: Iterable[Rows]) -> dict[str, pa.Table]:
+    def _vanished(
+        self, slug: str, known: Known | None, arriving: Iterable[Rows], table: str | None
+    ) -> dict[str, pa.Table]:
         """With `deletes = keep`: rows the warehouse has and the service has no more, per table, marked deleted."""
         if self._settings.deletes != "keep" or known is None:
             return {}
         old: dict[str, pa.Table] = {}
         present = {value for rows in arriving for value in rows.slug.to_pylist()}
-        homes = set(self._memory.homes.get(slug, ())) | ({known.table_name} if known.table_name else set())
+        # the table it comes to may have marked rows of it from an earlier stay
+        homes = {*self._memory.homes.get(slug, ()), known.table_name, table} - {None}
         with self._warehouse.connect() as connection:
-            for table in {RECORDS, *homes} & self._memory.tables:
-                key, record = ("import_slug", "slug") if table == RECORDS else ("_import_slug", "_record_slug")
-                rows = connection.rows_of(table, key, [slug])
+            for home in {RECORDS, *homes} & self._memory.tables:
+                key, record = ("import_slug", "slug") if home == RECORDS else ("_import_slug", "_record_slug")
+                rows = connection.rows_of(home, key, [slug])
                 gone = [value not in present for value in rows.column(record).to_pylist()] if rows.num_rows else []
                 if any(gone):
-                    old[table] = self._marked(rows.filter(pa.array(gone)))
+                    old[home] = self._marked(rows.filter(pa.array(gone)))
         return old
 
     def _marked(self, rows: pa.Table) -> pa.Table:

@@ -353,6 +353,18 @@ def test_deleted_rows_and_imports_vanish_or_stay_marked(make_warehouse: Any) -> 
         assert marked_now == ([(row,)] if deletes == "keep" else [])
 
 
+def test_a_row_kept_as_deleted_is_still_there_when_its_import_returns_to_its_template(warehouse: Warehouse) -> None:
+    service = Service(seed=1)
+    slug = service.add_import("T", [{"n": 1}, {"n": 2}])
+    warehouse.run(service, deletes="keep")
+    service.delete_row(slug, next(iter(service.record_slugs(slug))))
+    for template in ("T", "U", "T"):
+        service.set_template(slug, template)
+        assert warehouse.run(service, deletes="keep").status == "succeeded"
+    assert warehouse.query("SELECT n, _deleted_at IS NULL FROM records_t ORDER BY n") == [(1, False), (2, True)]
+    assert warehouse.query("SELECT count(*), count(_deleted_at) FROM records") == [(2, 1)]
+
+
 def test_mass_deletes_are_refused_until_allowed(warehouse: Warehouse) -> None:
     service = populated()
     warehouse.run(service)
