@@ -59,13 +59,17 @@ class ModelSqlClient(DuckDbSqlClient):
         return super().execute_query(query, *args, **kwargs)
 
 
+_DUCKDB = dlt.destinations.duckdb()
+
+
 class _Destination:
     """What the connector asks a pipeline's destination for."""
 
     destination_name = "duckdb"
     destination_type = "dlt.destinations.duckdb"
-    client_class = dlt.destinations.duckdb().client_class
-    capabilities = staticmethod(dlt.destinations.duckdb().capabilities)
+    client_class = _DUCKDB.client_class
+    capabilities = staticmethod(_DUCKDB.capabilities)
+    caps_params = _DUCKDB.caps_params
 
 
 class ModelPipeline:
