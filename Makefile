@@ -20,6 +20,9 @@ FAST_ROWS ?= 200000
 REPEATS ?= 3
 MILLIONS ?= 1
 PYTEST_ARGS ?=
+SIMULATION := tests/simulation/test_simulation.py
+LONG := $(SIMULATION)::test_the_warehouse_ends_equal_to_the_service $(SIMULATION)::test_the_same_on_dlt_itself \
+	tests/simulation/test_sigkill.py
 
 RUNTIME := $(VENV)/.runtime
 DEVELOPMENT := $(VENV)/.development
@@ -29,7 +32,7 @@ PACKAGED := pyproject.toml LICENSE $(wildcard README.md) \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint types contracts unit docs simulate mutations fuzz bench bench-latency bench-limits bench-memory requirements clean
+.PHONY: help demo test lint types contracts unit long docs simulate mutations fuzz bench bench-latency bench-limits bench-memory requirements clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -51,6 +54,9 @@ contracts: $(DEVELOPMENT)  ## who may import whom
 
 unit: $(INSTALLED) $(DEVELOPMENT)  ## the tests, on the built wheel
 	@$(PYTEST) -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
+
+long: $(INSTALLED) $(DEVELOPMENT)  ## what make test has no time for: 240 more seeds of the simulation, 25 kills in a row
+	@$(PYTEST) $(LONG) -n $(WORKERS) --simulation-from 60 --simulation-seeds 240 --kills 25 $(PYTEST_ARGS)
 
 docs: $(INSTALLED) $(DEVELOPMENT)  ## write docs/settings.md and docs/tables.md anew, from the code
 	@$(BIN)/python -m tests.docs.reference

@@ -40,7 +40,8 @@ class NetworkRefused(BaseException):
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--simulation-seeds", type=int, default=300, help="how many seeds the simulation runs (300)")
+    parser.addoption("--simulation-seeds", type=int, default=60, help="how many seeds the simulation runs (60)")
+    parser.addoption("--kills", type=int, default=8, help="how often the command is killed in a row (8)")
 
 
 def pytest_configure(config: pytest.Config) -> None:

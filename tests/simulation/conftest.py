@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import logging
 import os
-from contextlib import suppress
 
 import pytest
 from dlt.common.configuration.utils import TraceLogContext
 
-DEFAULT_SEEDS = 300
-SEEDS_A_TEST = 10
+SEEDS_A_TEST = 5
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--simulation-seed", type=int, default=None, help="replay this seed, with all that happens in it")
     parser.addoption("--simulation-from", type=int, default=0, help="the first of the simulation's seeds (0)")
     parser.addoption("--mutations", action="store_true", help="break each guarantee on purpose (minutes)")
-    with suppress(ValueError):  # tests/conftest.py has it, for runs that begin above this folder
-        parser.addoption("--simulation-seeds", type=int, default=DEFAULT_SEEDS, help="how many seeds are run")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -30,7 +26,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if one is None and os.environ.get("SIMULATION_SEED"):
         one = int(os.environ["SIMULATION_SEED"])
     first = config.getoption("--simulation-from", default=0) or 0
-    last = first + int(config.getoption("--simulation-seeds", default=DEFAULT_SEEDS) or DEFAULT_SEEDS)
+    last = first + int(config.getoption("--simulation-seeds"))
     every = getattr(metafunc.function, "every", 1)
     step = every * (SEEDS_A_TEST if every == 1 else 2)  # on dlt itself a seed takes seconds
     batches = [range(n, min(n + step, last), every) for n in range(first, last, step)]

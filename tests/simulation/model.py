@@ -68,7 +68,7 @@ class _Destination:
     destination_name = "duckdb"
     destination_type = "dlt.destinations.duckdb"
     client_class = _DUCKDB.client_class
-    capabilities = staticmethod(_DUCKDB.capabilities)
+    capabilities = staticmethod(cache(_DUCKDB.capabilities))
     caps_params = _DUCKDB.caps_params
 
 

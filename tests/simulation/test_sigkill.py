@@ -1,4 +1,4 @@
-"""The real command over real sockets into a real file, killed for real: 25 times, and then the same proof."""
+"""The real command over real sockets into a real file, killed for real `--kills` times, and then the same proof."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ from tests.simulation.scenario import add_import
 from tests.simulation.watching import Watch
 from tests.simulation.world import PatchyService
 
-ROUNDS = 25
 TEMPLATES = ["customers", "orders", "stock"]
 PATIENCE_S = 30.0
 
@@ -116,10 +115,13 @@ class Rounds:
 
 
 @pytest.mark.parametrize("seed", [1])
-def test_a_command_killed_again_and_again_ends_equal_to_the_service(seed: int, tmp_path: Path) -> None:
+def test_a_command_killed_again_and_again_ends_equal_to_the_service(
+    seed: int, tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    kills: int = pytestconfig.getoption("--kills")
     rounds = Rounds(tmp_path, seed)
     with serve(rounds.service) as url:
-        killed = sum(rounds.round(url) for _ in range(ROUNDS))
+        killed = sum(rounds.round(url) for _ in range(kills))
         rounds.restless = False
         for slug in rounds.service.slugs():
             rounds.service.set_row_count(slug, None)
@@ -128,7 +130,7 @@ def test_a_command_killed_again_and_again_ends_equal_to_the_service(seed: int, t
         asked = list(rounds.requests)
         _again, idle = rounds.in_peace(url)
 
-    assert killed >= ROUNDS / 3, "most runs were over before they were killed, so little was shown"
+    assert killed >= kills / 3, "most runs were over before they were killed, so little was shown"
     spoiled = any(truth.spoiled for truth in rounds.watch.truth.values())
     assert told["status"] == ("partial" if spoiled else "succeeded"), told
     check_equal(ran, rounds.watch)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from connector.sandbox import Service
 from connector.sandbox.catalogue import StoredImport
+from connector.sandbox.rows import TouchedRow
 
 TRUNCATED_US: dict[Any, int] = {0: 1_000_000, 3: 1_000}
 
@@ -35,6 +36,7 @@ class ImportTruth:
     rows: dict[str, Row]
     spoiled: int
     version: tuple[Any, ...]
+    touches: Mapping[int, TouchedRow] = field(default_factory=dict)  # the edits that `rows` were computed with
 
     @property
     def slug(self) -> str:
@@ -76,7 +78,7 @@ class Watch:
             version = (id(found), found.rows.version, len(found.rows))
             if before is not None and before.version == version and before.shown == shown:
                 continue
-            truth = self._truth(found, shown, version)
+            truth = self._truth(found, shown, version, before)
             self.truth[slug] = truth
             self.touched_imports.add(slug)
             old = before.rows if before is not None else {}
@@ -106,20 +108,29 @@ class Watch:
             "metadata": found.metadata if switches.metadata == "object" else None,
         }
 
-    def _truth(self, found: StoredImport, shown: dict[str, Any], version: tuple[Any, ...]) -> ImportTruth:
+    def _truth(
+        self, found: StoredImport, shown: dict[str, Any], version: tuple[Any, ...], before: ImportTruth | None
+    ) -> ImportTruth:
+        """Compute the rows anew, except those that were not edited since `before`, which saves most of the work."""
+        same = before if before is not None and before.version[0] == version[0] else None
         rows: dict[str, Row] = {}
+        touches = dict(found.rows.touched)
         spoiled = 0
         for index in found.rows:
-            touched = found.rows.touched.get(index)
+            touched = touches.get(index)
             if touched is not None and touched.whole:
                 spoiled += 1
                 continue
+            slug = found.rows.slugs.slug(index)
+            if same is not None and slug in same.rows and same.touches.get(index) is touched:
+                rows[slug] = same.rows[slug]
+                continue
             data = touched.text if touched is not None else found.rows.source.text(index)
             created_at, updated_at = map(self._shown_time, found.rows.times(index))
-            rows[found.rows.slugs.slug(index)] = Row(found.slug, data, created_at, updated_at, index)
+            rows[slug] = Row(found.slug, data, created_at, updated_at, index)
         created_at, updated_at = self._shown_time(found.created_at), self._shown_time(found.updated_at)
         template = shown["template"][0] if shown["template"] else None
-        return ImportTruth(shown, created_at, updated_at, template, rows, spoiled, version)
+        return ImportTruth(shown, created_at, updated_at, template, rows, spoiled, version, touches)
 
     def _shown_time(self, instant: datetime) -> datetime:
         unit = TRUNCATED_US.get(self.service.switches.time_fraction, 1)
