@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import signal
 import socket
+import sys
 import tempfile
 from contextlib import suppress
 from ipaddress import ip_address
@@ -47,6 +49,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if not config.getoption("--hypothesis-profile", default=None):
         settings.load_profile("ci" if os.environ.get("CI") else "default")
+    if hasattr(config, "workerinput"):
+        atexit.register(_leave_without_the_interpreters_end)  # first, and so called last
     # A shell starts what runs in the background with SIGINT ignored, and so would every process that a test interrupts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # Short, for a PostgreSQL socket's path may have 107 bytes.
@@ -67,6 +71,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if own is not None:
             longer = settings(own, max_examples=own.max_examples * LONG_FACTOR)
             function._hypothesis_internal_use_settings = longer  # type: ignore[union-attr]
+
+
+def _leave_without_the_interpreters_end() -> None:
+    """End a worker before extension modules list, line by line, what was alive: that would hide what failed."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

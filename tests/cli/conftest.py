@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ import duckdb
 import pytest
 
 from connector.sandbox import Service, serve
+from tests.processes import Process, start
 
 TOKEN = "very-secret-token-4711"
 TIMEOUT_S = 120
@@ -38,25 +38,17 @@ class Command:
     environment: dict[str, str]
     outputs: list[str] = field(default_factory=list)
 
-    def start(self, *arguments: str, script: Path | None = None, **environment: str) -> subprocess.Popen[str]:
-        program = ["-m", "connector"] if script is None else [str(script)]
-        return subprocess.Popen(
-            [sys.executable, *program, *arguments],
-            cwd=self.directory,
-            env={**os.environ, **self.environment, **environment},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    def start(self, *arguments: str, script: Path | None = None, **environment: str) -> Process:
+        env = {**os.environ, **self.environment, **environment}
+        return start(arguments, script=script, cwd=self.directory, env=env)
 
-    def end(self, process: subprocess.Popen[str], before: str = "") -> Ended:
+    def end(self, process: Process | subprocess.Popen[str], before: str = "") -> Ended:
         try:
             out, err = process.communicate(timeout=TIMEOUT_S)
         finally:
             process.kill()
         self.outputs += [out, before + err]
-        return Ended(process.returncode, out, before + err)
+        return Ended(process.wait(), out, before + err)
 
     def __call__(self, *arguments: str, script: Path | None = None, **environment: str) -> Ended:
         ended = self.end(self.start(*arguments, script=script, **environment))
@@ -77,14 +69,8 @@ def service() -> Service:
     return service
 
 
-@pytest.fixture(scope="session")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where dozens of processes share what they compile; compiling is most of what starting one costs."""
-    return tmp_path_factory.mktemp("compiled")
-
-
 @pytest.fixture
-def command(service: Service, tmp_path: Path, compiled: Path) -> Iterator[Command]:
+def command(service: Service, tmp_path: Path) -> Iterator[Command]:
     """Configured for `service`; afterwards nothing that was printed or written may hold the token."""
     with serve(service) as url:
         command = Command(
@@ -93,8 +79,6 @@ def command(service: Service, tmp_path: Path, compiled: Path) -> Iterator[Comman
                 "SOURCES__IMPORTER__BASE_URL": url,
                 "SOURCES__IMPORTER__ACCESS_TOKEN": TOKEN,
                 "DLT_DATA_DIR": str(tmp_path / "dlt"),
-                "PYTHONDONTWRITEBYTECODE": "",
-                "PYTHONPYCACHEPREFIX": str(compiled),
             },
         )
         yield command

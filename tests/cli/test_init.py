@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import pty
 import stat
-import subprocess
-import sys
 import time
 import tomllib
 from collections.abc import Iterator
@@ -16,6 +14,7 @@ import pytest
 
 from connector.cli.settings_files import SettingsFile, ignore_in_git, open_folder
 from connector.errors import ConfigError
+from tests.processes import start
 
 TOKEN = "very-secret-token-4711"
 CONFIG = """# mine
@@ -39,32 +38,25 @@ class Fresh:
         self.command = command
 
     def piped(self, *arguments: str, token: str = TOKEN, **environment: str):
-        process = subprocess.Popen(
-            [sys.executable, "-m", "connector", "init", *arguments],
-            cwd=self.directory,
-            env={**os.environ, **self.command.environment, **environment},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert process.stdin is not None
-        process.stdin.write(f"{token}\n")
-        process.stdin.close()
-        process.stdin = None
+        typed, pipe = os.pipe()
+        os.write(pipe, f"{token}\n".encode())
+        os.close(pipe)
+        env = {**os.environ, **self.command.environment, **environment}
+        process = start(["init", *arguments], cwd=self.directory, env=env, stdin=typed)
+        os.close(typed)
         return self.command.end(process)
 
     def typed(self, answers: list[tuple[str, str]], *arguments: str, **environment: str) -> tuple[int, str]:
         """At a terminal: each answer is typed as soon as its question is there; the exit code and all that showed."""
         terminal, theirs = pty.openpty()
-        process = subprocess.Popen(
-            [sys.executable, "-m", "connector", "init", *arguments],
+        process = start(
+            ["init", *arguments],
             cwd=self.directory,
             env={**os.environ, **self.command.environment, **environment},
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
-            start_new_session=True,  # away from the terminal that the tests were started from
+            new_session=True,  # away from the terminal that the tests were started from
         )
         os.close(theirs)
         shown = ""

@@ -7,8 +7,6 @@ import os
 import pty
 import re
 import struct
-import subprocess
-import sys
 import termios
 import unicodedata
 
@@ -16,6 +14,7 @@ import pytest
 
 from connector.cli.progress import clock, per_second
 from connector.sandbox import Faults, Service
+from tests.processes import start
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -27,14 +26,14 @@ def watched(command, width: int, *arguments: str) -> tuple[int, str]:
     terminal, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", HEIGHT, width, 0, 0))
     environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "connector", *arguments],
+    process = start(
+        arguments,
         cwd=command.directory,
         env={**environment, **command.environment, "TERM": "xterm"},
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
-        start_new_session=True,
+        new_session=True,
     )
     os.close(theirs)
     shown = b""

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.cli.conftest import command, compiled, service
+from tests.cli.conftest import command, service
 
-__all__ = ["command", "compiled", "service"]
+__all__ = ["command", "service"]
 
 
 @dataclass

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from connector.cli import main, secrecy
-from tests.cli.conftest import TOKEN, command, compiled, service
+from tests.cli.conftest import TOKEN, command, service
 from tests.report.conftest import Troubled, execute
 from tests.types.conftest import DuckDB
 
-__all__ = ["command", "compiled", "service"]
+__all__ = ["command", "service"]
 
 
 def test_from_an_empty_directory_to_a_page(command: Any) -> None:

@@ -6,8 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from random import Random
@@ -16,9 +14,9 @@ from typing import Any
 import duckdb
 import pytest
 
-import connector
 from connector.sandbox import Request, serve
 from connector.settings import Settings
+from tests.processes import Process, start
 from tests.simulation.edits import random_edit
 from tests.simulation.holdings import Holdings
 from tests.simulation.oracle import Ran, check_equal, check_run, require
@@ -50,7 +48,7 @@ class Rounds:
         if self.restless and self.dice.random() < 0.05:
             self.watch.edit(lambda: random_edit(self.service, self.dice))
 
-    def start(self, url: str, *more: str) -> subprocess.Popen[str]:
+    def start(self, url: str, *more: str) -> Process:
         self.requests.clear()
         environment = {
             **os.environ,
@@ -58,17 +56,9 @@ class Rounds:
             "SOURCES__IMPORTER__ACCESS_TOKEN": self.service.token,
             "SOURCES__IMPORTER__BATCH_ROWS": "150",
             "DLT_DATA_DIR": str(self.folder / "dlt"),
-            "PYTHONPATH": str(Path(connector.__file__).parent.parent),
         }
-        command = [sys.executable, "-m", "connector", "--to", f"duckdb:///{self.folder}/warehouse.duckdb", "--json"]
-        return subprocess.Popen(
-            [*command, "run", *more],
-            cwd=self.folder,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        command = ["--to", f"duckdb:///{self.folder}/warehouse.duckdb", "--json", "run", *more]
+        return start(command, cwd=self.folder, env=environment)
 
     def kill_one(self, url: str) -> bool:
         """Kills a run at some time after it first spoke to the service; whether it was still alive."""
