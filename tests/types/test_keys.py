@@ -1,0 +1,88 @@
+"""PostgreSQL finds rows by key: new imports are appended, others replaced by one set of keys, with indexes for both."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+
+from connector.sandbox import Service
+from connector.tables import hints, nothing
+from connector.warehouse import Warehouse
+from connector.warehouse.lookup import relations
+from tests.types.conftest import PostgreSQL
+from tests.types.reader import assert_rows
+
+ODD_SLUGS = ["a\nb", "a\\b", "tab\there", "x\r", '"quoted"', "line\n\\.\nafter", "ends\\", " blank ", "é"]
+
+
+def dispositions(postgres: PostgreSQL) -> dict[str, str]:
+    """Return how dlt wrote each table of records last."""
+    tables = postgres.pipeline().default_schema.tables
+    return {name: str(table["write_disposition"]) for name, table in tables.items() if name.startswith("records")}
+
+
+def test_new_imports_are_appended_and_changed_ones_replaced(postgres: PostgreSQL) -> None:
+    service = Service(seed=1)
+    first = service.add_import(template="t", rows=[{"n": 1}])
+    postgres.run(service)
+    assert set(dispositions(postgres).values()) == {"append"}
+    service.add_import(template="t", rows=[{"n": 2}, {"n": 3}])
+    postgres.run(service)
+    assert set(dispositions(postgres).values()) == {"append"}
+
+    service.append_rows(first, [{"n": 4}])
+    assert postgres.run(service).status == "succeeded"
+
+    assert set(dispositions(postgres).values()) == {"merge"}
+    assert_rows(postgres, service)
+
+
+def test_a_record_that_moves_to_another_import_is_there_once(postgres: PostgreSQL) -> None:
+    service = Service(seed=1)
+    record = json.dumps({"slug": "same", "data": {"n": 2}})
+    service.add_raw_record(service.add_import(template="t", rows=[{"n": 1}]), record)
+    postgres.run(service)
+    two = service.add_import(template="t", rows=[])
+    service.add_raw_record(two, record)
+
+    tally = postgres.run(service)
+
+    assert tally.status == "partial", "the first import is short of a row and did not change"
+    assert postgres.tuples("SELECT import_slug FROM records WHERE slug = 'same'") == [(two,)]
+    assert set(dispositions(postgres).values()) == {"merge"}
+
+
+def test_slugs_arrive_as_they_are(postgres: PostgreSQL) -> None:
+    arriving = pa.chunked_array([pa.array(some, pa.string()) for some in (ODD_SLUGS[:4], ODD_SLUGS[4:], [])])
+    with Warehouse(postgres.pipeline()).connect() as connection:
+        with relations(connection, {"arriving": arriving}):
+            found: Any = connection.query("SELECT slug FROM arriving")
+            assert found.column("slug").to_pylist() == ODD_SLUGS
+        assert not connection.query("SELECT 1 AS n FROM pg_class WHERE relname = 'arriving'").num_rows
+
+
+def test_keys_are_looked_up_in_indexes(postgres: PostgreSQL) -> None:
+    """A scope with a subplan would be gone through for each row of the table, which never ends for large packages."""
+    service = Service(seed=1)
+    service.add_import(template="t", rows=[{"n": n} for n in range(50)])
+    for _ in range(2):
+        postgres.run(service)
+        service.add_import(template="t", rows=[{"n": 1}])
+
+    scope = hints(nothing("records"))["write_disposition"]["destination_scope"]
+    staging = "(SELECT 'a' AS slug, 'b' AS import_slug) AS staging"
+    with postgres.held():
+        postgres._connection.execute("SET enable_seqscan = off")
+        plan = postgres.tuples(
+            f"EXPLAIN DELETE FROM records WHERE {scope.format(table='records', staging_table=staging)}"
+        )
+    lines = "\n".join(line for (line,) in plan)
+    assert "SubPlan" not in lines
+    assert "records_slug_idx" in lines
+    assert "records_import_slug_idx" in lines
+    for table in ("records", "records_t"):
+        found = "SELECT indexdef FROM pg_indexes WHERE schemaname = %s AND tablename = %s"
+        indexed = postgres.tuples(found, postgres.dataset, table)
+        assert len(indexed) == 3, "each key once, and the load id"
