@@ -85,6 +85,11 @@ def make_scenario(seed: int) -> Scenario:
     odd = Random(f"odd {seed}")  # its own, so that older seeds stay what they are
     switches = replace(switches, page_zero=odd.choice(("reject", "first")))
     episodes = [replace(episode, misrouted=odd.choice((0.0,) * 9 + (0.3,))) for episode in episodes]
+    end = Random(f"end {seed}")
+    past_the_end = end.choice((200, 200, 400, 404, 416, 422))
+    # one that counts rows where there are none would have none to show for ever
+    no_records = end.choice((200, 404)) if honest else 200
+    switches = replace(switches, past_the_end=past_the_end, no_records=no_records)
     return Scenario(seed, switches, settings, tuple(episodes), honest, finished, many, in_memory)
 
 
