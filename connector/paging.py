@@ -19,9 +19,9 @@ A page number that is empty though rows follow hides the same positions again an
 that what such a page hides of one size stands on another page of the next.
 
 A page behind the first that the service refuses with a 4xx counts as empty in both proofs, as it may be how the end
-is told. For the first one that is enough: it has seen the end from within. For the second one, sweeps of different
-sizes must also find the end at the same row: a service that refuses a page for another reason, such as more rows than
-it cares to count, refuses it behind another row for each size.
+is told. A service may also refuse one for another reason, such as more rows than it cares to count, or all but the
+first. So the first proof then takes the last row on a page of its own as well, and the second one sweeps of different
+sizes that find the end at the same row, and a row on a page behind the first.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class Lister(Generic[T]):
         self._sized = True  # false once the service was seen to ignore per_page
         self.first_page = 1  # 0 once the service was seen to count from there
         self._holed = False  # true once a page was empty though rows follow
-        self._refused: dict[Segment, ConnectorError] = {}  # since the present sweep began
+        self._refused: dict[Segment, ConnectorError] = {}  # lately
         self._doubt: str | None = None  # why not even an end that is proven is one
 
     async def all(self) -> Listing[T]:
@@ -282,6 +282,7 @@ class Lister(Generic[T]):
         far = (FAR,) if self._expected else FAR_AT_FIRST
         looks = [look for look in self._around(positions.end, far) if look not in positions.segments]
         looks += [front] * (positions.end >= front.last)
+        looks += [Segment(positions.end, 1)] * (bool(self._refused) and positions.end > 1)
         for segment, keys in zip(looks, await self._read(looks), strict=True):
             positions.claim(segment, keys)
         return positions.proven()
@@ -327,8 +328,11 @@ class Lister(Generic[T]):
             before = swept.before_refusal
             youngest = youngest or max(map(self._born, self._seen.values()), default=None)
             lone = swept.longest <= 1 and not halve
-            paged = paged or swept.apart or swept.ending is _Ending.empty or lone
+            ended = swept.ending is _Ending.empty and (swept.before_refusal is None or not self._sized)
+            paged = paged or swept.apart or ended or lone
             if not paged and halve:
+                if refused:
+                    break
                 return "the service answers every page number with the same rows"
             halve = 0 if paged else max(1, swept.longest // 2)
             missed = 1 - swept.shown / len(self._seen) if self._seen else 0.0

@@ -797,14 +797,14 @@ def past_the_end(page: int, size: int, found: int) -> bool:
 @pytest.mark.parametrize("status", [400, 404, 410, 416, 422])
 @pytest.mark.parametrize("count", [0, 1, 99, 100, 101, 250, 1_000])
 @pytest.mark.parametrize("expected", [0, 250])
-def test_pages_refused_behind_the_last_one_cost_nothing(count: int, status: int, expected: int) -> None:
+def test_pages_refused_behind_the_last_one_cost_one_request(count: int, status: int, expected: int) -> None:
     plain = Service(count)
     run(plain, expected)
     service = Service(count)
     listing = asyncio.run(lister(service, expected, refusing(service, past_the_end, status)).all())
     assert slugs(listing) == set(service.rows)
     assert listing.complete
-    assert service.asked == plain.asked
+    assert len(service.asked) == len(plain.asked) + (count > 1), "the last row once more"
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -858,6 +858,23 @@ def test_a_refused_page_that_rows_are_on_is_no_end(order: str, refuses: Callable
     check(service, listing)
     if not listing.complete:
         assert listing.reason == "pages were refused where rows may be, the last one so: 422"
+
+
+@pytest.mark.parametrize("order", ["created_asc", "random"])
+@pytest.mark.parametrize("clamp", [100, 50])
+def test_a_service_that_has_only_a_first_page_is_not_taken_for_a_short_list(order: str, clamp: int) -> None:
+    service = Service(60, order, clamp=clamp)
+    listing = asyncio.run(lister(service, fetch=refusing(service, lambda page, size, found: page > 1)).all())
+    check(service, listing)
+    assert not listing.complete
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 60, 99, 100, 101, 150, 200, 330])
+def test_pages_refused_behind_the_last_one_of_a_service_that_minds_no_sizes(count: int) -> None:
+    service = Service(count, mood=lambda rows, page, size, dice: moody(rows, page, 100))
+    listing = asyncio.run(lister(service, fetch=refusing(service, past_the_end)).all())
+    check(service, listing)
+    assert listing.complete
 
 
 @pytest.mark.parametrize("seed", range(40))
