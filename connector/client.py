@@ -33,7 +33,7 @@ from connector.decode import (
     decode_session,
 )
 from connector.errors import AuthError, ConfigError, ConnectorError, NotFoundError, TransientError
-from connector.exchange import Body, Call, Transport, exchange, open_transport
+from connector.exchange import FEW, MAX_BODY_BYTES, MAX_FEW_BYTES, Body, Call, Room, Transport, exchange, open_transport
 from connector.jsontext import NotJson
 from connector.models import Import, ImportPage, RecordPage, Session
 from connector.outage import Outage
@@ -112,6 +112,7 @@ class ServiceClient:
         self._given_transport = transport
         self._transport: Transport | None = None
         self._policy = retry or RetryPolicy()
+        self._room = Room(max_concurrency)
         self._gate = Gate(max_concurrency, requests_per_second, sleep=sleep, monotonic=monotonic)
         self._sleep = sleep
         self._now = now
@@ -149,7 +150,8 @@ class ServiceClient:
     async def list_records(self, import_slug: str, page: int, per_page: int = 100) -> RecordPage:
         path = f"/imports/{_segment(import_slug)}/records"
         query = f"?page={page - 1 + self.first_page}&per_page={per_page}"
-        found = await self._call(self._get(_RECORDS, path, query, page, import_slug), decode_record_page)
+        most = MAX_FEW_BYTES if per_page <= FEW else MAX_BODY_BYTES
+        found = await self._call(self._get(_RECORDS, path, query, page, import_slug, most), decode_record_page)
         self.largest_page_of_records = max(self.largest_page_of_records, found.size)
         return self._measured(found)
 
@@ -173,9 +175,16 @@ class ServiceClient:
         return await self._call(call, decode_session)
 
     def _get(
-        self, operation: str, path: str, query: str = "", page: int | None = None, slug: str | None = None
+        self,
+        operation: str,
+        path: str,
+        query: str = "",
+        page: int | None = None,
+        slug: str | None = None,
+        max_bytes: int = MAX_BODY_BYTES,
     ) -> Call:
-        return Call(operation, "GET", f"{self._base_url}{path}{query}", f"GET {path}", page, slug)
+        url = f"{self._base_url}{path}{query}"
+        return Call(operation, "GET", url, f"GET {path}", page, slug, max_bytes=max_bytes)
 
     async def _call(self, call: Call, decode: Callable[[bytes], _T]) -> _T:
         if self._instruments is None:
@@ -253,7 +262,7 @@ class ServiceClient:
             watched.sent()
             received = _both(received, watched.received)
         headers = {"Authorization": f"Bearer {self._token.get_secret_value()}", **_HEADERS}
-        reply = await exchange(transport, call, headers, received)
+        reply = await exchange(transport, call, headers, received, self._room)
         if watched is not None:
             watched.answered(reply.status)
         return reply

@@ -68,6 +68,10 @@ class ContractError(ConnectorError):
     """A reply that is not what the interface says, e.g. HTML with status 200."""
 
 
+class TooLargeError(ContractError):
+    """A reply of more bytes than are taken at once; a shorter page may be smaller."""
+
+
 def means_no_such_page(error: ConnectorError, page: int) -> bool:
     """Return whether `error` is how the service may say that nothing follows the page before `page`, counted from 1.
 

@@ -36,7 +36,7 @@ from enum import Enum
 from itertools import islice
 from typing import Generic, TypeVar
 
-from connector.errors import ConnectorError, TransientError, means_no_such_page
+from connector.errors import ConnectorError, TooLargeError, TransientError, means_no_such_page
 from connector.positions import (
     END_PROOF,
     FAR,
@@ -65,7 +65,7 @@ MAX_SWEEPS = 40
 FALSE_COMPLETE_ODDS = 1e-6
 SMALLEST_OVERLAP_SIZE = 20  # below that, neighbouring sizes share too few positions to make progress
 WINDOW = 16
-MAX_PAGES = 100_000  # a listing longer than ten million imports is a fault
+MAX_PAGES = 20_000  # a listing longer than two million imports is a fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,19 @@ class Lister(Generic[T]):
         self._doubt: str | None = None  # why not even an end that is proven is one
 
     async def all(self) -> Listing[T]:
-        """One orderly sweep if the service holds still, else as many as it takes, bounded."""
+        """One orderly sweep if the service holds still, else as many as it takes, bounded.
+
+        Where a page has more bytes than are taken at once, all are asked for anew as shorter ones.
+        """
+        while True:
+            try:
+                return await self._all()
+            except TooLargeError:
+                if self._size <= SMALLEST_OVERLAP_SIZE:
+                    raise
+                self._size = max(self._size // 2, SMALLEST_OVERLAP_SIZE)
+
+    async def _all(self) -> Listing[T]:
         proven = await self._orderly()
         if not (proven and self._end > 1) and not self._stop() and await self.counts_from_zero():
             proven = await self._orderly()
@@ -366,7 +378,8 @@ class Lister(Generic[T]):
         self._refused.clear()
 
         def swept_to(ending: _Ending) -> _Swept:
-            return _Swept(len(shown), longest, apart, ending, received, before_refusal)
+            told_apart = apart or (before_refusal is not None and reach > 1)  # some numbers are pages, others are not
+            return _Swept(len(shown), longest, told_apart, ending, received, before_refusal)
 
         enough = max(RESTLESS_END_PROOF, math.ceil(RESTLESS_END_PROOF * self._size / size))
         while page < MAX_PAGES and not self._stop():

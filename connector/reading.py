@@ -23,7 +23,15 @@ from enum import StrEnum
 from typing import Protocol
 
 from connector.core.planning import COMPLETED
-from connector.errors import AuthError, ConnectorError, NotFoundError, TransientError, means_no_such_page
+from connector.errors import (
+    AuthError,
+    ConnectorError,
+    ContractError,
+    NotFoundError,
+    TooLargeError,
+    TransientError,
+    means_no_such_page,
+)
 from connector.models import Import, RecordPage, Reject
 from connector.paging import MAX_PER_PAGE, in_turn, quiet_sweeps_needed, together
 from connector.spool import LatestRecords, Records
@@ -36,6 +44,8 @@ EMPTY_ENOUGH = 16  # promised pages in a row: if all are empty, `row_count` prom
 EMPTY_PAGES = 2  # behind the last page, before the end is believed though the count does not match
 MAX_PAGES_BEYOND = 10_000  # behind what `row_count` promises: a million rows too many are a fault
 MAX_WINDOW_BEYOND = 16
+MAX_ROWS = 1_000_000_000  # of one import; nobody uploads more, and reading on would never end
+SHORTER_PAGES = {MAX_PER_PAGE: 10, 10: 1}  # to ask for where one has more bytes than are taken at once
 _SHRINK = (0, 1, 3, 11, 17, 21, 27, 29, 33, 39)
 
 
@@ -159,16 +169,30 @@ class _Gathered:
 
 
 async def read_import(client: RecordsClient, import_: Import) -> ImportRead:
-    """Reads all records of `import_`. Raises what the client raises, but for a 404, which is the verdict `gone`."""
+    """Reads all records of `import_`. Raises what the client raises, but for a 404, which is the verdict `gone`.
+
+    Where a page has more bytes than are taken at once, all are asked for anew as shorter ones.
+    """
+    size = MAX_PER_PAGE
+    while True:
+        try:
+            return await _read_of(client, import_, size)
+        except TooLargeError:
+            if size not in SHORTER_PAGES:
+                raise
+            size = SHORTER_PAGES[size]
+
+
+async def _read_of(client: RecordsClient, import_: Import, size: int) -> ImportRead:
     try:
-        return await _read(client, import_)
+        return await _read(client, import_, size)
     except NotFoundError:
         # only the import's own 404 counts: a records endpoint may be missing for other reasons
         current = await _get_or_none(client, import_)
         if current is None:
             return _gone(import_)
     try:
-        return await _read(client, current)
+        return await _read(client, current, size)
     except NotFoundError as error:
         refusal = error
     after = await _get_or_none(client, import_)
@@ -207,14 +231,20 @@ def _gone(import_: Import) -> ImportRead:
     return ImportRead(import_, Verdict.gone, why="the service answers 404 for it")
 
 
-async def _read(client: RecordsClient, import_: Import) -> ImportRead:
+async def _read(client: RecordsClient, import_: Import, size: int) -> ImportRead:
     current, gathered, moves = import_, _Gathered(), 0
     from_zero = client.first_page == 1  # whether it may be that the service counts from there, unnoticed so far
     for passes in range(1, MAX_PASSES + 1):
         known = len(gathered)
-        swept = await _read_pages(client, current, gathered, MAX_PER_PAGE - _SHRINK[(passes - 1) % len(_SHRINK)])
+        if current.row_count > MAX_ROWS:
+            raise ContractError(
+                f"Its row_count is {current.row_count:,}, more than the {MAX_ROWS:,} that are read of one import; tell "
+                "whoever runs the service."
+            )
+        shorter = _SHRINK[(passes - 1) % len(_SHRINK)] * size // MAX_PER_PAGE
+        swept = await _read_pages(client, current, gathered, size - shorter)
         whole = passes == 1 and swept.replies == 1 and len(gathered) == current.row_count
-        if whole and swept.longest < min(_known_room(client, current), MAX_PER_PAGE):
+        if whole and swept.longest < min(_known_room(client, current), size):
             return _outcome(current, gathered, passes)
         if from_zero and len(gathered) != current.row_count:
             from_zero = await _page_0_adds(client, current, gathered, swept)

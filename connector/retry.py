@@ -14,8 +14,8 @@ lost, body cut short or empty
 the same while nobody answers at     until the silence   TransientError
 all: no connection, 502 to 504, …    is too long
 not JSON, not HTTP                   garbage attempts    ContractError
-other statuses, wrong shape, reply   never               ContractError
-too large
+other statuses, wrong shape          never               ContractError
+reply too large                      never               TooLargeError
 certificate not trusted              never               ConfigError
 ===================================  ==================  ================
 
@@ -40,6 +40,7 @@ from connector.errors import (
     ConnectorError,
     ContractError,
     NotFoundError,
+    TooLargeError,
     TransientError,
 )
 
@@ -139,7 +140,7 @@ _BY_TROUBLE = {
     Trouble.CUT: _ERROR,
     Trouble.GARBAGE: _Rule(Budget.GARBAGE, ContractError),
     Trouble.SHAPE: _FATAL,
-    Trouble.TOO_LARGE: _FATAL,
+    Trouble.TOO_LARGE: _Rule(Budget.NONE, TooLargeError),
     Trouble.CERTIFICATE: _Rule(Budget.NONE, ConfigError),
 }
 _NOT_CARRIED_OUT = frozenset({429, 503})

@@ -19,7 +19,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connector import paging
-from connector.errors import AuthError, ConnectorError, ContractError, NotFoundError, TransientError
+from connector.errors import (
+    AuthError,
+    ConnectorError,
+    ContractError,
+    NotFoundError,
+    TooLargeError,
+    TransientError,
+)
 from connector.paging import MAX_SWEEPS, Lister, Listing, quiet_sweeps_needed, together
 from connector.positions import Positions, Segment, overlapping_segments, second_look
 from tests.simulation.clockwork import VirtualLoop
@@ -869,6 +876,14 @@ def test_a_service_that_has_only_a_first_page_is_not_taken_for_a_short_list(orde
     assert not listing.complete
 
 
+@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("count", [2, 3])
+def test_few_rows_in_no_order_before_pages_that_are_refused(count: int, seed: int) -> None:
+    service = Service(count, "random", seed)
+    listing = asyncio.run(lister(service, fetch=refusing(service, past_the_end)).all())
+    assert (slugs(listing), listing.complete) == (set(service.rows), True)
+
+
 @pytest.mark.parametrize("count", [0, 1, 2, 60, 99, 100, 101, 150, 200, 330])
 def test_pages_refused_behind_the_last_one_of_a_service_that_minds_no_sizes(count: int) -> None:
     service = Service(count, mood=lambda rows, page, size, dice: moody(rows, page, 100))
@@ -891,3 +906,20 @@ def test_pages_refused_anywhere_never_hide_a_row_unnoticed(seed: int) -> None:
     service = Service(count, dice.choice(("created_asc", "random")), seed, clamp=dice.choice((100, 100, 25)))
     fetch = refusing(service, lambda page, size, found: page > 1 and (not found or refuses(page, size, found)))
     check(service, asyncio.run(lister(service, fetch=fetch).all()))
+
+
+@pytest.mark.parametrize("largest", [99, 50, 20, 19])
+def test_pages_that_are_too_large_are_asked_for_as_shorter_ones(largest: int) -> None:
+    service = Service(250)
+
+    async def fetch(page: int, per_page: int) -> Sequence[Row]:
+        if per_page > largest:
+            raise TooLargeError("more than 32 MiB")
+        return await service.fetch(page, per_page)
+
+    if largest < 20:
+        with pytest.raises(TooLargeError):
+            asyncio.run(lister(service, fetch=fetch).all())
+        return
+    listing = asyncio.run(lister(service, fetch=fetch).all())
+    assert (slugs(listing), listing.complete) == (set(service.rows), True)

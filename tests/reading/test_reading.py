@@ -19,7 +19,14 @@ from hypothesis import strategies as st
 
 from connector import reading, spool
 from connector.core.planning import COMPLETED
-from connector.errors import AuthError, ConnectorError, ContractError, NotFoundError, TransientError
+from connector.errors import (
+    AuthError,
+    ConnectorError,
+    ContractError,
+    NotFoundError,
+    TooLargeError,
+    TransientError,
+)
 from connector.models import Import, Record, RecordPage, Reject, microseconds
 from connector.reading import MAX_MOVES, MAX_PASSES, ImportRead, Verdict, read_import
 from tests.simulation.clockwork import VirtualLoop
@@ -809,3 +816,38 @@ def test_an_import_that_gets_records_while_they_answer_404_is_not_empty() -> Non
     service.get_import = get_import  # type: ignore[method-assign]
     with pytest.raises(NotFoundError):
         read(service)
+
+
+# --- pages that are too large
+
+
+@pytest.mark.parametrize("largest", [99, 50, 10, 9, 1])
+@pytest.mark.parametrize("status", [COMPLETED, "submitted"])
+@pytest.mark.parametrize("count", [10, 25, 230])
+def test_pages_that_are_too_large_are_asked_for_as_shorter_ones(largest: int, status: str, count: int) -> None:
+    class Heavy(Service):
+        async def list_records(self, import_slug: str, page: int, per_page: int = 100) -> RecordPage:
+            if per_page > largest:
+                raise TooLargeError("more than 32 MiB")
+            return await super().list_records(import_slug, page, per_page)
+
+    service = Heavy(count, status=status)
+    outcome = read(service)
+    check(service, outcome)
+    assert (outcome.verdict, len(outcome.records)) == (Verdict.complete, count)
+
+
+def test_a_single_record_that_is_too_large_is_an_error() -> None:
+    class Heavier(Service):
+        async def list_records(self, import_slug: str, page: int, per_page: int = 100) -> RecordPage:
+            raise TooLargeError("more than 256 MiB")
+
+    with pytest.raises(TooLargeError):
+        read(Heavier(3))
+
+
+def test_a_row_count_beyond_all_reason_is_not_read() -> None:
+    service = Service(3, off=9 * 10**18)
+    with pytest.raises(ContractError, match="Its row_count is 9,000,000,000,000,000,003, more than the 1,000,000,000"):
+        read(service)
+    assert service.requests == 0

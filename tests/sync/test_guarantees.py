@@ -211,6 +211,16 @@ def test_pages_refused_behind_the_last_one(warehouse: Warehouse, status: Any, or
         assert_equal(service, warehouse)
 
 
+def test_a_row_count_beyond_all_reason_fails_its_import_alone(warehouse: Warehouse) -> None:
+    service = populated()
+    bad = service.slugs()[0]
+    service.set_row_count(bad, 9 * 10**18)
+    tally = warehouse.run(service)
+    assert (tally.status, tally.imports_failed) == ("partial", 1)
+    assert f"Import {bad}: Its row_count is 9,000,000,000,000,000,000, more than" in (tally.error or "")
+    assert len(rows_of_warehouse(warehouse)) == len(rows_of_service(service)) - len(list(service.record_slugs(bad)))
+
+
 def test_a_full_backfill_deletes_what_is_gone(warehouse: Warehouse) -> None:
     service = populated()
     assert warehouse.run(service).status == "succeeded"
