@@ -33,18 +33,22 @@ from connector.decode import (
     decode_session,
 )
 from connector.errors import AuthError, ConfigError, ConnectorError, NotFoundError, TransientError
-from connector.exchange import Body, Call, Transport, exchange, open_transport
+from connector.exchange import FEW, MAX_BODY_BYTES, MAX_FEW_BYTES, Body, Call, Room, Transport, exchange, open_transport
 from connector.jsontext import NotJson
 from connector.models import Import, ImportPage, RecordPage, Session
+from connector.outage import Outage
 from connector.pacing import Gate
 from connector.retry import (
     Budget,
     Outcome,
     Raise,
+    Retry,
     RetryPolicy,
     Trouble,
     budget_of,
     decide,
+    finds_nobody,
+    finds_somebody,
     retry_after_s,
     without_endless_wait,
 )
@@ -108,10 +112,12 @@ class ServiceClient:
         self._given_transport = transport
         self._transport: Transport | None = None
         self._policy = retry or RetryPolicy()
+        self._room = Room(max_concurrency)
         self._gate = Gate(max_concurrency, requests_per_second, sleep=sleep, monotonic=monotonic)
         self._sleep = sleep
         self._now = now
         self._random = random or Random()
+        self._outage = Outage(self._policy.outage_s, sleep=sleep, monotonic=monotonic, now=now, random=self._random)
         self._instruments = telemetry.find()
 
     def __repr__(self) -> str:
@@ -144,7 +150,8 @@ class ServiceClient:
     async def list_records(self, import_slug: str, page: int, per_page: int = 100) -> RecordPage:
         path = f"/imports/{_segment(import_slug)}/records"
         query = f"?page={page - 1 + self.first_page}&per_page={per_page}"
-        found = await self._call(self._get(_RECORDS, path, query, page, import_slug), decode_record_page)
+        most = MAX_FEW_BYTES if per_page <= FEW else MAX_BODY_BYTES
+        found = await self._call(self._get(_RECORDS, path, query, page, import_slug, most), decode_record_page)
         self.largest_page_of_records = max(self.largest_page_of_records, found.size)
         return self._measured(found)
 
@@ -168,9 +175,16 @@ class ServiceClient:
         return await self._call(call, decode_session)
 
     def _get(
-        self, operation: str, path: str, query: str = "", page: int | None = None, slug: str | None = None
+        self,
+        operation: str,
+        path: str,
+        query: str = "",
+        page: int | None = None,
+        slug: str | None = None,
+        max_bytes: int = MAX_BODY_BYTES,
     ) -> Call:
-        return Call(operation, "GET", f"{self._base_url}{path}{query}", f"GET {path}", page, slug)
+        url = f"{self._base_url}{path}{query}"
+        return Call(operation, "GET", url, f"GET {path}", page, slug, max_bytes=max_bytes)
 
     async def _call(self, call: Call, decode: Callable[[bytes], _T]) -> _T:
         if self._instruments is None:
@@ -180,20 +194,27 @@ class ServiceClient:
 
     async def _persist(self, call: Call, decode: Callable[[bytes], _T], watched: telemetry.Request | None = None) -> _T:
         drawn: Counter[Budget] = Counter()
-        waited_s = 0.0
+        silences: set[int] = set()
+        waited_s, attempts = 0.0, 0
         while True:
             result = await self._attempt(call, decode, watched)
             if not isinstance(result, Outcome):
                 return result
+            attempts += 1
             result = without_endless_wait(result, self._policy, self._now())
             budget = budget_of(result)
-            drawn[budget] += 1
-            attempts = drawn.total()
+            in_silence = budget is Budget.ERRORS and self._outage.began and not call.once
+            if not in_silence or self._outage.number not in silences:
+                drawn[budget] += 1
             verdict = decide(result, drawn[budget], waited_s, self._policy, self._random, self._now(), once=call.once)
+            if in_silence:
+                silences.add(self._outage.number)
+                verdict = self._in_silence(verdict)
             if isinstance(verdict, Raise):
-                raise _error(verdict.kind, result, call, attempts)
+                raise _error(verdict.kind, result, call, attempts, self._outage.since if in_silence else None)
             self.stats.retries += 1
-            log.warning(
+            log.log(
+                logging.WARNING if verdict.delay_s else logging.DEBUG,
                 "%s: the service %s (attempt %d); trying again in %.2f s",
                 call.words, result.words, attempts, verdict.delay_s,
                 extra=call.fields("request.retried", result.status, attempt=attempts, delay_s=verdict.delay_s),
@@ -203,6 +224,12 @@ class ServiceClient:
             await self._sleep(verdict.delay_s)
             waited_s += verdict.delay_s
 
+    def _in_silence(self, verdict: Retry | Raise) -> Retry | Raise:
+        """Of an attempt that shares its failure with all other requests, which have said so: its turn comes later."""
+        if self._outage.is_over_limit:
+            return Raise(TransientError)
+        return Retry(0.0) if self._outage.is_waited_for and isinstance(verdict, Retry) else verdict
+
     async def _attempt(
         self, call: Call, decode: Callable[[bytes], _T], watched: telemetry.Request | None
     ) -> _T | Outcome:
@@ -210,17 +237,9 @@ class ServiceClient:
             raise RuntimeError("ServiceClient is used with `async with`")
         started = await self._gate.enter(urgent=call.operation == _IMPORTS)
         try:
-            self.stats.requests += 1
-            self.stats.by_endpoint[call.operation] += 1
-            received: Callable[[int], None] = self.stats.received
-            if watched is not None:
-                watched.sent()
-                received = _both(received, watched.received)
-            headers = {"Authorization": f"Bearer {self._token.get_secret_value()}", **_HEADERS}
-            reply = await exchange(self._transport, call, headers, received)
-            if watched is not None:
-                watched.answered(reply.status)
-            self._adapt(reply, started)
+            async with self._outage.turn():  # with a place in flight, so that no others go on meanwhile
+                reply = await self._send(self._transport, call, watched)
+                self._adapt(reply, started)
         finally:
             self._gate.leave()
         if isinstance(reply, Outcome):
@@ -235,7 +254,24 @@ class ServiceClient:
         except NotJson as why:
             return _not_json(reply, why)
 
+    async def _send(self, transport: Transport, call: Call, watched: telemetry.Request | None) -> Body | Outcome:
+        self.stats.requests += 1
+        self.stats.by_endpoint[call.operation] += 1
+        received: Callable[[int], None] = self.stats.received
+        if watched is not None:
+            watched.sent()
+            received = _both(received, watched.received)
+        headers = {"Authorization": f"Bearer {self._token.get_secret_value()}", **_HEADERS}
+        reply = await exchange(transport, call, headers, received, self._room)
+        if watched is not None:
+            watched.answered(reply.status)
+        return reply
+
     def _adapt(self, reply: Body | Outcome, started: float) -> None:
+        if isinstance(reply, Body) or finds_somebody(reply):
+            self._outage.answered()
+        elif finds_nobody(without_endless_wait(reply, self._policy, self._now())):
+            self._outage.failed(reply.words)
         if isinstance(reply, Body):
             self._gate.went_well()
         elif reply.status == HTTPStatus.TOO_MANY_REQUESTS:
@@ -291,14 +327,17 @@ def _segment(slug: str) -> str:
     return encoded
 
 
-def _error(kind: type[ConnectorError], outcome: Outcome, call: Call, attempts: int) -> ConnectorError:
+def _error(
+    kind: type[ConnectorError], outcome: Outcome, call: Call, attempts: int, silent_since: datetime | None = None
+) -> ConnectorError:
     tried = f" after {attempts} attempts" if attempts > 1 else ""
     if outcome.trouble is Trouble.STATUS:
         what = f"The service {outcome.words} to {call.words}{tried}"
     else:
         what = f"The service {outcome.words} at {call.words}{tried}"
+    silent = f"it has not answered since {silent_since:%H:%M:%S} UTC, " if silent_since else ""
     return kind(
-        f"{what}; {_advice(kind, outcome, call)}.",
+        f"{what}; {silent}{_advice(kind, outcome, call)}.",
         endpoint=call.endpoint,
         status=outcome.status,
         page=call.page,

@@ -22,12 +22,15 @@ from connector.models import Import, ImportPage, Record, RecordPage, Reject, Ses
 
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 _BRACE = ord("{")
+_SHORT = 8 * 2**20  # bytes; millions of tiny elements in a longer page are not even counted by taking them apart
 _BOM = b"\xef\xbb\xbf"
 _UNUSUAL_TIME = re.compile(r"(\d{4}-?\d\d-?\d\d|\d{4}-?W\d\d-?\d)([ Tt][0-9:.,]+ ?([Zz]|[+-][0-9:]+)?)?", re.ASCII)
 _USUAL_LENGTHS = frozenset(map(len, (f"2026-01-01T00:00:00{fraction}Z" for fraction in ("", ".000", ".000000"))))
 _UTC_US = pa.timestamp("us", "UTC")
 _YEAR_ONE = microseconds(datetime.min.replace(tzinfo=UTC))  # Arrow knows the year before it, datetime does not
 _IMPORT_FIELDS = frozenset(Import.model_fields) | {"metadata"}
+
+MOST_ELEMENTS = 1_000  # of a page, ten times as many as can be asked for: a service may ignore what was asked
 
 _T = TypeVar("_T")
 _Slug = Annotated[str, msgspec.Meta(min_length=1)]
@@ -69,7 +72,11 @@ def decode_record_page(body: bytes) -> RecordPage:
     if _is_utf8(body):
         try:
             rows = _ROW_PAGE.decode(body).data
+            if len(rows) > MOST_ELEMENTS:
+                raise _too_many()
             return RecordPage(_records(rows), [], len(rows))
+        except WrongShape:
+            raise
         except (ValueError, OverflowError, RecursionError):
             pass
     records: list[Record] = []
@@ -216,7 +223,13 @@ def _elements(body: bytes) -> list[bytes]:
     """The exact text of each element of the page's `data`."""
     body = _document(body)
     try:
-        return [bytes(element) for element in _RAW_PAGE.decode(body).data]
+        if len(body) <= _SHORT:
+            found = _RAW_PAGE.decode(body).data
+            if len(found) > MOST_ELEMENTS:
+                raise _too_many()
+            return [bytes(element) for element in found]
+    except WrongShape:
+        raise
     except (ValueError, RecursionError):
         pass
     elements = _top_level(body).get("data")
@@ -224,7 +237,14 @@ def _elements(body: bytes) -> list[bytes]:
         raise WrongShape("a page without data")
     if elements[:1] != b"[":
         raise WrongShape("a page whose data is not a list")
-    return array_elements(elements)
+    parts = array_elements(elements, MOST_ELEMENTS)
+    if len(parts) > MOST_ELEMENTS:
+        raise _too_many()
+    return parts
+
+
+def _too_many() -> WrongShape:
+    return WrongShape(f"a page of more than {MOST_ELEMENTS:,} elements, where 100 were asked for at most")
 
 
 def _top_level(text: bytes) -> dict[str, bytes]:

@@ -13,9 +13,10 @@ import re
 import ssl
 import zlib
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from http import HTTPStatus
+from io import BytesIO
 from typing import Any, Protocol
 from urllib.request import getproxies, proxy_bypass
 
@@ -24,7 +25,11 @@ from yarl import URL
 
 from connector.retry import Outcome, Trouble
 
-MAX_BODY_BYTES = 256 * 1024 * 1024
+MAX_BODY_BYTES = 32 * 1024 * 1024  # of a page; a hundred rows of 300 kB
+MAX_FEW_BYTES = 256 * 1024 * 1024  # where no shorter page could be asked for, or hardly one
+FEW = 10  # elements
+BYTES_IN_FLIGHT = 64 * 1024 * 1024  # of all replies together, but for a single large one
+MAX_MEMBERS = 100  # of a gzip body: each costs a copy of all that follows it
 _TIMEOUTS = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=60.0)
 _ATTEMPT_LIMIT_S = 900.0  # against a reply that drips in for ever, each byte just in time
 _MEDIA_TYPE = re.compile(r"[\w.+-]{1,40}/[\w.+-]{1,40}", re.ASCII)
@@ -42,6 +47,7 @@ class Call:
     page: int | None = None
     import_slug: str | None = None
     content: bytes | None = None
+    max_bytes: int = MAX_BODY_BYTES
 
     @property
     def once(self) -> bool:
@@ -72,6 +78,18 @@ class Body:
     status: int
     media_type: str
     framed: bool
+
+
+class Room:
+    """What replies may hold while they arrive: each its share, and one at a time as much as a reply may have.
+
+    Invariant: whoever waits for the rest of a reply holds no more than a share, and whoever holds more waits for
+    nobody, so that replies never wait for each other in a circle.
+    """
+
+    def __init__(self, replies: int) -> None:
+        self.share = BYTES_IN_FLIGHT // replies
+        self.large = asyncio.Lock()
 
 
 class _Unusable(Exception):
@@ -141,6 +159,7 @@ async def exchange(
     call: Call,
     headers: Mapping[str, str],
     received: Callable[[int], None],
+    room: Room,
 ) -> Body | Outcome:
     """Sends `call`; `received` hears of the bytes of the body as they come."""
     status: int | None = None
@@ -154,30 +173,37 @@ async def exchange(
             status = reply.status
             if status // 100 != 2 or status == HTTPStatus.PARTIAL_CONTENT:
                 return Outcome(Trouble.STATUS, f"answered {status}", status, reply.headers.get("retry-after"))
-            return await _body(reply, received)
+            async with AsyncExitStack() as until_read:
+                return await _body(reply, call.max_bytes, received, room, until_read)
     except _Unusable as why:
         return Outcome(why.trouble, why.words, status)
     except (aiohttp.ClientError, OSError) as problem:
         return _lost(problem, status)
 
 
-async def _body(reply: Reply, received: Callable[[int], None]) -> Body:
-    parts: list[bytes] = []
+async def _body(
+    reply: Reply, most: int, received: Callable[[int], None], room: Room, until_read: AsyncExitStack
+) -> Body:
+    gathered = BytesIO()  # gives its bytes away without a copy
     size = 0
+    alone = False
     async for part in reply.content.iter_any():
-        parts.append(part)
-        size += len(part)
+        if size + len(part) > room.share and not alone:
+            await until_read.enter_async_context(room.large)
+            alone = True
+        size += gathered.write(part)
         received(len(part))
-        if size > MAX_BODY_BYTES:
-            raise _too_large()
-    content = parts[0] if len(parts) == 1 else b"".join(parts)
+        if size > most:
+            raise _too_large(most)
+    content = gathered.getvalue()
+    del gathered
     headers = reply.headers
     announced = headers.get("content-length")
     if announced is not None and announced.isdecimal() and int(announced) != size:
         raise _Unusable(Trouble.CUT, f"sent {size} of {announced} bytes")
     coding = headers.get("content-encoding", "identity").strip().lower()
     if coding in ("gzip", "x-gzip"):
-        content = _gunzip(content)
+        content = _gunzip(content, most)
     elif coding not in ("identity", ""):
         raise _Unusable(Trouble.GARBAGE, "sent a compression that was not asked for")
     if not content.strip():
@@ -187,11 +213,13 @@ async def _body(reply: Reply, received: Callable[[int], None]) -> Body:
     return Body(content, reply.status, found[0] if found else "no content type", framed)
 
 
-def _gunzip(packed: bytes) -> bytes:
+def _gunzip(packed: bytes, most: int) -> bytes:
     """All members of a gzip body; zlib alone would take a truncated one for complete."""
     unpacked: list[bytes] = []
-    room = MAX_BODY_BYTES
+    room = most
     while packed:
+        if len(unpacked) >= MAX_MEMBERS:
+            raise _Unusable(Trouble.GARBAGE, f"sent gzip data of more than {MAX_MEMBERS} parts")
         member = zlib.decompressobj(wbits=31)
         try:
             part = member.decompress(packed, room + 1)
@@ -200,15 +228,15 @@ def _gunzip(packed: bytes) -> bytes:
         unpacked.append(part)
         room -= len(part)
         if room < 0:
-            raise _too_large()
+            raise _too_large(most)
         if not member.eof:
             raise _Unusable(Trouble.CUT, "sent truncated gzip data")
         packed = member.unused_data.lstrip(b"\0")  # padding after the last member is customary
     return b"".join(unpacked)
 
 
-def _too_large() -> _Unusable:
-    return _Unusable(Trouble.TOO_LARGE, f"sent more than {MAX_BODY_BYTES // 2**20} MiB in one reply")
+def _too_large(most: int) -> _Unusable:
+    return _Unusable(Trouble.TOO_LARGE, f"sent more than {most // 2**20} MiB in one reply")
 
 
 def _lost(problem: Exception, status: int | None) -> Outcome:

@@ -34,9 +34,9 @@ class NotJson(ValueError):
         self.cut = cut
 
 
-def array_elements(text: bytes) -> list[bytes]:
-    """The exact text of each element of the JSON array `text`."""
-    return _parts(text, b"[")
+def array_elements(text: bytes, most: int | None = None) -> list[bytes]:
+    """The exact text of each element of the JSON array `text`; of more than `most` only some more than that."""
+    return _parts(text, b"[", most)
 
 
 def object_members(text: bytes) -> dict[str, bytes]:
@@ -53,7 +53,7 @@ def object_members(text: bytes) -> dict[str, bytes]:
     return members
 
 
-def _parts(text: bytes, bracket: bytes) -> list[bytes]:
+def _parts(text: bytes, bracket: bytes, most: int | None = None) -> list[bytes]:
     """What stands between the commas of the one container that `text` is."""
     text = text.strip(SPACE)
     if text[:1] != bracket:
@@ -70,6 +70,8 @@ def _parts(text: bytes, bracket: bytes) -> list[bytes]:
             if depth == 1:
                 found.append(text[begin:at].strip(SPACE))
                 begin = at + 1
+                if most is not None and len(found) > most:
+                    return found
         elif mark in _OPENING:
             depth += 1
         else:

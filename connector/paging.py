@@ -17,6 +17,11 @@ re-reading adds nothing. How often it has to add nothing follows from how much o
 order that is different at every request needs a dozen quiet sweeps for odds of one in a million, a still one two.
 A page number that is empty though rows follow hides the same positions again and again: then the sizes differ so much
 that what such a page hides of one size stands on another page of the next.
+
+A page behind the first that the service refuses with a 4xx counts as empty in both proofs, as it may be how the end
+is told. A service may also refuse one for another reason, such as more rows than it cares to count, or all but the
+first. So the first proof then takes the last row on a page of its own as well, and the second one sweeps of different
+sizes that find the end at the same row, and a row on a page behind the first.
 """
 
 from __future__ import annotations
@@ -31,7 +36,7 @@ from enum import Enum
 from itertools import islice
 from typing import Generic, TypeVar
 
-from connector.errors import ConnectorError, NotFoundError, TransientError
+from connector.errors import ConnectorError, TooLargeError, TransientError, means_no_such_page
 from connector.positions import (
     END_PROOF,
     FAR,
@@ -60,7 +65,7 @@ MAX_SWEEPS = 40
 FALSE_COMPLETE_ODDS = 1e-6
 SMALLEST_OVERLAP_SIZE = 20  # below that, neighbouring sizes share too few positions to make progress
 WINDOW = 16
-MAX_PAGES = 100_000  # a listing longer than ten million imports is a fault
+MAX_PAGES = 20_000  # a listing longer than two million imports is a fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +122,8 @@ class _Swept:
     longest: int
     apart: bool
     ending: _Ending
+    received: int
+    before_refusal: int | None  # rows on the pages before the first that was refused
 
 
 class Lister(Generic[T]):
@@ -150,10 +157,23 @@ class Lister(Generic[T]):
         self._sized = True  # false once the service was seen to ignore per_page
         self.first_page = 1  # 0 once the service was seen to count from there
         self._holed = False  # true once a page was empty though rows follow
+        self._refused: dict[Segment, ConnectorError] = {}  # lately
         self._doubt: str | None = None  # why not even an end that is proven is one
 
     async def all(self) -> Listing[T]:
-        """One orderly sweep if the service holds still, else as many as it takes, bounded."""
+        """One orderly sweep if the service holds still, else as many as it takes, bounded.
+
+        Where a page has more bytes than are taken at once, all are asked for anew as shorter ones.
+        """
+        while True:
+            try:
+                return await self._all()
+            except TooLargeError:
+                if self._size <= SMALLEST_OVERLAP_SIZE:
+                    raise
+                self._size = max(self._size // 2, SMALLEST_OVERLAP_SIZE)
+
+    async def _all(self) -> Listing[T]:
         proven = await self._orderly()
         if not (proven and self._end > 1) and not self._stop() and await self.counts_from_zero():
             proven = await self._orderly()
@@ -182,10 +202,11 @@ class Lister(Generic[T]):
     async def _one(self, segment: Segment) -> Sequence[T]:
         try:
             return await self._fetch(segment.page - 1 + self.first_page, segment.per_page)
-        except NotFoundError:
-            if segment.page == 1:
+        except ConnectorError as error:
+            if not means_no_such_page(error, segment.page):
                 raise
-            return ()  # some services answer 404 behind the last page
+            self._refused[segment] = error
+            return ()
 
     async def counts_from_zero(self) -> bool:
         """Whether page 0 is the first one, and not unknown, another name of page 1 or, say, of the last page.
@@ -273,6 +294,7 @@ class Lister(Generic[T]):
         far = (FAR,) if self._expected else FAR_AT_FIRST
         looks = [look for look in self._around(positions.end, far) if look not in positions.segments]
         looks += [front] * (positions.end >= front.last)
+        looks += [Segment(positions.end, 1)] * (bool(self._refused) and positions.end > 1)
         for segment, keys in zip(looks, await self._read(looks), strict=True):
             positions.claim(segment, keys)
         return positions.proven()
@@ -297,8 +319,9 @@ class Lister(Generic[T]):
 
     async def _agree(self) -> str | None:
         """None once the union stopped growing, else why it is not known to be complete."""
-        quiet, misses, paged, halve = 0, 0.0, False, 0
+        quiet, misses, paged, halve, refused = 0, 0.0, False, 0, None
         youngest: datetime | None = None
+        before: int | None = None
         for sweep in range(MAX_SWEEPS):
             known = set(self._seen)
             divisor = DIVISORS[sweep % len(DIVISORS)] if self._holed and self._sized else 1
@@ -312,30 +335,60 @@ class Lister(Generic[T]):
                 return "a page is empty though rows follow, and what is left out there no other length of pages shows"
             added = [row for key, row in self._seen.items() if key not in known]
             quiet = 0 if any(youngest is None or self._born(row) <= youngest for row in added) else quiet + 1
+            refused = self._refused_within(swept, before, len(added))
+            quiet = 0 if refused else quiet
+            before = swept.before_refusal
             youngest = youngest or max(map(self._born, self._seen.values()), default=None)
             lone = swept.longest <= 1 and not halve
-            paged = paged or swept.apart or swept.ending is _Ending.empty or lone
+            ended = swept.ending is _Ending.empty and (swept.before_refusal is None or not self._sized)
+            paged = paged or swept.apart or ended or lone
             if not paged and halve:
+                if refused:
+                    break
                 return "the service answers every page number with the same rows"
             halve = 0 if paged else max(1, swept.longest // 2)
             missed = 1 - swept.shown / len(self._seen) if self._seen else 0.0
             misses = max(missed, 0.7 * misses)
             if paged and quiet >= max(quiet_sweeps_needed(misses), len(DIVISORS) if self._holed else 0):
                 return None
+        if refused:
+            return f"pages were refused where rows may be, the last one so: {refused}"
         return f"the listing still changed after {self._sweeps} sweeps"
+
+    def _refused_within(self, swept: _Swept, before: int | None, added: int) -> ConnectorError | None:
+        """Return how a page was refused that is not known to lie behind the last row.
+
+        It is where nothing followed, and the sweep before, which had other sizes, found the end there too, but for the
+        rows that were `added` since.
+        """
+        if swept.before_refusal is None:
+            return None
+        same_end = before is not None and swept.before_refusal == before + added
+        behind = same_end and swept.before_refusal == swept.received
+        return None if behind else next(iter(self._refused.values()))
 
     async def _plain_sweep(self, size: int) -> _Swept:
         """Pages 1, 2, 3 … until several in a row are empty or bring nothing this sweep had not seen."""
         self._sweeps += 1
         front: set[str] = set()
         shown: set[str] = set()
-        empty = barren = longest = reach = 0
+        empty = barren = longest = reach = received = 0
         apart, page = False, 1
+        before_refusal: int | None = None
+        self._refused.clear()
+
+        def swept_to(ending: _Ending) -> _Swept:
+            told_apart = apart or (before_refusal is not None and reach > 1)  # some numbers are pages, others are not
+            return _Swept(len(shown), longest, told_apart, ending, received, before_refusal)
+
         enough = max(RESTLESS_END_PROOF, math.ceil(RESTLESS_END_PROOF * self._size / size))
         while page < MAX_PAGES and not self._stop():
             ahead = max(1, min(WINDOW, len(self._seen) // size + enough + 1 - page))
             wave = [Segment(page + n, size) for n in range(ahead)]
             for segment, keys in zip(wave, await self._read(wave), strict=True):
+                if before_refusal is None and segment in self._refused:
+                    before_refusal = received
+                received += len(keys)
                 front = front or set(keys)
                 apart = apart or 2 * len(front.intersection(keys)) < len(keys)
                 if keys:
@@ -349,12 +402,12 @@ class Lister(Generic[T]):
                 if empty >= enough and segment.page > reach:
                     far = Segment(page + ahead - 1 + FAR, size)
                     if not any(await self._read([far])):
-                        return _Swept(len(shown), longest, apart, _Ending.empty)
+                        return swept_to(_Ending.empty)
                     reach = far.page
                 if barren >= MAX_BARREN_PAGES:
-                    return _Swept(len(shown), longest, apart, _Ending.barren)
+                    return swept_to(_Ending.barren)
             page += ahead
-        return _Swept(len(shown), longest, apart, _Ending.none)
+        return swept_to(_Ending.none)
 
 
 _SHRINK = (0, 1, 3, 11, 17, 21, 27, 29, 33, 39)

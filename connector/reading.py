@@ -9,6 +9,10 @@ to spare is what the service has been seen to send: it may clamp its pages far l
 Where the count does not match, further passes are united with what is there as long as the fingerprint holds (an
 order that changes at every request hides rows from any one pass). An unfinished import, whose `row_count` may lag,
 is also complete when two neat passes in a row show exactly the same rows, or when the union has settled.
+
+A page behind the first that the service refuses with a 4xx counts as empty, since it may be how the end is told. It
+is one only if no more rows are known than came on the pages before it; otherwise the count has to match, or reading
+ends in that refusal.
 """
 
 from __future__ import annotations
@@ -19,7 +23,15 @@ from enum import StrEnum
 from typing import Protocol
 
 from connector.core.planning import COMPLETED
-from connector.errors import AuthError, ConnectorError, NotFoundError, TransientError
+from connector.errors import (
+    AuthError,
+    ConnectorError,
+    ContractError,
+    NotFoundError,
+    TooLargeError,
+    TransientError,
+    means_no_such_page,
+)
 from connector.models import Import, RecordPage, Reject
 from connector.paging import MAX_PER_PAGE, in_turn, quiet_sweeps_needed, together
 from connector.spool import LatestRecords, Records
@@ -32,6 +44,8 @@ EMPTY_ENOUGH = 16  # promised pages in a row: if all are empty, `row_count` prom
 EMPTY_PAGES = 2  # behind the last page, before the end is believed though the count does not match
 MAX_PAGES_BEYOND = 10_000  # behind what `row_count` promises: a million rows too many are a fault
 MAX_WINDOW_BEYOND = 16
+MAX_ROWS = 1_000_000_000  # of one import; nobody uploads more, and reading on would never end
+SHORTER_PAGES = {MAX_PER_PAGE: 10, 10: 1}  # to ask for where one has more bytes than are taken at once
 _SHRINK = (0, 1, 3, 11, 17, 21, 27, 29, 33, 39)
 
 
@@ -90,8 +104,15 @@ class _Pass:
     last: int = 0
     ragged: bool = False  # rows followed a page that was not full
     endless: bool = False
+    refusal: ConnectorError | None = None  # of the first page that the service refused
+    before_refusal: int = 0  # rows on the pages before that one
 
-    def note(self, page: RecordPage) -> None:
+    def note(self, page: RecordPage | ConnectorError) -> RecordPage:
+        """Return the page itself, an empty one if it was refused."""
+        if isinstance(page, ConnectorError):
+            if self.refusal is None:
+                self.refusal, self.before_refusal = page, self.received
+            page = RecordPage([], [], 0)
         self.replies += 1
         if page.size and self.replies > 1 and (self.last < self.longest or page.size > self.longest):
             self.ragged = True
@@ -100,6 +121,7 @@ class _Pass:
         self.last = page.size
         self.shown.update(record.slug for record in page.records)
         self.shown.update(reject.payload for reject in page.rejects)
+        return page
 
     @property
     def neat(self) -> bool:
@@ -117,6 +139,7 @@ class _Gathered:
     quiet: int = 0  # passes in a row that added nothing
     misses: float = 0.0  # the largest share of what is known that a pass did not show
     uneven: bool = False  # whether a pass was not neat
+    hole: ConnectorError | None = None  # how a page was refused, since anything new came, that must hold known rows
 
     def __len__(self) -> int:
         # a rejected row with a slug of its own counts once, and never beside a good row of that slug
@@ -132,6 +155,9 @@ class _Gathered:
         """After a pass, with what was known before it: whether two neat ones in a row showed the same."""
         before, self.latest = self.latest, swept
         self.quiet = self.quiet + 1 if before is not None and len(self) == known else 0
+        self.hole = self.hole if self.quiet else None
+        if swept.refusal is not None and swept.before_refusal < len(self):
+            self.hole = swept.refusal
         distinct = len(self.records) + len(self.rejects)
         self.uneven = self.uneven or not swept.neat
         self.misses = max(self.misses, 1 - len(swept.shown) / distinct if distinct else 0.0)
@@ -143,20 +169,55 @@ class _Gathered:
 
 
 async def read_import(client: RecordsClient, import_: Import) -> ImportRead:
-    """Reads all records of `import_`. Raises what the client raises, but for a 404, which is the verdict `gone`."""
+    """Reads all records of `import_`. Raises what the client raises, but for a 404, which is the verdict `gone`.
+
+    Where a page has more bytes than are taken at once, all are asked for anew as shorter ones.
+    """
+    size = MAX_PER_PAGE
+    while True:
+        try:
+            return await _read_of(client, import_, size)
+        except TooLargeError:
+            if size not in SHORTER_PAGES:
+                raise
+            size = SHORTER_PAGES[size]
+
+
+async def _read_of(client: RecordsClient, import_: Import, size: int) -> ImportRead:
     try:
-        return await _read(client, import_)
+        return await _read(client, import_, size)
     except NotFoundError:
         # only the import's own 404 counts: a records endpoint may be missing for other reasons
         current = await _get_or_none(client, import_)
         if current is None:
             return _gone(import_)
     try:
-        return await _read(client, current)
-    except NotFoundError:
-        if await _get_or_none(client, import_) is None:
-            return _gone(import_)
-        raise
+        return await _read(client, current, size)
+    except NotFoundError as error:
+        refusal = error
+    after = await _get_or_none(client, import_)
+    if after is None:
+        return _gone(import_)
+    still = after.fingerprint == current.fingerprint
+    if refusal.page == 1 and still and await _has_no_records(client, after):
+        return ImportRead(after, Verdict.complete)
+    raise refusal
+
+
+async def _has_no_records(client: RecordsClient, import_: Import) -> bool:
+    """Return whether a 404 of its records, which came twice while it stood still, is how the service says "none".
+
+    `row_count` says so too, and there is nothing on page 0 either, where a service has all that counts its pages from
+    there while its `row_count` lags behind.
+    """
+    if import_.row_count != 0:
+        return False
+    try:
+        return import_.status == COMPLETED or not (await client.list_records(import_.slug, 0)).size
+    except ConnectorError as error:
+        if isinstance(error, AuthError | TransientError):
+            raise
+        return True
 
 
 async def _get_or_none(client: RecordsClient, import_: Import) -> Import | None:
@@ -170,17 +231,23 @@ def _gone(import_: Import) -> ImportRead:
     return ImportRead(import_, Verdict.gone, why="the service answers 404 for it")
 
 
-async def _read(client: RecordsClient, import_: Import) -> ImportRead:
+async def _read(client: RecordsClient, import_: Import, size: int) -> ImportRead:
     current, gathered, moves = import_, _Gathered(), 0
     from_zero = client.first_page == 1  # whether it may be that the service counts from there, unnoticed so far
     for passes in range(1, MAX_PASSES + 1):
         known = len(gathered)
-        swept = await _read_pages(client, current, gathered, MAX_PER_PAGE - _SHRINK[(passes - 1) % len(_SHRINK)])
+        if current.row_count > MAX_ROWS:
+            raise ContractError(
+                f"Its row_count is {current.row_count:,}, more than the {MAX_ROWS:,} that are read of one import; tell "
+                "whoever runs the service."
+            )
+        shorter = _SHRINK[(passes - 1) % len(_SHRINK)] * size // MAX_PER_PAGE
+        swept = await _read_pages(client, current, gathered, size - shorter)
         whole = passes == 1 and swept.replies == 1 and len(gathered) == current.row_count
-        if whole and swept.longest < min(_known_room(client, current), MAX_PER_PAGE):
+        if whole and swept.longest < min(_known_room(client, current), size):
             return _outcome(current, gathered, passes)
         if from_zero and len(gathered) != current.row_count:
-            from_zero = await _page_0_adds(client, current, gathered, swept.size)
+            from_zero = await _page_0_adds(client, current, gathered, swept)
         after = await client.get_import(current.slug)
         if after.fingerprint != current.fingerprint:
             moves += 1
@@ -195,6 +262,8 @@ async def _read(client: RecordsClient, import_: Import) -> ImportRead:
         if _is_complete(current, gathered, swept, same=same):
             return _outcome(current, gathered, passes)
         if gathered.settled:
+            if gathered.hole is not None:
+                raise gathered.hole
             return _outcome(current, gathered, passes, Verdict.unreconciled, _count(current, gathered))
     count = len(gathered)
     why = (
@@ -220,7 +289,7 @@ def _is_complete(import_: Import, gathered: _Gathered, swept: _Pass, *, same: bo
         # more was received than promised: the count may match only because rows are missing
         return swept.received <= promised or gathered.settled
     whole = found > promised or not swept.ragged
-    return import_.status != COMPLETED and (same or (gathered.settled and whole))
+    return import_.status != COMPLETED and gathered.hole is None and (same or (gathered.settled and whole))
 
 
 def _restless(import_: Import, gathered: _Gathered, passes: int, why: str) -> ImportRead:
@@ -242,9 +311,9 @@ async def _read_pages(client: RecordsClient, import_: Import, gathered: _Gathere
     while page <= promised and empty < EMPTY_ENOUGH:
         pages = (_page(client, import_.slug, number, size) for number in range(page, promised + 1))
         async with aclosing(in_turn(pages, PAGES_AHEAD)) as replies:
-            async for reply in replies:
+            async for answer in replies:
+                reply = swept.note(answer)
                 gathered.note(reply)
-                swept.note(reply)
                 page += 1
                 empty = 0 if reply.size else empty + 1
                 if empty >= EMPTY_ENOUGH:
@@ -266,23 +335,22 @@ async def _read_on(
         if page >= limit:
             swept.endless = True
             return
-        for reply in await _ask(client, import_, range(page, page + window), size):
+        for answer in await _ask(client, import_, range(page, page + window), size):
             shown = len(swept.shown)
-            gathered.note(reply)
-            swept.note(reply)
+            gathered.note(swept.note(answer))
             idle = 0 if len(swept.shown) > shown else idle + 1
         page += window
         window = 1 if idle else min(2 * window, MAX_WINDOW_BEYOND)
 
 
-async def _page_0_adds(client: RecordsClient, import_: Import, gathered: _Gathered, size: int) -> bool:
+async def _page_0_adds(client: RecordsClient, import_: Import, gathered: _Gathered, swept: _Pass) -> bool:
     """Looks for more where a service has them that counts its pages from 0, before it is believed to have no more.
 
     Raises what the client raises where no other check would notice that something is missing.
     """
     known = len(gathered)
     try:
-        gathered.note(await _page(client, import_.slug, 0, size))
+        page = await client.list_records(import_.slug, 0, swept.size)
     except AuthError:
         raise
     except TransientError:
@@ -291,17 +359,22 @@ async def _page_0_adds(client: RecordsClient, import_: Import, gathered: _Gather
         return False
     except ConnectorError:
         return False
-    return len(gathered) > known
+    gathered.note(page)
+    if len(gathered) == known:
+        return False
+    swept.before_refusal += page.size
+    return True
 
 
-async def _ask(client: RecordsClient, import_: Import, pages: range, size: int) -> list[RecordPage]:
+async def _ask(client: RecordsClient, import_: Import, pages: range, size: int) -> list[RecordPage | ConnectorError]:
     return await together(_page(client, import_.slug, page, size) for page in pages)
 
 
-async def _page(client: RecordsClient, slug: str, page: int, size: int) -> RecordPage:
+async def _page(client: RecordsClient, slug: str, page: int, size: int) -> RecordPage | ConnectorError:
+    """Return the page, or how it was refused if it may lie behind the last one; a deleted import shows later."""
     try:
         return await client.list_records(slug, page, size)
-    except NotFoundError:
-        if page == 1:
-            raise
-        return RecordPage([], [], 0)  # some services answer 404 behind the last page; a deleted import shows later
+    except ConnectorError as error:
+        if means_no_such_page(error, page):
+            return error
+        raise

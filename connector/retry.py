@@ -11,11 +11,16 @@ the same with a `Retry-After`        error attempts      TransientError
 longer than that budget
 408, 425, 5xx, time-out, connection  error attempts      TransientError
 lost, body cut short or empty
+the same while nobody answers at     until the silence   TransientError
+all: no connection, 502 to 504, …    is too long
 not JSON, not HTTP                   garbage attempts    ContractError
-other statuses, wrong shape, reply   never               ContractError
-too large
+other statuses, wrong shape          never               ContractError
+reply too large                      never               TooLargeError
 certificate not trusted              never               ConfigError
 ===================================  ==================  ================
+
+Whatever befalls a request in one silence of the service (`connector.outage`) counts as one error attempt: a restart
+is waited for, and a request that fails while others are answered is given up.
 
 A request that must not be carried out twice is repeated only after a 429 or 503: the service said it did not act.
 """
@@ -35,6 +40,7 @@ from connector.errors import (
     ConnectorError,
     ContractError,
     NotFoundError,
+    TooLargeError,
     TransientError,
 )
 
@@ -85,6 +91,7 @@ class RetryPolicy:
     backoff_cap_s: float = 20.0
     retry_after_cap_s: float = 120.0
     wait_budget_s: float = 300.0
+    outage_s: float = 90.0  # a restart of a minute and then some
 
     def attempts(self, budget: Budget) -> float:
         return {
@@ -93,6 +100,10 @@ class RetryPolicy:
             Budget.GARBAGE: self.garbage_attempts,
             Budget.WAITING: float("inf"),
         }[budget]
+
+
+QUICK = RetryPolicy(error_attempts=3, wait_budget_s=30.0, outage_s=0.0)
+"""For somebody who waits in front of the screen, to be told what is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +140,11 @@ _BY_TROUBLE = {
     Trouble.CUT: _ERROR,
     Trouble.GARBAGE: _Rule(Budget.GARBAGE, ContractError),
     Trouble.SHAPE: _FATAL,
-    Trouble.TOO_LARGE: _FATAL,
+    Trouble.TOO_LARGE: _Rule(Budget.NONE, TooLargeError),
     Trouble.CERTIFICATE: _Rule(Budget.NONE, ConfigError),
 }
 _NOT_CARRIED_OUT = frozenset({429, 503})
+_NOBODY_THERE = frozenset({502, 503, 504, *range(520, 528), 530})  # said by what stands in front of the service
 
 
 def decide(
@@ -166,6 +178,17 @@ def without_endless_wait(outcome: Outcome, policy: RetryPolicy, now: datetime) -
         return outcome
     words = f"{outcome.words} (with a pause of {asked_s:,.0f} s, too long to wait)"
     return replace(outcome, words=words, retry_after=None, too_long=True)
+
+
+def finds_nobody(outcome: Outcome) -> bool:
+    """Return whether the service did not get to answer, and nothing says how long that will last."""
+    nobody = outcome.trouble is Trouble.CONNECTION or outcome.status in _NOBODY_THERE
+    return nobody and budget_of(outcome) is Budget.ERRORS
+
+
+def finds_somebody(outcome: Outcome) -> bool:
+    """Return whether the service itself answered, if only that it did not want to."""
+    return outcome.trouble is Trouble.STATUS and (outcome.status or 0) // 100 < 5
 
 
 def budget_of(outcome: Outcome) -> Budget:

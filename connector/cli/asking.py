@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from connector.client import ServiceClient
+from connector.retry import QUICK
 from connector.settings import Settings
 
 T = TypeVar("T")
@@ -21,6 +22,7 @@ def ask(settings: Settings, question: Callable[[ServiceClient], Awaitable[T]]) -
             settings.access_token.get_secret_value(),
             max_concurrency=settings.max_concurrency,
             requests_per_second=settings.requests_per_second,
+            retry=QUICK,
         )
         async with client:
             return await question(client)

@@ -131,15 +131,26 @@ async def _learn(client: ServiceClient) -> dict[str, Any]:
 async def _count(client: ServiceClient) -> int | None:
     """About how many imports there are, of more than a page: their last page, found by halving; None for too many."""
     full, beyond = 1, 2
-    while (size := (await client.list_imports(beyond)).size) >= MAX_PER_PAGE:
+    while (size := await _size(client, beyond)) >= MAX_PER_PAGE:
         full, beyond = beyond, beyond * 2
         if beyond > MOST_PAGES:
             return None
     while beyond - full > 1:
         middle = (full + beyond) // 2
-        found = (await client.list_imports(middle)).size
+        found = await _size(client, middle)
         full, beyond, size = (middle, beyond, size) if found >= MAX_PER_PAGE else (full, middle, found)
     return full * MAX_PER_PAGE + size
+
+
+async def _size(client: ServiceClient, page: int) -> int:
+    from connector.errors import ConnectorError, means_no_such_page
+
+    try:
+        return (await client.list_imports(page)).size
+    except ConnectorError as error:
+        if means_no_such_page(error, page):
+            return 0
+        raise
 
 
 def _order(imports: Sequence[Import]) -> str | None:

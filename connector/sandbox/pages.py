@@ -40,6 +40,13 @@ def asked_window(request: Request, switches: Switches, seed: int) -> Window | Re
     return Window((page - 1) * per_page, per_page)
 
 
+def past_the_end(window: Window, rows: int, switches: Switches) -> Response | None:
+    """Return the refusal of a page behind the last of a list of `rows`, if the service refuses such pages."""
+    if switches.past_the_end == 200 or not 0 < window.start >= rows:
+        return None
+    return error_response(switches.past_the_end, "no_such_page", "There is no such page.")
+
+
 def _uneven(path: str, page: int, per_page: int, switches: Switches, seed: int) -> Window:
     """Pages of uneven lengths that still hold every row: the lengths are drawn per list, and stay the same."""
     start = empty_run = size = 0

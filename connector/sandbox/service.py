@@ -16,7 +16,7 @@ from connector.sandbox.catalogue import Catalogue, StoredImport
 from connector.sandbox.faults import Faults, Misfortune
 from connector.sandbox.messages import Request, Response, error_response, json_response
 from connector.sandbox.ordering import record_ranks, shuffled
-from connector.sandbox.pages import asked_window
+from connector.sandbox.pages import asked_window, past_the_end
 from connector.sandbox.rendering import import_fields, import_text, record_text, records_metadata_text
 from connector.sandbox.script import edit_randomly
 from connector.sandbox.seeding import digest, share
@@ -163,6 +163,8 @@ class Service(Catalogue):
         status = request.query.get("status")
         if status and self.switches.status_filter == "exact":
             listed = [found for found in listed if found.status == status]
+        if (refusal := past_the_end(window, len(listed), self.switches)) is not None:
+            return refusal
         shown = listed[window.start : window.start + window.size]
         return json_response(
             200, f'{{"data":[{",".join(import_text(self, found, self.switches) for found in shown)}]}}'
@@ -195,6 +197,10 @@ class Service(Catalogue):
         window = asked_window(request, self.switches, self.seed)
         if isinstance(window, Response):
             return window
+        if not found.rows and self.switches.no_records == 404:
+            return error_response(404, "not_found", "This import has no records.")
+        if (refusal := past_the_end(window, len(found.rows), self.switches)) is not None:
+            return refusal
         seed = f"{self.seed} {found.slug}"
         ranks = record_ranks(found.rows, self.switches.record_order, seed, self._answered)
         records = [record_text(found, index, self.switches) for index in ranks.window(window.start, window.size)]

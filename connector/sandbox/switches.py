@@ -12,6 +12,8 @@ Fraction = Literal[0, 3, 6, "mixed"]
 Presence = Literal["object", "absent", "null"]
 StatusFilter = Literal["exact", "ignored"]
 PageZero = Literal["reject", "first", "counts"]
+PastTheEnd = Literal[200, 400, 404, 410, 416, 422]
+NoRecords = Literal[200, 404]
 
 DOCUMENTED_MAX_PER_PAGE = 100
 
@@ -26,7 +28,8 @@ class Switches:
     offsets from value to value, never without one. `short_pages` and `empty_middle_page` are the shares
     of pages that hold fewer rows, or none, although more follow: no row is lost, pages just have uneven
     lengths (at most `max_empty_run` empty ones in a row, never the first). They model behaviour that no
-    interface admits to.
+    interface admits to. `past_the_end` is the status of pages behind the last one, the first page aside;
+    `no_records` that of the records of an import that has none.
     """
 
     import_order: Order = "insertion"
@@ -46,6 +49,8 @@ class Switches:
     short_pages: float = 0.0
     empty_middle_page: float = 0.0
     max_empty_run: int = 1
+    past_the_end: PastTheEnd = 200
+    no_records: NoRecords = 200
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
@@ -69,4 +74,6 @@ _CHOICES = {
     "records_metadata": Presence,
     "template": Presence,
     "status_filter": StatusFilter,
+    "past_the_end": PastTheEnd,
+    "no_records": NoRecords,
 }

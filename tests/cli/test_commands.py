@@ -11,13 +11,14 @@ import subprocess
 import sys
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import jwt
 import pytest
 
 from connector.cli import main, session
 from connector.errors import ConnectorError
-from connector.sandbox import Faults, Service, session_claims
+from connector.sandbox import Faults, Service, Switches, session_claims
 
 
 def subcommands() -> dict[str, argparse.ArgumentParser]:
@@ -233,14 +234,15 @@ def test_faults_of_the_sandbox_are_known_by_their_names() -> None:
     )
 
 
+@pytest.mark.parametrize("status", [200, 422])
 @pytest.mark.parametrize("imports", [99, 100, 101, 200, 437])
-def test_check_counts_imports_over_pages(imports: int) -> None:
+def test_check_counts_imports_over_pages(imports: int, status: Any) -> None:
     from connector.cli import check
     from connector.cli.asking import ask
     from connector.sandbox import serve
     from connector.settings import Settings
 
-    service = Service(seed=1)
+    service = Service(seed=1, switches=Switches(past_the_end=status))
     service.add_generated("customers", imports=imports, rows=1)
     with serve(service) as url:
         learned = ask(Settings.load(base_url=url, access_token=service.token), check._learn)

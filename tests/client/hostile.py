@@ -87,7 +87,7 @@ def import_row(slug: str = "i1", *, without: str = "", **fields: object) -> str:
 
 
 @asynccontextmanager
-async def hostile(script: Script) -> AsyncIterator[Hostile]:
+async def hostile(script: Script, port: int = 0) -> AsyncIterator[Hostile]:
     state = Hostile()
     connections: set[asyncio.Task[None]] = set()
 
@@ -122,7 +122,7 @@ async def hostile(script: Script) -> AsyncIterator[Hostile]:
             connections.discard(task)
             writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    server = await asyncio.start_server(serve, "127.0.0.1", port)
     state.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     try:
         yield state

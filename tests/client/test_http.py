@@ -16,10 +16,19 @@ import pytest
 
 from connector import exchange
 from connector.client import ServiceClient
-from connector.errors import AuthError, ConfigError, ConnectorError, ContractError, NotFoundError, TransientError
+from connector.decode import WrongShape, decode_import_page, decode_record_page
+from connector.errors import (
+    AuthError,
+    ConfigError,
+    ConnectorError,
+    ContractError,
+    NotFoundError,
+    TooLargeError,
+    TransientError,
+)
 from connector.models import Session
-from connector.retry import RetryPolicy
-from tests.client.conftest import NOW, TOKEN, Ask
+from connector.retry import QUICK, RetryPolicy
+from tests.client.conftest import NOW, TOKEN, Ask, records
 from tests.client.hostile import Reply, chunked, gzipped, hostile, http, import_row, page, row
 from tests.simulation.clockwork import Answered
 
@@ -54,6 +63,8 @@ CUT = {
     "gzip, chunks without end": chunked(
         gzip.compress(WHOLE), end=b"", headers="Content-Encoding: gzip\r\n", then="close"
     ),
+}
+NOT_BEGUN = {
     "head": Reply(HEAD + b"Content-Le", "close"),
     "nothing": Reply(b"", "close"),
     "reset": Reply(b"", "reset"),
@@ -69,6 +80,15 @@ def test_a_cut_reply_is_never_taken_for_a_whole_one(ask: Ask, reply: Reply) -> N
     recovered = ask([reply, GOOD])
     assert recovered.error is None
     assert recovered.value.size == 1
+
+
+@pytest.mark.parametrize("reply", NOT_BEGUN.values(), ids=NOT_BEGUN.keys())
+def test_a_reply_that_has_not_begun_is_never_taken_for_a_whole_one(ask: Ask, reply: Reply) -> None:
+    answer = ask([reply])
+    assert isinstance(answer.error, TransientError)
+    recovered = ask([reply, GOOD])
+    assert recovered.error is None
+    assert (recovered.value.size, recovered.stats.requests) == (1, 2)
 
 
 @pytest.mark.parametrize(
@@ -104,9 +124,8 @@ def test_a_whole_reply_is_read_whatever_its_framing(ask: Ask, reply: Reply) -> N
         (408, TransientError, 6),
         (425, TransientError, 6),
         (500, TransientError, 6),
-        (502, TransientError, 6),
-        (503, TransientError, 6),
-        (504, TransientError, 6),
+        (501, TransientError, 6),
+        (505, TransientError, 6),
     ],
 )
 def test_a_status_ends_in_its_error(ask: Ask, status: int, kind: type[ConnectorError], requests: int) -> None:
@@ -184,14 +203,89 @@ def test_a_reply_that_drips_for_ever_times_out(ask: Ask, monkeypatch: pytest.Mon
     assert len(answer.service.seen) == 6
 
 
+BLANKS = b'{"data":[' + b" " * exchange.MAX_BODY_BYTES + b"]}"
+
+
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_reply_without_measure_is_refused(ask: Ask, monkeypatch: pytest.MonkeyPatch, packed: bool) -> None:
-    monkeypatch.setattr(exchange, "MAX_BODY_BYTES", 2**20)
-    body = b'{"data":[' + b" " * 2**20 + b"]}"
-    answer = ask([gzipped(body) if packed else http(200, body)])
-    assert isinstance(answer.error, ContractError)
-    assert "more than 1 MiB" in str(answer.error)
+@pytest.mark.parametrize("listing", [False, True])
+def test_a_reply_without_measure_is_refused(ask: Ask, packed: bool, listing: bool) -> None:
+    reply = gzipped(BLANKS) if packed else http(200, BLANKS)
+    answer = ask([reply], (lambda client: client.list_imports(1)) if listing else records)
+    assert isinstance(answer.error, TooLargeError)
+    assert "more than 32 MiB" in str(answer.error)
     assert len(answer.service.seen) == 1
+
+
+def test_a_page_of_few_records_may_be_larger(ask: Ask) -> None:
+    answer = ask([gzipped(BLANKS)], lambda client: client.list_records("imp", 1, 10))
+    assert (answer.error, answer.value.size) == (None, 0)
+
+
+def test_gzip_data_of_many_parts_is_refused(ask: Ask) -> None:
+    parts = gzip.compress(b"") * 101 + gzip.compress(WHOLE)
+    answer = ask([http(200, parts, [("Content-Encoding", "gzip")])])
+    assert isinstance(answer.error, ContractError)
+    assert "gzip data of more than 100 parts" in str(answer.error)
+
+
+@pytest.mark.parametrize("element", [row(), "1", "{}", '{"slug":"x","data":[1]}'])
+@pytest.mark.parametrize("listing", [False, True])
+def test_a_page_of_too_many_elements_is_of_the_wrong_shape(ask: Ask, element: str, listing: bool) -> None:
+    question = (lambda client: client.list_imports(1)) if listing else records
+    answer = ask([page(*[element] * 1_001)], question)
+    assert isinstance(answer.error, ContractError)
+    assert "more than 1,000 elements" in str(answer.error)
+    answer = ask([page(*[element] * 1_000)], question)
+    assert (answer.error, answer.value.size) == (None, 1_000)
+
+
+@pytest.mark.parametrize("listing", [False, True])
+def test_millions_of_elements_are_not_even_counted(listing: bool) -> None:
+    body = b'{"data":[' + b"1," * 10_000_000 + b"1]}"
+    with pytest.raises(WrongShape, match="more than 1,000 elements"):
+        (decode_import_page if listing else decode_record_page)(body)
+
+
+def test_replies_that_are_large_arrive_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "BYTES_IN_FLIGHT", 8_000)
+    held: dict[int, int] = {}
+    most: list[int] = []
+
+    class Content:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        async def iter_any(self) -> AsyncIterator[bytes]:
+            for piece in (WHOLE[:9], b" " * 900, *[b" " * 500] * 20, WHOLE[9:]):
+                held[self.number] = held.get(self.number, 0) + len(piece)
+                most.append(sum(size > 1_500 for size in held.values()))
+                yield piece
+                await asyncio.sleep(0)
+            del held[self.number]
+
+    class Big:
+        status = 200
+
+        def __init__(self, number: int) -> None:
+            self.headers: dict[str, str] = {}
+            self.content = Content(number)
+
+    class Transport:
+        numbers = iter(range(100))
+
+        @asynccontextmanager
+        async def request(self, *_: Any, **__: Any) -> AsyncIterator[Big]:
+            yield Big(next(self.numbers))
+
+        async def close(self) -> None:
+            pass
+
+    async def talk() -> list[int]:
+        async with ServiceClient("http://h", TOKEN, transport=Transport()) as client:
+            return [found.size for found in await asyncio.gather(*(client.list_records("imp", n) for n in range(30)))]
+
+    assert asyncio.run(asyncio.wait_for(talk(), 10)) == [1] * 30
+    assert max(most) == 1
 
 
 def test_a_kept_connection_that_dies_is_retried_by_us_and_counted(ask: Ask) -> None:
@@ -210,14 +304,14 @@ def test_nobody_at_home() -> None:
         async def sleep(seconds: float) -> None:
             await asyncio.sleep(0)
 
-        async with ServiceClient(url, TOKEN, sleep=sleep) as client:
+        async with ServiceClient(url, TOKEN, sleep=sleep, retry=QUICK) as client:
             await client.get_import("x")
 
     async def free_port() -> str:
         async with hostile([GOOD]) as service:
             return service.url
 
-    with pytest.raises(TransientError, match=r"could not be reached \(connection refused\) at GET /imports/x after 6"):
+    with pytest.raises(TransientError, match=r"could not be reached \(connection refused\) at GET /imports/x after 3"):
         asyncio.run(run(asyncio.run(free_port())))
 
 
@@ -316,7 +410,7 @@ def test_a_proxy_from_the_environment_is_used(monkeypatch: pytest.MonkeyPatch, b
         async with hostile([GOOD]) as proxy:
             monkeypatch.setenv("http_proxy", proxy.url)
             monkeypatch.setenv("no_proxy", bypass)
-            policy = RetryPolicy(error_attempts=1)
+            policy = RetryPolicy(error_attempts=1, outage_s=0)
             async with ServiceClient("http://service.invalid", TOKEN, retry=policy) as client:
                 with suppress(TransientError):
                     await client.list_records("imp", 1)

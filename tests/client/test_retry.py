@@ -8,7 +8,15 @@ from random import Random
 
 import pytest
 
-from connector.errors import AuthError, ConfigError, ConnectorError, ContractError, NotFoundError, TransientError
+from connector.errors import (
+    AuthError,
+    ConfigError,
+    ConnectorError,
+    ContractError,
+    NotFoundError,
+    TooLargeError,
+    TransientError,
+)
 from connector.retry import (
     Budget,
     Outcome,
@@ -49,7 +57,7 @@ def verdict(
         (Outcome(Trouble.CUT, "", 200), 6, TransientError),
         (Outcome(Trouble.GARBAGE, "", 200), 3, ContractError),
         (Outcome(Trouble.SHAPE, "", 200), 1, ContractError),
-        (Outcome(Trouble.TOO_LARGE, "", 200), 1, ContractError),
+        (Outcome(Trouble.TOO_LARGE, "", 200), 1, TooLargeError),
         (Outcome(Trouble.CERTIFICATE, ""), 1, ConfigError),
     ],
     ids=str,

@@ -19,7 +19,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connector import paging
-from connector.errors import ConnectorError, NotFoundError, TransientError
+from connector.errors import (
+    AuthError,
+    ConnectorError,
+    ContractError,
+    NotFoundError,
+    TooLargeError,
+    TransientError,
+)
 from connector.paging import MAX_SWEEPS, Lister, Listing, quiet_sweeps_needed, together
 from connector.positions import Positions, Segment, overlapping_segments, second_look
 from tests.simulation.clockwork import VirtualLoop
@@ -772,3 +779,147 @@ def test_pages_are_asked_for_in_few_rounds(count: int, known: int, rounds: int) 
     assert slugs(listing) == set(service.rows)
     assert loop.time() == pytest.approx(rounds)
     loop.close()
+
+
+# --- pages that are refused
+
+
+def refusing(service: Service, refuses: Callable[[int, int, int], bool], status: int = 422) -> Callable[..., object]:
+    """A fetch that answers `status` where `refuses(page, size, rows there)`."""
+
+    async def fetch(page: int, per_page: int) -> Sequence[Row]:
+        rows = await service.fetch(page, per_page)
+        size = min(per_page, service.clamp)
+        if refuses(page, size, len(rows)):
+            raise ContractError(f"{status}", status=status, page=page)
+        return rows
+
+    return fetch
+
+
+def past_the_end(page: int, size: int, found: int) -> bool:
+    return page > 1 and not found
+
+
+@pytest.mark.parametrize("status", [400, 404, 410, 416, 422])
+@pytest.mark.parametrize("count", [0, 1, 99, 100, 101, 250, 1_000])
+@pytest.mark.parametrize("expected", [0, 250])
+def test_pages_refused_behind_the_last_one_cost_one_request(count: int, status: int, expected: int) -> None:
+    plain = Service(count)
+    run(plain, expected)
+    service = Service(count)
+    listing = asyncio.run(lister(service, expected, refusing(service, past_the_end, status)).all())
+    assert slugs(listing) == set(service.rows)
+    assert listing.complete
+    assert len(service.asked) == len(plain.asked) + (count > 1), "the last row once more"
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("clamp", [100, 30])
+@pytest.mark.parametrize("edits", [0.0, 0.1])
+def test_pages_refused_behind_the_last_one_of_a_listing_in_no_order(seed: int, clamp: int, edits: float) -> None:
+    service = Service(250, "random", seed, clamp=clamp, edits=edits)
+    listing = asyncio.run(lister(service, fetch=refusing(service, past_the_end)).all())
+    check(service, listing)
+    assert listing.complete or edits
+
+
+@pytest.mark.parametrize("status", [401, 403, 408, 425, 429])
+def test_what_is_about_the_token_or_the_moment_is_no_end(status: int) -> None:
+    kind = AuthError if status in (401, 403) else TransientError
+    service = Service(250)
+
+    async def fetch(page: int, per_page: int) -> Sequence[Row]:
+        rows = await service.fetch(page, per_page)
+        if not rows:
+            raise kind("no", status=status, page=page)
+        return rows
+
+    with pytest.raises(kind):
+        asyncio.run(lister(service, fetch=fetch).all())
+
+
+def test_a_refused_first_page_is_an_error() -> None:
+    with pytest.raises(ContractError):
+        asyncio.run(lister(Service(0), fetch=refusing(Service(0), lambda page, size, found: True)).all())
+
+
+@pytest.mark.parametrize("order", ["created_asc", "random"])
+@pytest.mark.parametrize(
+    "refuses",
+    [
+        lambda page, size, found: page == 3,
+        lambda page, size, found: page > 4,
+        lambda page, size, found: page * size > 400,
+        lambda page, size, found: (page - 1) * size >= 400,
+        lambda page, size, found: page > 1 and size != 100,
+        lambda page, size, found: page % 2 == 0,
+        lambda page, size, found: page > 1,
+    ],
+    ids=["one", "from page 5", "beyond 400", "from 400 on", "other sizes", "every other", "all but the first"],
+)
+def test_a_refused_page_that_rows_are_on_is_no_end(order: str, refuses: Callable[[int, int, int], bool]) -> None:
+    """Such a service shows some rows to nobody, or only on pages of some sizes."""
+    service = Service(450, order)
+    listing = asyncio.run(lister(service, fetch=refusing(service, refuses)).all())
+    check(service, listing)
+    if not listing.complete:
+        assert listing.reason == "pages were refused where rows may be, the last one so: 422"
+
+
+@pytest.mark.parametrize("order", ["created_asc", "random"])
+@pytest.mark.parametrize("clamp", [100, 50])
+def test_a_service_that_has_only_a_first_page_is_not_taken_for_a_short_list(order: str, clamp: int) -> None:
+    service = Service(60, order, clamp=clamp)
+    listing = asyncio.run(lister(service, fetch=refusing(service, lambda page, size, found: page > 1)).all())
+    check(service, listing)
+    assert not listing.complete
+
+
+@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("count", [2, 3])
+def test_few_rows_in_no_order_before_pages_that_are_refused(count: int, seed: int) -> None:
+    service = Service(count, "random", seed)
+    listing = asyncio.run(lister(service, fetch=refusing(service, past_the_end)).all())
+    assert (slugs(listing), listing.complete) == (set(service.rows), True)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 60, 99, 100, 101, 150, 200, 330])
+def test_pages_refused_behind_the_last_one_of_a_service_that_minds_no_sizes(count: int) -> None:
+    service = Service(count, mood=lambda rows, page, size, dice: moody(rows, page, 100))
+    listing = asyncio.run(lister(service, fetch=refusing(service, past_the_end)).all())
+    check(service, listing)
+    assert listing.complete
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_pages_refused_anywhere_never_hide_a_row_unnoticed(seed: int) -> None:
+    dice = random.Random(seed)
+    count, most = dice.choice((90, 250, 640, 1_000)), dice.choice((80, 200, 333, 600))
+    kinds: tuple[Callable[[int, int, int], bool], ...] = (
+        lambda page, size, found: page * size > most,
+        lambda page, size, found: (page - 1) * size >= most,
+        lambda page, size, found: page > most // 50,
+        lambda page, size, found: dice.random() < 0.1,
+    )
+    refuses = dice.choice(kinds)
+    service = Service(count, dice.choice(("created_asc", "random")), seed, clamp=dice.choice((100, 100, 25)))
+    fetch = refusing(service, lambda page, size, found: page > 1 and (not found or refuses(page, size, found)))
+    check(service, asyncio.run(lister(service, fetch=fetch).all()))
+
+
+@pytest.mark.parametrize("largest", [99, 50, 20, 19])
+def test_pages_that_are_too_large_are_asked_for_as_shorter_ones(largest: int) -> None:
+    service = Service(250)
+
+    async def fetch(page: int, per_page: int) -> Sequence[Row]:
+        if per_page > largest:
+            raise TooLargeError("more than 32 MiB")
+        return await service.fetch(page, per_page)
+
+    if largest < 20:
+        with pytest.raises(TooLargeError):
+            asyncio.run(lister(service, fetch=fetch).all())
+        return
+    listing = asyncio.run(lister(service, fetch=fetch).all())
+    assert (slugs(listing), listing.complete) == (set(service.rows), True)

@@ -19,7 +19,14 @@ from hypothesis import strategies as st
 
 from connector import reading, spool
 from connector.core.planning import COMPLETED
-from connector.errors import ConnectorError, NotFoundError, TransientError
+from connector.errors import (
+    AuthError,
+    ConnectorError,
+    ContractError,
+    NotFoundError,
+    TooLargeError,
+    TransientError,
+)
 from connector.models import Import, Record, RecordPage, Reject, microseconds
 from connector.reading import MAX_MOVES, MAX_PASSES, ImportRead, Verdict, read_import
 from tests.simulation.clockwork import VirtualLoop
@@ -669,3 +676,178 @@ def test_an_unfinished_import_fills_a_page_that_is_clamped_lower_than_those_of_t
     """Its `row_count` may lag, and be just as many as the page has room for."""
     service = Service(12, clamp=7, clamp_elsewhere=100, status="submitted", off=-5)
     assert len(read(service).records) == 12
+
+
+# --- pages that are refused
+
+
+class RefusingService(Service):
+    """Answers 422 for pages that `refuses(page, size, rows there)`."""
+
+    refuses: Callable[[int, int, int], bool]
+
+    async def list_records(self, import_slug: str, page: int, per_page: int = 100) -> RecordPage:
+        reply = await super().list_records(import_slug, page, per_page)
+        if self.refuses(page, min(per_page, self.clamp), reply.size):
+            raise ContractError("422", status=422, page=page)
+        return reply
+
+
+def refusing(service: RefusingService, refuses: Callable[[int, int, int], bool]) -> RefusingService:
+    service.refuses = staticmethod(refuses)
+    return service
+
+
+def past_the_end(page: int, size: int, found: int) -> bool:
+    return page > 1 and not found
+
+
+@pytest.mark.parametrize("count", [0, 99, 100, 101, 200, 250, 6_400])
+@pytest.mark.parametrize("status", [COMPLETED, "submitted"])
+@pytest.mark.parametrize("off", [0, -30, 30])
+def test_pages_refused_behind_the_last_one_are_its_end(count: int, status: str, off: int) -> None:
+    plain = read(Service(count, status=status, off=off))
+    service = refusing(RefusingService(count, status=status, off=off), past_the_end)
+    outcome = read(service)
+    check(service, outcome)
+    assert (outcome.verdict, len(outcome.records)) == (plain.verdict, count)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_an_unfinished_import_that_grows_unseen_ends_at_refused_pages_all_the_same(seed: int) -> None:
+    service = refusing(RefusingService(190, seed, status="submitting", edits=0.3, edits_at_most=9), past_the_end)
+    listed = service.import_
+
+    def grow(kind: str) -> None:
+        service.versions[f"r{next(service.numbers)}"] = 0
+        service.off -= 1
+
+    service.change = grow  # type: ignore[method-assign]
+    outcome = read(service, listed)
+    assert outcome.verdict is Verdict.complete
+    assert len(outcome.records) >= 190
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+@pytest.mark.parametrize(("status", "off"), [(COMPLETED, 0), ("submitted", 0), ("submitted", -400), ("submitted", 9)])
+@pytest.mark.parametrize(
+    "refuses",
+    [
+        lambda page, size, found: page == 2,
+        lambda page, size, found: page == 5,
+        lambda page, size, found: page > 3,
+        lambda page, size, found: page * size > 300,
+        lambda page, size, found: page > 1,
+    ],
+    ids=["page 2", "the last page", "from page 4", "beyond 300", "all but the first"],
+)
+def test_a_refused_page_that_rows_are_on_is_no_end(
+    shuffled: bool, status: str, off: int, refuses: Callable[[int, int, int], bool]
+) -> None:
+    service = refusing(RefusingService(450, status=status, off=off, shuffled=shuffled), refuses)
+    try:
+        outcome = read(service)
+    except ContractError:
+        return
+    check(service, outcome)
+    assert outcome.verdict in (Verdict.complete, Verdict.restless), "never a miscount, which `reconcile` may excuse"
+
+
+@pytest.mark.parametrize("status", [401, 403, 408, 425, 429])
+def test_what_is_about_the_token_or_the_moment_is_no_end(status: int) -> None:
+    error = (AuthError if status in (401, 403) else TransientError)("no", status=status)
+
+    class Failing(Service):
+        async def list_records(self, import_slug: str, page: int, per_page: int = 100) -> RecordPage:
+            if page == 3:
+                raise error
+            return await super().list_records(import_slug, page, per_page)
+
+    with pytest.raises(type(error)):
+        read(Failing(200))
+
+
+def test_a_refused_first_page_is_an_error() -> None:
+    with pytest.raises(ContractError):
+        read(refusing(RefusingService(0), lambda page, size, found: True))
+
+
+# --- no records, and a 404 that says so
+
+
+@pytest.mark.parametrize("status", [COMPLETED, "created"])
+def test_an_import_without_records_may_answer_404_for_them(status: str) -> None:
+    service = Service(0, status=status, records_404=True)
+    outcome = read(service)
+    assert (outcome.verdict, len(outcome.records)) == (Verdict.complete, 0)
+    assert service.requests <= 5
+
+
+def test_an_import_said_to_have_no_records_may_have_some_behind_a_404() -> None:
+    """Its `row_count` may lag while its pages are counted from 0, or while some of them are refused."""
+
+    class FromZero(Service):
+        async def list_records(self, import_slug: str, page: int, per_page: int = 100) -> RecordPage:
+            reply = await super().list_records(import_slug, page, per_page)
+            if page and not reply.size:
+                raise NotFoundError("no such page", page=page)
+            return reply
+
+    class Holed(Service):
+        async def list_records(self, import_slug: str, page: int, per_page: int = 100) -> RecordPage:
+            if page == 2:
+                raise NotFoundError("no such page", page=page)
+            return await super().list_records(import_slug, page, per_page)
+
+    for service in (FromZero(40, off=-40, status="created", counts_from=0), Holed(300, off=-300, status="created")):
+        with pytest.raises(NotFoundError):
+            read(service)
+
+
+def test_an_import_that_gets_records_while_they_answer_404_is_not_empty() -> None:
+    service = Service(0, records_404=True)
+    get = service.get_import
+
+    async def get_import(slug: str) -> Import:
+        if service.gets == 1:
+            service.change("append")
+        return await get(slug)
+
+    service.get_import = get_import  # type: ignore[method-assign]
+    with pytest.raises(NotFoundError):
+        read(service)
+
+
+# --- pages that are too large
+
+
+@pytest.mark.parametrize("largest", [99, 50, 10, 9, 1])
+@pytest.mark.parametrize("status", [COMPLETED, "submitted"])
+@pytest.mark.parametrize("count", [10, 25, 230])
+def test_pages_that_are_too_large_are_asked_for_as_shorter_ones(largest: int, status: str, count: int) -> None:
+    class Heavy(Service):
+        async def list_records(self, import_slug: str, page: int, per_page: int = 100) -> RecordPage:
+            if per_page > largest:
+                raise TooLargeError("more than 32 MiB")
+            return await super().list_records(import_slug, page, per_page)
+
+    service = Heavy(count, status=status)
+    outcome = read(service)
+    check(service, outcome)
+    assert (outcome.verdict, len(outcome.records)) == (Verdict.complete, count)
+
+
+def test_a_single_record_that_is_too_large_is_an_error() -> None:
+    class Heavier(Service):
+        async def list_records(self, import_slug: str, page: int, per_page: int = 100) -> RecordPage:
+            raise TooLargeError("more than 256 MiB")
+
+    with pytest.raises(TooLargeError):
+        read(Heavier(3))
+
+
+def test_a_row_count_beyond_all_reason_is_not_read() -> None:
+    service = Service(3, off=9 * 10**18)
+    with pytest.raises(ContractError, match="Its row_count is 9,000,000,000,000,000,003, more than the 1,000,000,000"):
+        read(service)
+    assert service.requests == 0

@@ -62,6 +62,27 @@ def test_page_zero(ask):
     assert ask(build(page_zero="reject"), "/imports?page=0").status == 422
 
 
+@pytest.mark.parametrize("status", [400, 404, 410, 416, 422])
+def test_pages_past_the_end(ask, status):
+    service = build(past_the_end=status)
+    records = f"/imports/{service.slugs()[0]}/records"
+    for list_ in ("/imports", records):
+        rows = len(ask(service, f"{list_}?per_page=100").json()["data"])
+        assert ask(service, f"{list_}?page={rows}&per_page=1").status == 200
+        assert ask(service, f"{list_}?page={rows + 1}&per_page=1").status == status
+        assert ask(build(), f"{list_}?page={rows + 1}&per_page=1").json()["data"] == []
+    empty = Service(switches=Switches(past_the_end=status))
+    assert ask(empty, "/imports?page=1").status == 200
+    assert ask(empty, "/imports?page=2").status == status
+
+
+def test_no_records(ask):
+    service = Service(switches=Switches(no_records=404))
+    empty, full = service.add_import("customers", []), service.add_import("customers", [{"a": 1}])
+    assert ask(service, f"/imports/{empty}").json()["row_count"] == 0
+    assert [ask(service, f"/imports/{slug}/records").status for slug in (empty, full)] == [404, 200]
+
+
 @pytest.mark.parametrize(("zone", "ends"), [("z", {"Z"}), ("offset", {"+02:00"}), ("naive", {None})])
 def test_time_zones(zone, ends):
     reference = build().imports()

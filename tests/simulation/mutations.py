@@ -16,6 +16,7 @@ from connector import deciding, extraction, head_start, loading, paging, reading
 from connector.core import planning
 from connector.core.planning import Known, Plan, State
 from connector.models import Import
+from connector.outage import Outage
 from connector.paging import MAX_PER_PAGE, Lister, Listing
 from connector.positions import Positions, Segment
 from connector.reading import ImportRead, Verdict
@@ -98,6 +99,24 @@ def ask_no_proof_of_the_end_of_a_listing() -> AbstractContextManager[Any]:
         return bool(self.calm)
 
     return mock.patch.object(Positions, "proven", unproven)
+
+
+@mutation(600)
+def take_a_page_that_is_refused_for_an_error() -> AbstractContextManager[Any]:
+    return mock.patch.object(paging, "means_no_such_page", return_value=False)
+
+
+@mutation(600)
+def give_up_a_service_that_restarts_after_six_attempts() -> AbstractContextManager[Any]:
+    return mock.patch.object(Outage, "failed", return_value=None)
+
+
+@mutation(600)
+def take_a_404_for_the_records_of_an_empty_import_for_an_error() -> AbstractContextManager[Any]:
+    async def strict(client: Any, import_: Import) -> bool:
+        return False
+
+    return mock.patch.object(reading, "_has_no_records", strict)
 
 
 # -- reading records -----------------------------------------------------------------------------------------------

@@ -27,6 +27,15 @@ SPOILED = ('"only a text %d"', '{"slug":null,"data":{},"n":%d}', '{"slug":"x-%d"
 
 
 @dataclass(frozen=True, slots=True)
+class Outage:
+    """Seconds of a run in which the service is not there; what is in front of it may say so with a `status`."""
+
+    begin_s: float
+    end_s: float
+    status: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Episode:
     """One run and what befalls it."""
 
@@ -44,6 +53,7 @@ class Episode:
     blank_pages: float = 0.0
     failing: float = 0.0
     misrouted: float = 0.0
+    outage: Outage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +95,13 @@ def make_scenario(seed: int) -> Scenario:
     odd = Random(f"odd {seed}")  # its own, so that older seeds stay what they are
     switches = replace(switches, page_zero=odd.choice(("reject", "first")))
     episodes = [replace(episode, misrouted=odd.choice((0.0,) * 9 + (0.3,))) for episode in episodes]
+    end = Random(f"end {seed}")
+    past_the_end: Any = end.choice((200, 200, 400, 404, 416, 422))
+    # one that counts rows where there are none would have none to show for ever
+    no_records: Any = end.choice((200, 404)) if honest else 200
+    switches = replace(switches, past_the_end=past_the_end, no_records=no_records)
+    away = Random(f"away {seed}")
+    episodes = [replace(episode, outage=_outage(away)) for episode in episodes]
     return Scenario(seed, switches, settings, tuple(episodes), honest, finished, many, in_memory)
 
 
@@ -147,6 +164,13 @@ def _faults(dice: Random) -> Faults:
         # the client gives up after the third garbage in a row; a few scenarios let it come to that
         max_consecutive=None if dice.random() < 0.1 else 2,
     )
+
+
+def _outage(dice: Random) -> Outage | None:
+    if dice.random() < 0.8:
+        return None
+    begin_s = dice.uniform(0, 2)
+    return Outage(begin_s, begin_s + dice.choice((0.5, 5, 20, 60)), dice.choice((None, None, 502, 503)))
 
 
 def _kill(dice: Random) -> tuple[str, int]:

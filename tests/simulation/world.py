@@ -33,7 +33,7 @@ from tests.simulation.oracle import (
     check_run,
     require,
 )
-from tests.simulation.scenario import Episode, Scenario, fill, quiet
+from tests.simulation.scenario import Episode, Outage, Scenario, fill, quiet
 from tests.simulation.watching import Watch
 
 R = TypeVar("R")
@@ -86,6 +86,7 @@ class World:
         self._edits_left = 0
         self._edit_probability = 0.0
         self._requests = 0
+        self._outage: Outage | None = None
         self.service.on_request = self._between_requests
         self.requests: list[Request] = []
 
@@ -130,6 +131,7 @@ class World:
         settings = Settings.load(base_url=URL, access_token=self.service.token, **episode.settings)
         self.watch.begin()
         self.note(f"run {scope.mode} {episode}")
+        self._outage = episode.outage
         tally = self._process(settings, scope, episode)
         self._edits_left, self.service.on_request = 0, self._between_requests
         whole = scope == Scope() or (scope.mode == "incremental" and scope.window == Window())
@@ -144,6 +146,10 @@ class World:
         )
         self.note(f"ended {_summary(tally)}" if tally else "was killed")
         check_run(ran, self.watch)
+        if tally is not None and episode.outage is not None:
+            unheard = [problem for problem in (*tally.problems, str(tally.fatal)) if "has not answered" in problem]
+            require(not unheard, "a restart of a minute is waited for", unheard)
+            require(tally.fatal is None or episode.faults != Faults(), "a restart fails no run", tally.fatal)
         self._remember(ran.after)
         self.now += timedelta(hours=1)
         return ran
@@ -233,7 +239,11 @@ class World:
         return Outside(open_client, virtual_loop, lambda: self.now, in_turn)
 
     def _answer(self, request: Request) -> Response:
-        reply = self.service.handle(request)
+        away = self._outage
+        if away is not None and away.begin_s <= asyncio.get_running_loop().time() < away.end_s:
+            reply = Response(away.status or 503, {}, b"", fault=None if away.status else "reset")
+        else:
+            reply = self.service.handle(request)
         query = "&".join(f"{k}={v}" for k, v in request.query.items())
         self.note(f"  {request.path.removeprefix('/api/v1')}?{query} {reply.fault or reply.status}")
         return reply

@@ -196,6 +196,31 @@ def test_pages_counted_from_zero_in_an_order_that_hides_it(warehouse: Warehouse,
     assert_equal(service, warehouse)
 
 
+@pytest.mark.parametrize(("status", "order", "page_zero"), [(400, "insertion", "reject"), (422, "random", "counts")])
+def test_pages_refused_behind_the_last_one(warehouse: Warehouse, status: Any, order: Order, page_zero: Any) -> None:
+    switches = Switches(past_the_end=status, no_records=404, import_order=order, page_zero=page_zero)
+    service = Service(seed=3, switches=switches)
+    for n in range(101):
+        service.add_import(
+            "customers", [{"n": n}] * (200 if n == 7 else n % 3), status="completed" if n % 9 else "submitted"
+        )
+    for changed in (True, False):
+        tally = warehouse.run(service)
+        assert (tally.status, tally.error) == ("succeeded", None)
+        assert (tally.imports_changed == 101) is changed, "unfinished ones are read again"
+        assert_equal(service, warehouse)
+
+
+def test_a_row_count_beyond_all_reason_fails_its_import_alone(warehouse: Warehouse) -> None:
+    service = populated()
+    bad = service.slugs()[0]
+    service.set_row_count(bad, 9 * 10**18)
+    tally = warehouse.run(service)
+    assert (tally.status, tally.imports_failed) == ("partial", 1)
+    assert f"Import {bad}: Its row_count is 9,000,000,000,000,000,000, more than" in (tally.error or "")
+    assert len(rows_of_warehouse(warehouse)) == len(rows_of_service(service)) - len(list(service.record_slugs(bad)))
+
+
 def test_a_full_backfill_deletes_what_is_gone(warehouse: Warehouse) -> None:
     service = populated()
     assert warehouse.run(service).status == "succeeded"
