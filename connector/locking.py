@@ -181,7 +181,7 @@ def _advisory_lock(pipeline: Pipeline) -> Iterator[None]:
     name = f"importer-connector {_dataset(pipeline)}"  # an advisory lock is one of the database that it is taken in
     key = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big", signed=True)
     address = destination_config(pipeline).credentials.to_native_representation()
-    session = psycopg2.connect(address, application_name="importer-sync lock", **_KEEPALIVES)
+    session = psycopg2.connect(address, application_name="importer-connector lock", **_KEEPALIVES)
     try:
         session.autocommit = True
         with session.cursor() as cursor:

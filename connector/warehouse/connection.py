@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import duckdb
 import pyarrow as pa
+from dlt.common.configuration.exceptions import ConfigurationException
 from dlt.destinations.impl.duckdb.sql_client import DuckDbSqlClient
 from dlt.destinations.job_client_impl import SqlJobClientBase
 from dlt.destinations.sql_client import SqlClientBase
@@ -159,7 +160,10 @@ def _speak_of_times_in_utc(pipeline: Pipeline) -> None:
     last one counts; dlt writes a blank between them as a plus into the address, which PostgreSQL takes for a plus.
     """
     destination: Any = pipeline.destination
-    credentials = destination_config(pipeline).credentials
+    try:
+        credentials = destination_config(pipeline).credentials
+    except ConfigurationException:  # whoever connects is told what is missing
+        return
     options = (credentials.query or {}).get("options", "").split()
     if not options:
         credentials.session_timezone = "UTC"

@@ -13,14 +13,14 @@ from dlt.pipeline.pipeline import Pipeline
 
 from connector import ConnectorError, LockedError
 from connector.cli.configuration import open_pipeline
-from connector.locking import dataset_fingerprint, prove_held, sole_writer
+from connector.locking import _sessions, dataset_fingerprint, prove_held, sole_writer
 from connector.sandbox import Service, serve
 from connector.settings import Settings
 from connector.sync import sync
 from connector.verify import verify
 from tests.types.conftest import PostgreSQL
 
-BACKEND = "SELECT pid FROM pg_stat_activity WHERE application_name = 'importer-sync lock'"
+BACKEND = "SELECT pid FROM pg_stat_activity WHERE application_name = 'importer-connector lock'"
 END = f"SELECT pg_terminate_backend(pid) FROM ({BACKEND}) AS held"
 
 
@@ -86,6 +86,7 @@ def test_the_session_of_the_lock_is_kept_alive(postgres: PostgreSQL) -> None:
     pipeline = opened(postgres)
     with sole_writer(pipeline):
         prove_held(pipeline)
+        assert _sessions[pipeline].get_dsn_parameters()["keepalives_idle"] == "30"
         postgres.rows(END)
         for _ in range(2):  # a connection that was opened anew would be one without the lock
             with pytest.raises(ConnectorError, match="holds the lock"):
