@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from dlt.pipeline.pipeline import Pipeline
@@ -20,15 +19,15 @@ from connector.causes import understandable
 from connector.core.planning import COMPLETED, State
 from connector.core.schema import Kind, parse_type
 from connector.errors import ConnectorError
-from connector.locking import destination_fingerprint, lock_path, sole_writer
+from connector.locking import lock_path, sole_writer
 from connector.rebuild import BESIDE, BESIDE_SCHEMA
-from connector.sync import MARK, drop_leftovers
 from connector.tables import LEDGER, RECORDS, RUNS, SYSTEM_SCHEMAS
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.checks import doubt, errors
 from connector.warehouse.memory import Memory, audit, remembered
 from connector.warehouse.run_rows import bury_dead_runs, dead_runs
 from connector.warehouse.typed import discard
+from connector.working_directory import make_anew, unfinished
 
 DOUBTED = "doctor: its rows in the warehouse are not those that were loaded; it is read again."
 READ_AGAIN = "the next run reads it again"
@@ -123,24 +122,15 @@ class _Examination:
         self.report.findings.append(finding)
 
     def _working_directory(self) -> None:
-        mark = Path(self.pipeline.working_dir) / MARK
-        here = {"destination": destination_fingerprint(self.pipeline), "dataset": self.pipeline.dataset_name}
-        there = here
-        with suppress(OSError, ValueError):
-            there = json.loads(mark.read_text())
-        found: Finding | None = None
-        if there != here:
-            sentence = "dlt's working directory last served another warehouse."
-            found = Finding("working_directory", sentence, "the next run makes it anew, or --repair does now")
-        elif self.pipeline.has_pending_data:
-            sentence = "A load package that an earlier run left unfinished lies in dlt's working directory."
+        if not unfinished(self.pipeline):
+            return
+        sentence = "A load package that an earlier run left unfinished lies in dlt's working directory."
+        if self.repair:
+            make_anew(self.pipeline)
+            self.report.repaired.append(f"{sentence} It was dropped; the ledger does not count it.")
+        else:
             cure = "the next run drops it and reads its imports again, or --repair drops it now"
-            found = Finding("pending_package", sentence, cure)
-        if found is not None and self.repair:
-            drop_leftovers(self.pipeline)
-            self.report.repaired.append(f"{found.sentence} It was dropped; the ledger does not count it.")
-        elif found is not None:
-            self._find(found)
+            self._find(Finding("pending_package", sentence, cure))
 
     def _tables(self, connection: Connection, memory: Memory) -> None:
         if BESIDE in memory.tables:

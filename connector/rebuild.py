@@ -12,6 +12,7 @@ half-written table, which nobody reads and the next rebuild drops; a kill after 
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
 import tempfile
@@ -24,6 +25,8 @@ from typing import Any
 import dlt
 import pyarrow as pa
 import pyarrow.compute as pc
+from dlt.common.destination.client import WithStateSync
+from dlt.common.schema import Schema
 from dlt.common.schema.typing import TColumnSchema
 from dlt.pipeline.pipeline import Pipeline
 
@@ -35,15 +38,15 @@ from connector.core.names import display_path, encode_keys
 from connector.core.schema import Field, Keys, Kind, TableSchema, arrow_type, hint_for, parse_type
 from connector.core.texts import storable
 from connector.errors import ConfigError, ConnectorError
-from connector.locking import sole_writer
+from connector.locking import prove_held, sole_writer
 from connector.outside import Progress, Silent
 from connector.settings import Settings
 from connector.spool import BATCH_ROWS
-from connector.sync import drop_leftovers
 from connector.tables import LOAD_ID, RECORDS, SOURCE, TYPED_SCHEMA
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.memory import Memory, recall
 from connector.warehouse.typed import count_rows, discard, raw_counts, raw_rows, swap, totals, without_raw_row
+from connector.working_directory import make_anew
 
 log = logging.getLogger("connector.rebuild")
 
@@ -111,7 +114,7 @@ def rebuild(
         if not warehouse.exists():
             raise ConfigError("There is no warehouse to rebuild yet; run `importer-sync run` first.")
         with sole_writer(pipeline):
-            drop_leftovers(pipeline)
+            make_anew(pipeline)
             moment = now or datetime.now(UTC)
             return list(_Rebuild(pipeline, settings, warehouse, progress or Silent(), moment).run(tables))
     except Exception as error:
@@ -188,6 +191,7 @@ class _Rebuild:
                 )
             fields = list(self._fields(table, template, written, memory, load_id))
             _, old = totals(connection, before, [])
+            prove_held(self.pipeline)
             swap(connection, table, BESIDE, fields, BESIDE_SCHEMA)
         retyped = tuple(
             (f.column, f.type, written.schema.fields[keys].type)
@@ -313,9 +317,9 @@ def forget(pipeline: Pipeline, tables: Sequence[str], now: datetime) -> str | No
     directory fetch it before its next run.
     """
     pipeline.sync_destination()
-    if SOURCE not in pipeline.schemas:
+    schema = pipeline.schemas[SOURCE] if SOURCE in pipeline.schemas else _stored_schema(pipeline)
+    if schema is None:
         return None
-    schema = pipeline.schemas[SOURCE]
     schema.drop_tables([table for table in tables if table in schema.tables])
     if RECORDS in schema.tables:
         schema.tables[RECORDS][MARK] = now.isoformat()  # type: ignore[literal-required]
@@ -333,6 +337,13 @@ def forget(pipeline: Pipeline, tables: Sequence[str], now: datetime) -> str | No
     loaded = pipeline.run(importer())
     loaded.raise_on_failed_jobs()
     return loaded.loads_ids[-1] if loaded.loads_ids else None
+
+
+def _stored_schema(pipeline: Pipeline) -> Schema | None:
+    """Return the schema that the warehouse has by the work of other pipelines, or None."""
+    with pipeline.destination_client() as client:
+        stored = client.get_stored_schema(SOURCE) if isinstance(client, WithStateSync) else None
+    return None if stored is None else Schema.from_dict(json.loads(stored.schema))
 
 
 def fill_beside(pipeline: Pipeline, batches: Iterator[pa.Table], json_columns: Sequence[str]) -> None:

@@ -23,6 +23,7 @@ from connector.outside import Outside
 from connector.settings import Scope, Settings, Window
 from connector.tables import Emission, hints
 from connector.warehouse import Warehouse
+from connector.working_directory import believe_folders
 
 RESOURCES = ("imports", "records")
 
@@ -61,6 +62,7 @@ def importer_source(
     (inside dlt's PipelineStepFailed) if the imports cannot be listed. An import that fails does not raise: it is in
     `sync_imports` and makes the run `partial` in `sync_runs`.
     """
+    believe_folders()
     settings = Settings.load(
         base_url=base_url,
         access_token=access_token,

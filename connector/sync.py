@@ -6,11 +6,8 @@ import of it, exactly as many rows as were accepted from the service.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
 from typing import Any, cast
 
 import dlt
@@ -24,7 +21,7 @@ from connector import telemetry
 from connector.allowance import is_out_of_memory
 from connector.causes import understandable
 from connector.extraction import Extraction
-from connector.locking import destination_fingerprint, sole_writer
+from connector.locking import prove_held, sole_writer
 from connector.outside import Outside, Progress
 from connector.overview import noted
 from connector.runs import Tally
@@ -35,10 +32,10 @@ from connector.warehouse import Warehouse
 from connector.warehouse.checks import distrust, is_new, missing_rows
 from connector.warehouse.lookup import index_keys
 from connector.warehouse.memory import audit, ledger_loads, remembered
+from connector.working_directory import believe_folders, make_anew
 
 log = logging.getLogger("connector.run")
 
-MARK = "importer_destination.json"
 APPEND: dict[str, Any] = {"write_disposition": "append"}
 
 
@@ -56,10 +53,11 @@ def sync(
     Returns the run's tally whatever its outcome was, `tally.fatal` holding what made it fail. Raises LockedError if
     another run is under way and ConfigError for a destination that cannot be used: in both cases nothing was done.
     """
+    believe_folders()
     warehouse = Warehouse(pipeline)
     warehouse.check_writable()
     with sole_writer(pipeline):
-        drop_leftovers(pipeline)
+        make_anew(pipeline)
         extraction = Extraction(
             settings, scope or Scope(), warehouse, outside or Outside.real(), progress=progress, stop=stop
         )
@@ -110,6 +108,7 @@ def _load_packages(pipeline: Pipeline, extraction: Extraction, settings: Setting
         return
     try:
         _load_each(pipeline, extraction, settings)
+        prove_held(pipeline)
     except BaseException:
         extraction.tally.unsettled = True
         raise
@@ -164,6 +163,7 @@ def _load_package(
             if not (error.step == "load" and is_out_of_memory(error) and extraction.warehouse.lift()):
                 raise
             log.info("DuckDB gets more memory to load this package.", extra={"event": "memory.lifted"})
+            prove_held(pipeline)
             load_id = _load_id(pipeline.load())
             if load_id is None:
                 raise
@@ -211,7 +211,7 @@ def _shortest_ways(extraction: Extraction, arrivals: Sequence[Arrival]) -> dict[
 
     Rows are appended where the destination holds none of these records and imports, which this process, its only
     writer, has just asked; else a merge need not look for doubles if there are none. Both hold for a package that is
-    loaded at once or never (`drop_leftovers`), and its rows are counted afterwards all the same.
+    loaded at once or never (`make_anew`), and its rows are counted afterwards all the same.
     """
     ways: dict[str, dict[str, Any]] = {}
     with extraction.warehouse.connect() as connection:
@@ -245,6 +245,7 @@ def _load(
             written = dlt.current.source_schema().tables
             for table, way in ways().items():
                 written[table].update(cast("TTableSchema", way))
+            prove_held(pipeline)  # what is not extracted whole is never loaded
 
         return records
 
@@ -254,32 +255,6 @@ def _load(
 def _load_id(loaded: LoadInfo) -> str | None:
     loaded.raise_on_failed_jobs()
     return loaded.loads_ids[-1] if loaded.loads_ids else None
-
-
-def drop_leftovers(pipeline: Pipeline) -> None:
-    """Drops whatever a dead run left in dlt's working directory: the ledger does not count it, so it is read again.
-
-    A working directory that last served another warehouse is dropped whole, lest its packages land in this one.
-    """
-    mark = Path(pipeline.working_dir) / MARK
-    here = {"destination": destination_fingerprint(pipeline), "dataset": pipeline.dataset_name}
-    there = None
-    with suppress(OSError, ValueError):
-        there = json.loads(mark.read_text())
-    if there is not None and there != here:
-        log.info(
-            "The working directory belongs to another warehouse and is made anew.",
-            extra={"event": "working_directory.dropped"},
-        )
-        pipeline.drop()
-    elif pipeline.has_pending_data:
-        log.warning(
-            "A load package that an earlier run left unfinished is dropped; its imports are read again.",
-            extra={"event": "package.dropped"},
-        )
-        pipeline.drop()
-    mark.parent.mkdir(parents=True, exist_ok=True)
-    mark.write_text(json.dumps(here))
 
 
 def _end(extraction: Extraction) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import tomllib
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from connector.cli.secrecy import remember, remember_password_of
 from connector.errors import ConfigError
+from connector.folders import settle
 
 if TYPE_CHECKING:
     from dlt.pipeline.pipeline import Pipeline
@@ -42,7 +42,12 @@ DLT_DEFAULTS: Mapping[str, str] = {
 
 
 def prepare_environment(*, quiet: bool = False) -> None:
-    """Defaults for dlt that a user's own setting overrides; they have to stand before dlt is imported."""
+    """Folders and defaults for dlt, which have to stand before it is imported; a user's own setting overrides these.
+
+    Raises ConfigError for folders that others can write.
+    """
+    settle(settings_folder())
+    os.environ.pop("PGTZ", None)  # PostgreSQL would take it for more than dlt's UTC
     configured = _own_config()
     for name, value in DLT_DEFAULTS.items():
         path = name.lower().split("__")
@@ -116,21 +121,18 @@ def open_pipeline(arguments: argparse.Namespace) -> Pipeline:
     from dlt.common.exceptions import DltException
 
     from connector.cli.problems import as_problem
-    from connector.locking import destination_config, destination_fingerprint
+    from connector.locking import destination_config
+    from connector.working_directory import opened
 
-    # sync() makes dlt's working directory anew when it belongs to another warehouse; no need to worry anyone
-    logging.getLogger("dlt").addFilter(lambda record: "differs from destination" not in record.getMessage())
     destination = _destination(arguments.to, arguments.destination)
-    try:
-        pipeline = dlt.pipeline(arguments.pipeline_name, destination=destination, dataset_name=arguments.dataset)
-        # two projects on one machine may both keep the default name: each warehouse gets a working directory of its own
-        apart = Path(pipeline.pipelines_dir) / f"warehouse-{destination_fingerprint(pipeline)}"
-        pipeline = dlt.pipeline(
-            arguments.pipeline_name,
-            destination=destination,
-            dataset_name=arguments.dataset,
-            pipelines_dir=str(apart),
+
+    def in_folder(folder: str) -> Pipeline:
+        return dlt.pipeline(
+            arguments.pipeline_name, destination=destination, dataset_name=arguments.dataset, pipelines_dir=folder
         )
+
+    try:
+        pipeline = opened(in_folder)
         credentials = getattr(destination_config(pipeline), "credentials", None)
     except ConfigFieldMissingException as error:
         named = arguments.destination or ("postgres" if arguments.to else _configured_destination() or "duckdb")

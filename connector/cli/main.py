@@ -39,10 +39,11 @@ COMMANDS = (
     "sandbox",
     "completion",
 )
+WITHOUT_DLT = ("sandbox", "completion")
 CODES = """exit codes:
   0 all loaded and reconciled    1 failed    2 wrong usage or configuration
   3 partial: something failed, was rejected or does not reconcile; the rest is loaded
-  4 another run of this pipeline is under way    130, 143 stopped by a signal, what was complete is committed
+  4 another run into this dataset is under way    130, 143 stopped by a signal, what was complete is committed
 """
 
 
@@ -64,9 +65,10 @@ def invoke(argv: Sequence[str]) -> int:
         parser.print_help(sys.stderr)
         return 2
     output = Output(arguments)
-    prepare_environment(quiet=output.json)
-    start_logging(output)
     try:
+        if arguments.command not in WITHOUT_DLT:
+            prepare_environment(quiet=output.json)
+        start_logging(output)
         code: int = arguments.run(arguments)
     except KeyboardInterrupt:
         output.document({"status": "interrupted", "error": "Stopped by SIGINT."})

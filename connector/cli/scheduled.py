@@ -7,12 +7,13 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn
 
-from connector.cli.configuration import prepare_environment
+from connector.cli import configuration
 from connector.cli.logs import start_logging
 from connector.cli.output import Output
 from connector.cli.problems import as_problem, exit_code
 from connector.cli.signals import finish
 from connector.cli.syncing import run_pipeline
+from connector.errors import ConfigError
 
 if TYPE_CHECKING:
     from dlt.pipeline.pipeline import Pipeline
@@ -20,6 +21,15 @@ if TYPE_CHECKING:
     from connector.settings import Scope
 
 __all__ = ["prepare_environment", "scheduled"]
+
+
+def prepare_environment() -> None:
+    """Prepare the environment for dlt as the command does. Ends the process for a folder of others."""
+    try:
+        configuration.prepare_environment()
+    except ConfigError as error:
+        print(f"{sys.argv[0]}: {error}", file=sys.stderr)
+        finish(exit_code(error))
 
 
 def scheduled(opened: Callable[[], Pipeline], scope: Scope | None = None) -> NoReturn:

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import duckdb
 import pyarrow as pa
+from dlt.common.configuration.exceptions import ConfigurationException
 from dlt.destinations.impl.duckdb.sql_client import DuckDbSqlClient
 from dlt.destinations.job_client_impl import SqlJobClientBase
 from dlt.destinations.sql_client import SqlClientBase
@@ -17,12 +18,13 @@ from dlt.pipeline.pipeline import Pipeline
 
 from connector.allowance import Allowance
 from connector.errors import ConfigError
-from connector.locking import duckdb_file
+from connector.locking import destination_config, duckdb_file
 from connector.tables import LEDGER, RECORDS
 
 LOADS = "_dlt_loads"
 VERSIONS = "_dlt_version"
 SLUGS_PER_QUERY = 500
+_UTC = "-ctimezone=UTC"
 
 
 class Warehouse:
@@ -31,6 +33,8 @@ class Warehouse:
     def __init__(self, pipeline: Pipeline) -> None:
         _merge_in_transactions(pipeline)
         self._pipeline = pipeline
+        if self.destination_type == "postgres":
+            _speak_of_times_in_utc(pipeline)
         self._held: Connection | None = None
         self._holding = ExitStack()
 
@@ -152,6 +156,25 @@ def _merge_in_transactions(pipeline: Pipeline) -> None:
     able = destination.capabilities()
     if able.supports_ddl_transactions and able.supports_transactions is None:
         destination.caps_params["supports_transactions"] = True
+
+
+def _speak_of_times_in_utc(pipeline: Pipeline) -> None:
+    """Has every session with PostgreSQL, ours, dlt's and ADBC's, be in UTC.
+
+    Elsewhere the first and the last hours of the calendar get a year that Python has no time for. Of two options the
+    last one counts; dlt writes a blank between them as a plus into the address, which PostgreSQL takes for a plus.
+    """
+    destination: Any = pipeline.destination
+    try:
+        credentials = destination_config(pipeline).credentials
+    except ConfigurationException:  # whoever connects is told what is missing
+        return
+    options = (credentials.query or {}).get("options", "").split()
+    if not options:
+        credentials.session_timezone = "UTC"
+    elif options[-1] != _UTC:
+        credentials.query = {**credentials.query, "options": "\t".join([*options, _UTC])}
+    destination.config_params["credentials"] = credentials
 
 
 @dataclass(frozen=True, slots=True)

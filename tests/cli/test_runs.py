@@ -93,7 +93,7 @@ def test_one_failing_import_is_partial(command, service: Service) -> None:
 def test_another_run_under_way(command, service: Service) -> None:
     service.faults = Faults(latency=(20.0, 20.0))  # far longer than the second one takes to start
     first = command.start("run")
-    holder = Path(command.directory, ".importer.duckdb.importer-importer_data.holder")
+    holder = Path(command.directory, ".importer.duckdb.importer_data.holder")
     until = time.monotonic() + 60
     while not holder.exists():
         assert time.monotonic() < until

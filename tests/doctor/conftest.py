@@ -14,7 +14,7 @@ from dlt.pipeline.pipeline import Pipeline
 from connector.doctor import DoctorReport, doctor
 from connector.sandbox import Service, serve
 from connector.settings import Settings
-from connector.sync import MARK, sync
+from connector.sync import sync
 from connector.verify import verify
 
 
@@ -65,7 +65,6 @@ def synced(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("patient")
     patient = Patient(folder)
     assert patient.sync() == "succeeded"
-    (folder / "pipelines" / "importer" / MARK).unlink()  # it names the path that the copies do not have
     return folder
 
 

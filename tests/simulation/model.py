@@ -16,6 +16,7 @@ from datetime import datetime
 from functools import cache
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import dlt
@@ -76,6 +77,7 @@ class ModelPipeline:
     """One process's view: made anew for each run, on what the last one left."""
 
     pipeline_name, dataset_name, destination, staging = PIPELINE, DATASET, _Destination(), None
+    config = SimpleNamespace(restore_from_destination=True)
 
     def __init__(
         self,
@@ -88,7 +90,7 @@ class ModelPipeline:
     ) -> None:
         self.pipelines_dir = str(folder / "pipelines")
         self.working_dir = str(folder / "pipelines" / PIPELINE)
-        self._pending = Path(self.working_dir) / "pending"
+        self._pending = Path(self.working_dir) / "load" / "normalized" / "pending"
         self._connection = connection
         self._fuse = fuse
         self._dice = dice
@@ -103,7 +105,8 @@ class ModelPipeline:
         return self._pending.exists()
 
     def drop(self) -> Any:
-        self._fuse.step("file", "drop the working directory")
+        if self.has_pending_data:
+            self._fuse.step("file", "drop the working directory")
         shutil.rmtree(self.working_dir, ignore_errors=True)
         Path(self.working_dir).mkdir(parents=True)
         return self
@@ -129,7 +132,7 @@ class ModelPipeline:
             if not self._packages[load_id]:
                 return None
             self._fuse.step("file", "extract")
-            Path(self.working_dir).mkdir(parents=True, exist_ok=True)
+            self._pending.parent.mkdir(parents=True, exist_ok=True)
             self._pending.write_text(load_id)
         self._fuse.step("file", "normalize")
         try:
@@ -245,7 +248,7 @@ class _Client:
             database = ":memory:"
 
         @staticmethod
-        def fingerprint() -> str:
+        def data_location() -> str:
             return "model"
 
 

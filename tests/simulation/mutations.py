@@ -264,7 +264,7 @@ def forget_imports_of_loads_that_never_completed() -> AbstractContextManager[Any
 
 @mutation()
 def leave_pending_packages_to_dlt() -> AbstractContextManager[Any]:
-    return mock.patch.object(sync, "drop_leftovers", return_value=None)
+    return mock.patch.object(sync, "make_anew", return_value=None)
 
 
 @mutation()

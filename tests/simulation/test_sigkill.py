@@ -34,6 +34,7 @@ class Rounds:
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder = folder
         self.dice = Random(seed)
+        self.tears = Random(f"torn files {seed}")
         self.service = PatchyService(seed)
         for _ in range(8):
             add_import(self.service, self.dice, TEMPLATES)
@@ -89,7 +90,16 @@ class Rounds:
         self.watch.begin()
         killed = self.kill_one(url)
         check_run(self._ran(before), self.watch)
+        self._tear_a_file()
         return killed
+
+    def _tear_a_file(self) -> None:
+        """As a power cut does: dlt renames its files into place without waiting for the disk."""
+        files = sorted(path for path in (self.folder / "dlt").rglob("*") if path.is_file())
+        if files and self.tears.random() < 0.5:
+            torn = self.tears.choice(files)
+            whole = torn.read_bytes()
+            torn.write_bytes(whole[: self.tears.randrange(len(whole) + 1)])
 
     def in_peace(self, url: str, *more: str) -> tuple[dict[str, Any], Ran]:
         before = self.holdings()

@@ -1,0 +1,136 @@
+"""Which folders may be believed: those that nobody but their owner can write, of this user or of root.
+
+dlt takes addresses and secrets from its folders, and loads whatever packages lie there. Where the user has no home that
+can be written, dlt (`run_context.global_dir`) would take them from the folder `dlt` of the temporary directory, which
+anybody may have made.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from collections.abc import MutableMapping
+from pathlib import Path
+
+from connector.errors import ConfigError
+
+PRIVATE = 0o700
+# Where libpq looks in the home directory, and the variables that say so.
+_OF_POSTGRES = {
+    "PGPASSFILE": ".pgpass",
+    "PGSERVICEFILE": ".pg_service.conf",
+    "PGSSLCERT": ".postgresql/postgresql.crt",
+    "PGSSLKEY": ".postgresql/postgresql.key",
+    "PGSSLROOTCERT": ".postgresql/root.crt",
+    "PGSSLCRL": ".postgresql/root.crl",
+}
+
+
+def settle(settings: Path, environment: MutableMapping[str, str] = os.environ) -> None:
+    """Have dlt, which is not imported yet, read and write nothing but folders of this user.
+
+    Raises ConfigError for a folder of dlt that others own or can write, and where there is no place for one.
+    """
+    if os.name != "posix":
+        return
+    believe(settings, _owner(settings.parent), cure="remove what is not yours")
+    home = Path("~").expanduser() if environment.get("HOME") or _has_passwd_entry() else None
+    if os.geteuid() and not _writable(home):
+        data = Path(environment.get("DLT_DATA_DIR") or settings / "data").absolute()
+        _make(data)
+        _keep_files_of_postgres(home, environment)
+        environment["HOME"] = str(data)
+        environment.setdefault("DLT_DATA_DIR", str(data))
+    global_dir = _of_dlt(environment)
+    for folder in {Path(environment.get("DLT_DATA_DIR") or global_dir), global_dir}:
+        if _everybody_writes(folder.parent):  # e.g. HOME=/tmp: nobody else is to make it
+            _make(folder)
+        believe(folder)
+
+
+def believe(folder: Path, owner: int | None = None, cure: str = "set DLT_DATA_DIR to a folder of your own") -> None:
+    """Raise ConfigError if somebody but this user, `owner` and root owns the folder or can write to it."""
+    if os.name != "posix":
+        return
+    try:
+        found = folder.stat()
+    except OSError:
+        return
+    if found.st_uid not in (0, os.geteuid(), owner):
+        raise ConfigError(
+            f"The folder {folder} belongs to another user (uid {found.st_uid}), who could decide there what is loaded "
+            f"and where; chown it to uid {os.geteuid()}, or {cure}."
+        )
+    shared = found.st_mode & stat.S_IWGRP and found.st_gid not in (0, os.getegid())
+    if shared or found.st_mode & stat.S_IWOTH:
+        raise ConfigError(
+            f"Others can write into the folder {folder}, and so decide what is loaded and where; "
+            f"chmod go-w {folder}, or {cure}."
+        )
+
+
+def _of_dlt(environment: MutableMapping[str, str]) -> Path:
+    """Return what `run_context.global_dir` does, once there is a home."""
+    if os.geteuid() == 0:
+        return Path("/var/dlt")
+    own = Path("~").expanduser() / ".dlt"
+    elsewhere = environment.get("XDG_DATA_HOME")
+    return Path(elsewhere, "dlt") if elsewhere is not None and not own.is_dir() else own
+
+
+def _has_passwd_entry() -> bool:
+    import pwd
+
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError:
+        return False
+    return True
+
+
+def _writable(home: Path | None) -> bool:
+    """Return what dlt finds, by the same trial."""
+    if home is None:
+        return False
+    try:
+        with tempfile.TemporaryFile(dir=home):
+            return True
+    except OSError:
+        return False
+
+
+def _everybody_writes(folder: Path) -> bool:
+    try:
+        return bool(folder.stat().st_mode & stat.S_IWOTH)
+    except OSError:
+        return False
+
+
+def _owner(folder: Path) -> int | None:
+    try:
+        return folder.stat().st_uid
+    except OSError:
+        return None
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(PRIVATE, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"dlt needs a folder for its files: there is no home directory that can be written, and {folder} cannot be "
+            f"made ({error.strerror}); set DLT_DATA_DIR to a folder that uid {os.geteuid()} can write."
+        ) from None
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigError(
+            f"The folder {folder} cannot be written; set DLT_DATA_DIR to one that uid {os.geteuid()} can write."
+        )
+
+
+def _keep_files_of_postgres(home: Path | None, environment: MutableMapping[str, str]) -> None:
+    """Name the files of a home that is only read, which libpq would look for in the new one."""
+    for variable, name in _OF_POSTGRES.items():
+        if home is not None and (home / name).exists():
+            environment.setdefault(variable, str(home / name))
