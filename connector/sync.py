@@ -170,6 +170,7 @@ def _load_package(
             if allowance := extraction.warehouse.allowance:
                 allowance.all_threads()
         extraction.committed(load_id)
+        extraction.note_progress()
     if load_id is None:
         return
     log.info(
