@@ -29,7 +29,7 @@ from connector.outside import Outside, Progress, Silent
 from connector.read_ahead import Failure, Outcome, ReadAhead
 from connector.reading import ImportRead, Verdict
 from connector.runs import Status, Tally, make_run_id
-from connector.settings import Scope, Settings
+from connector.settings import Scope, Selection, Settings, Window
 from connector.tables import (
     IMPORTS,
     IMPORTS_SCHEMA,
@@ -94,6 +94,7 @@ class Extraction:
         self.typed_tables: list[str] = []
         self.arrivals: list[Arrival] = []
         self.merged: set[str] = set()  # tables in which rows of other imports may have been replaced
+        self.unread: list[str] = []  # imports that were listed for the first time and gone before they were read
         self.exhausted = False
         self.heaviest = 0  # bytes of the longest rows as they are built, some thousands at once
         now = outside.now()
@@ -284,6 +285,12 @@ class Extraction:
         self.arrivals = package.arrivals()
 
     @property
+    def bounded(self) -> bool:
+        """Whether the run looks at a part of the imports only."""
+        scope = self._scope
+        return (scope.window, scope.selection, self._settings.status) != (Window(), Selection(), None)
+
+    @property
     def widest(self) -> int:
         """Columns of the widest typed table."""
         tables = self.catalogue.schemas.values()
@@ -333,6 +340,8 @@ class Extraction:
             if known is not None:
                 with self.warehouse.connect() as connection:
                     ask_again(connection, [slug], Due.vanished)
+            elif slug not in self.memory.imports and self.tally.interrupted_by is None:
+                self.unread.append(slug)
             log.info(
                 "Import %s vanished while the run was under way.",
                 slug,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -23,6 +24,7 @@ from dlt.pipeline.pipeline import Pipeline
 from connector import telemetry
 from connector.allowance import is_out_of_memory
 from connector.causes import understandable
+from connector.core.standing import Standing
 from connector.extraction import Extraction
 from connector.locking import destination_fingerprint, sole_writer
 from connector.outside import Outside, Progress
@@ -34,6 +36,7 @@ from connector.tables import RUNS, SOURCE, Arrival, Emission
 from connector.warehouse import Warehouse
 from connector.warehouse.checks import distrust, is_new, missing_rows
 from connector.warehouse.memory import audit, ledger_loads, remembered
+from connector.warehouse.standings import forget_unread, standings
 
 log = logging.getLogger("connector.run")
 
@@ -121,6 +124,24 @@ def _load_each(pipeline: Pipeline, extraction: Extraction, settings: Settings) -
             pipeline, extraction, lambda load_id: extraction.record_tables(load_id, settings.batch_rows), settings
         )
     _look_at_the_others(extraction)
+    _look_at_standings(extraction)
+
+
+def _look_at_standings(extraction: Extraction) -> None:
+    """Counts what failed and does not reconcile as everybody else will: a run never says less than `status`."""
+    tally = extraction.tally
+    with extraction.warehouse.connect() as connection:
+        forget_unread(connection, extraction.unread)
+        if extraction.bounded or tally.interrupted_by is not None or tally.fatal is not None:
+            return
+        found = Counter(each for each, _ in standings(connection).values())
+    tally.imports_failed = found[Standing.failed]
+    tally.imports_unreconciled = found[Standing.unreconciled]
+    if found[Standing.waiting]:
+        tally.shortfall = True
+        tally.problems.append(
+            f"{found[Standing.waiting]} imports are listed, and not loaded as they are now; the next run reads them."
+        )
 
 
 def _look_at_the_others(extraction: Extraction) -> None:

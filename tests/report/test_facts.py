@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from connector.core.standing import Standing
 from connector.report import Facts, gathering, judge, render
-from connector.report.facts import Standing
 from tests.report.conftest import (
     ENDS_SCRIPTS,
     FIELD,
