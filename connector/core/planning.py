@@ -180,9 +180,9 @@ def lost_rows(import_: Listed, found: int, known: Known | None) -> int:
     """Return how many rows an unfinished import would lose though its fingerprint stands still; 0 if none.
 
     An upload that goes on may have other than `row_count` records, but never fewer than it had: what is there stays
-    until the import changes or shows them again.
+    until the import changes or shows them again, also where a dead run has left its rows in doubt.
     """
-    if known is None or not known.trusted or import_.status == COMPLETED or not known.is_at(import_):
+    if known is None or import_.status == COMPLETED or not known.is_at(import_):
         return 0
     return max(known.records_loaded - found, 0)
 

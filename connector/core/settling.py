@@ -31,4 +31,4 @@ def may_change_unseen(updated_at: datetime, reached: datetime, unit: timedelta) 
 
     `reached` is an instant that the service's clock had passed when the records were asked for.
     """
-    return updated_at - MOST_AHEAD <= reached < updated_at + unit
+    return -unit < updated_at - reached <= MOST_AHEAD

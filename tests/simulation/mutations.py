@@ -298,3 +298,30 @@ def count_fields_of_this_package_only() -> AbstractContextManager[Any]:
             yield
 
     return patched()
+
+
+# -- settled -------------------------------------------------------------------------------------------------------
+
+
+@mutation()
+def call_whatever_was_read_settled() -> AbstractContextManager[Any]:
+    return mock.patch.object(extraction, "may_change_unseen", return_value=False)
+
+
+@mutation()
+def let_an_unfinished_import_lose_its_rows() -> AbstractContextManager[Any]:
+    return mock.patch.object(extraction, "lost_rows", return_value=0)
+
+
+@mutation()
+def forget_what_a_backfill_asked_for() -> AbstractContextManager[Any]:
+    return mock.patch.multiple(extraction, promise=mock.DEFAULT, ask_again=mock.DEFAULT)
+
+
+@mutation()
+def take_another_import_for_the_one_asked_for() -> AbstractContextManager[Any]:
+    async def trusting(client: Any, slug: str) -> Import:
+        found: Import = await client.get_import(slug)
+        return found
+
+    return mock.patch.multiple(deciding, ask_for=trusting)

@@ -44,13 +44,16 @@ class Episode:
     blank_pages: float = 0.0
     failing: float = 0.0
     misrouted: float = 0.0
+    mistaken: float = 0.0
+    emptied: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """`honest` services tell the true row_count at the end, `finished` ones have completed all their imports.
 
-    An import of more than `in_memory` records is spilled to disk.
+    An import of more than `in_memory` records is spilled to disk. A `coarse` service counts whole seconds, in which
+    much happens, and tells its time.
     """
 
     seed: int
@@ -61,6 +64,7 @@ class Scenario:
     finished: bool
     many: bool
     in_memory: int
+    coarse: bool = False
 
 
 def make_scenario(seed: int) -> Scenario:
@@ -85,7 +89,15 @@ def make_scenario(seed: int) -> Scenario:
     odd = Random(f"odd {seed}")  # its own, so that older seeds stay what they are
     switches = replace(switches, page_zero=odd.choice(("reject", "first")))
     episodes = [replace(episode, misrouted=odd.choice((0.0,) * 9 + (0.3,))) for episode in episodes]
-    return Scenario(seed, switches, settings, tuple(episodes), honest, finished, many, in_memory)
+    unseen = Random(f"unseen {seed}")
+    coarse = unseen.random() < 0.2
+    if coarse:
+        switches = replace(switches, time_fraction=0)
+    chances = (0.0,) * 9 + (0.4,)
+    episodes = [
+        replace(episode, mistaken=unseen.choice(chances), emptied=unseen.choice(chances)) for episode in episodes
+    ]
+    return Scenario(seed, switches, settings, tuple(episodes), honest, finished, many, in_memory, coarse)
 
 
 def _switches(dice: Random, many: bool) -> Switches:
