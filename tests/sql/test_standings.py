@@ -13,8 +13,16 @@ import duckdb
 import psycopg2
 
 import connector
+from connector.cli.status import _advice
 from connector.core.planning import COMPLETED, Known, State
 from connector.core.standing import Shown, Standing, standing
+from connector.overview import look
+from connector.sandbox import Request, serve
+from connector.settings import Scope, Settings
+from connector.sync import sync
+from connector.warehouse import Warehouse
+from tests.sql.conftest import Place
+from tests.sql.test_checks import fill
 
 THEN = datetime(2026, 2, 1, 8, tzinfo=UTC)
 TABLES = """
@@ -76,3 +84,50 @@ def test_on_postgres(postgres_uri: str) -> None:
         cursor.execute(f"CREATE SCHEMA standings; SET search_path = standings; {TABLES}")
         compare(execute)
         connection.rollback()
+
+
+def test_a_backfill_that_fails_is_a_promise_that_status_tells(place: Place) -> None:
+    """Also in a ledger that an earlier version made."""
+    fill(place.service)
+    assert place.sync() == "succeeded"
+    place.execute("ALTER TABLE sync_imports DROP COLUMN due")
+    with serve(place.service) as url:
+        settings = Settings.load(base_url=url, access_token="wrong")
+        assert sync(place.warehouse.pipeline(), settings, Scope("backfill", force=True)).status == "failed"
+    found = overview(place)
+    assert found["due"] == {"backfill": 3}
+    assert any("a backfill asked for" in line for line in _advice({**found, "under_way": False, "stale": None}))
+    assert found["standings"] == {"reconciled": 3}
+
+    assert place.sync() == "succeeded"
+
+    assert "backfill" not in overview(place)["due"]
+    [(runs,)] = place.tuples("SELECT count(DISTINCT run_id) FROM sync_imports")
+    assert runs == 1
+
+
+def test_no_command_contradicts_another_on_an_import_that_changes_while_it_is_read(duck_place: Place) -> None:
+    service = duck_place.service
+    slug = service.add_import("t", [{"n": n} for n in range(150)], status="submitted")
+    edited = False
+
+    def edit(request: Request) -> None:
+        nonlocal edited
+        if request.path.endswith("/records") and not edited:
+            edited = True
+            service.append_rows(slug, [{"n": -1}])
+            service.set_status(slug, "completed")
+
+    service.on_request = edit
+    assert duck_place.sync() == "succeeded"
+    [(listed, read)] = duck_place.tuples(
+        "SELECT i.row_count, s.row_count FROM imports i JOIN sync_imports s ON s.slug = i.slug"
+    )
+    assert (listed, read) == (150, 151)
+    assert overview(duck_place)["standings"] == {"reconciled": 1}
+    assert {name for name, each in duck_place.check().items() if each.offending} == set()
+
+
+def overview(place: Place) -> Any:
+    with Warehouse(place.warehouse.pipeline()).connect() as connection:
+        return look(connection, 5)
