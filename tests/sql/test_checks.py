@@ -74,7 +74,8 @@ BREAKS = {
     ],
     "failed_imports": ["UPDATE sync_imports SET state = 'failed', error = 'cut off' WHERE slug = 'one'"],
     "stale_imports": [
-        "UPDATE imports SET status = 'submitted', updated_at = now() - INTERVAL '25 hours' WHERE slug = 'one'"
+        "UPDATE imports SET status = 'submitted', updated_at = now() - INTERVAL '25 hours' WHERE slug = 'one'; "
+        "UPDATE sync_imports SET status = 'submitted', updated_at = now() - INTERVAL '25 hours' WHERE slug = 'one'"
     ],
     "conflicting_columns": ["UPDATE sync_fields SET conflict_count = 2 WHERE column_name = 'n'"],
     "rejected_rows": [
