@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from connector.core.planning import COMPLETED, Known, State
+from connector.core.planning import COMPLETED, Due, Known, State
 
 
 class Standing(StrEnum):
@@ -42,7 +42,8 @@ def standing(known: Known | None, shown: Shown | None = None) -> Standing:
     if known.state is State.unreconciled:
         return Standing.unreconciled
     if shown is not None and shown.updated_at is not None and known.updated_at is not None:
-        if shown.updated_at > known.updated_at:  # earlier than that: it changed while it was read
+        # an earlier one changed while it was read, and one that vanished has no version to wait for
+        if shown.updated_at > known.updated_at and known.due != Due.vanished:
             return Standing.waiting
         if shown.updated_at == known.updated_at and shown.row_count != known.row_count:
             return Standing.unreconciled
