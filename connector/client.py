@@ -14,7 +14,8 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from random import Random
 from types import TracebackType
@@ -64,6 +65,8 @@ _HEADERS = {
     "Content-Type": "application/json",
     "User-Agent": "importer-connector",
 }
+SERVICE_CLOCKS_DIFFER = timedelta(seconds=2)  # of the machine that answers and the one that sets `updated_at`
+OUR_CLOCK_DIFFERS = timedelta(minutes=5)
 _RECORDS, _IMPORTS, _IMPORT, _SESSION = "list_records", "list_imports", "get_import", "create_session"
 
 
@@ -118,6 +121,7 @@ class ServiceClient:
         self._now = now
         self._random = random or Random()
         self._outage = Outage(self._policy.outage_s, sleep=sleep, monotonic=monotonic, now=now, random=self._random)
+        self._dated: datetime | None = None
         self._instruments = telemetry.find()
 
     def __repr__(self) -> str:
@@ -136,6 +140,16 @@ class ServiceClient:
         transport, self._transport = self._transport, None
         if transport is not None:
             await transport.close()
+
+    def service_time(self) -> datetime:
+        """Return an instant that the service's clock has passed.
+
+        By the `Date` of its latest reply, for only the service's own clock can be compared with `updated_at`; from a
+        service that sends none, by this machine's clock, which may differ by more.
+        """
+        if self._dated is not None:
+            return self._dated - SERVICE_CLOCKS_DIFFER
+        return self._now() - OUR_CLOCK_DIFFERS
 
     async def list_imports(self, page: int, per_page: int | None = 100, status: str | None = None) -> ImportPage:
         """Without `per_page` the service sends as many as it likes to."""
@@ -274,6 +288,7 @@ class ServiceClient:
             self._outage.failed(reply.words)
         if isinstance(reply, Body):
             self._gate.went_well()
+            self._dated = _instant(reply.date) or self._dated
         elif reply.status == HTTPStatus.TOO_MANY_REQUESTS:
             self.stats.throttled += 1
             pause_s = retry_after_s(reply.retry_after, self._now()) or 0.0
@@ -287,6 +302,15 @@ def _both(first: Callable[[int], None], second: Callable[[int], None]) -> Callab
         second(size)
 
     return received
+
+
+def _instant(date: str | None) -> datetime | None:
+    """The header `Date` of a reply; None where it is absent or nonsense."""
+    try:
+        found = parsedate_to_datetime(date or "")
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError, TypeError, IndexError):
+        return None
 
 
 def _not_json(reply: Body, why: NotJson) -> Outcome:

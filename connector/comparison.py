@@ -20,6 +20,7 @@ from connector.core.flatten import Flattened, flatten
 from connector.core.names import SYSTEM_COLUMNS
 from connector.core.planning import Known, State
 from connector.core.schema import Field, TableSchema
+from connector.core.standing import Standing, standing
 from connector.models import Import, Record
 from connector.settings import Settings
 from connector.spool import BATCH_ROWS, Records, batches
@@ -86,7 +87,7 @@ def import_differences(import_: Import, holding: Holding, settings: Settings) ->
         yield Difference(Kind.not_synced, f"Import {slug} was left half loaded by a run that died.", slug)
     elif known.state is State.failed:
         yield Difference(Kind.not_synced, f"Import {slug} failed when it was last read.", slug)
-    elif is_stale(import_, known):
+    elif not known.is_at(import_):
         sentence = f"Import {slug} changed since its last sync (row_count {known.row_count} → {import_.row_count})."
         yield Difference(Kind.stale, sentence, slug)
     else:
@@ -94,21 +95,16 @@ def import_differences(import_: Import, holding: Holding, settings: Settings) ->
     yield from _counts(slug, known, holding, settings)
 
 
-def is_stale(import_: Import, known: Known) -> bool:
-    """Whether the service shows another version than the one that was synced."""
-    seen = (known.updated_at, known.row_count, known.status, known.template_slug)
-    return seen != (import_.updated_at, import_.row_count, import_.status, import_.template_slug)
-
-
 def _against_row_count(import_: Import, known: Known, settings: Settings) -> Iterator[Difference]:
     slug, there = import_.slug, known.records_loaded + known.records_rejected
     if known.records_rejected:
         sentence = f"Import {slug}: {known.records_rejected} records were rejected and are in sync_rejects only."
         yield Difference(Kind.record_rejected, sentence, slug)
-    if there != import_.row_count and settings.reconcile != "off":
+    doubtful = standing(known) is Standing.unreconciled
+    if (doubtful or standing(known) is Standing.accepted) and not known.adds_up and settings.reconcile != "off":
         sentence = f"Import {slug}: {there} records were read where row_count says {import_.row_count}."
         yield Difference(Kind.not_reconciled, sentence, slug)
-    elif known.state is State.unreconciled:
+    elif doubtful:
         sentence = f"Import {slug} did not reconcile when it was read last; the next run reads it again."
         yield Difference(Kind.not_reconciled, sentence, slug)
 

@@ -1,7 +1,8 @@
 """Lists the imports and decides which of them are read and which have earned their deletion.
 
 An import that the listing misses is asked for by its slug: one that answers is listed again or read all the same, one
-that the service answers 404 for is gone (CONTRACT §4.4). A bounded run deletes nothing.
+that the service answers 404 for is gone (CONTRACT §4.4), one that another import answers for is reported. A bounded run
+deletes nothing; with the setting `status` it asks for what it knows at that status.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from typing import Any
 
 from connector.client import ServiceClient
 from connector.core.planning import Plan, Rules, make_plan, too_many_vanished
+from connector.core.settling import SECOND, resolution
 from connector.errors import AuthError, ConnectorError, NotFoundError
 from connector.models import Import, Reject, born_at, key_of, replaces
 from connector.outside import Progress
 from connector.paging import MAX_PER_PAGE, Lister, Listing, together
+from connector.reading import ask_for
 from connector.runs import Tally
 from connector.settings import Scope, Selection, Settings
 from connector.warehouse.memory import Memory
@@ -31,12 +34,13 @@ LATELY = timedelta(minutes=5)  # clocks differ
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The listing, decided upon."""
+    """The listing, decided upon; `unit` is the resolution of the service's times as they show in it."""
 
     imports: tuple[Import, ...]
     rejects: tuple[Reject, ...]
     plan: Plan[Import]
     deleted: tuple[str, ...]
+    unit: timedelta = SECOND
 
 
 class Decision:
@@ -67,7 +71,9 @@ class Decision:
         self._progress = progress
         self._stop = stop
         self._foreseen = foreseen
-        self._rules = Rules(now, scope.force, scope.recheck_days, settings.raw, settings.typed)
+        self._rules = Rules(
+            now, scope.force, scope.recheck_days, settings.raw, settings.typed, settings.reconcile != "off"
+        )
 
     async def make(self) -> Decided:
         if self._scope.selection.slugs:
@@ -80,6 +86,8 @@ class Decision:
         listing = await lister.all()
         self._client.first_page = lister.first_page
         if self._bounded:
+            if not self._selects:
+                await self._miss(listing)
             return self._decide(listing, (), ())
         confirmed: tuple[str, ...] = ()
         for _ in range(SUSPECT_ROUNDS):
@@ -124,9 +132,13 @@ class Decision:
 
     @property
     def _bounded(self) -> bool:
+        return self._selects or self._settings.status is not None
+
+    @property
+    def _selects(self) -> bool:
         scope = self._scope
         window = scope.window.since is not None or scope.window.until is not None
-        return window or scope.selection != Selection() or self._settings.status is not None
+        return window or scope.selection != Selection()
 
     async def _fetch_page(self, page: int, per_page: int) -> list[Import | Reject]:
         reply = await self._client.list_imports(page, per_page, self._settings.status)
@@ -144,17 +156,36 @@ class Decision:
 
     async def _by_slug(self) -> tuple[Import, ...]:
         found = await together(self._get_or_none(slug) for slug in sorted(self._scope.selection.slugs))
+        meant: list[Import] = []
         for slug, import_ in zip(sorted(self._scope.selection.slugs), found, strict=True):
+            known = self._memory.ledger.get(slug)
             if import_ is None:
                 self._tally.shortfall = True
                 self._tally.problems.append(f"The service has no import {slug}.")
-        return tuple(import_ for import_ in found if import_ is not None)
+            elif known is not None and known.live and import_.slug != slug:
+                self._tally.shortfall = True
+                self._tally.problems.append(f"The service answers with import {import_.slug} for import {slug}.")
+            else:
+                meant.append(import_)
+        return tuple(meant)
 
     async def _get_or_none(self, slug: str) -> Import | None:
         try:
             return await self._client.get_import(slug)
         except NotFoundError:
             return None
+
+    async def _miss(self, listing: Listing[Any]) -> None:
+        """Reports what is known at the status that is asked for, and is there, but not listed."""
+        listed = {_slug_of(row) for row in listing.rows}
+        status = self._settings.status
+        known = sorted(s for s, k in self._memory.ledger.items() if k.live and k.status == status and s not in listed)
+        for start in range(0, len(known), ASKED_AT_ONCE):
+            alive, _ = await self._question(known[start : start + ASKED_AT_ONCE])
+            for import_ in alive:
+                if self._wanted(import_):
+                    self._tally.shortfall = True
+                    self._tally.problems.append(f"Import {import_.slug} exists, but the service does not list it.")
 
     async def _question(self, suspects: list[str]) -> tuple[list[Import], tuple[str, ...]]:
         """Asks for each import that was not listed: (those that exist, those that the service answers 404 for)."""
@@ -176,7 +207,9 @@ class Decision:
 
     async def _ask(self, slug: str) -> Import | ConnectorError | None:
         try:
-            return await self._get_or_none(slug)
+            return await ask_for(self._client, slug)
+        except NotFoundError:
+            return None
         except AuthError as error:
             if error.status == 401:
                 raise
@@ -186,7 +219,7 @@ class Decision:
 
     def _decide(self, listing: Listing[Any], unlisted: tuple[Import, ...], gone: tuple[str, ...]) -> Decided:
         found = [row for row in listing.rows if isinstance(row, Import)] + list(unlisted)
-        imports = list({i.slug: i for i in found}.values())  # a service may know one by several slugs
+        imports = list({i.slug: i for i in found}.values())  # a backfill may name one in several ways
         rejects = tuple(row for row in listing.rows if isinstance(row, Reject))
         wanted = [i for i in imports if self._wanted(i)]
         plan = make_plan(wanted, self._memory.ledger, self._rules)
@@ -197,7 +230,8 @@ class Decision:
             self._tally.problems.append(f"The listing of imports is not known to be complete: {why}.")
             gone = ()
         self._mention_old_rejects(wanted, plan)
-        return Decided(tuple(wanted), rejects, plan, self._permitted(gone, plan))
+        unit = resolution(i.updated_at for i in imports) if plan.read else SECOND
+        return Decided(tuple(wanted), rejects, plan, self._permitted(gone, plan), unit)
 
     def _wanted(self, import_: Import) -> bool:
         if self._settings.status is not None and import_.status != self._settings.status:

@@ -78,6 +78,7 @@ class Body:
     status: int
     media_type: str
     framed: bool
+    date: str | None = None  # as sent
 
 
 class Room:
@@ -210,7 +211,8 @@ async def _body(
         raise _Unusable(Trouble.CUT, "sent an empty body")
     found = _MEDIA_TYPE.match(headers.get("content-type", ""))
     framed = announced is not None or "transfer-encoding" in headers or coding not in ("identity", "")
-    return Body(content, reply.status, found[0] if found else "no content type", framed)
+    media_type = found[0] if found else "no content type"
+    return Body(content, reply.status, media_type, framed, headers.get("date"))
 
 
 def _gunzip(packed: bytes, most: int) -> bytes:

@@ -16,9 +16,10 @@ from typing import Any, TypeVar
 
 from connector.building import Builder, Built
 from connector.core.limits import LIMITS
-from connector.core.planning import Plan, Planned
+from connector.core.planning import Due, Plan, Planned, Reason, lost_rows
+from connector.core.settling import may_change_unseen
 from connector.deciding import Decided, Decision
-from connector.errors import NotFoundError
+from connector.errors import ContractError, NotFoundError
 from connector.flattening import Flattener
 from connector.head_start import HeadStart
 from connector.imports import content_hash, import_emissions, tombstones
@@ -28,10 +29,11 @@ from connector.outside import Outside, Progress, Silent
 from connector.read_ahead import Failure, Outcome, ReadAhead
 from connector.reading import ImportRead, Verdict
 from connector.runs import Status, Tally, make_run_id
-from connector.settings import Scope, Settings
+from connector.settings import Scope, Selection, Settings, Window
 from connector.tables import (
     IMPORTS,
     IMPORTS_SCHEMA,
+    LEDGER,
     LOAD_ID,
     RECORDS,
     RUNS,
@@ -46,7 +48,8 @@ from connector.tables import (
 from connector.warehouse import Warehouse
 from connector.warehouse.checks import are_elsewhere
 from connector.warehouse.memory import Memory, forget_schemas, loaded_late, recall
-from connector.warehouse.run_rows import bury_dead_runs, settle_dead_runs, write_run
+from connector.warehouse.promises import ask_again, promise
+from connector.warehouse.run_rows import bury_dead_runs, note_progress, settle_dead_runs, write_run
 
 log = logging.getLogger("connector.run")
 
@@ -91,6 +94,7 @@ class Extraction:
         self.typed_tables: list[str] = []
         self.arrivals: list[Arrival] = []
         self.merged: set[str] = set()  # tables in which rows of other imports may have been replaced
+        self.unread: list[str] = []  # imports that were listed for the first time and gone before they were read
         self.exhausted = False
         self.heaviest = 0  # bytes of the longest rows as they are built, some thousands at once
         now = outside.now()
@@ -105,6 +109,8 @@ class Extraction:
         ready for them.
         """
         with self.warehouse.connect() as connection:
+            if self._scope.force and {IMPORTS, LEDGER} <= set(connection.columns()):
+                promise(connection, self._scope, self._settings.status)
             self.memory: Memory = recall(connection)
             if self.memory.ledger and {IMPORTS, *SYSTEM_SCHEMAS, *self.memory.lost} - self.memory.tables:
                 forget_schemas(connection, SOURCE)
@@ -168,6 +174,12 @@ class Extraction:
         if ahead is not None:
             await ahead.aclose()
         await self._head_start.aclose()
+
+    def note_progress(self) -> None:
+        """Writes to the run's row what is committed so far."""
+        self.count_requests()
+        with self.warehouse.connect() as connection:
+            note_progress(connection, self.tally)
 
     def abort(self, error: BaseException) -> None:
         """The run failed before or while its package was built: nothing of the package is loaded."""
@@ -273,6 +285,12 @@ class Extraction:
         self.arrivals = package.arrivals()
 
     @property
+    def bounded(self) -> bool:
+        """Whether the run looks at a part of the imports only."""
+        scope = self._scope
+        return (scope.window, scope.selection, self._settings.status) != (Window(), Selection(), None)
+
+    @property
     def widest(self) -> int:
         """Columns of the widest typed table."""
         tables = self.catalogue.schemas.values()
@@ -320,7 +338,10 @@ class Extraction:
                 return
             # deleted between listing and reading: the next listing will miss it, and it earns its deletion then
             if known is not None:
-                package.add_failure(planned.import_, known, "It vanished while the run was under way.")
+                with self.warehouse.connect() as connection:
+                    ask_again(connection, [slug], Due.vanished)
+            elif slug not in self.memory.imports and self.tally.interrupted_by is None:
+                self.unread.append(slug)
             log.info(
                 "Import %s vanished while the run was under way.",
                 slug,
@@ -331,7 +352,13 @@ class Extraction:
         if result.read.doubtful:
             self._unreconciled(result.read)
         self._progress.read(slug, len(result), result.read.verdict.value)
-        yield from package.add(result, known)
+        yield from package.add(result, known, self._due(result.read))
+
+    def _due(self, read: ImportRead) -> Due | None:
+        """Whether the import may have changed since it was read, without a trace."""
+        unit = self.prepare().unit
+        settled = read.asked_at is not None and not may_change_unseen(read.import_.updated_at, read.asked_at, unit)
+        return None if settled else Due.racy
 
     def _unreconciled(self, result: ImportRead) -> None:
         consequence = self._settings.reconcile if result.miscounted else "fail"
@@ -351,6 +378,7 @@ class Extraction:
         if self._prepared is None:
             self._prepared = self._loop.call(self._listed)
             plan = self._prepared.plan
+            self._promise_the_rest(plan)
             self.tally.imports_changed = len(plan.read)
             self.tally.imports_deleted = len(self._prepared.deleted)
             rows = sum(max(p.import_.row_count, 0) for p in plan.read)
@@ -364,6 +392,13 @@ class Extraction:
                 extra={"event": "run.listed", "imports": len(self._prepared.imports), "to_read": len(plan.read)},
             )
         return self._prepared
+
+    def _promise_the_rest(self, plan: Plan[Import]) -> None:
+        """Of what a backfill asked for: imports of which only the service says that they are meant."""
+        rest = [planned.import_.slug for planned in plan.read if planned.reason is Reason.asked]
+        if rest:
+            with self.warehouse.connect() as connection:
+                ask_again(connection, rest, Due.backfill)
 
     async def _listed(self) -> Decided:
         if self._listing is None:
@@ -446,6 +481,17 @@ class Extraction:
             self._note_stop()
             return frozenset(slugs)
 
+    async def _read(self, import_: Import) -> ImportRead:
+        """Raises ContractError for an unfinished import that shows fewer records than it had: what is loaded stays."""
+        read = await self._head_start.reading(import_)
+        found = len(read.records) + len(read.rejects)
+        if read.verdict is Verdict.gone or not lost_rows(read.import_, found, self.memory.ledger.get(import_.slug)):
+            return read
+        raise ContractError(
+            f"{found} records were found, fewer than are loaded, though the import has not changed; what is loaded "
+            "stays, and the next run reads it again."
+        )
+
     def _read_ahead(self, planned: tuple[Planned[Import], ...]) -> ReadAhead:
         builder = Builder(
             self._settings,
@@ -456,7 +502,7 @@ class Extraction:
             flatten=self._flattener,
         )
         return ReadAhead(
-            self._head_start.reading,
+            lambda import_: asyncio.ensure_future(self._read(import_)),
             builder,
             planned,
             max_concurrency=self._settings.max_concurrency,

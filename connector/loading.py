@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from connector.building import Built, Rows
 from connector.core.names import display_path, encode_keys
-from connector.core.planning import Known, State
+from connector.core.planning import Due, Known, State
 from connector.core.schema import Field, Keys, Kind, TableSchema, arrow_type, parse_type
 from connector.core.texts import storable
 from connector.models import Import
@@ -155,8 +155,8 @@ class Package:
     def __bool__(self) -> bool:
         return bool(self._ledger or self._rejects)
 
-    def add(self, built: Built, known: Known | None) -> Iterator[Emission]:
-        """An import whose records were read; yields what has become due to be written."""
+    def add(self, built: Built, known: Known | None, due: Due | None = None) -> Iterator[Emission]:
+        """An import whose records were read; yields what has become due to be written. `due`: why to read it again."""
         read, import_, table = built.read, built.read.import_, built.table
         if built.refusal is not None:
             sentence = f"Import {import_.slug} is in no typed table: {built.refusal}."
@@ -198,6 +198,7 @@ class Package:
             attempts=1,
             error=built.refusal or read.why,
             last_synced_at=self._now,
+            due=due,
         )
         if self._raw_rows >= FLUSH_ROWS:
             yield from self._due()
@@ -218,7 +219,7 @@ class Package:
         old = self._vanished(slug, known, (), None)
         self._clear_homes(slug, known, None)
         self._carry(old)
-        before = {**_as_before(known), "records_loaded": 0, "records_rejected": 0}
+        before = {**_as_before(known), "records_loaded": 0, "records_rejected": 0, "due": None}
         self._note(slug, State.deleted, known, **before, attempts=1, error=None)
 
     def reject(self, import_slug: str | None, record_slug: str | None, reason: str, payload: str) -> None:
@@ -465,6 +466,7 @@ def _as_before(known: Known | None) -> dict[str, Any]:
         "records_loaded": known.records_loaded,
         "records_rejected": known.records_rejected,
         "last_synced_at": known.last_synced_at,
+        "due": known.due,
     }
 
 

@@ -5,7 +5,8 @@ DuckDB lets nobody read a file while a run has it open, which may take hours; a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -14,9 +15,11 @@ from typing import Any, TypedDict
 import msgspec
 from dlt.pipeline.pipeline import Pipeline
 
+from connector.core.standing import Standing
 from connector.locking import duckdb_file, holder_lives, lock_path
 from connector.tables import LEDGER, RECORDS, REJECTS, RUNS
 from connector.warehouse import Connection
+from connector.warehouse.standings import OPEN, standings
 
 OPEN_SHOWN = 20
 RUNS_NOTED = 50
@@ -42,7 +45,7 @@ class RunRow(TypedDict):
 
 
 class OpenImport(TypedDict):
-    """A row of `sync_imports` that failed or does not reconcile."""
+    """An import that failed, does not reconcile or is not loaded yet: its `Standing`, and its row of `sync_imports`."""
 
     slug: str
     state: str
@@ -52,18 +55,23 @@ class OpenImport(TypedDict):
 
 
 class Overview(TypedDict):
-    """`fresh_as_of`: when the last full run that succeeded began; `imports`: state → how many; `runs`: latest first."""
+    """`fresh_as_of`: when the last full run that succeeded began; `imports`: state → how many; `runs`: latest first.
+
+    `standings`: how many of the imports that the service has stand how; `due`: how many the next run reads for what.
+    """
 
     fresh_as_of: datetime | None
     runs: list[RunRow]
     imports: dict[str, int]
+    standings: dict[str, int]
+    due: dict[str, int]
     records: int
     rejects: int
     open: list[OpenImport]
 
 
 def nothing_yet() -> Overview:
-    return Overview(fresh_as_of=None, runs=[], imports={}, records=0, rejects=0, open=[])
+    return Overview(fresh_as_of=None, runs=[], imports={}, standings={}, due={}, records=0, rejects=0, open=[])
 
 
 def look(connection: Connection, runs: int) -> Overview:
@@ -82,18 +90,28 @@ def look(connection: Connection, runs: int) -> Overview:
     )
     latest = rows(f"SELECT {', '.join(RunRow.__annotations__)} FROM {{t}} ORDER BY started_at DESC LIMIT {runs}", RUNS)
     states = rows("SELECT state, count(*) AS n FROM {t} GROUP BY state ORDER BY state", LEDGER)
-    unsettled = rows(
-        f"SELECT {', '.join(OpenImport.__annotations__)} FROM {{t}} WHERE state IN ('failed', 'unreconciled') "
-        f"ORDER BY state, slug LIMIT {OPEN_SHOWN}",
-        LEDGER,
-    )
+    found = standings(connection)
+    unsettled = sorted((OPEN.index(each), slug) for slug, (each, _) in found.items() if each in OPEN)[:OPEN_SHOWN]
+    kept = {row["slug"]: row for row in connection.rows_of(LEDGER, "slug", [s for _, s in unsettled]).to_pylist()}
     return Overview(
         fresh_as_of=fresh[0]["at"] if fresh else None,
         runs=msgspec.convert(latest, list[RunRow]),
         imports={row["state"]: int(row["n"]) for row in states},
         records=count(RECORDS, f"WHERE {connection.column('_deleted_at')} IS NULL"),
         rejects=count(REJECTS),
-        open=msgspec.convert(unsettled, list[OpenImport]),
+        standings=dict(Counter(each.value for each, _ in found.values())),
+        due=dict(Counter(known.due for _, known in found.values() if known is not None and known.due)),
+        open=[_open(slug, OPEN[place], kept.get(slug, {})) for place, slug in unsettled],
+    )
+
+
+def _open(slug: str, standing: Standing, row: Mapping[str, Any]) -> OpenImport:
+    return OpenImport(
+        slug=slug,
+        state=standing.value,
+        attempts=row.get("attempts"),
+        error=row.get("error"),
+        last_synced_at=row.get("last_synced_at"),
     )
 
 

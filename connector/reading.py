@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
@@ -59,7 +60,7 @@ class Verdict(StrEnum):
 
 
 class RecordsClient(Protocol):
-    """What reading needs of `connector.client.ServiceClient`: two endpoints, and what was seen of pages so far."""
+    """What reading needs of `connector.client.ServiceClient`: two endpoints, what was seen of pages, and the time."""
 
     @property
     def first_page(self) -> int: ...
@@ -67,13 +68,17 @@ class RecordsClient(Protocol):
     def largest_page(self) -> int: ...
     @property
     def largest_page_of_records(self) -> int: ...
+    def service_time(self) -> datetime: ...
     async def get_import(self, slug: str) -> Import: ...
     async def list_records(self, import_slug: str, page: int, per_page: int = ...) -> RecordPage: ...
 
 
 @dataclass(frozen=True, slots=True)
 class ImportRead:
-    """The outcome for one import, at the fingerprint of `import_`; `why` explains anything but `complete`."""
+    """The outcome for one import, at the fingerprint of `import_`; `why` explains anything but `complete`.
+
+    `asked_at`: an instant that the service's clock had passed before the first of these records was asked for.
+    """
 
     import_: Import
     verdict: Verdict
@@ -81,6 +86,7 @@ class ImportRead:
     rejects: tuple[Reject, ...] = ()
     passes: int = 0
     why: str | None = None
+    asked_at: datetime | None = None
 
     @property
     def doubtful(self) -> bool:
@@ -131,8 +137,9 @@ class _Pass:
 
 @dataclass(slots=True)
 class _Gathered:
-    """Rows by slug (latest version), rejects by payload, since the fingerprint last moved."""
+    """Rows by slug (latest version), rejects by payload, since the fingerprint last moved, at `asked_at`."""
 
+    asked_at: datetime
     records: LatestRecords = field(default_factory=LatestRecords)
     rejects: dict[str, Reject] = field(default_factory=dict)
     latest: _Pass | None = None
@@ -195,12 +202,13 @@ async def _read_of(client: RecordsClient, import_: Import, size: int) -> ImportR
         return await _read(client, current, size)
     except NotFoundError as error:
         refusal = error
+    asked_at = client.service_time()
     after = await _get_or_none(client, import_)
     if after is None:
         return _gone(import_)
     still = after.fingerprint == current.fingerprint
     if refusal.page == 1 and still and await _has_no_records(client, after):
-        return ImportRead(after, Verdict.complete)
+        return ImportRead(after, Verdict.complete, asked_at=asked_at)
     raise refusal
 
 
@@ -220,9 +228,17 @@ async def _has_no_records(client: RecordsClient, import_: Import) -> bool:
         return True
 
 
+async def ask_for(client: RecordsClient, slug: str) -> Import:
+    """Return the import of this slug. Raises ContractError if the service answers with another one."""
+    found = await client.get_import(slug)
+    if found.slug != slug:
+        raise ContractError(f"The service answers with import {found.slug} where import {slug} is asked for.")
+    return found
+
+
 async def _get_or_none(client: RecordsClient, import_: Import) -> Import | None:
     try:
-        return await client.get_import(import_.slug)
+        return await ask_for(client, import_.slug)
     except NotFoundError:
         return None
 
@@ -232,7 +248,7 @@ def _gone(import_: Import) -> ImportRead:
 
 
 async def _read(client: RecordsClient, import_: Import, size: int) -> ImportRead:
-    current, gathered, moves = import_, _Gathered(), 0
+    current, gathered, moves = import_, _Gathered(client.service_time()), 0
     from_zero = client.first_page == 1  # whether it may be that the service counts from there, unnoticed so far
     for passes in range(1, MAX_PASSES + 1):
         known = len(gathered)
@@ -248,12 +264,12 @@ async def _read(client: RecordsClient, import_: Import, size: int) -> ImportRead
             return _outcome(current, gathered, passes)
         if from_zero and len(gathered) != current.row_count:
             from_zero = await _page_0_adds(client, current, gathered, swept)
-        after = await client.get_import(current.slug)
+        after = await ask_for(client, current.slug)
         if after.fingerprint != current.fingerprint:
             moves += 1
             if moves > MAX_MOVES:
                 return _restless(after, gathered, passes, f"it changed {moves} times while it was read")
-            current, gathered = after, _Gathered()
+            current, gathered = after, _Gathered(client.service_time())
             continue
         current = after
         if swept.endless:
@@ -299,7 +315,8 @@ def _restless(import_: Import, gathered: _Gathered, passes: int, why: str) -> Im
 def _outcome(
     import_: Import, gathered: _Gathered, passes: int, verdict: Verdict = Verdict.complete, why: str | None = None
 ) -> ImportRead:
-    return ImportRead(import_, verdict, gathered.records.all(), tuple(gathered.rejects.values()), passes, why)
+    rejects = tuple(gathered.rejects.values())
+    return ImportRead(import_, verdict, gathered.records.all(), rejects, passes, why, gathered.asked_at)
 
 
 async def _read_pages(client: RecordsClient, import_: Import, gathered: _Gathered, size: int) -> _Pass:

@@ -16,7 +16,7 @@ from connector.models import Import, Reject, born_at, key_of, replaces
 from connector.outside import Loop, Progress
 from connector.paging import Lister, Listing, together
 from connector.read_ahead import READ_AHEAD_ROWS
-from connector.reading import ImportRead, read_import
+from connector.reading import ImportRead, ask_for, read_import
 from connector.settings import Settings
 
 READS_AT_ONCE = 32
@@ -77,7 +77,7 @@ class Survey:
 
     async def _ask(self, slug: str) -> Answer:
         try:
-            return await self.client.get_import(slug)
+            return await ask_for(self.client, slug)
         except NotFoundError:
             return None
         except ConnectorError as error:

@@ -7,6 +7,7 @@ import of it, exactly as many rows as were accepted from the service.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
@@ -20,6 +21,7 @@ from dlt.pipeline.pipeline import Pipeline
 from connector import telemetry
 from connector.allowance import is_out_of_memory
 from connector.causes import understandable
+from connector.core.standing import Standing
 from connector.extraction import Extraction
 from connector.locking import prove_held, sole_writer
 from connector.outside import Outside, Progress
@@ -33,6 +35,7 @@ from connector.warehouse.checks import distrust, is_new, missing_rows
 from connector.warehouse.lookup import index_keys
 from connector.warehouse.memory import audit, ledger_loads, remembered
 from connector.working_directory import believe_folders, make_anew
+from connector.warehouse.standings import forget_unread, standings
 
 log = logging.getLogger("connector.run")
 
@@ -121,6 +124,24 @@ def _load_each(pipeline: Pipeline, extraction: Extraction, settings: Settings) -
             pipeline, extraction, lambda load_id: extraction.record_tables(load_id, settings.batch_rows), settings
         )
     _look_at_the_others(extraction)
+    _look_at_standings(extraction)
+
+
+def _look_at_standings(extraction: Extraction) -> None:
+    """Counts what failed and does not reconcile as everybody else will: a run never says less than `status`."""
+    tally = extraction.tally
+    with extraction.warehouse.connect() as connection:
+        forget_unread(connection, extraction.unread)
+        if extraction.bounded or tally.interrupted_by is not None or tally.fatal is not None:
+            return
+        found = Counter(each for each, _ in standings(connection).values())
+    tally.imports_failed = found[Standing.failed]
+    tally.imports_unreconciled = found[Standing.unreconciled]
+    if found[Standing.waiting]:
+        tally.shortfall = True
+        tally.problems.append(
+            f"{found[Standing.waiting]} imports are listed, and not loaded as they are now; the next run reads them."
+        )
 
 
 def _look_at_the_others(extraction: Extraction) -> None:
@@ -171,6 +192,7 @@ def _load_package(
             if allowance := extraction.warehouse.allowance:
                 allowance.all_threads()
         extraction.committed(load_id)
+        extraction.note_progress()
     if load_id is None:
         return
     log.info(

@@ -87,6 +87,7 @@ LEDGER_SCHEMA = _schema(
     error=pa.string(),
     last_synced_at=UTC_US,
     run_id=pa.string(),
+    due=pa.string(),
     **_LOAD,
 )
 RUNS_SCHEMA = _schema(

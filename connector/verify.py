@@ -22,7 +22,6 @@ from connector.comparison import (
     Holding,
     Kind,
     import_differences,
-    is_stale,
     live_rows,
     record_differences,
     row_differences,
@@ -330,7 +329,7 @@ class _Verification:
 def _look_at(import_: Import, memory: Memory, read: ImportRead | None, found: Sequence[Difference]) -> _Look:
     known = memory.ledger.get(import_.slug)
     restless = read is not None and (read.verdict is Verdict.gone or read.import_.fingerprint != import_.fingerprint)
-    behind = known is None or not known.trusted or known.state is not State.synced or is_stale(import_, known)
+    behind = known is None or not known.trusted or known.state is not State.synced or not known.is_at(import_)
     return _Look((import_.fingerprint, known), behind, restless, tuple(found))
 
 

@@ -155,7 +155,8 @@ def _templates(connection: Connection, tables: Mapping[str, Columns]) -> dict[st
         return {}
     rows = connection.query(
         f"SELECT template__slug AS slug, template__name AS name FROM {connection.name(IMPORTS)} "
-        "WHERE template__slug IS NOT NULL ORDER BY updated_at, slug DESC"
+        "WHERE template__slug IS NOT NULL "
+        f"ORDER BY CASE WHEN {connection.column('_deleted_at')} IS NULL THEN 1 ELSE 0 END, updated_at, slug DESC"
     )
     return {row["slug"]: row["name"] for row in rows.to_pylist()}
 

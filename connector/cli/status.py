@@ -107,7 +107,12 @@ def _advice(found: dict[str, Any]) -> Iterator[str]:
         )
     if found["stale"]:
         yield "No run that loaded everything is recent enough: see that the scheduler starts `importer-sync run`."
-    states = found["imports"]
+    if left := found["due"].get("backfill"):
+        yield (
+            f"{left:,} imports that a backfill asked for are not read yet: it was stopped or failed before it came to "
+            "them. `importer-sync run` reads them."
+        )
+    states = found["standings"]
     if states.get("failed"):
         yield (
             "Failed imports are tried again by every run; `importer-sync backfill --import SLUG` tries one now. What "
@@ -119,6 +124,8 @@ def _advice(found: dict[str, Any]) -> Iterator[str]:
             "they came, and every run reads them again. If that changes nothing, the service counts wrongly: tell "
             'whoever runs it, or accept it with reconcile = "warn" under [sources.importer].'
         )
+    if states.get("waiting"):
+        yield "Imports that are waiting are listed, and not loaded yet as they are now; `importer-sync run` reads them."
     if found["rejects"]:
         yield (
             "Rejected records are in sync_rejects with the reason: "
@@ -133,8 +140,9 @@ def _tell(output: Output, found: dict[str, Any], where: str, max_age: timedelta 
         _tell_runs(output, found["runs"])
         for row in found["open"]:
             reason = row["error"] or "no reason kept"
-            output.say(f"  {row['state']}: import {row['slug']} (attempt {row['attempts']}): {reason}")
-        more = sum(found["imports"].get(state, 0) for state in ("failed", "unreconciled")) - len(found["open"])
+            tried = f" (attempt {row['attempts']}): {reason}" if row["state"] != "waiting" else ""
+            output.say(f"  {row['state']}: import {row['slug']}{tried}")
+        more = sum(found["standings"].get(s, 0) for s in ("failed", "unreconciled", "waiting")) - len(found["open"])
         if more > 0:
             output.say(f"  … and {more:,} more in sync_imports")
     for sentence in found["advice"]:

@@ -1,8 +1,8 @@
 """What a run reads: the listing against the ledger, import by import, and never a watermark.
 
 Invariant: an import is left alone only if a load that dlt completed holds it at exactly the fingerprint the
-service shows now. Everything else that is listed is read; everything that is known and not listed is a suspect
-that has yet to earn its deletion (CONTRACT §4).
+service shows now, its records reconcile, and nothing asks for it (`Known.due`). Everything else that is listed is
+read; everything that is known and not listed is a suspect that has yet to earn its deletion (CONTRACT §4).
 """
 
 from __future__ import annotations
@@ -24,6 +24,14 @@ class State(StrEnum):
     failed = "failed"
     unreconciled = "unreconciled"
     deleted = "deleted"
+
+
+class Due(StrEnum):
+    """`sync_imports.due`: why an import is read again though its fingerprint stands still; null if nothing asks."""
+
+    racy = "racy"  # read within the resolution of its `updated_at`: it may have changed since, unseen
+    backfill = "backfill"  # a backfill asked for it, and has not read it yet
+    vanished = "vanished"  # it was gone when its records were asked for
 
 
 class Listed(Protocol):
@@ -48,7 +56,8 @@ T = TypeVar("T", bound=Listed)
 class Known:
     """One ledger row. `trusted` is false if its load did not complete or its rows in the warehouse disagree.
 
-    `has_raw` and `table_name` say where its rows are: the settings `raw` and `typed` may change between runs.
+    `has_raw` and `table_name` say where its rows are: the settings `raw` and `typed` may change between runs. `due` is
+    one of `Due`, or what another version of this package wrote: whatever it is, it asks for the import.
     """
 
     slug: str
@@ -64,10 +73,22 @@ class Known:
     last_synced_at: datetime | None
     trusted: bool
     has_raw: bool = True
+    due: str | None = None
 
     @property
     def live(self) -> bool:
         return not (self.state is State.deleted and self.trusted)
+
+    @property
+    def adds_up(self) -> bool:
+        """Return whether as many records came as `row_count` says; of the rejected ones some may be one, seen twice."""
+        count = self.row_count
+        return count is not None and self.records_loaded <= count <= self.records_loaded + self.records_rejected
+
+    def is_at(self, import_: Listed) -> bool:
+        """Return whether this is the version of the import that was synced."""
+        seen = (self.updated_at, self.row_count, self.status, self.template_slug)
+        return seen == (import_.updated_at, import_.row_count, import_.status, import_.template_slug)
 
 
 class Reason(StrEnum):
@@ -78,6 +99,7 @@ class Reason(StrEnum):
     unwritten = "unwritten"
     unfinished = "unfinished"
     retry = "retry"
+    due = "due"
     recheck = "recheck"
     asked = "asked"
 
@@ -103,7 +125,7 @@ class Rules:
     """What, besides an import that differs from its ledger row, is worth reading at `now`.
 
     `force`: everything; `recheck_days`: what was last changed so many days ago or less; `raw`, `typed`: the tables that
-    rows have to be in.
+    rows have to be in; `counted`: whether the records of a completed import have to be as many as its `row_count`.
     """
 
     now: datetime
@@ -111,6 +133,7 @@ class Rules:
     recheck_days: int | None = None
     raw: bool = True
     typed: bool = True
+    counted: bool = True
 
     def reason(self, import_: Listed, known: Known | None) -> Reason | None:
         """Why to read the import; None if it is up to date."""
@@ -121,13 +144,16 @@ class Rules:
             return Reason.new
         if not known.trusted or known.state in (State.failed, State.unreconciled):
             return Reason.retry
-        seen = (known.updated_at, known.row_count, known.status, known.template_slug)
-        if seen != (import_.updated_at, import_.row_count, import_.status, import_.template_slug):
+        if not known.is_at(import_):
             return Reason.changed
         if (self.raw and not known.has_raw) or (self.typed and known.table_name is None):
             return Reason.unwritten
+        if known.due is not None:
+            return Reason.due
         if import_.status != COMPLETED:
             return Reason.unfinished
+        if self.counted and not known.adds_up:
+            return Reason.retry  # taken as it came under `reconcile = "off"`
         if self.recheck_days is not None and import_.updated_at >= self.now - timedelta(days=self.recheck_days):
             return Reason.recheck
         return None
@@ -148,6 +174,17 @@ def make_plan(listed: Iterable[T], ledger: Mapping[str, Known], rules: Rules) ->
     live = [known.slug for known in ledger.values() if known.live]
     suspects = tuple(slug for slug in live if slug not in slugs)
     return Plan(tuple(read), suspects, unchanged, len(live))
+
+
+def lost_rows(import_: Listed, found: int, known: Known | None) -> int:
+    """Return how many rows an unfinished import would lose though its fingerprint stands still; 0 if none.
+
+    An upload that goes on may have other than `row_count` records, but never fewer than it had: what is there stays
+    until the import changes or shows them again, also where a dead run has left its rows in doubt.
+    """
+    if known is None or import_.status == COMPLETED or not known.is_at(import_):
+        return 0
+    return max(known.records_loaded - found, 0)
 
 
 def too_many_vanished(vanished: int, known_live: int, limit: float) -> bool:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import date, datetime
-from enum import StrEnum
 from typing import Generic, TypeVar
+
+from connector.core.standing import Standing
 
 T = TypeVar("T")
 
@@ -26,17 +27,6 @@ class Capped(Generic[T]):
     @property
     def hidden(self) -> int:
         return self.total - len(self.rows)
-
-
-class Standing(StrEnum):
-    """How an import that the service lists stands in the warehouse; the first that applies."""
-
-    failed = "failed"
-    unreconciled = "unreconciled"
-    damaged = "damaged"  # loaded, but its rows are no longer those that its ledger row speaks of
-    waiting = "waiting"  # listed, and not loaded by a load that was completed
-    unfinished = "unfinished"  # the service itself is not done with it
-    reconciled = "reconciled"
 
 
 DOUBTFUL = (Standing.failed, Standing.unreconciled, Standing.damaged, Standing.waiting)

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from connector.analysis import select, standing
-from connector.core.planning import COMPLETED, State
+from connector.analysis import select
+from connector.analysis import standing as standing_views
+from connector.core.standing import Shown, Standing, standing
 from connector.report.facts import (
     DOUBTFUL,
     Capped,
@@ -17,7 +18,6 @@ from connector.report.facts import (
     OpenImport,
     Reject,
     Run,
-    Standing,
     Template,
     Upload,
 )
@@ -55,7 +55,7 @@ class _Reader:
         self._dataset = dataset
         self._hide = hide
         self._tables = set(connection.columns())
-        self._views = {each.name: each for each in standing()}
+        self._views = {each.name: each for each in standing_views()}
 
     def facts(self, empty: Facts) -> Facts:
         memory = remembered(self._connection)
@@ -181,20 +181,9 @@ def _judged(row: Row, memory: Memory, wrong: set[str]) -> Row:
 
 
 def _standing(row: Row, memory: Memory, wrong: set[str]) -> Standing:
-    known = memory.ledger.get(row["import_slug"])
-    if known is not None and known.state is State.failed:
-        return Standing.failed
-    if known is None or not known.trusted or known.state is State.deleted:
-        return Standing.waiting
-    if row["import_slug"] in wrong:
-        return Standing.damaged
-    if known.state is State.unreconciled:
-        return Standing.unreconciled
-    if row["status"] != COMPLETED:
-        return Standing.unfinished
-    # with `reconcile = "off"` a run takes whatever it gets; a page that says it reconciles may not
-    whole = known.records_loaded + known.records_rejected == row["row_count"]
-    return Standing.reconciled if whole else Standing.unreconciled
+    found = standing(memory.ledger.get(row["import_slug"]), Shown(row["changed_at"], row["row_count"]))
+    damaged = row["import_slug"] in wrong and found not in (Standing.failed, Standing.waiting)
+    return Standing.damaged if damaged else found
 
 
 def _name(row: Row) -> str:

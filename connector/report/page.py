@@ -10,9 +10,10 @@ from importlib.resources import files
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from connector.core.standing import Standing
 from connector.report import wording
 from connector.report.charts import payload, run_summary, upload_chart
-from connector.report.facts import Facts, Standing
+from connector.report.facts import Facts
 from connector.report.verdict import judge
 
 LIBRARIES = ("d3-7.9.0.min.js", "plot-0.6.17.umd.min.js")

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from connector.report.facts import Facts, Standing
+from connector.core.standing import Standing
+from connector.report.facts import Facts
 from connector.report.wording import amount
 
 OUTCOMES = {"partial": "was partial", "interrupted": "was interrupted", "failed": "has failed"}
@@ -58,5 +59,8 @@ def _notes(facts: Facts) -> Iterator[str]:
     if count := facts.standings.get(Standing.unfinished, 0):
         which, them = ("import is", "it") if count == 1 else ("imports are", "them")
         yield f"{count:,} {which} still being uploaded to the service; each run reads {them} again."
+    if count := facts.standings.get(Standing.accepted, 0):
+        imports = amount(count, "import has", "imports have")
+        yield f'{imports} other than row_count records, which reconcile = "off" takes as they are.'
     if not facts.typed:
         yield "There are no typed tables, so there are no field profiles."

@@ -9,13 +9,15 @@ from datetime import UTC, datetime
 
 from markupsafe import Markup, escape
 
-from connector.report.facts import OpenImport, Standing
+from connector.core.standing import Standing
+from connector.report.facts import OpenImport
 
 LONGEST_NAME = 36
 HIDDEN = ("Cc", "Cf", "Cs")
 JOINERS = "\u200c\u200d\n\t"  # they belong to the spelling of words and emoji, or are blanks
 STANDING_WORDS = {
     Standing.reconciled: "reconciled",
+    Standing.accepted: "accepted as they are",
     Standing.unfinished: "still being uploaded",
     Standing.waiting: "not loaded yet",
     Standing.damaged: "lost or gained rows here",

@@ -22,7 +22,7 @@ from connector.core.names import decode_keys
 from connector.core.planning import Known, State
 from connector.core.schema import Field, Keys, TableSchema
 from connector.runs import UNSETTLED, Status
-from connector.tables import FIELDS, IMPORTS, LEDGER, LOAD_ID, RECORDS, RUNS
+from connector.tables import FIELDS, IMPORTS, LEDGER, LEDGER_SCHEMA, LOAD_ID, RECORDS, RUNS
 from connector.warehouse.connection import LOADS, VERSIONS, Connection
 
 
@@ -78,7 +78,7 @@ def remembered(connection: Connection) -> Memory:
     if LEDGER not in tables or LOADS not in tables:
         return Memory(tables, schemas=_schemas(physical, []))
     fields = _fields(connection, tables)
-    ledger = _ledger(connection)
+    ledger = ledger_rows(connection, physical[LEDGER])
     homes = {k.slug: frozenset({k.table_name} if k.table_name else ()) for k in ledger.values()}
     return Memory(
         tables=tables,
@@ -92,10 +92,11 @@ def remembered(connection: Connection) -> Memory:
     )
 
 
-def _ledger(connection: Connection) -> dict[str, Known]:
+def ledger_rows(connection: Connection, there: Collection[str]) -> dict[str, Known]:
+    """The ledger, slug by slug; a column that is not `there` yet, in a ledger of an earlier version, is null."""
+    columns = [f"s.{name}" if name in there else f"NULL AS {name}" for name in LEDGER_SCHEMA.names if name != LOAD_ID]
     rows = connection.query(
-        "SELECT s.slug, s.state, s.updated_at, s.row_count, s.status, s.template_slug, s.table_name, s.has_raw, "
-        "s.records_loaded, s.records_rejected, s.attempts, s.last_synced_at, "
+        f"SELECT {', '.join(columns)}, "
         f"CASE WHEN l.load_id IS NULL THEN 0 ELSE 1 END AS trusted FROM {connection.name(LEDGER)} s "
         f"LEFT JOIN {connection.completed_loads()} l "
         f"ON l.load_id = s.{connection.column(LOAD_ID)}"
@@ -242,6 +243,7 @@ def _known(row: Mapping[str, Any]) -> Known:
         last_synced_at=row["last_synced_at"],
         trusted=bool(row["trusted"]),
         has_raw=bool(row["has_raw"]),
+        due=row["due"],
     )
 
 

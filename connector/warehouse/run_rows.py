@@ -42,6 +42,16 @@ def settle_dead_runs(connection: Connection) -> None:
     )
 
 
+def note_progress(connection: Connection, tally: Tally) -> None:
+    """Note in the row of a run that goes on what it has done so far, in one statement: it may die at any moment."""
+    row = tally.as_row(Status.running)
+    names = [name for name in RUNS_SCHEMA.names if name in row and name not in ("run_id", "status")]
+    values = ", ".join(f"{connection.column(name)} = %s" for name in names)
+    connection.execute(
+        f"UPDATE {connection.name(RUNS)} SET {values} WHERE run_id = %s", *(row[name] for name in names), tally.run_id
+    )
+
+
 def write_run(connection: Connection, tally: Tally, status: Status | None = None) -> None:
     """Replaces this run's row."""
     connection.execute(f"DELETE FROM {connection.name(RUNS)} WHERE run_id = %s", tally.run_id)

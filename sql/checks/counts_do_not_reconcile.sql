@@ -1,7 +1,9 @@
 -- Imports whose rows are not as many as the service, the ledger and the raw rows say, each against the others.
 -- Grain: one row per live import that is known to be read, and does not add up.
 --
--- A failed import is left to failed_imports, and one that is still being submitted to stale_imports.
+-- A failed import is left to failed_imports. The version that was read counts: what the service listed may have
+-- changed while it was read. One that is not completed may have other than row_count rows, and so may one that
+-- reconcile = "off" took as it was.
 WITH raw_rows AS (
     SELECT import_slug, COUNT(*) AS live
     FROM records
@@ -12,7 +14,7 @@ SELECT
     i.slug AS import_slug,
     i.template__name AS template,
     s.state,
-    i.row_count,
+    CASE WHEN i.updated_at = s.updated_at THEN i.row_count ELSE s.row_count END AS row_count,
     s.records_loaded AS rows_loaded,
     s.records_rejected AS rows_rejected,
     CASE WHEN s.has_raw THEN COALESCE(r.live, 0) END AS raw_rows,
@@ -22,10 +24,9 @@ INNER JOIN sync_imports AS s ON s.slug = i.slug
 LEFT JOIN raw_rows AS r ON r.import_slug = i.slug
 WHERE i._deleted_at IS NULL
     AND s.state IN ('synced', 'unreconciled')
-    AND i.status = 'completed'
     AND (
         s.state = 'unreconciled'
-        OR i.row_count <> s.records_loaded
+        OR (i.updated_at = s.updated_at AND i.row_count <> s.row_count)
         OR (s.has_raw AND COALESCE(r.live, 0) <> s.records_loaded)
     )
 ORDER BY i.slug

@@ -6,7 +6,9 @@ WITH named AS (
     SELECT
         template__slug AS template_slug,
         template__name AS template,
-        ROW_NUMBER() OVER (PARTITION BY template__slug ORDER BY updated_at DESC, slug) AS place
+        ROW_NUMBER() OVER (PARTITION BY template__slug ORDER BY
+            CASE WHEN _deleted_at IS NULL THEN 0 ELSE 1 END, updated_at DESC, slug
+        ) AS place
     FROM imports
     WHERE template__slug IS NOT NULL
 )

@@ -4,6 +4,7 @@
 -- The service does not say under which key of `metadata` an uploader stands, so the usual ones are tried in turn;
 -- `metadata` itself is the last column. JSON that spells a NUL or half a character is not looked into: not every
 -- database can read it.
+-- row_count, status: of the version that was read, where the import changed between being listed and being read.
 -- rows_failed: rows that the service has and the warehouse has not, or that were rejected, whichever is more.
 WITH read AS (
     SELECT
@@ -55,9 +56,12 @@ WITH read AS (
         i.created_at AS uploaded_at,
         CAST(i.created_at AT TIME ZONE 'UTC' AS DATE) AS upload_day,
         i.updated_at AS changed_at,
-        i.status,
+        CASE WHEN s.state IN ('synced', 'unreconciled') AND s.updated_at > i.updated_at THEN s.status ELSE i.status END
+            AS status,
         COALESCE(s.state, 'unread') AS state,
-        i.row_count,
+        CASE
+            WHEN s.state IN ('synced', 'unreconciled') AND s.updated_at > i.updated_at THEN s.row_count ELSE i.row_count
+        END AS row_count,
         COALESCE(s.records_loaded, 0) AS rows_loaded,
         COALESCE(s.records_rejected, 0) AS rows_rejected,
         COALESCE(s.attempts, 0) AS attempts,

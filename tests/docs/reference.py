@@ -55,6 +55,10 @@ MEANINGS: Mapping[str, Mapping[str, str]] = {
         "attempts": "How often in a row its reading failed; 1 where it did not.",
         "error": "Why it is not synced.",
         "run_id": "The run that read it last.",
+        "due": (
+            "Why the next run reads it again though it looks unchanged: racy (read within the resolution of its "
+            "updated_at), backfill (asked for, not read yet), vanished (gone when it was to be read)."
+        ),
         LOAD_ID: "The load it came with; the row counts only once dlt has completed that load.",
     },
     "sync_runs": {

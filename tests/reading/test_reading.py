@@ -109,6 +109,9 @@ class Service:
             self.edits_at_most -= 1
             self.change(self.dice.choice(self.kinds))
 
+    def service_time(self) -> datetime:
+        return START + timedelta(seconds=self.requests)
+
     async def get_import(self, slug: str) -> Import:
         self.gets += 1
         await self._happen()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from connector.core.standing import Standing
 from connector.report import Facts, gathering, judge, render
-from connector.report.facts import Standing
 from tests.report.conftest import (
     ENDS_SCRIPTS,
     FIELD,
@@ -114,7 +114,10 @@ def test_a_count_that_differs_is_told_though_runs_do_not_mind(duck: DuckDB) -> N
     service.set_row_count(odd, 31)
     assert duck.run(service, reconcile="off").status == "succeeded"
     facts = facts_of(duck)
-    assert [(i.slug, i.standing) for i in facts.open_imports.rows] == [(odd, Standing.unreconciled)]
+    assert (facts.open_imports.rows, facts.standings[Standing.accepted]) == ((), 1)
+    assert any("other than row_count records" in note for note in judge(facts).notes)
+    assert duck.run(service).status == "partial"
+    assert [(i.slug, i.standing) for i in facts_of(duck).open_imports.rows] == [(odd, Standing.unreconciled)]
 
 
 def test_a_run_of_a_selection_is_no_full_run(duck: DuckDB) -> None:

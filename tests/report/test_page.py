@@ -16,10 +16,11 @@ from pathlib import Path
 
 import pytest
 
+from connector.core.standing import Standing
 from connector.errors import ConnectorError
 from connector.report import Facts, render, write
 from connector.report.charts import MOST_BARS, NAMED_TEMPLATES, REST, upload_chart
-from connector.report.facts import Capped, OpenImport, Run, Standing, Template, Upload
+from connector.report.facts import Capped, OpenImport, Run, Template, Upload
 from connector.report.wording import advice, distinct_labels, share, visible
 from tests.report.conftest import ENDS_SCRIPTS, LONG, NOW, TURNED
 

@@ -11,6 +11,8 @@ import selectors
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from datetime import datetime
+from email.utils import format_datetime
 from typing import Any, TypeVar
 
 import aiohttp
@@ -87,15 +89,20 @@ class Answered:
 
 
 class Wire:
-    """From the client to `answer` and back; `travel()` is how long one way takes, `step()` marks both ends."""
+    """From the client to `answer` and back; `travel()` is how long one way takes, `step()` marks both ends.
+
+    `date()` is what the service's clock shows in the header of a reply, if it sends one.
+    """
 
     def __init__(
         self,
         answer: Callable[[Request], Response],
         travel: Callable[[], float],
         step: Callable[[str], None],
+        date: Callable[[], datetime | None] = lambda: None,
     ) -> None:
         self._answer = answer
+        self._date = date
         self._travel = travel
         self._step = step
 
@@ -107,11 +114,14 @@ class Wire:
         self._step(f"before {method} {asked.path}")
         await asyncio.sleep(self._travel())
         reply = self._answer(Request(asked.method, asked.path, asked.query, dict(headers), asked.body))
+        date = self._date()
         await asyncio.sleep(self._travel())
         self._step(f"after {method} {asked.path}")
         if reply.fault == "reset":
             raise aiohttp.ServerDisconnectedError("the connection was reset")
         told = {**{name.lower(): text for name, text in reply.headers.items()}, "content-length": str(len(reply.body))}
+        if date is not None:
+            told["date"] = format_datetime(date, usegmt=True)
         yield Answered(reply.status, told, reply.body, reply.fault == "cut")
 
     async def close(self) -> None:

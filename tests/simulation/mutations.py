@@ -126,12 +126,13 @@ def take_a_404_for_the_records_of_an_empty_import_for_an_error() -> AbstractCont
 def take_a_short_page_of_records_as_the_last() -> AbstractContextManager[Any]:
     async def naive(client: Any, import_: Import) -> ImportRead:
         records: dict[str, Any] = {}
+        asked_at = client.service_time()
         page = 1
         while True:
             reply = await client.list_records(import_.slug, page, MAX_PER_PAGE)
             records.update({record.slug: record for record in reply.records})
             if reply.size < MAX_PER_PAGE:
-                return ImportRead(import_, Verdict.complete, tuple(records.values()))
+                return ImportRead(import_, Verdict.complete, tuple(records.values()), asked_at=asked_at)
             page += 1
 
     return mock.patch.object(head_start, "read_import", naive)
@@ -148,7 +149,7 @@ def skip_the_fingerprint_after_reading() -> AbstractContextManager[Any]:
 
     class Blind:
         def __init__(self, client: Any, import_: Import) -> None:
-            self.list_records = client.list_records
+            self.list_records, self.service_time = client.list_records, client.service_time
             self.first_page, self.largest_page = client.first_page, client.largest_page
             self.largest_page_of_records = client.largest_page_of_records
             self._import = import_
@@ -229,12 +230,12 @@ def ignore_the_limit_of_deletes() -> AbstractContextManager[Any]:
 
 @mutation()
 def trust_the_ledger_of_loads_that_never_completed() -> AbstractContextManager[Any]:
-    original = memory._ledger
+    original = memory.ledger_rows
 
-    def trusting(connection: Connection) -> dict[str, Known]:
-        return {slug: replace(known, trusted=True) for slug, known in original(connection).items()}
+    def trusting(connection: Connection, there: Any) -> dict[str, Known]:
+        return {slug: replace(known, trusted=True) for slug, known in original(connection, there).items()}
 
-    return mock.patch.object(memory, "_ledger", trusting)
+    return mock.patch.object(memory, "ledger_rows", trusting)
 
 
 @mutation()
@@ -316,3 +317,30 @@ def count_fields_of_this_package_only() -> AbstractContextManager[Any]:
             yield
 
     return patched()
+
+
+# -- settled -------------------------------------------------------------------------------------------------------
+
+
+@mutation()
+def call_whatever_was_read_settled() -> AbstractContextManager[Any]:
+    return mock.patch.object(extraction, "may_change_unseen", return_value=False)
+
+
+@mutation()
+def let_an_unfinished_import_lose_its_rows() -> AbstractContextManager[Any]:
+    return mock.patch.object(extraction, "lost_rows", return_value=0)
+
+
+@mutation()
+def forget_what_a_backfill_asked_for() -> AbstractContextManager[Any]:
+    return mock.patch.multiple(extraction, promise=mock.DEFAULT, ask_again=mock.DEFAULT)
+
+
+@mutation()
+def take_another_import_for_the_one_asked_for() -> AbstractContextManager[Any]:
+    async def trusting(client: Any, slug: str) -> Import:
+        found: Import = await client.get_import(slug)
+        return found
+
+    return mock.patch.multiple(deciding, ask_for=trusting)

@@ -54,13 +54,16 @@ class Episode:
     failing: float = 0.0
     misrouted: float = 0.0
     outage: Outage | None = None
+    mistaken: float = 0.0
+    emptied: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """`honest` services tell the true row_count at the end, `finished` ones have completed all their imports.
 
-    An import of more than `in_memory` records is spilled to disk.
+    An import of more than `in_memory` records is spilled to disk. A `coarse` service counts whole seconds, in which
+    much happens, and tells its time.
     """
 
     seed: int
@@ -71,6 +74,7 @@ class Scenario:
     finished: bool
     many: bool
     in_memory: int
+    coarse: bool = False
 
 
 def make_scenario(seed: int) -> Scenario:
@@ -102,7 +106,15 @@ def make_scenario(seed: int) -> Scenario:
     switches = replace(switches, past_the_end=past_the_end, no_records=no_records)
     away = Random(f"away {seed}")
     episodes = [replace(episode, outage=_outage(away)) for episode in episodes]
-    return Scenario(seed, switches, settings, tuple(episodes), honest, finished, many, in_memory)
+    unseen = Random(f"unseen {seed}")
+    coarse = unseen.random() < 0.2
+    if coarse:
+        switches = replace(switches, time_fraction=0)
+    chances = (0.0,) * 9 + (0.4,)
+    episodes = [
+        replace(episode, mistaken=unseen.choice(chances), emptied=unseen.choice(chances)) for episode in episodes
+    ]
+    return Scenario(seed, switches, settings, tuple(episodes), honest, finished, many, in_memory, coarse)
 
 
 def _switches(dice: Random, many: bool) -> Switches:

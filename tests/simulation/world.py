@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from random import Random
+from types import MappingProxyType
 from typing import TypeVar
 from unittest import mock
 
@@ -30,6 +31,7 @@ from tests.simulation.oracle import (
     check_equal,
     check_kept,
     check_mirrored,
+    check_promise,
     check_run,
     require,
 )
@@ -42,8 +44,29 @@ URL = "http://service.example"
 START = datetime(2026, 1, 5, 6, 0, tzinfo=UTC)
 
 
+class CoarseClock:
+    """Many looks at it fall into one second."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = Random(f"coarse clock {seed}")
+        self.now = datetime(2024, 1, 8, 7, 30, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        self.now += timedelta(seconds=self._random.choice((0.01, 0.05, 0.3)))
+        return self.now.replace(microsecond=0)
+
+    def between_runs(self) -> None:
+        self.now += timedelta(seconds=self._random.choice((0, 0.1, 0.1, 1, 10, 100)))
+
+
 class PatchyService(Service):
-    """Lists that leave out what exists: `hidden` imports for the whole run, `blank` pages now and then."""
+    """Lists that leave out what exists: `hidden` imports for the whole run, `blank` pages now and then.
+
+    The addresses of `mistaken` imports answer with another one each, those of `emptied` imports' records with none.
+    """
+
+    mistaken: Mapping[str, str] = MappingProxyType({})
+    emptied: frozenset[str] = frozenset()
 
     hidden: frozenset[str] = frozenset()
     blank = 0.0
@@ -51,6 +74,15 @@ class PatchyService(Service):
 
     def _ordered_imports(self) -> list[StoredImport]:
         return [found for found in super()._ordered_imports() if found.slug not in self.hidden]
+
+    def _answer(self, endpoint: str, slug: str, request: Request) -> Response:
+        other = self.mistaken.get(slug, slug) if endpoint == "import" else slug
+        return super()._answer(endpoint, other if self.find(slug) and self.find(other) else slug, request)
+
+    def _list_records(self, found: StoredImport, request: Request) -> Response:
+        if found.slug in self.emptied and found.status != "completed":
+            return json_response(200, '{"data":[]}')
+        return super()._list_records(found, request)
 
     def _list_imports(self, request: Request) -> Response:
         if self.blank and self.dice.random() < self.blank:
@@ -69,7 +101,7 @@ class World:
         self.now = START
         if isinstance(machine, ModelMachine):
             machine.clock = lambda: self.now
-        self._ticks = SeededClock(scenario.seed)
+        self._ticks = CoarseClock(scenario.seed) if scenario.coarse else SeededClock(scenario.seed)
         self._jumped = timedelta(0)
         self.service = PatchyService(
             scenario.seed,
@@ -110,12 +142,16 @@ class World:
         require(ran.tally.status in wanted, "a quiet run succeeds", ran.tally.as_json())
         check_equal(ran, self.watch)
         self._check_deleted(ran.after)
+        if isinstance(self._ticks, CoarseClock):  # what was read in the second of its last edit is read once more
+            self._ticks.now += timedelta(seconds=10)
+            self.run(peace)
         again = self.run(peace)
         self._check_nothing_to_do(again)
 
     def _make_peace(self) -> None:
         service = self.service
         service.faults, service.hidden, service.blank = Faults(), frozenset(), 0.0
+        service.mistaken, service.emptied = {}, frozenset()
         for slug in service.slugs():
             found = service.find(slug)
             assert found is not None
@@ -150,7 +186,11 @@ class World:
             unheard = [problem for problem in (*tally.problems, str(tally.fatal)) if "has not answered" in problem]
             require(not unheard, "a restart of a minute is waited for", unheard)
             require(tally.fatal is None or episode.faults != Faults(), "a restart fails no run", tally.fatal)
+        if scope == Scope(mode="backfill", force=True) and self.requests and settings.status is None:
+            check_promise(ran)
         self._remember(ran.after)
+        if isinstance(self._ticks, CoarseClock):
+            self._ticks.between_runs()
         self.now += timedelta(hours=1)
         return ran
 
@@ -190,7 +230,29 @@ class World:
         misrouted -= self.service.hidden
         self.service.faults = replace(episode.faults, failing_imports=failing, misrouted_imports=misrouted)
         self.service.blank = episode.blank_pages
+        self._unsettle(episode, before)
         self._edit_probability, self._edits_left = episode.edit_probability, episode.edits_at_most
+
+    def _unsettle(self, episode: Episode, before: Holdings) -> None:
+        """Addresses that answer with another import, and unfinished imports that show none of their records."""
+        dice = Random(f"unsettle {self.scenario.seed} {len(self.trace)}")
+        slugs = sorted(self.service.slugs())
+        mistaken = [slug for slug in slugs if dice.random() < episode.mistaken]
+        self.service.mistaken = {slug: dice.choice(slugs) for slug in mistaken}
+        self.watch.look()
+        seen = {
+            r["slug"]: (r["updated_at"], r["row_count"], r["status"], r["template_slug"])
+            for r in before.of_table("sync_imports")
+        }
+        still = [
+            slug
+            for slug, each in self.watch.truth.items()
+            if seen.get(slug) == (each.updated_at, each.shown["row_count"], each.shown["status"], each.template_slug)
+        ]
+        edited = episode.edit_probability or not self.scenario.switches.edit_moves_import
+        self.service.emptied = frozenset(slug for slug in still if not edited and dice.random() < episode.emptied)
+        if self.service.emptied:
+            self.note(f"  {len(self.service.emptied)} imports show no records while they are unfinished")
 
     def _edit(self) -> None:
         self.note(f"  {self.watch.edit(lambda: random_edit(self.service, self.dice))}")
@@ -223,7 +285,13 @@ class World:
 
     def _outside(self) -> Outside:
         travel = Random(f"travel {self.scenario.seed} {len(self.trace)}")
-        wire = Wire(self._answer, lambda: travel.uniform(0.001, 0.05), lambda label: self.fuse.step("http", label))
+        ticks = self._ticks
+        wire = Wire(
+            self._answer,
+            lambda: travel.uniform(0.001, 0.05),
+            lambda label: self.fuse.step("http", label),
+            lambda: ticks.now if isinstance(ticks, CoarseClock) else None,
+        )
 
         def open_client(settings: Settings) -> ServiceClient:
             return ServiceClient(

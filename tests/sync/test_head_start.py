@@ -41,6 +41,9 @@ class Client:
     never_answered: str | None = None
     was_asked: asyncio.Event = field(default_factory=asyncio.Event)
 
+    def service_time(self) -> datetime:
+        return NOW
+
     async def get_import(self, slug: str) -> Import:
         if self.trouble is not None:
             raise self.trouble

@@ -1,0 +1,49 @@
+"""What asks for imports in the ledger (`sync_imports.due`): the next run reads them though they look unchanged.
+
+Invariant: what a backfill asks for is in the warehouse before its first request, and each import gives it up only with
+the load that brings its records: however the backfill ends, the next run reads what it has not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from connector.core.planning import Due, State
+from connector.settings import Scope
+from connector.tables import IMPORTS, LEDGER
+from connector.warehouse.connection import Connection, batches
+
+DUE = "due"
+
+
+def promise(connection: Connection, scope: Scope, status: str | None) -> None:
+    """Note what the warehouse knows of the imports that a backfill asks for; it reads all others as new or changed."""
+    window, selection = scope.window, scope.selection
+    bounds: dict[str, Any] = {
+        "status = %s": status,
+        "updated_at >= %s": window.since,
+        "updated_at < %s": window.until,
+    }
+    conditions: dict[str, list[Any]] = {condition: [value] for condition, value in bounds.items() if value is not None}
+    if selection.template is not None:
+        named = f"SELECT slug FROM {connection.name(IMPORTS)} WHERE template__name = %s"
+        conditions[f"(template_slug = %s OR slug IN ({named}))"] = [selection.template] * 2
+    if not selection.slugs:
+        _ask(connection, Due.backfill, conditions)
+    for some in batches(sorted(selection.slugs)):
+        _ask(connection, Due.backfill, {**conditions, f"slug IN ({', '.join(['%s'] * len(some))})": list(some)})
+
+
+def ask_again(connection: Connection, slugs: Sequence[str], why: Due) -> None:
+    """Have the next run read these imports; those that the ledger does not know it reads anyway."""
+    for some in batches(slugs):
+        _ask(connection, why, {f"slug IN ({', '.join(['%s'] * len(some))})": list(some)})
+
+
+def _ask(connection: Connection, why: Due, conditions: Mapping[str, list[Any]]) -> None:
+    if DUE not in connection.columns()[LEDGER]:  # a ledger of an earlier version; dlt takes the column as it finds it
+        connection.execute(f"ALTER TABLE {connection.name(LEDGER)} ADD COLUMN {connection.column(DUE)} varchar")
+    where = " AND ".join([f"state <> '{State.deleted}'", *conditions])
+    values = [value for some in conditions.values() for value in some]
+    connection.execute(f"UPDATE {connection.name(LEDGER)} SET {DUE} = '{why}' WHERE {where}", *values)

@@ -1,0 +1,43 @@
+"""How every import stands that the service is known to have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from connector.core.planning import Known
+from connector.core.standing import Shown, Standing, standing
+from connector.tables import IMPORTS, LEDGER
+from connector.warehouse.connection import LOADS, Connection, batches
+from connector.warehouse.memory import ledger_rows
+
+OPEN = (Standing.failed, Standing.unreconciled, Standing.waiting)  # what a run that succeeds leaves none of
+
+
+def standings(connection: Connection) -> dict[str, tuple[Standing, Known | None]]:
+    """Import → how it stands, and its ledger row; of live imports, and of those that only the ledger knows."""
+    columns = connection.columns()
+    ledger = ledger_rows(connection, columns[LEDGER]) if {LEDGER, LOADS} <= columns.keys() else {}
+    shown, gone = _shown(connection) if IMPORTS in columns else ({}, frozenset[str]())
+    known = {slug for slug, row in ledger.items() if row.live}
+    return {
+        slug: (standing(ledger.get(slug), shown.get(slug)), ledger.get(slug))
+        for slug in sorted(shown.keys() | (known - gone))
+    }
+
+
+def forget_unread(connection: Connection, slugs: Sequence[str]) -> None:
+    """Removes the rows of imports that this run listed first, and that were gone before anything of them was read."""
+    for some in batches(slugs):
+        connection.execute(
+            f"DELETE FROM {connection.name(IMPORTS)} WHERE slug IN ({', '.join(['%s'] * len(some))})", *some
+        )
+
+
+def _shown(connection: Connection) -> tuple[dict[str, Shown], frozenset[str]]:
+    """The live rows of `imports`, and the slugs of the others."""
+    rows = connection.query(
+        f"SELECT slug, updated_at, row_count, CASE WHEN {connection.column('_deleted_at')} IS NULL THEN 0 ELSE 1 END "
+        f"AS gone FROM {connection.name(IMPORTS)}"
+    ).to_pylist()
+    live = {row["slug"]: Shown(row["updated_at"], row["row_count"]) for row in rows if not row["gone"]}
+    return live, frozenset(row["slug"] for row in rows if row["gone"])
