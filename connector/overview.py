@@ -17,6 +17,7 @@ from dlt.pipeline.pipeline import Pipeline
 from connector.locking import duckdb_file, holder_lives, lock_path
 from connector.tables import LEDGER, RECORDS, REJECTS, RUNS
 from connector.warehouse import Connection
+from connector.warehouse.ownership import take_stock
 
 OPEN_SHOWN = 20
 RUNS_NOTED = 50
@@ -67,7 +68,7 @@ def nothing_yet() -> Overview:
 
 
 def look(connection: Connection, runs: int) -> Overview:
-    tables = set(connection.columns())
+    tables = take_stock(connection).ours
 
     def rows(sql: str, table: str) -> list[dict[str, Any]]:
         return connection.query(sql.replace("{t}", connection.name(table))).to_pylist() if table in tables else []
@@ -81,7 +82,7 @@ def look(connection: Connection, runs: int) -> Overview:
         RUNS,
     )
     latest = rows(f"SELECT {', '.join(RunRow.__annotations__)} FROM {{t}} ORDER BY started_at DESC LIMIT {runs}", RUNS)
-    states = rows("SELECT state, count(*) AS n FROM {t} GROUP BY state ORDER BY state", LEDGER)
+    states = rows("SELECT COALESCE(state, 'failed') AS state, count(*) AS n FROM {t} GROUP BY 1 ORDER BY 1", LEDGER)
     unsettled = rows(
         f"SELECT {', '.join(OpenImport.__annotations__)} FROM {{t}} WHERE state IN ('failed', 'unreconciled') "
         f"ORDER BY state, slug LIMIT {OPEN_SHOWN}",

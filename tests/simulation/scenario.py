@@ -44,6 +44,7 @@ class Episode:
     blank_pages: float = 0.0
     failing: float = 0.0
     misrouted: float = 0.0
+    meddling: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,9 @@ def make_scenario(seed: int) -> Scenario:
     odd = Random(f"odd {seed}")  # its own, so that older seeds stay what they are
     switches = replace(switches, page_zero=odd.choice(("reject", "first")))
     episodes = [replace(episode, misrouted=odd.choice((0.0,) * 9 + (0.3,))) for episode in episodes]
+    hand = Random(f"hand {seed}")
+    meddles = hand.random() < 0.25
+    episodes = [replace(episode, meddling=meddles and hand.random() < 0.5) for episode in episodes]
     return Scenario(seed, switches, settings, tuple(episodes), honest, finished, many, in_memory)
 
 
