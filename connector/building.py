@@ -112,6 +112,7 @@ class Builder:
         schemas: Mapping[str, TableSchema],
         template_tables: Mapping[str, str],
         *,
+        foreign: frozenset[str] = frozenset(),
         limits: Limits | None,
         nul_safe: bool,
         flatten: Flatten = flatten_here,
@@ -119,6 +120,7 @@ class Builder:
         self._settings = settings
         self._schemas = dict(schemas)
         self._template_tables = dict(template_tables)
+        self._foreign = foreign
         self._limits = limits
         self._nul_safe = nul_safe
         self._flatten = flatten
@@ -153,7 +155,7 @@ class Builder:
         return rows, None
 
     def _table_for(self, import_: Import) -> str:
-        table = table_name(import_.template_name, import_.template_slug, self._template_tables)
+        table = table_name(import_.template_name, import_.template_slug, self._template_tables, self._foreign)
         self._template_tables.setdefault(table, import_.template_slug or "")
         return table
 

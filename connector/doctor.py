@@ -20,17 +20,21 @@ from connector.core.planning import COMPLETED, State
 from connector.core.schema import Kind, parse_type
 from connector.errors import ConnectorError
 from connector.locking import lock_path, sole_writer
-from connector.rebuild import BESIDE, BESIDE_SCHEMA
+from connector.rebuild import BESIDE_SCHEMA
 from connector.tables import LEDGER, RECORDS, RUNS, SYSTEM_SCHEMAS
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.checks import doubt, errors
+from connector.warehouse.connection import LOADS
 from connector.warehouse.memory import Memory, audit, remembered
+from connector.warehouse.mending import imports_with
+from connector.warehouse.ownership import BESIDE
 from connector.warehouse.run_rows import bury_dead_runs, dead_runs
 from connector.warehouse.typed import discard
 from connector.working_directory import make_anew, unfinished
 
 DOUBTED = "doctor: its rows in the warehouse are not those that were loaded; it is read again."
 READ_AGAIN = "the next run reads it again"
+MADE_ANEW = "the next run makes it anew and reads again what it spoke of"
 READ_ANEW = "the next run makes it anew and reads again the imports whose rows it had"
 
 
@@ -140,10 +144,9 @@ class _Examination:
                 self.report.repaired.append(f"{sentence} It was dropped.")
             else:
                 self._find(Finding("half_rebuilt", sentence, "the next rebuild drops it, or --repair does now"))
-        for table in sorted(set(SYSTEM_SCHEMAS) - memory.tables):
-            cure = "load the dataset into an empty schema, or restore it"
-            self._find(Finding("table_missing", f"The table {table} is missing.", cure))
-        for finding in _missing_columns(memory):
+        for table in sorted({*SYSTEM_SCHEMAS, LOADS} - memory.tables):
+            self._find(Finding("table_missing", f"The table {table} is missing.", MADE_ANEW))
+        for finding in (*_missing_columns(memory), *_unexplained_columns(connection, memory)):
             self._find(finding)
 
     def _dead_runs(self, connection: Connection, memory: Memory) -> None:
@@ -208,20 +211,30 @@ def _unreadable(error: Exception) -> Finding:
 
 
 def _missing_columns(memory: Memory) -> Iterator[Finding]:
-    """The data dictionary against the columns that are there."""
+    """The data dictionary and dlt's schema against the columns that are there."""
     for table, schema in sorted(memory.schemas.items()):
         columns = {name: kind for known in schema.fields.values() for name, kind in known.columns().items()}
         if columns and table not in memory.tables:
             yield Finding("table_missing", f"The table {table} of sync_fields is missing.", READ_ANEW)
             continue
         for name, kind in columns.items():
-            there = schema.physical.get(name)
-            if there is None:
-                sentence = f"The column {table}.{name} of sync_fields is missing."
-                yield Finding("column_missing", sentence, _cure_for(table))
-            elif not _same_type(there, kind):
+            there = schema.physical.get(name, kind)
+            if not _same_type(there, kind):
                 sentence = f"The column {table}.{name} is {there} where sync_fields says {kind}."
                 yield Finding("column_type", sentence, _cure_for(table))
+    for table, missing in sorted(memory.dropped.items()):
+        for name in sorted(missing):
+            cure = f"the next run makes it whole by reading again; {_cure_for(table)}"
+            yield Finding("column_missing", f"The column {table}.{name} is missing.", cure)
+
+
+def _unexplained_columns(connection: Connection, memory: Memory) -> Iterator[Finding]:
+    """Values of which `sync_fields` does not say of which field they are."""
+    for table, columns in sorted(memory.unexplained.items()):
+        if imports_with(connection, table, columns):
+            sentence = f"sync_fields does not know {', '.join(sorted(columns))} of {table}, where there are values."
+            cure = "the next run empties them and reads again the imports whose values they hold"
+            yield Finding("columns_unexplained", sentence, cure)
 
 
 def _same_type(there: str, kind: str) -> bool:

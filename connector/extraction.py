@@ -38,7 +38,6 @@ from connector.tables import (
     RECORDS,
     RUNS,
     RUNS_SCHEMA,
-    SOURCE,
     SYSTEM_SCHEMAS,
     Arrival,
     Emission,
@@ -47,8 +46,11 @@ from connector.tables import (
 )
 from connector.warehouse import Warehouse
 from connector.warehouse.checks import are_elsewhere
-from connector.warehouse.memory import Memory, forget_schemas, loaded_late, recall
-from connector.warehouse.promises import ask_again, promise
+from connector.warehouse.connection import LOADS
+from connector.warehouse.memory import Memory, loaded_late, recall
+from connector.warehouse.mending import keep_deleted, mend
+from connector.warehouse.ownership import take_stock
+from connector.warehouse.promises import PROMISED, ask_again, promise
 from connector.warehouse.run_rows import bury_dead_runs, note_progress, settle_dead_runs, write_run
 
 log = logging.getLogger("connector.run")
@@ -109,11 +111,12 @@ class Extraction:
         ready for them.
         """
         with self.warehouse.connect() as connection:
-            if self._scope.force and {IMPORTS, LEDGER} <= set(connection.columns()):
+            stock = take_stock(connection)
+            stock.check()
+            # where a column of the ledger is lost, every import differs from its row, and is read anyway
+            if self._scope.force and {IMPORTS, LEDGER} <= stock.ours and stock.columns[LEDGER].keys() >= PROMISED:
                 promise(connection, self._scope, self._settings.status)
-            self.memory: Memory = recall(connection)
-            if self.memory.ledger and {IMPORTS, *SYSTEM_SCHEMAS, *self.memory.lost} - self.memory.tables:
-                forget_schemas(connection, SOURCE)
+            self.memory: Memory = mend(connection, recall(connection))
             if RUNS in self.memory.tables:
                 for run_id in bury_dead_runs(connection, self._outside.now()):
                     log.warning(
@@ -123,7 +126,7 @@ class Extraction:
                     )
                 if self.memory.sound:
                     settle_dead_runs(connection)
-                elif loaded_late(connection):
+                elif not {LEDGER, LOADS} <= self.memory.tables or loaded_late(connection):
                     self.tally.unsettled = True  # this run may be bounded, and not put all of it in order
         if RUNS in self.memory.tables:
             self.begin()
@@ -244,9 +247,6 @@ class Extraction:
     def record_tables(self, load_id: str, limit: int | None = None) -> Iterator[Emission]:
         """Records, typed rows, ledger, rejects and fields of about `limit` rows; an import is never split."""
         prepared = self.prepare()
-        if self.memory.lost:  # dlt makes only the tables that a package has rows for
-            with self.warehouse.connect() as connection:
-                forget_schemas(connection, SOURCE)
         package = Package(
             load_id,
             self.tally.run_id,
@@ -318,9 +318,27 @@ class Extraction:
                     )
 
     def missing_tables(self) -> Iterator[Emission]:
-        """Tables without rows, so that every table of the contract exists after the first run."""
+        """Tables without rows, so that every table of the contract exists, and is whole, after any run."""
+        yield from map(nothing, self._incomplete())
+
+    def lacks_tables(self) -> bool:
+        return bool(self._incomplete())
+
+    def made_tables(self, load_id: str | None) -> None:
+        """What `missing_tables` yields was loaded, in a load of its own."""
+        self.pack()
+        there = self.memory.tables
+        if LOADS not in there and load_id is not None:
+            with self.warehouse.connect() as connection:
+                keep_deleted(connection, load_id, there)
+        if RUNS not in there:
+            self.begin()
+
+    def _incomplete(self) -> list[str]:
+        memory = self.memory
         wanted = [*SYSTEM_SCHEMAS, *[RECORDS] * self._settings.raw]
-        yield from (nothing(table) for table in wanted if table not in self.memory.tables)
+        found = [table for table in wanted if table not in memory.tables or table in memory.dropped]
+        return found or [LEDGER] * (LOADS not in memory.tables)
 
     def _accept(self, package: Package, planned: Planned[Import], result: Built | Failure) -> Iterator[Emission]:
         slug = planned.import_.slug
@@ -497,6 +515,7 @@ class Extraction:
             self._settings,
             self.memory.schemas,
             self.memory.template_tables,
+            foreign=self.memory.foreign,
             limits=LIMITS.get(self.warehouse.destination_type),
             nul_safe=not self.warehouse.is_duckdb,
             flatten=self._flattener,

@@ -326,8 +326,16 @@ class Package:
             typed = self._typed[home]
             typed.imports.add(slug)
             self._arriving[home].replacing = True
-            typed.batches.append(_placeholder(TYPED_SCHEMA, "_record_slug", "_import_slug", slug, self.load_id))
+            row = _placeholder(TYPED_SCHEMA, "_record_slug", "_import_slug", slug, self.load_id)
+            typed.batches.append(self._with_dropped(home, row))
             typed.rows += 1
+
+    def _with_dropped(self, table: str, row: pa.Table) -> pa.Table:
+        """The columns that the table lost come again though no row has a value for them now."""
+        kinds = {n: k for known in self._catalogue.schema(table).fields.values() for n, k in known.columns().items()}
+        for column in sorted(self._memory.dropped.get(table, frozenset()) & set(kinds)):
+            row = row.append_column(column, pa.array([None] * row.num_rows, arrow_type(kinds[column])))
+        return row
 
     def _vanished(
         self, slug: str, known: Known | None, arriving: Iterable[Rows], table: str | None
@@ -387,7 +395,7 @@ class Package:
             if typed.batches:
                 rows = pa.concat_tables(typed.batches, promote_options="default")
                 typed.batches, typed.rows = [], 0
-                yield Emission(table, rows, self._json_columns(table))
+                yield Emission(table, rows, self._json_columns(table), self._catalogue.template_tables.get(table))
 
     def _json_columns(self, table: str) -> frozenset[str]:
         if not self._warehouse.is_duckdb:

@@ -19,6 +19,7 @@ from connector.core.standing import Standing
 from connector.locking import duckdb_file, holder_lives, lock_path
 from connector.tables import LEDGER, RECORDS, REJECTS, RUNS
 from connector.warehouse import Connection
+from connector.warehouse.ownership import take_stock
 from connector.warehouse.standings import OPEN, standings
 
 OPEN_SHOWN = 20
@@ -75,7 +76,7 @@ def nothing_yet() -> Overview:
 
 
 def look(connection: Connection, runs: int) -> Overview:
-    tables = set(connection.columns())
+    tables = take_stock(connection).ours
 
     def rows(sql: str, table: str) -> list[dict[str, Any]]:
         return connection.query(sql.replace("{t}", connection.name(table))).to_pylist() if table in tables else []
@@ -89,7 +90,7 @@ def look(connection: Connection, runs: int) -> Overview:
         RUNS,
     )
     latest = rows(f"SELECT {', '.join(RunRow.__annotations__)} FROM {{t}} ORDER BY started_at DESC LIMIT {runs}", RUNS)
-    states = rows("SELECT state, count(*) AS n FROM {t} GROUP BY state ORDER BY state", LEDGER)
+    states = rows("SELECT COALESCE(state, 'failed') AS state, count(*) AS n FROM {t} GROUP BY 1 ORDER BY 1", LEDGER)
     found = standings(connection)
     unsettled = sorted((OPEN.index(each), slug) for slug, (each, _) in found.items() if each in OPEN)[:OPEN_SHOWN]
     kept = {row["slug"]: row for row in connection.rows_of(LEDGER, "slug", [s for _, s in unsettled]).to_pylist()}

@@ -45,12 +45,12 @@ from connector.spool import BATCH_ROWS
 from connector.tables import LOAD_ID, RECORDS, SOURCE, TYPED_SCHEMA
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.memory import Memory, recall
+from connector.warehouse.ownership import BESIDE
 from connector.warehouse.typed import count_rows, discard, raw_counts, raw_rows, swap, totals, without_raw_row
 from connector.working_directory import make_anew
 
 log = logging.getLogger("connector.rebuild")
 
-BESIDE = "sync_rebuild"  # not `records_…`: no run may ever take it for a typed table
 BESIDE_SCHEMA = "importer_rebuild"
 MARK = "x-importer-rebuilt"
 ROWS_AT_ONCE = 20_000
@@ -132,6 +132,8 @@ class _Rebuild:
     def run(self, wanted: Sequence[str]) -> Iterator[Rebuilt]:
         with self.warehouse.connect() as connection:
             memory = recall(connection)
+            if BESIDE in memory.foreign:
+                raise ConfigError(f"The dataset has a {BESIDE!r} that is not the connector's; rename it, then rebuild.")
             discard(connection, BESIDE, BESIDE_SCHEMA)
         tables = self._checked(wanted, memory)
         if not tables:

@@ -29,13 +29,13 @@ from connector.overview import noted
 from connector.runs import Tally
 from connector.settings import Scope, Settings
 from connector.source import Marker, current_load_id
-from connector.tables import RUNS, SOURCE, Arrival, Emission
+from connector.tables import SOURCE, Arrival, Emission
 from connector.warehouse import Warehouse
 from connector.warehouse.checks import distrust, is_new, missing_rows
 from connector.warehouse.lookup import index_keys
 from connector.warehouse.memory import audit, ledger_loads, remembered
-from connector.working_directory import believe_folders, make_anew
 from connector.warehouse.standings import forget_unread, standings
+from connector.working_directory import believe_folders, make_anew
 
 log = logging.getLogger("connector.run")
 
@@ -98,10 +98,8 @@ def _ended(tally: Tally) -> None:
 
 def _load_all(pipeline: Pipeline, extraction: Extraction, settings: Settings) -> None:
     extraction.open()
-    if RUNS not in extraction.memory.tables:
-        _load(pipeline, lambda _: extraction.missing_tables())
-        extraction.pack()
-        extraction.begin()
+    if extraction.lacks_tables():
+        extraction.made_tables(_load(pipeline, lambda _: extraction.missing_tables()))
     with extraction.warehouse.connect() as connection, noted(pipeline, connection):
         _load_packages(pipeline, extraction, settings)
 

@@ -26,6 +26,7 @@ LEDGER = "sync_imports"
 RUNS = "sync_runs"
 REJECTS = "sync_rejects"
 FIELDS = "sync_fields"
+TEMPLATE_HINT = "x-importer-template"  # of a typed table in dlt's schema, which keeps it while no row speaks of it
 
 
 def _schema(required: str, /, **columns: pa.DataType) -> pa.Schema:
@@ -164,11 +165,15 @@ SYSTEM_SCHEMAS: Mapping[str, pa.Schema] = {
 
 @dataclass(frozen=True, slots=True)
 class Emission:
-    """Rows for one table; `json_columns` are text columns whose type in the warehouse is JSON where it has one."""
+    """Rows for one table; `json_columns` are text columns whose type in the warehouse is JSON where it has one.
+
+    `template` is that of a typed table, '' where an import has none.
+    """
 
     table: str
     rows: pa.Table
     json_columns: frozenset[str] = frozenset()
+    template: str | None = None
 
 
 def _replacing(record_key: str, import_key: str) -> dict[str, Any]:
@@ -239,6 +244,7 @@ def hints(emission: Emission) -> dict[str, Any]:
         # also where no row of this package has a value: dlt keeps what it is told first and takes any change, even of
         # nullability, for another type
         "columns": [{"name": n, "data_type": "json", "nullable": True} for n in sorted(emission.json_columns)],
+        "additional_table_hints": {} if emission.template is None else {TEMPLATE_HINT: emission.template},
     }
 
 

@@ -14,6 +14,7 @@ from connector.core.schema import Kind, parse_type
 from connector.errors import ConfigError
 from connector.tables import FIELDS, IMPORTS, LEDGER
 from connector.warehouse import Connection, Warehouse
+from connector.warehouse.ownership import take_stock
 
 DIALECTS = ("duckdb", "postgres")
 TABLE_PREFIX = "records_"
@@ -94,9 +95,9 @@ def dialect_of(warehouse: Warehouse) -> str:
 def read_layout(connection: Connection, dialect: str, avoid: Collection[str] = ()) -> Layout:
     """`avoid` are names that no clean view may have."""
     dataset = connection.client.dataset_name
-    tables = _columns(connection, dataset)
-    fields = _fields(connection) if FIELDS in tables else {}
-    owned = {table for table in {*fields, *_ledger_tables(connection, tables)} if table in tables and table != IMPORTS}
+    tables, ours = _columns(connection, dataset), take_stock(connection).ours
+    fields = _fields(connection) if FIELDS in ours else {}
+    owned = {*fields, *_ledger_tables(connection, tables)} & ours - {IMPORTS}
     templates = _templates(connection, tables)
     taken = {name.casefold() for name in (*tables, *avoid)}
     typed: list[TypedTable] = []

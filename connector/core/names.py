@@ -52,20 +52,23 @@ def column_name(keys: tuple[str, ...], taken: Container[str]) -> str:
     return next(name for name in names if _is_free(name, taken))
 
 
-def table_name(template_name: str | None, template_slug: str | None, taken: Mapping[str, str]) -> str:
-    """The typed table of a template; `taken` maps the known tables to the slug of their template.
+def table_name(
+    template_name: str | None, template_slug: str | None, taken: Mapping[str, str], foreign: Container[str] = ()
+) -> str:
+    """The typed table of a template; `taken` maps the known tables to the slug of their template, '' for none.
 
-    A slug that already has a table keeps it, whatever the template is called by now.
+    A slug that already has a table keeps it, whatever the template is called by now. Names in `foreign` are those of
+    somebody else's tables and views.
     """
-    identity = template_slug or template_name
-    if not identity:
-        return UNTEMPLATED
-    known = next((table for table, slug in taken.items() if slug == identity and table != UNTEMPLATED), None)
+    identity = template_slug or template_name or ""
+    known = next((table for table, slug in taken.items() if slug == identity), None)
     if known is not None:
         return known
     segment = _segment(template_name or identity).lstrip("_")
-    names = _candidates(_TABLE_PREFIX + (segment or "blank"), identity, _TABLE_LIMIT, plain=bool(segment))
-    return next(name for name in names if name != UNTEMPLATED and name not in taken)
+    readable = _TABLE_PREFIX + (segment or "blank") if identity else UNTEMPLATED
+    names = _candidates(readable, identity, _TABLE_LIMIT, plain=bool(segment) or not identity)
+    free = (name for name in names if name not in taken and name not in foreign)
+    return next(name for name in free if name != UNTEMPLATED or not identity)
 
 
 def display_path(keys: tuple[str, ...]) -> str:

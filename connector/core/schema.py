@@ -20,6 +20,7 @@ Keys = tuple[str, ...]
 _TYPE = re.compile(r"\s*([a-z]+)\s*(?:\(\s*([0-9]{1,2})\s*,\s*([0-9]{1,2})\s*\)\s*)?")
 _WIDEST_DECIMAL = 38
 _PLAIN_DECIMAL = (38, 9)
+NOT_OURS = "not ours"  # in place of its type: a column in the warehouse that no field may take over
 
 
 class Kind(StrEnum):
@@ -112,8 +113,8 @@ class TableSchema:
     """The fields of one typed table.
 
     `physical` are the columns the warehouse has, with types as `parse_type` reads them. One that no field knows was
-    left behind by a crash: the field that gets its name takes over its type; if it has a type of no field's, the
-    name is avoided.
+    left behind by a crash: the field that gets its name takes over its type; if it has a type of no field's, or is
+    `NOT_OURS`, the name is avoided.
     """
 
     table: str

@@ -25,6 +25,7 @@ from connector.runs import connector_version
 from connector.tables import FIELDS, REJECTS
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.memory import Memory, audit, remembered
+from connector.warehouse.ownership import take_stock
 
 RUNS_KEPT = 300
 OPEN_KEPT = 200
@@ -54,7 +55,7 @@ class _Reader:
         self._kind = kind
         self._dataset = dataset
         self._hide = hide
-        self._tables = set(connection.columns())
+        self._tables = take_stock(connection).ours
         self._views = {each.name: each for each in standing_views()}
 
     def facts(self, empty: Facts) -> Facts:

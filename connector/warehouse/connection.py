@@ -19,7 +19,7 @@ from dlt.pipeline.pipeline import Pipeline
 from connector.allowance import Allowance
 from connector.errors import ConfigError
 from connector.locking import destination_config, duckdb_file
-from connector.tables import LEDGER, RECORDS
+from connector.tables import LEDGER, RECORDS, RUNS
 
 LOADS = "_dlt_loads"
 VERSIONS = "_dlt_version"
@@ -102,7 +102,7 @@ class Warehouse:
         if file is not None and not file.exists():
             return False
         with self.connect() as connection:
-            return {LEDGER, LOADS} <= set(connection.columns())
+            return bool({LEDGER, RUNS, RECORDS} & connection.base_tables())
 
     @contextmanager
     def connect(self) -> Iterator[Connection]:
@@ -196,6 +196,8 @@ class Connection:
 
     def completed_loads(self) -> str:
         """SQL for the ids of the loads that dlt completed (`_dlt_loads.status = 0`), each once."""
+        if LOADS not in self.base_tables():
+            return "(SELECT CAST(NULL AS VARCHAR) AS load_id WHERE 1 = 0)"
         return f"(SELECT DISTINCT load_id FROM {self.name(LOADS)} WHERE status = 0)"
 
     def sparing(self, *, columns: int, slugs: int) -> AbstractContextManager[None]:
@@ -260,6 +262,24 @@ class Connection:
                 row["data_type"], row["numeric_precision"], row["numeric_scale"]
             )
         return dict(found)
+
+    def base_tables(self) -> set[str]:
+        """The names of all tables, which views are not."""
+        rows = self.query(
+            "SELECT table_name FROM information_schema.tables WHERE table_schema = %s AND table_type = 'BASE TABLE'",
+            self.client.dataset_name,
+        )
+        return {row["table_name"] for row in rows.to_pylist()}
+
+    def taken_names(self) -> set[str]:
+        """The names that no new table may have: in PostgreSQL also those of indexes, and of what others may not see."""
+        names = (
+            "SELECT c.relname AS name FROM pg_catalog.pg_class c "
+            "JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s"
+            if self.client.capabilities.sqlglot_dialect == "postgres"
+            else "SELECT table_name AS name FROM information_schema.tables WHERE table_schema = %s"
+        )
+        return {row["name"] for row in self.query(names, self.client.dataset_name).to_pylist()}
 
     def insert(self, table: str, names: Sequence[str], row: Mapping[str, Any]) -> None:
         columns = ", ".join(self.column(name) for name in names)

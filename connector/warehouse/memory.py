@@ -18,12 +18,24 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from connector.core.names import decode_keys
+from connector.core.names import SYSTEM_COLUMNS, decode_keys
 from connector.core.planning import Known, State
-from connector.core.schema import Field, Keys, TableSchema
+from connector.core.schema import NOT_OURS, Field, Keys, TableSchema
 from connector.runs import UNSETTLED, Status
-from connector.tables import FIELDS, IMPORTS, LEDGER, LEDGER_SCHEMA, LOAD_ID, RECORDS, RUNS
+from connector.tables import (
+    FIELDS,
+    FIELDS_SCHEMA,
+    IMPORTS,
+    IMPORTS_SCHEMA,
+    LEDGER,
+    LEDGER_SCHEMA,
+    LOAD_ID,
+    RECORDS,
+    RUNS,
+    SYSTEM_SCHEMAS,
+)
 from connector.warehouse.connection import LOADS, VERSIONS, Connection
+from connector.warehouse.ownership import Dataset, take_stock
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +50,16 @@ class ImportSeen:
 class Memory:
     """Everything a run needs to know of earlier ones.
 
-    `homes` are the typed tables that hold rows of an import; `miscounted` those whose counts in `sync_fields` came with
-    a load that was never completed; `sound` is false while rows contradict the ledger.
+    `tables` are those that are ours, `foreign` the names that others have taken (see `ownership`). `homes` are the
+    typed tables that hold rows of an import; `miscounted` those whose counts in `sync_fields` came with a load that was
+    never completed; `sound` is false while rows contradict the ledger. By table, `dropped` are columns that we once
+    made and that are not there, `unexplained` those that dlt made for a field that `sync_fields` does not know.
     """
 
     tables: frozenset[str] = frozenset()
+    foreign: frozenset[str] = frozenset()
+    dropped: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    unexplained: Mapping[str, frozenset[str]] = field(default_factory=dict)
     ledger: Mapping[str, Known] = field(default_factory=dict)
     imports: Mapping[str, ImportSeen] = field(default_factory=dict)
     schemas: Mapping[str, TableSchema] = field(default_factory=dict)
@@ -60,6 +77,12 @@ class Memory:
         wanted = {RECORDS} if any(known.has_raw for known in filled) else set()
         return frozenset(wanted | {known.table_name for known in filled if known.table_name}) - self.tables
 
+    @property
+    def lacking(self) -> frozenset[str]:
+        """Tables of a warehouse that dlt has to make or to complete, though it may take them for whole."""
+        wanted = frozenset({*SYSTEM_SCHEMAS, LOADS})
+        return (wanted - self.tables | self.lost | frozenset(self.dropped)) if self.tables else frozenset()
+
 
 def recall(connection: Connection) -> Memory:
     """Reads everything; audits the rows themselves unless nothing speaks against them.
@@ -68,50 +91,71 @@ def recall(connection: Connection) -> Memory:
     """
     memory = remembered(connection)
     clean = all(known.trusted for known in memory.ledger.values()) and not memory.lost
-    return memory if clean and _ended_properly(connection, memory.tables) else _recovered(connection, memory)
+    there = {LEDGER, LOADS} <= memory.tables or not memory.tables
+    return memory if clean and there and _ended_properly(connection, memory.tables) else _recovered(connection, memory)
 
 
 def remembered(connection: Connection) -> Memory:
-    """What the tables of this package say, taken at their word."""
-    physical = connection.columns()
-    tables = frozenset(physical)
-    if LEDGER not in tables or LOADS not in tables:
-        return Memory(tables, schemas=_schemas(physical, []))
-    fields = _fields(connection, tables)
-    ledger = ledger_rows(connection, physical[LEDGER])
-    homes = {k.slug: frozenset({k.table_name} if k.table_name else ()) for k in ledger.values()}
+    """What the tables of this package say, taken at their word, whichever of them are there."""
+    dataset = take_stock(connection)
+    tables = dataset.ours
+    fields = [f for f in _fields(connection, dataset) if f["table_name"].casefold() not in dataset.foreign]
+    ledger = ledger_rows(connection, dataset)
+    schemas = _schemas(dataset, fields)
     return Memory(
         tables=tables,
+        foreign=dataset.foreign,
+        dropped=_dropped(dataset, schemas),
+        unexplained=_unexplained(dataset, schemas),
         ledger=ledger,
-        imports=_imports(connection, tables),
-        schemas=_schemas(physical, fields),
+        imports=_imports(connection, dataset),
+        schemas=schemas,
         first_seen={(f["table_name"], f["column_name"]): f["first_seen_at"] for f in fields},
-        template_tables=_template_tables(ledger.values(), fields),
-        homes=homes,
+        template_tables=_template_tables(dataset, ledger.values(), fields),
+        homes={k.slug: frozenset({k.table_name} if k.table_name else ()) for k in ledger.values()},
         miscounted=frozenset(f["table_name"] for f in fields if not f["trusted"]) - {IMPORTS},
     )
 
 
-def ledger_rows(connection: Connection, there: Collection[str]) -> dict[str, Known]:
-    """The ledger, slug by slug; a column that is not `there` yet, in a ledger of an earlier version, is null."""
-    columns = [f"s.{name}" if name in there else f"NULL AS {name}" for name in LEDGER_SCHEMA.names if name != LOAD_ID]
+def ledger_rows(connection: Connection, dataset: Dataset) -> dict[str, Known]:
+    """The ledger, slug by slug; a column that is not there, as in a ledger of an earlier version, is null."""
+    if LEDGER not in dataset.ours:
+        return {}
+    chosen = selected(connection, dataset, LEDGER, LEDGER_SCHEMA.names, "s")
+    known = "l.load_id IS NOT NULL" if LOADS in dataset.ours else f"s.state = '{State.deleted}'"
     rows = connection.query(
-        f"SELECT {', '.join(columns)}, "
-        f"CASE WHEN l.load_id IS NULL THEN 0 ELSE 1 END AS trusted FROM {connection.name(LEDGER)} s "
+        # without the table of loads nothing is known of them, and what was deleted stays so: its rows are audited
+        f"SELECT {chosen}, CASE WHEN {known} THEN 1 ELSE 0 END AS trusted FROM {connection.name(LEDGER)} s "
         f"LEFT JOIN {connection.completed_loads()} l "
         f"ON l.load_id = s.{connection.column(LOAD_ID)}"
+    ).to_pylist()
+    return {row["slug"]: _known(row, dataset.foreign) for row in rows}
+
+
+def selected(connection: Connection, dataset: Dataset, table: str, names: Sequence[str], alias: str) -> str:
+    """The columns of a table by name, null for those that are not there."""
+    there = dataset.columns[table]
+    return ", ".join(
+        f"{alias}.{connection.column(name)} AS {connection.column(name)}"
+        if name in there
+        else f"NULL AS {connection.column(name)}"
+        for name in names
     )
-    return {row["slug"]: _known(row) for row in rows.to_pylist()}
 
 
-def _imports(connection: Connection, tables: frozenset[str]) -> dict[str, ImportSeen]:
-    if IMPORTS not in tables:
+def _imports(connection: Connection, dataset: Dataset) -> dict[str, ImportSeen]:
+    if IMPORTS not in dataset.ours:
         return {}
+    there = dataset.columns[IMPORTS]
+    content_hash, deleted_at = (
+        f"i.{connection.column(name)}" if name in there else "NULL" for name in ("_content_hash", "_deleted_at")
+    )
+    lost = "l.load_id IS NULL" if LOADS in dataset.ours else "1 = 0"
     # a row of a load that was never completed counts as neither written nor deleted, but its import is known:
     # it may have been deleted since, and nothing else may speak of it
     rows = connection.query(
-        f"SELECT i.slug, CASE WHEN l.load_id IS NULL THEN NULL ELSE i.{connection.column('_content_hash')} END "
-        f"AS content_hash, CASE WHEN l.load_id IS NULL OR i.{connection.column('_deleted_at')} IS NULL "
+        f"SELECT i.slug, CASE WHEN l.load_id IS NULL THEN NULL ELSE {content_hash} END "
+        f"AS content_hash, CASE WHEN {lost} OR {deleted_at} IS NULL "
         f"THEN 0 ELSE 1 END AS deleted FROM {connection.name(IMPORTS)} i "
         f"LEFT JOIN {connection.completed_loads()} l "
         f"ON l.load_id = i.{connection.column(LOAD_ID)}"
@@ -119,22 +163,22 @@ def _imports(connection: Connection, tables: frozenset[str]) -> dict[str, Import
     return {r["slug"]: ImportSeen(r["content_hash"], bool(r["deleted"])) for r in rows.to_pylist()}
 
 
-def _fields(connection: Connection, tables: frozenset[str]) -> list[dict[str, Any]]:
-    if FIELDS not in tables:
+def _fields(connection: Connection, dataset: Dataset) -> list[dict[str, Any]]:
+    """The rows of `sync_fields`; one that does not say which field it is about counts as lost."""
+    if FIELDS not in dataset.ours or not {"keys", "data_type"} <= set(dataset.columns[FIELDS]):
         return []
-    return list(
-        connection.query(
-            "SELECT f.table_name, f.column_name, f.template_slug, f.keys, f.data_type, f.has_text, f.has_double, "
-            "f.first_seen_at, CASE WHEN l.load_id IS NULL THEN 0 ELSE 1 END AS trusted "
-            f"FROM {connection.name(FIELDS)} f "
-            f"LEFT JOIN {connection.completed_loads()} l "
-            f"ON l.load_id = f.{connection.column(LOAD_ID)}"
-        ).to_pylist()
-    )
+    rows = connection.query(
+        f"SELECT {selected(connection, dataset, FIELDS, FIELDS_SCHEMA.names, 'f')}, "
+        f"CASE WHEN l.load_id IS NULL THEN 0 ELSE 1 END AS trusted "
+        f"FROM {connection.name(FIELDS)} f "
+        f"LEFT JOIN {connection.completed_loads()} l "
+        f"ON l.load_id = f.{connection.column(LOAD_ID)}"
+    ).to_pylist()
+    return [row for row in rows if row["keys"] is not None]
 
 
 def _ended_properly(connection: Connection, tables: frozenset[str]) -> bool:
-    if RUNS not in tables:
+    if not {RUNS, LOADS} <= tables:
         return False
     load_id = connection.column(LOAD_ID)
     rows = connection.query(
@@ -214,11 +258,11 @@ def _recovered(connection: Connection, memory: Memory) -> Memory:
 
 
 def forget_schemas(connection: Connection, schema_name: str) -> None:
-    """Has dlt compare its schema with the tables again: it takes them as made once the schema was stored.
+    """Has dlt compare its schema with the tables again: it takes them as made once a schema of its hash was stored.
 
-    See `SqlJobClientBase.update_stored_schema`.
+    See `SqlJobClientBase.update_stored_schema`. The schemas stay, for they say which tables are ours.
     """
-    connection.execute(f"DELETE FROM {connection.name(VERSIONS)} WHERE schema_name = %s", schema_name)
+    connection.execute(f"UPDATE {connection.name(VERSIONS)} SET version_hash = '' WHERE schema_name = %s", schema_name)
 
 
 def ledger_loads(connection: Connection) -> dict[str, str]:
@@ -228,20 +272,23 @@ def ledger_loads(connection: Connection) -> dict[str, str]:
     return {row["slug"]: row["load_id"] for row in rows}
 
 
-def _known(row: Mapping[str, Any]) -> Known:
+def _known(row: Mapping[str, Any], foreign: Collection[str]) -> Known:
+    """A column that was lost is null, which is not what any import listed says, or its count."""
+    table = row["table_name"]
+    state = State(row["state"] or State.failed)
     return Known(
         slug=row["slug"],
-        state=State(row["state"]),
+        state=state,
         updated_at=row["updated_at"],
         row_count=row["row_count"],
         status=row["status"],
         template_slug=row["template_slug"],
-        table_name=row["table_name"],
+        table_name=None if table is None or table.casefold() in foreign else table,
         records_loaded=row["records_loaded"] or 0,
         records_rejected=row["records_rejected"] or 0,
         attempts=row["attempts"] or 0,
         last_synced_at=row["last_synced_at"],
-        trusted=bool(row["trusted"]),
+        trusted=bool(row["trusted"]) and (state is State.failed or row["records_loaded"] is not None),
         has_raw=bool(row["has_raw"]),
         due=row["due"],
     )
@@ -270,22 +317,53 @@ def _agrees(
     return known.trusted
 
 
-def _template_tables(ledger: Any, fields: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+def _template_tables(dataset: Dataset, ledger: Any, fields: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Typed table → slug of its template ('' for imports without one)."""
-    found = {k.table_name: k.template_slug or "" for k in ledger if k.table_name}
+    found = {table: slug for table, slug in dataset.templates.items() if table in dataset.ours}
+    found.update({k.table_name: k.template_slug or "" for k in ledger if k.table_name})
     found.update({f["table_name"]: f["template_slug"] or "" for f in fields if f["table_name"] != IMPORTS})
     return found
 
 
-def _schemas(physical: Mapping[str, Mapping[str, str]], fields: Sequence[Mapping[str, Any]]) -> dict[str, TableSchema]:
+def _schemas(dataset: Dataset, fields: Sequence[Mapping[str, Any]]) -> dict[str, TableSchema]:
     by_table: dict[str, dict[Keys, Field]] = defaultdict(dict)
     for row in fields:
         keys = decode_keys(row["keys"])
         by_table[row["table_name"]][keys] = Field(
             keys, row["column_name"], row["data_type"], bool(row["has_text"]), bool(row["has_double"])
         )
-    typed = {t for t in physical if t.startswith("records_")}
     return {
-        table: TableSchema(table, by_table.get(table, {}), physical.get(table, {}))
-        for table in {*typed, *by_table, IMPORTS}
+        table: TableSchema(table, by_table.get(table, {}), _physical(dataset, table, by_table.get(table, {}).values()))
+        for table in {*dataset.typed, *by_table, IMPORTS}
     }
+
+
+def _physical(dataset: Dataset, table: str, fields: Collection[Field]) -> dict[str, str]:
+    """The columns that are there; what neither dlt made nor a field knows is the user's own."""
+    if table not in dataset.ours:
+        return {}
+    ours = {*SYSTEM_COLUMNS, *dataset.made.get(table, ()), *(column for each in fields for column in each.columns())}
+    return {name: kind if name in ours else NOT_OURS for name, kind in dataset.columns[table].items()}
+
+
+def _dropped(dataset: Dataset, schemas: Mapping[str, TableSchema]) -> dict[str, frozenset[str]]:
+    """By the word of dlt's schema and of `sync_fields`."""
+    found: dict[str, frozenset[str]] = {}
+    for table in dataset.ours - {LOADS, VERSIONS}:
+        known = schemas[table].fields.values() if table in schemas else ()
+        wanted = {*dataset.made.get(table, ()), *(column for each in known for column in each.columns())}
+        if missing := wanted - set(dataset.columns[table]):
+            found[table] = frozenset(missing)
+    return found
+
+
+def _unexplained(dataset: Dataset, schemas: Mapping[str, TableSchema]) -> dict[str, frozenset[str]]:
+    """A column that dlt did not make is the user's own, and no business of ours."""
+    found: dict[str, frozenset[str]] = {}
+    for table, schema in schemas.items():
+        if table in dataset.ours:
+            ours = SYSTEM_COLUMNS if table != IMPORTS else IMPORTS_SCHEMA.names
+            known = {*ours, *(column for each in schema.fields.values() for column in each.columns())}
+            if unknown := dataset.made.get(table, frozenset()) & set(schema.physical) - known:
+                found[table] = frozenset(unknown)
+    return found

@@ -15,6 +15,7 @@ from connector.tables import IMPORTS, LEDGER
 from connector.warehouse.connection import Connection, batches
 
 DUE = "due"
+PROMISED = frozenset({"slug", "state", "status", "updated_at", "template_slug"})  # what a promise is told by
 
 
 def promise(connection: Connection, scope: Scope, status: str | None) -> None:

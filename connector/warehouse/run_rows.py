@@ -53,6 +53,8 @@ def note_progress(connection: Connection, tally: Tally) -> None:
 
 
 def write_run(connection: Connection, tally: Tally, status: Status | None = None) -> None:
-    """Replaces this run's row."""
+    """Replaces this run's row, in the columns that are there."""
+    there = connection.columns()[RUNS]
     connection.execute(f"DELETE FROM {connection.name(RUNS)} WHERE run_id = %s", tally.run_id)
-    connection.insert(RUNS, RUNS_SCHEMA.names, {**tally.as_row(status), LOAD_ID: ""})
+    names = [name for name in RUNS_SCHEMA.names if name in there]
+    connection.insert(RUNS, names, {**tally.as_row(status), LOAD_ID: ""})

@@ -6,18 +6,19 @@ from collections.abc import Sequence
 
 from connector.core.planning import Known
 from connector.core.standing import Shown, Standing, standing
-from connector.tables import IMPORTS, LEDGER
-from connector.warehouse.connection import LOADS, Connection, batches
-from connector.warehouse.memory import ledger_rows
+from connector.tables import IMPORTS
+from connector.warehouse.connection import Connection, batches
+from connector.warehouse.memory import ledger_rows, selected
+from connector.warehouse.ownership import Dataset, take_stock
 
 OPEN = (Standing.failed, Standing.unreconciled, Standing.waiting)  # what a run that succeeds leaves none of
 
 
 def standings(connection: Connection) -> dict[str, tuple[Standing, Known | None]]:
     """Import → how it stands, and its ledger row; of live imports, and of those that only the ledger knows."""
-    columns = connection.columns()
-    ledger = ledger_rows(connection, columns[LEDGER]) if {LEDGER, LOADS} <= columns.keys() else {}
-    shown, gone = _shown(connection) if IMPORTS in columns else ({}, frozenset[str]())
+    dataset = take_stock(connection)
+    ledger = ledger_rows(connection, dataset)
+    shown, gone = _shown(connection, dataset) if IMPORTS in dataset.ours else ({}, frozenset[str]())
     known = {slug for slug, row in ledger.items() if row.live}
     return {
         slug: (standing(ledger.get(slug), shown.get(slug)), ledger.get(slug))
@@ -33,11 +34,11 @@ def forget_unread(connection: Connection, slugs: Sequence[str]) -> None:
         )
 
 
-def _shown(connection: Connection) -> tuple[dict[str, Shown], frozenset[str]]:
+def _shown(connection: Connection, dataset: Dataset) -> tuple[dict[str, Shown], frozenset[str]]:
     """The live rows of `imports`, and the slugs of the others."""
+    names = ("slug", "updated_at", "row_count", "_deleted_at")
     rows = connection.query(
-        f"SELECT slug, updated_at, row_count, CASE WHEN {connection.column('_deleted_at')} IS NULL THEN 0 ELSE 1 END "
-        f"AS gone FROM {connection.name(IMPORTS)}"
+        f"SELECT {selected(connection, dataset, IMPORTS, names, 'i')} FROM {connection.name(IMPORTS)} i"
     ).to_pylist()
-    live = {row["slug"]: Shown(row["updated_at"], row["row_count"]) for row in rows if not row["gone"]}
-    return live, frozenset(row["slug"] for row in rows if row["gone"])
+    live = {row["slug"]: Shown(row["updated_at"], row["row_count"]) for row in rows if row["_deleted_at"] is None}
+    return live, frozenset(row["slug"] for row in rows if row["_deleted_at"] is not None)

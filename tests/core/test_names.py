@@ -150,6 +150,11 @@ def test_tables() -> None:
     assert other.startswith("records_customers_")
     assert table_name(None, None, taken) == "records_untemplated"
     assert table_name(None, "t-3", taken) == "records_t_3"
+    foreign = {"records_orders", "records_untemplated"}
+    assert table_name("Orders", "t-4", taken, foreign).startswith("records_orders_")
+    untemplated = table_name(None, None, taken, foreign)
+    assert untemplated.startswith("records_untemplated_")
+    assert table_name(None, None, {untemplated: ""}, foreign) == untemplated
 
 
 @pytest.mark.parametrize("name", ["untemplated", "Untemplated!", "", "😀", "价格" * 50, "imports", "3D Models", "a__b"])

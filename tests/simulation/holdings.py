@@ -9,16 +9,18 @@ from typing import Any
 import duckdb
 
 DATASET = "importer_data"
+FOREIGN = "records_mine_"  # a user's own tables
 SYSTEM = ("imports", "records", "sync_imports", "sync_runs", "sync_fields", "sync_rejects")
 Rows = list[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """Rows by table; `typed` are the tables of templates."""
+    """Rows by table; `typed` are the tables of templates, `foreign` those of the user."""
 
     tables: Mapping[str, Rows] = field(default_factory=dict)
     typed: Mapping[str, Rows] = field(default_factory=dict)
+    foreign: Mapping[str, Rows] = field(default_factory=dict)
 
     @classmethod
     def of(cls, connection: duckdb.DuckDBPyConnection) -> Holdings:
@@ -31,7 +33,8 @@ class Holdings:
         rows = {name: _rows(connection, name) for name in names if not name.startswith("_dlt")}
         return cls(
             {name: rows.get(name, []) for name in SYSTEM},
-            {name: rows[name] for name in rows if name.startswith("records_")},
+            {name: rows[name] for name in rows if name.startswith("records_") and not name.startswith(FOREIGN)},
+            {name: rows[name] for name in rows if name.startswith(FOREIGN)},
         )
 
     def of_table(self, name: str) -> Rows:

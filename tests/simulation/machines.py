@@ -21,6 +21,7 @@ from dlt.pipeline.pipeline import Pipeline
 from connector.tables import Emission
 from connector.warehouse import Connection
 from tests.simulation.fuse import Fuse
+from tests.simulation.hands import meddle
 from tests.simulation.holdings import Holdings
 from tests.simulation.model import ModelPipeline, Ways, real_pipeline
 
@@ -50,6 +51,7 @@ class Machine(Protocol):
     def disk_at_death(self) -> None: ...
     def died(self) -> None: ...
     def holdings(self) -> Holdings: ...
+    def meddle(self, dice: Random) -> str: ...
     def close(self) -> None: ...
 
 
@@ -84,6 +86,10 @@ class _Machine:
 
     def holdings(self) -> Holdings:
         return Holdings.of(self._database)
+
+    def meddle(self, dice: Random) -> str:
+        """A user's hand in the warehouse."""
+        return meddle(self._database, dice)
 
     def close(self) -> None:
         self._database.close()

@@ -9,11 +9,13 @@ itself tested: see test_model.py.
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -30,7 +32,7 @@ from tests.simulation.fuse import Fuse
 
 Ways = Mapping[str, Mapping[str, Any]]
 PIPELINE, DATASET = "importer", "importer_data"
-LOADS = "_dlt_loads"
+LOADS, VERSIONS = "_dlt_loads", "_dlt_version"
 _FIXED_TYPES = {
     pa.int64(): "BIGINT",
     pa.float64(): "DOUBLE",
@@ -162,22 +164,60 @@ class ModelPipeline:
         self._connection.execute(sql, args)
 
     def _migrate(self, emissions: dict[str, list[Emission]]) -> None:
-        """All tables in one transaction, as dlt does where DDL is transactional; then those of the staging dataset."""
+        """All tables in one transaction, as dlt does where DDL is transactional; then those of the staging dataset.
+
+        The schema is stored with them, and tables are not compared with a schema that is stored already.
+        """
         self._sql(f"CREATE SCHEMA IF NOT EXISTS {DATASET}")
-        self._sql("BEGIN")
-        self._sql(
-            f"CREATE TABLE IF NOT EXISTS {DATASET}.{LOADS} (load_id VARCHAR, schema_name VARCHAR, status BIGINT, "
-            "inserted_at TIMESTAMP WITH TIME ZONE, schema_version_hash VARCHAR)"
-        )
         there = self._stored()
+        schema, required = self._schema(there), {}
         for name, some in emissions.items():
-            required = {f.name for e in some for f in e.rows.schema if not f.nullable}
-            self._migrate_table(name, there.get(name, {}), _columns(some), required)
-        self._commit("the migration")
+            required[name] = {f.name for e in some for f in e.rows.schema if not f.nullable}
+            table = schema.setdefault(name, {"columns": {}})
+            for column, kind in _columns(some).items():
+                known = table["columns"].setdefault(column, {"data_type": kind})["data_type"]
+                if known != kind:
+                    raise TypeError(f"{name}.{column} is {known} and would become {kind}")
+            table.update(hints(some[-1]).get("additional_table_hints") or {})
+        content = json.dumps({"tables": schema}, sort_keys=True)
+        version = sha256(content.encode()).hexdigest()
+        if not self._is_stored(there, version):
+            self._sql("BEGIN")
+            self._sql(
+                f"CREATE TABLE IF NOT EXISTS {DATASET}.{LOADS} (load_id VARCHAR, schema_name VARCHAR, status BIGINT, "
+                "inserted_at TIMESTAMP WITH TIME ZONE, schema_version_hash VARCHAR)"
+            )
+            self._sql(
+                f"CREATE TABLE IF NOT EXISTS {DATASET}.{VERSIONS} (n BIGINT, schema_name VARCHAR, version_hash VARCHAR,"
+                ' inserted_at TIMESTAMP WITH TIME ZONE, "schema" VARCHAR)'
+            )
+            for name in emissions:
+                wanted = {column: made["data_type"] for column, made in schema[name]["columns"].items()}
+                self._migrate_table(name, there.get(name, {}), wanted, required[name])
+            self._sql(
+                f"INSERT INTO {DATASET}.{VERSIONS} SELECT count(*), 'importer', ?, "
+                f"TIMESTAMPTZ '2026-01-01 00:00:00+00' + INTERVAL (count(*)) SECOND, ? FROM {DATASET}.{VERSIONS}",
+                version,
+                content,
+            )
+            self._commit("the migration")
         self._sql(f"CREATE SCHEMA IF NOT EXISTS {DATASET}_staging")
         for name, some in emissions.items():
             columns = ", ".join(f'"{column}" {kind}' for column, kind in _columns(some).items())
             self._sql(f"CREATE OR REPLACE TABLE {DATASET}_staging.{name} ({columns})")
+
+    def _schema(self, there: Mapping[str, Any]) -> dict[str, Any]:
+        """As it was stored last: whoever begins without a working directory takes it from there."""
+        if VERSIONS not in there:
+            return {}
+        found = self._connection.execute(
+            f'SELECT "schema" FROM {DATASET}.{VERSIONS} ORDER BY n DESC LIMIT 1'
+        ).fetchone()
+        return dict(json.loads(found[0])["tables"]) if found else {}
+
+    def _is_stored(self, there: Mapping[str, Any], version: str) -> bool:
+        asked = f"SELECT 1 FROM {DATASET}.{VERSIONS} WHERE version_hash = ?"
+        return VERSIONS in there and bool(self._connection.execute(asked, [version]).fetchall())
 
     def _migrate_table(self, name: str, there: dict[str, str], wanted: dict[str, str], required: set[str]) -> None:
         if not there:
@@ -186,8 +226,6 @@ class ModelPipeline:
         for column, kind in wanted.items():
             if there and column not in there:
                 self._sql(f'ALTER TABLE {DATASET}.{name} ADD COLUMN "{column}" {kind}')
-            elif there and there[column] != kind:
-                raise TypeError(f"{name}.{column} is {there[column]} and would become {kind}")
 
     def _commit(self, what: str) -> None:
         self._fuse.step("commit", f"before {what}")

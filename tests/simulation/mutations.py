@@ -21,6 +21,7 @@ from connector.paging import MAX_PER_PAGE, Lister, Listing
 from connector.positions import Positions, Segment
 from connector.reading import ImportRead, Verdict
 from connector.warehouse import Connection, memory
+from connector.warehouse.ownership import Dataset
 
 Patch = Callable[[], AbstractContextManager[Any]]
 
@@ -232,8 +233,8 @@ def ignore_the_limit_of_deletes() -> AbstractContextManager[Any]:
 def trust_the_ledger_of_loads_that_never_completed() -> AbstractContextManager[Any]:
     original = memory.ledger_rows
 
-    def trusting(connection: Connection, there: Any) -> dict[str, Known]:
-        return {slug: replace(known, trusted=True) for slug, known in original(connection, there).items()}
+    def trusting(connection: Connection, dataset: Dataset) -> dict[str, Known]:
+        return {slug: replace(known, trusted=True) for slug, known in original(connection, dataset).items()}
 
     return mock.patch.object(memory, "ledger_rows", trusting)
 
@@ -257,8 +258,8 @@ def audit_once_only() -> AbstractContextManager[Any]:
 def forget_imports_of_loads_that_never_completed() -> AbstractContextManager[Any]:
     original = memory._imports
 
-    def forgetful(connection: Connection, tables: frozenset[str]) -> Any:
-        return {slug: seen for slug, seen in original(connection, tables).items() if seen.content_hash is not None}
+    def forgetful(connection: Connection, dataset: Dataset) -> Any:
+        return {slug: seen for slug, seen in original(connection, dataset).items() if seen.content_hash is not None}
 
     return mock.patch.object(memory, "_imports", forgetful)
 

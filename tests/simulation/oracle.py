@@ -44,6 +44,7 @@ class Ran:
 def check_run(ran: Ran, watch: Watch) -> None:
     """After every run, whatever happened in it."""
     _check_keys(ran.after)
+    require(ran.before.foreign == ran.after.foreign, "what is the user's own is not touched")
     _check_deletes(ran, watch)
     if ran.tally is None:
         return
@@ -69,7 +70,7 @@ def _check_deletes(ran: Ran, watch: Watch) -> None:
 
     def deleted(holdings: Holdings) -> set[str]:
         rows = {r["slug"] for r in holdings.of_table("imports") if r["_deleted_at"] is not None}
-        return rows | {r["slug"] for r in holdings.of_table("sync_imports") if r["state"] == "deleted"}
+        return rows | {r["slug"] for r in holdings.of_table("sync_imports") if r.get("state") == "deleted"}
 
     fresh = deleted(ran.after) - deleted(ran.before)
     none_of(fresh - watch.absent, "an import that is there is not deleted")

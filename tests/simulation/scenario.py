@@ -56,6 +56,7 @@ class Episode:
     outage: Outage | None = None
     mistaken: float = 0.0
     emptied: float = 0.0
+    meddling: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +115,9 @@ def make_scenario(seed: int) -> Scenario:
     episodes = [
         replace(episode, mistaken=unseen.choice(chances), emptied=unseen.choice(chances)) for episode in episodes
     ]
+    hand = Random(f"hand {seed}")
+    meddles = hand.random() < 0.25
+    episodes = [replace(episode, meddling=meddles and hand.random() < 0.5) for episode in episodes]
     return Scenario(seed, switches, settings, tuple(episodes), honest, finished, many, in_memory, coarse)
 
 

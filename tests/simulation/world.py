@@ -161,6 +161,8 @@ class World:
                 service.set_status(slug, "completed")
 
     def run(self, episode: Episode, scope: Scope | None = None) -> Ran:
+        if episode.meddling:
+            self.note(self.machine.meddle(Random(f"hand {self.scenario.seed} {len(self.trace)}")))
         before = self.machine.holdings()
         self._befall(episode, before)
         scope = scope or self._scope(episode.scope)

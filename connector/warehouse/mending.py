@@ -1,0 +1,135 @@
+"""What the warehouse lost and a run has to make whole, noted in the warehouse before anything is loaded.
+
+Invariant: no column ever holds values of two fields, and no import counts as synced while a value of its rows is
+nowhere. Whose rows are not whole is written into the ledger first, so that a run that dies, or reads only some
+imports, leaves the rest to the next one, to which the column may look as good as new.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from dataclasses import replace
+
+from connector.core.planning import State
+from connector.core.schema import NOT_OURS, TableSchema
+from connector.tables import IMPORTS, LEDGER, LOAD_ID, RECORDS, RUNS, SOURCE
+from connector.warehouse.checks import distrust
+from connector.warehouse.connection import LOADS, VERSIONS, Connection
+from connector.warehouse.memory import Memory, forget_schemas
+
+log = logging.getLogger("connector.run")
+
+
+def mend(connection: Connection, memory: Memory) -> Memory:
+    """Has dlt make again what is missing, and the imports read again whose values went with it.
+
+    Returns what is remembered now. Written is only what says that something is lost, and into columns of ours that no
+    field knows any more.
+    """
+    if memory.lacking and VERSIONS in memory.tables:
+        forget_schemas(connection, SOURCE)
+    if memory.tables and LOADS not in memory.tables and RUNS in memory.tables:
+        # they had ended; that nothing knows of their loads any more does not make them dead
+        connection.execute(
+            f"UPDATE {connection.name(RUNS)} SET {connection.column(LOAD_ID)} = '' WHERE status <> 'running'"
+        )
+    for table, columns in sorted(memory.dropped.items()):
+        memory = _without_columns(connection, memory, table, columns)
+    for table, columns in sorted(memory.unexplained.items()):
+        memory = _without_dictionary(connection, memory, table, columns)
+    return memory
+
+
+def keep_deleted(connection: Connection, load_id: str, tables: Collection[str]) -> None:
+    """Has this load vouch for what was marked as deleted, where the table of loads that did was lost."""
+    conditions = {LEDGER: f"state = '{State.deleted}'", IMPORTS: f"{connection.column('_deleted_at')} IS NOT NULL"}
+    for table, condition in conditions.items():
+        if table in tables:
+            connection.execute(
+                f"UPDATE {connection.name(table)} SET {connection.column(LOAD_ID)} = %s WHERE {condition}", load_id
+            )
+
+
+def _without_columns(connection: Connection, memory: Memory, table: str, columns: Collection[str]) -> Memory:
+    what = f"{table} lost {'its column' if len(columns) == 1 else 'the columns'} {', '.join(sorted(columns))}"
+    if table == IMPORTS:
+        return _imports_anew(connection, memory, what)
+    slugs = [
+        known.slug
+        for known in memory.ledger.values()
+        if known.live and known.records_loaded and (known.has_raw if table == RECORDS else known.table_name == table)
+    ]
+    return _read_again(connection, memory, slugs, what)
+
+
+def imports_with(connection: Connection, table: str, columns: Collection[str]) -> list[str]:
+    """The imports of which live rows have a value in one of these columns."""
+    key = "slug" if table == IMPORTS else "_import_slug"
+    rows = connection.query(
+        f"SELECT DISTINCT {connection.column(key)} AS slug FROM {connection.name(table)} "
+        f"WHERE {_filled(connection, table, columns)}"
+    )
+    return [row["slug"] for row in rows.to_pylist()]
+
+
+def _filled(connection: Connection, table: str, columns: Collection[str]) -> str:
+    filled = " OR ".join(f"{connection.column(column)} IS NOT NULL" for column in sorted(columns))
+    # of `imports` nothing is lost: metadata is there as received
+    return filled if table == IMPORTS else f"({filled}) AND {connection.column('_deleted_at')} IS NULL"
+
+
+def _without_dictionary(connection: Connection, memory: Memory, table: str, columns: Collection[str]) -> Memory:
+    """Values of which nothing says of which field they are: away with them, but for those of rows that are kept.
+
+    A table is only looked through here, where a column is there that no field knows.
+    """
+    slugs = imports_with(connection, table, columns)
+    if slugs:
+        what = f"sync_fields does not know {', '.join(f'{table}.{column}' for column in sorted(columns))}"
+        if table == IMPORTS:
+            memory = _imports_anew(connection, memory, what)
+        else:
+            memory = _read_again(connection, memory, _doubtful(memory, table, slugs), what)
+        nothing = ", ".join(f"{connection.column(column)} = NULL" for column in sorted(columns))
+        where = _filled(connection, table, columns)
+        connection.execute(f"UPDATE {connection.name(table)} SET {nothing} WHERE {where}")
+    counts = ", ".join(f"count({connection.column(c)}) AS c{n}" for n, c in enumerate(sorted(columns)))
+    kept = connection.query(f"SELECT {counts} FROM {connection.name(table)}").to_pylist()[0]
+    return _avoiding(memory, table, {c for n, c in enumerate(sorted(columns)) if kept[f"c{n}"]})
+
+
+def _doubtful(memory: Memory, table: str, slugs: Collection[str]) -> list[str]:
+    """Of a load that died its imports; else the dictionary is not whole, and fields without a value are gone too."""
+    known = [memory.ledger[slug] for slug in slugs if slug in memory.ledger]
+    if any(each.trusted and each.state is not State.failed for each in known):
+        known = [each for each in memory.ledger.values() if each.live and each.table_name == table]
+    return [each.slug for each in known]
+
+
+def _avoiding(memory: Memory, table: str, columns: Collection[str]) -> Memory:
+    if not columns:
+        return memory
+    schema = memory.schemas[table]
+    physical = {name: NOT_OURS if name in columns else kind for name, kind in schema.physical.items()}
+    return replace(memory, schemas={**memory.schemas, table: TableSchema(table, schema.fields, physical)})
+
+
+def _read_again(connection: Connection, memory: Memory, slugs: Collection[str], what: str) -> Memory:
+    if not slugs:
+        return memory
+    log.warning(
+        "%s; the %d imports with rows there are read again.", what, len(slugs), extra={"event": "warehouse.mended"}
+    )
+    if LEDGER in memory.tables:  # else no import counts as synced
+        distrust(connection, list(slugs), f"{what}: it is read again.")
+    doubted = {slug: replace(memory.ledger[slug], state=State.failed) for slug in slugs}
+    return replace(memory, ledger={**memory.ledger, **doubted})
+
+
+def _imports_anew(connection: Connection, memory: Memory, what: str) -> Memory:
+    """The row of each import that is listed is written again, which takes no request."""
+    log.warning("%s; all rows of imports are written again.", what, extra={"event": "warehouse.mended"})
+    if "_content_hash" not in memory.dropped.get(IMPORTS, ()):
+        connection.execute(f"UPDATE {connection.name(IMPORTS)} SET {connection.column('_content_hash')} = NULL")
+    return replace(memory, imports={slug: replace(seen, content_hash=None) for slug, seen in memory.imports.items()})

@@ -1,0 +1,159 @@
+"""Which tables of the dataset are ours: one function says so, and every reader and writer asks it.
+
+A table is ours if something of ours names it (this package's fixed names, the ledger, `sync_fields`, or the schema
+that dlt stores in the dataset with every table it makes, in one transaction with it), if it is a table and no view,
+and if it has the columns by which its rows are told apart. Whatever else has a name like ours belongs to somebody
+else: it is not read, not written, and its name is taken.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from connector.errors import ConfigError
+from connector.tables import (
+    FIELDS,
+    LEDGER,
+    LOAD_ID,
+    RECORDS,
+    SOURCE,
+    SYSTEM_SCHEMAS,
+    TEMPLATE_HINT,
+    keys_of,
+)
+from connector.warehouse.connection import LOADS, VERSIONS, Connection
+
+TYPED_PREFIX = "records_"
+BESIDE = "sync_rebuild"  # a typed table while it is rebuilt; not `records_…`: no run may ever take it for one
+_SYSTEM = (*SYSTEM_SCHEMAS, RECORDS, LOADS, VERSIONS)
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """What is in the dataset.
+
+    `columns`: of each table and view, with their types; `ours`: the tables that are; `foreign`: the names of all the
+    rest, in lower case; `made`: the columns that dlt made in each table; `templates`: typed table → slug of its
+    template, as dlt's schema has it.
+    """
+
+    columns: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    ours: frozenset[str] = frozenset()
+    foreign: frozenset[str] = frozenset()
+    made: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    templates: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def typed(self) -> frozenset[str]:
+        return frozenset(table for table in self.ours if table.startswith(TYPED_PREFIX))
+
+    def check(self) -> None:
+        """Raises ConfigError where a name that this package cannot do without is taken by something else."""
+        for table in _SYSTEM:
+            if table in self.columns and table not in self.ours:
+                lacking = ", ".join(c for c in _identity(table) if c not in self.columns[table]) or "being a table"
+                raise ConfigError(
+                    f"The dataset has a {table!r} that is not, or no longer, the table of the connector (it lacks "
+                    f"{lacking}). Rename or drop it, or choose another dataset; then run again."
+                )
+
+
+def take_stock(connection: Connection) -> Dataset:
+    """Asks the catalog, the small tables and dlt's stored schema; no table of records is read."""
+    columns = connection.columns()
+    tables = connection.base_tables()
+    shaped = {table for table in tables & set(columns) if set(_identity(table)) <= set(columns[table])}
+    stored = _Stored.newest(connection) if VERSIONS in shaped else _Stored()
+    named = {*_SYSTEM, BESIDE, *stored.columns}
+    for table in {LEDGER, FIELDS} & shaped:
+        if "table_name" in columns[table]:
+            named |= _named_in(connection, table)
+    # a load that died may have made what no later version of the schema knows
+    unsure = {
+        table
+        for table in shaped
+        if table.startswith(TYPED_PREFIX) and not set(columns[table]) <= stored.columns.get(table, set())
+    }
+    older = _Stored.any_version(connection, unsure) if VERSIONS in shaped else _Stored()
+    ours = frozenset(shaped & (named | set(older.columns)))
+    made = {t: frozenset(stored.columns.get(t, set()) | older.columns.get(t, set())) for t in ours}
+    foreign = frozenset(name.casefold() for name in connection.taken_names() - ours)
+    return Dataset(columns, ours, foreign, made, {**older.templates, **stored.templates})
+
+
+@dataclass(slots=True)
+class _Stored:
+    """Tables of dlt's stored schema: the columns dlt has made in each, and the template that each is of."""
+
+    columns: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    templates: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def newest(cls, connection: Connection) -> _Stored:
+        found = cls()
+        rows = connection.query(
+            f"SELECT {connection.column('schema')} AS content FROM {connection.name(VERSIONS)} "
+            "WHERE schema_name = %s ORDER BY inserted_at DESC LIMIT 1",
+            SOURCE,
+        )
+        found._add(row["content"] for row in rows.to_pylist())
+        return found
+
+    @classmethod
+    def any_version(cls, connection: Connection, tables: Collection[str]) -> _Stored:
+        """What any version says of these tables: dlt's schema may have been begun anew since."""
+        found = cls()
+        content = connection.column("schema")
+        for table in sorted(tables):
+            rows = connection.query(
+                f"SELECT {content} AS content FROM {connection.name(VERSIONS)} WHERE schema_name = %s "
+                f"AND ({content} LIKE %s OR {content} NOT LIKE %s) ORDER BY inserted_at",
+                SOURCE,
+                f'%"{table}"%',
+                "{%",
+            )
+            found._add((row["content"] for row in rows.to_pylist()), only=table)
+        return found
+
+    def _add(self, contents: Iterable[str], only: str | None = None) -> None:
+        for content in contents:
+            for name, table in _decoded(content).get("tables", {}).items():
+                if only is None or name == only:
+                    made = table.get("columns", {}).items()
+                    self.columns[name] |= {column for column, hints in made if hints.get("data_type")}
+                    if isinstance(table.get(TEMPLATE_HINT), str):
+                        self.templates[name] = table[TEMPLATE_HINT]
+
+
+def _decoded(content: str) -> dict[str, Any]:
+    """A stored schema, which dlt compresses where a text may not be long."""
+    with suppress(ValueError, zlib.error):
+        content = zlib.decompress(base64.b64decode(content, validate=True)).decode()
+    try:
+        found = json.loads(content)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _named_in(connection: Connection, table: str) -> set[str]:
+    rows = connection.query(f"SELECT DISTINCT table_name FROM {connection.name(table)} WHERE table_name IS NOT NULL")
+    return {row["table_name"] for row in rows.to_pylist()}
+
+
+def _identity(table: str) -> tuple[str, ...]:
+    """The columns without which no row of the table can be told from another."""
+    if table == LOADS:
+        return "load_id", "schema_name", "status", "inserted_at"
+    if table == VERSIONS:
+        return "schema_name", "inserted_at", "version_hash", "schema"
+    if table in SYSTEM_SCHEMAS:
+        return tuple(column.name for column in SYSTEM_SCHEMAS[table] if not column.nullable)
+    return (*keys_of(table), "_deleted_at", LOAD_ID)

@@ -1,0 +1,85 @@
+"""What a user does to the warehouse between two runs: tables, columns and rows dropped, and tables of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import duckdb
+
+from tests.simulation.holdings import DATASET, FOREIGN
+
+Hand = Callable[[duckdb.DuckDBPyConnection, Random], str]
+
+
+def meddle(connection: duckdb.DuckDBPyConnection, dice: Random) -> str:
+    """One act; says what it was."""
+    return dice.choice(HANDS)(connection, dice)
+
+
+def _columns(connection: duckdb.DuckDBPyConnection, like: str) -> list[tuple[str, str]]:
+    return connection.execute(
+        "SELECT table_name, column_name FROM duckdb_columns() WHERE schema_name = ? AND starts_with(table_name, ?) "
+        "AND NOT starts_with(table_name, ?) ORDER BY ALL",
+        [DATASET, like, FOREIGN],
+    ).fetchall()
+
+
+def _drop(table: str) -> Hand:
+    def act(connection: duckdb.DuckDBPyConnection, dice: Random) -> str:
+        connection.execute(f"DROP TABLE IF EXISTS {DATASET}.{table}")
+        return f"a hand dropped {table}"
+
+    return act
+
+
+def _drop_column(like: str, names: Callable[[str], bool]) -> Hand:
+    def act(connection: duckdb.DuckDBPyConnection, dice: Random) -> str:
+        found = [(table, column) for table, column in _columns(connection, like) if names(column)]
+        if not found:
+            return "a hand found no column"
+        table, column = dice.choice(found)
+        connection.execute(f'ALTER TABLE {DATASET}.{table} DROP COLUMN "{column}"')
+        return f"a hand dropped {table}.{column}"
+
+    return act
+
+
+def _forget_fields(connection: duckdb.DuckDBPyConnection, dice: Random) -> str:
+    if not _columns(connection, "sync_fields"):
+        return "a hand found no fields"
+    share = dice.choice((0.3, 1.0))
+    fields = connection.execute(
+        f"SELECT table_name, column_name FROM {DATASET}.sync_fields WHERE data_type IS NOT NULL ORDER BY ALL"
+    ).fetchall()
+    gone = [field for field in fields if dice.random() < share]
+    for table, column in gone:
+        connection.execute(
+            f"DELETE FROM {DATASET}.sync_fields WHERE table_name = ? AND column_name = ?", [table, column]
+        )
+    return f"a hand deleted {len(gone)} of {len(fields)} fields"
+
+
+def _back_up(connection: duckdb.DuckDBPyConnection, dice: Random) -> str:
+    tables = sorted({table for table, _ in _columns(connection, "records_")})
+    if not tables:
+        return "a hand found nothing to back up"
+    table = dice.choice(tables)
+    connection.execute(f"CREATE OR REPLACE TABLE {DATASET}.{FOREIGN}{table} AS SELECT * FROM {DATASET}.{table}")
+    return f"a hand made a copy of {table}"
+
+
+HANDS: tuple[Hand, ...] = (
+    _drop("sync_imports"),
+    _drop("sync_fields"),
+    _drop("sync_rejects"),
+    _drop("_dlt_loads"),
+    _drop_column("records_", lambda column: not column.startswith("_")),
+    _drop_column("records", lambda column: column in ("sort", "created_at", "_sort", "_updated_at")),
+    _drop_column("imports", lambda column: column in ("status", "row_count", "_content_hash")),
+    _drop_column("sync_imports", lambda column: column in ("records_loaded", "state", "has_raw", "updated_at")),
+    _forget_fields,
+    _forget_fields,
+    _back_up,
+    _back_up,
+)

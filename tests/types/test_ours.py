@@ -1,0 +1,256 @@
+"""What is not ours is not touched, and what a hand took from the warehouse is made whole by the next run.
+
+Each on DuckDB and on PostgreSQL: catalogs and DDL are theirs.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Any
+
+import duckdb
+import psycopg2
+import pytest
+
+from connector.doctor import doctor
+from connector.runs import Status
+from connector.sandbox import Service, Template, serve
+from connector.settings import Scope, Selection, Settings
+from connector.verify import verify
+from tests.types.conftest import DuckDB, PostgreSQL, Warehouse
+
+ROWS = [{"a_b": n, "name": f"n{n}"} for n in range(3)]
+
+
+def execute(warehouse: Warehouse, *statements: str) -> None:
+    if isinstance(warehouse, DuckDB):
+        with duckdb.connect(str(warehouse.file)) as connection:
+            connection.execute(f"USE {warehouse.dataset}")
+            for statement in statements:
+                connection.execute(statement)
+        return
+    assert isinstance(warehouse, PostgreSQL)
+    with closing(psycopg2.connect(warehouse.uri)) as session, session, session.cursor() as cursor:
+        cursor.execute(f"SET search_path = {warehouse.dataset}")
+        for statement in statements:
+            cursor.execute(statement)
+
+
+def pretend_a_dead_run(warehouse: Warehouse) -> None:
+    """The next run audits, as after a kill."""
+    execute(warehouse, "UPDATE sync_runs SET status = 'running'")
+
+
+def check_whole(warehouse: Warehouse, service: Service) -> None:
+    """Nothing differs from the service, nothing is wrong, and the next run has nothing to do."""
+    with serve(service) as url:
+        settings = Settings.load(base_url=url, access_token=service.token)
+        assert verify(warehouse.pipeline(), settings, deep=True).differences == []
+    assert doctor(warehouse.pipeline()).findings == []
+    again = warehouse.run(service)
+    assert (again.status, again.imports_changed) == (Status.succeeded, 0)
+
+
+@pytest.fixture
+def service() -> Service:
+    service = Service(1)
+    service.add_import("Customers", ROWS, {"source": "crm", "n": 1})
+    service.add_import("Customers", [{"a_b": 7, "name": "seven"}], {"n": 2})
+    return service
+
+
+def test_a_backup_of_the_user_is_not_emptied_after_a_dead_run(warehouse: Warehouse, service: Service) -> None:
+    warehouse.run(service)
+    execute(
+        warehouse,
+        "CREATE TABLE records_customers_backup AS SELECT * FROM records_customers",
+        "CREATE VIEW records_odd AS SELECT 1 AS one",
+        "CREATE TABLE records_other (one INTEGER)",
+    )
+    pretend_a_dead_run(warehouse)
+
+    ran = warehouse.run(service)
+
+    assert (ran.status, ran.imports_changed) == (Status.succeeded, 0)
+    assert warehouse.tuples("SELECT count(*) FROM records_customers_backup") == [(4,)]
+    check_whole(warehouse, service)
+
+
+@pytest.mark.parametrize("taken", ["CREATE TABLE {} AS SELECT 1 AS one", "CREATE VIEW {} AS SELECT 1 AS one"])
+def test_a_template_whose_name_is_taken_gets_another_table(warehouse: Warehouse, service: Service, taken: str) -> None:
+    warehouse.run(service)
+    execute(warehouse, taken.format("records_archive"), taken.format("records_untemplated"))
+    service.add_import("Archive", [{"x": 1}])
+    service.add_import(None, [{"y": 2}])
+
+    assert warehouse.run(service).status is Status.succeeded
+
+    assert (
+        warehouse.tuples("SELECT one FROM records_archive UNION ALL SELECT one FROM records_untemplated") == [(1,)] * 2
+    )
+    own = [t for t in warehouse.tables() if t.startswith(("records_archive_", "records_untemplated_"))]
+    assert len(own) == 2
+    check_whole(warehouse, service)
+
+
+def test_a_table_that_was_replaced_by_another_is_left_alone(warehouse: Warehouse, service: Service) -> None:
+    warehouse.run(service)
+    execute(warehouse, "DROP TABLE records_customers", "CREATE TABLE records_customers AS SELECT 1 AS one")
+
+    assert warehouse.run(service).status is Status.succeeded
+
+    assert warehouse.tuples("SELECT one FROM records_customers") == [(1,)]
+    check_whole(warehouse, service)
+
+
+def test_a_name_that_cannot_be_another_is_refused_in_one_sentence(warehouse: Warehouse, service: Service) -> None:
+    warehouse.run(service)
+    execute(warehouse, "DROP TABLE sync_rejects", "CREATE TABLE sync_rejects AS SELECT 1 AS one")
+
+    ran = warehouse.run(service)
+
+    assert ran.status is Status.failed
+    assert "sync_rejects" in str(ran.error)
+    assert "Rename or drop it" in str(ran.error)
+
+
+def test_a_column_of_the_user_is_neither_emptied_nor_taken_over(warehouse: Warehouse, service: Service) -> None:
+    warehouse.run(service)
+    execute(
+        warehouse, "ALTER TABLE records_customers ADD COLUMN note TEXT", "UPDATE records_customers SET note = 'mine'"
+    )
+    service.add_import("Customers", [{"note": "theirs"}])
+
+    assert warehouse.run(service).status is Status.succeeded
+
+    assert sorted(warehouse.tuples("SELECT note FROM records_customers"), key=str) == [("mine",)] * 4 + [(None,)]
+    [(column,)] = warehouse.tuples("SELECT column_name FROM sync_fields WHERE path = 'note'")
+    assert column.startswith("note_")
+
+
+@pytest.mark.parametrize("also", [(), ("sync_fields",), ("imports",), ("_dlt_loads",)])
+def test_without_the_ledger_deleted_imports_go_all_the_same(
+    warehouse: Warehouse, service: Service, also: tuple[str, ...]
+) -> None:
+    warehouse.run(service)
+    execute(warehouse, *(f"DROP TABLE {table}" for table in ("sync_imports", *also)))
+    service.delete_import(service.slugs()[0])
+
+    assert warehouse.run(service).status is Status.succeeded
+
+    assert warehouse.tuples("SELECT count(*) FROM records_customers") == [(1,)]
+    assert warehouse.tuples("SELECT count(*) FROM records") == [(1,)]
+    check_whole(warehouse, service)
+
+
+def test_the_table_of_loads_is_made_anew(warehouse: Warehouse, service: Service) -> None:
+    service.add_import("Customers", ROWS)
+    gone = service.add_import("Customers", ROWS)
+    warehouse.run(service)
+    service.delete_import(gone)
+    warehouse.run(service)
+    execute(warehouse, "DROP TABLE _dlt_loads")
+
+    ran = warehouse.run(service)
+
+    assert (ran.status, ran.imports_changed, ran.imports_deleted) == (Status.succeeded, 3, 0)
+    check_whole(warehouse, service)
+    assert warehouse.tuples("SELECT DISTINCT status FROM sync_runs") == [("succeeded",)]
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "DELETE FROM sync_fields",
+        "DROP TABLE sync_fields",
+        "DELETE FROM sync_fields WHERE path IN ('a-b', 'metadata.n')",
+    ],
+)
+def test_without_the_dictionary_no_column_mixes_two_fields(warehouse: Warehouse, service: Service, loss: str) -> None:
+    first = service.slugs()[0]
+    service.append_rows(first, [{"a-b": 100}])
+    warehouse.run(service)
+    execute(warehouse, loss)
+    service.add_import("Customers", [{"a-b": 200}])
+
+    # only the new one is read: what is in columns that nobody knows must not stand beside its values
+    warehouse.run(service, Scope(selection=Selection(slugs=frozenset(service.slugs()[-1:]))))
+
+    [(column,)] = warehouse.tuples("SELECT column_name FROM sync_fields WHERE path = 'a-b'")
+    assert set(warehouse.tuples(f"SELECT {column} FROM records_customers WHERE {column} IS NOT NULL")) <= {
+        (100,),
+        (200,),
+    }
+    assert warehouse.run(service).status is Status.succeeded
+    check_whole(warehouse, service)
+
+
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [
+        ("records_customers", "name"),
+        ("records_customers", "_sort"),
+        ("records", "data"),
+        ("imports", "metadata__n"),
+        ("imports", "status"),
+        ("imports", "_content_hash"),
+        ("sync_fields", "keys"),
+        ("sync_imports", "records_loaded"),
+        ("sync_imports", "state"),
+        ("sync_runs", "requests"),
+    ],
+)
+def test_a_dropped_column_is_made_whole(warehouse: Warehouse, service: Service, table: str, column: str) -> None:
+    warehouse.run(service)
+    execute(warehouse, f'ALTER TABLE {table} DROP COLUMN "{column}"')
+
+    assert warehouse.run(service).status is Status.succeeded
+
+    assert column in warehouse.columns(table)
+    check_whole(warehouse, service)
+
+
+def test_a_column_that_came_back_empty_is_still_made_whole(warehouse: Warehouse, service: Service) -> None:
+    """A run that reads one import only has dlt add the column again, for all of them."""
+    warehouse.run(service)
+    execute(warehouse, "ALTER TABLE records_customers DROP COLUMN name")
+    warehouse.run(service, Scope(selection=Selection(slugs=frozenset(service.slugs()[:1])), force=True))
+    assert "name" in warehouse.columns("records_customers")
+    assert doctor(warehouse.pipeline()).findings != []
+
+    assert warehouse.run(service).status is Status.succeeded
+
+    assert warehouse.tuples("SELECT count(name) FROM records_customers") == [(4,)]
+    check_whole(warehouse, service)
+
+
+def test_a_template_of_empty_rows_keeps_its_table(warehouse: Warehouse) -> None:
+    service = Service(1)
+    slug = service.add_import(Template("Customers", "c"), [{}, {}])
+    warehouse.run(service)
+    service.set_template(slug, Template("Orders", "o"))
+    warehouse.run(service)
+    service.add_import(Template("Kunden", "c"), [{"x": 1}])
+
+    assert warehouse.run(service).status is Status.succeeded
+
+    assert warehouse.tables() == ["records_customers", "records_orders"]
+    assert warehouse.tuples("SELECT count(*) FROM records_customers") == [(1,)]
+
+
+def test_a_clean_run_reads_no_table_of_records(duck: DuckDB, service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    from connector.warehouse import Connection
+
+    duck.run(service)
+    asked: list[str] = []
+    query = Connection.query
+
+    def noted(self: Connection, sql: str, *args: Any) -> Any:
+        asked.append(sql)
+        return query(self, sql, *args)
+
+    monkeypatch.setattr(Connection, "query", noted)
+    assert duck.run(service).imports_changed == 0
+
+    assert not [sql for sql in asked if '"records' in sql and "count" in sql and "GROUP BY" in sql]
+    assert not [sql for sql in asked if "records_customers" in sql]
