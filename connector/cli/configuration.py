@@ -231,6 +231,14 @@ def _duckdb_path(rest: str) -> Path:
     return Path("/" + path.lstrip("/")) if absolute or path.startswith("//") else Path.cwd() / path.lstrip("/")
 
 
+def load_arrow_for(pipeline: Pipeline) -> None:
+    """Load pyarrow for a command that only reads: without numpy, unless dlt reads the destination by way of it."""
+    from connector.lean import load_arrow
+    from connector.locking import duckdb_file
+
+    load_arrow(numpy=duckdb_file(pipeline) is None)
+
+
 def location(pipeline: Pipeline) -> str:
     """Where the data is, for a person: a file, or an address without its password."""
     from urllib.parse import unquote

@@ -56,8 +56,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _patiently(pipeline: Pipeline, runs: int) -> tuple[Overview, bool]:
     """How it stands, and whether that is what a run which has the file open noted when it began."""
-    from connector import overview
+    from connector.cli.configuration import load_arrow_for
     from connector.cli.problems import as_problem
+
+    load_arrow_for(pipeline)
+    from connector import overview
     from connector.warehouse import Warehouse
 
     warehouse = Warehouse(pipeline)
