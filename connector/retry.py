@@ -49,6 +49,7 @@ class Trouble(enum.Enum):
     TIMEOUT = "timeout"
     CONNECTION = "connection"
     CERTIFICATE = "certificate"
+    PLAIN = "no TLS"
     CUT = "cut"
     GARBAGE = "garbage"
     SHAPE = "shape"
@@ -131,6 +132,7 @@ _BY_TROUBLE = {
     Trouble.SHAPE: _FATAL,
     Trouble.TOO_LARGE: _FATAL,
     Trouble.CERTIFICATE: _Rule(Budget.NONE, ConfigError),
+    Trouble.PLAIN: _Rule(Budget.NONE, ConfigError),
 }
 _NOT_CARRIED_OUT = frozenset({429, 503})
 

@@ -19,11 +19,12 @@ import pytest
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 INSTALLED = Path(sysconfig.get_path("purelib"), "connector")
+NEEDED = ("hypothesis", "xdist", "pytest_timeout")
 CURE = "`make unit PYTEST_ARGS='tests/core -k name'` builds and installs it and runs these tests."
 
 
 def leave_the_checkout() -> None:
-    """Import `connector` as it is installed, however pytest was started, here and in every process started from here."""
+    """Import `connector` as it is installed, however pytest was started, here and in child processes."""
     sys.path[:] = [place for place in sys.path if Path(place or ".").resolve() != CHECKOUT]
     places = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if kept := [place for place in places if place and Path(place).resolve() != CHECKOUT]:
@@ -36,7 +37,9 @@ def why_not() -> str | None:
     """Say in one sentence why tests here would not be tests of the built wheel; None if they are."""
     if not (INSTALLED / "__init__.py").exists():
         return f"The wheel of importer-connector is not installed for {sys.executable}: {CURE}"
-    if missing := [name for name in ("hypothesis", "xdist", "pytest_timeout") if importlib.util.find_spec(name) is None]:
+    if missing := [
+        name for name in ("hypothesis", "xdist", "pytest_timeout") if importlib.util.find_spec(name) is None
+    ]:
         return f"The tests need {', '.join(missing)}, which {sys.executable} does not have: {CURE}"
     for prefix, top in (("", "connector"), ("connector", "sql")):
         for path in sorted((CHECKOUT / top).rglob("*")):

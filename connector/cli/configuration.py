@@ -73,9 +73,11 @@ def load_settings() -> Settings:
     from dlt.common.configuration.resolve import resolve_configuration
     from dlt.common.reflection.spec import spec_from_signature
 
+    from connector.given import refuse_unknown_keys, whence
     from connector.settings import Settings
     from connector.source import importer_source
 
+    refuse_unknown_keys()
     declared = inspect.unwrap(importer_source)
     spec, _ = spec_from_signature(declared, inspect.signature(declared))
     try:
@@ -86,7 +88,7 @@ def load_settings() -> Settings:
         raise _wrong(error.field_name, error.field_value) from None
     found.pop("updated_at", None)
     remember(str(found[SECRET]))
-    return Settings.load(**found)
+    return Settings.load_from(whence, found)
 
 
 def _missing(fields: list[str]) -> ConfigError:
@@ -121,6 +123,8 @@ def open_pipeline(arguments: argparse.Namespace) -> Pipeline:
     # sync() makes dlt's working directory anew when it belongs to another warehouse; no need to worry anyone
     logging.getLogger("dlt").addFilter(lambda record: "differs from destination" not in record.getMessage())
     destination = _destination(arguments.to, arguments.destination)
+    _refuse_unsupported(destination)
+    _refuse_names(arguments)
     try:
         pipeline = dlt.pipeline(arguments.pipeline_name, destination=destination, dataset_name=arguments.dataset)
         # two projects on one machine may both keep the default name: each warehouse gets a working directory of its own
@@ -147,6 +151,40 @@ def open_pipeline(arguments: argparse.Namespace) -> Pipeline:
     if getattr(credentials, "password", None) != getattr(credentials, "username", None):
         remember(str(getattr(credentials, "password", None) or ""))
     return pipeline
+
+
+SUPPORTED = ("duckdb", "postgres")
+
+
+def _refuse_unsupported(destination: Any) -> None:
+    """Raise ConfigError for a destination that is not supported, before dlt asks for its credentials."""
+    import dlt
+
+    if not isinstance(destination, str):
+        return
+    configured: Any = dlt.config.get(f"destination.{destination}.destination_type")
+    kind = destination if configured is None else str(configured)
+    if kind.rsplit(".", 1)[-1] not in SUPPORTED:
+        raise ConfigError(
+            f"The destination {destination!r} is not supported; use duckdb or postgres, or a name that you gave one "
+            f"with destination_type under [destination.{destination}] in .dlt/config.toml."
+        )
+
+
+def _refuse_names(arguments: argparse.Namespace) -> None:
+    """Raise ConfigError for names that dlt refuses, or changes with a warning each time it sees them."""
+    import re
+
+    import dlt
+    from dlt.common.normalizers.naming.snake_case import NamingConvention
+
+    if not re.fullmatch(r"[^\W\d_][\w-]*", arguments.pipeline_name, re.ASCII):
+        raise ConfigError(
+            f"--pipeline-name {arguments.pipeline_name!r} cannot be: use letters, digits, - and _, a letter first."
+        )
+    kept = NamingConvention().normalize_path(arguments.dataset) if arguments.dataset else "importer_data"
+    if kept != arguments.dataset and dlt.config.get("schema.naming") is None:
+        raise ConfigError(f"--dataset {arguments.dataset!r} is no name for one; dlt would make it {kept}: use that.")
 
 
 def _missing_destination(name: str, fields: list[str]) -> ConfigError:

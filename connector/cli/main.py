@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import os
 import signal
 import sys
@@ -50,6 +51,9 @@ CODES = """exit codes:
 def main() -> NoReturn:
     """The entry point of the command. Ends the process."""
     signal.signal(signal.SIGTERM, _terminated)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a locale without UTF-8 is no reason to end
     try:
         code = invoke(sys.argv[1:])
     except SystemExit as end:

@@ -120,6 +120,9 @@ def document_of_failure(error: Exception, mode: str) -> dict[str, Any]:
 
 
 def _summarise(output: Output, tally: Tally, where: str) -> None:
+    if output.log_json:
+        _summarise_in_log(output, tally)
+        return
     took = (tally.finished_at - tally.started_at).total_seconds() if tally.finished_at else 0.0
     output.say(f"{tally.mode} run {tally.status.value} in {duration(took)}")
     output.say(
@@ -148,6 +151,14 @@ def _summarise(output: Output, tally: Tally, where: str) -> None:
         output.note("What was committed before stays, and the next run goes on from there.")
     elif code > 128:
         output.note("What was complete is committed; the next run goes on from there.")
+
+
+def _summarise_in_log(output: Output, tally: Tally) -> None:
+    """What went wrong; the counts are in the event run.ended."""
+    if tally.fatal is not None:
+        output.note(f"importer-sync: {as_problem(_as_exception(tally.fatal))}", level="error", event="command.failed")
+    for problem in tally.problems[:PROBLEMS_SHOWN]:
+        output.note(problem, level="warning", event="run.problem")
 
 
 def _as_exception(error: BaseException) -> Exception:
