@@ -46,6 +46,7 @@ def run_pipeline(opened: Callable[[], Pipeline], scope: Scope, output: Output) -
             raise
         output.document(tally.as_json())
         _summarise(output, tally, attempt.where)
+        attempt.tell_of_hints()
         attempt.tell_others(tally.as_json(), code_of(tally))
     return code_of(tally)
 
@@ -59,6 +60,7 @@ class _Attempt:
         self._output = output
         self._others: Addresses | None = None
         self._pipeline_name = PIPELINE_NAME
+        self._unmatched: list[str] = []
         self.where = ""
 
     def work(self, stop: Stop) -> Tally:
@@ -66,6 +68,8 @@ class _Attempt:
             load_arrow()
             from connector.notices import addresses
             from connector.sync import sync
+            from connector.unmatched import unmatched_hints
+            from connector.warehouse import Warehouse
 
             self._others = addresses()
             for secret in self._others.secrets:
@@ -74,7 +78,14 @@ class _Attempt:
         self._pipeline_name = pipeline.pipeline_name
         self.where = f"{location(pipeline)}, dataset {pipeline.dataset_name}"
         with progress_of(self._output) as progress:
-            return sync(pipeline, settings, self._scope, progress=progress, stop=stop)
+            tally = sync(pipeline, settings, self._scope, progress=progress, stop=stop)
+        if tally.fatal is None:
+            self._unmatched = unmatched_hints(Warehouse(pipeline), settings)
+        return tally
+
+    def tell_of_hints(self) -> None:
+        for sentence in self._unmatched:
+            self._output.note(f"warning: {sentence}", level="warning", event="hint.unmatched")
 
     def on_first(self, number: int) -> None:
         self._output.note(f"{_name(number)}: stopping after committing what is complete; once more to leave at once.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from pathlib import Path
@@ -132,3 +133,34 @@ def test_a_report_goes_where_a_link_points_and_into_a_pipe(tmp_path: Path) -> No
     finally:
         os.close(reader)
     assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+def test_a_hint_that_matches_nothing_is_told_by_run_and_check(command) -> None:
+    hints = '{"records_customer": {"id": "text"}, "records_orders": {"no such": "text"}}'
+    ran = command("run", SOURCES__IMPORTER__HINTS=hints)
+    assert ran.code == 0
+    for said in (ran.err, command("check", SOURCES__IMPORTER__HINTS=hints).out):
+        assert "The hints for records_customer match no table: did you mean records_customers" in said
+        assert "The hint for records_orders.no such matches no column" in said
+
+
+def test_a_backfill_of_nothing_is_wrong_usage(command) -> None:
+    command("run")
+    for arguments in (("--template", "custmers"), ("--import", "nobody"), ("--until", "1999-01-01")):
+        ended = command("backfill", *arguments)
+        assert ended.code == 2, ended.err
+    assert "did you mean customers?" in command("backfill", "--template", "custmers").err
+
+
+def test_plain_http_behind_https_is_named_without_retries(command) -> None:
+    address = command.environment["SOURCES__IMPORTER__BASE_URL"].replace("http://", "https://")
+    ended = command("preview", SOURCES__IMPORTER__BASE_URL=address)
+    assert ended.code == 2
+    assert "base_url has to begin with http://" in ended.err
+    assert "6 attempts" not in ended.err
+
+
+def test_the_log_of_a_failed_run_is_json_with_an_error(command) -> None:
+    ended = command("run", "--log-format", "json", SOURCES__IMPORTER__ACCESS_TOKEN="wrong-token")
+    levels = [json.loads(line)["level"] for line in (ended.out + ended.err).splitlines()]
+    assert levels.count("error") >= 2
