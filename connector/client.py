@@ -373,6 +373,8 @@ def _advice(kind: type[ConnectorError], outcome: Outcome, call: Call) -> str:
         return "check access_token" if outcome.status == HTTPStatus.UNAUTHORIZED else "ask for access"
     if kind is NotFoundError:
         return "it does not exist, or base_url is wrong"
+    if outcome.trouble is Trouble.PLAIN:
+        return "it may speak plain HTTP there, then base_url has to begin with http://"
     if kind is ConfigError:
         return "check base_url and the trusted certificates"
     if kind is TransientError and call.once and outcome.trouble is not Trouble.STATUS:

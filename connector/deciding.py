@@ -16,13 +16,14 @@ from typing import Any
 from connector.client import ServiceClient
 from connector.core.planning import Plan, Rules, make_plan, too_many_vanished
 from connector.core.settling import SECOND, resolution
-from connector.errors import AuthError, ConnectorError, NotFoundError
+from connector.errors import AuthError, ConfigError, ConnectorError, NotFoundError
 from connector.models import Import, Reject, born_at, key_of, replaces
+from connector.nearest import instead_of
 from connector.outside import Progress
 from connector.paging import MAX_PER_PAGE, Lister, Listing, together
 from connector.reading import ask_for
 from connector.runs import Tally
-from connector.settings import Scope, Selection, Settings
+from connector.settings import Scope, Selection, Settings, Window
 from connector.warehouse.memory import Memory
 
 log = logging.getLogger("connector.run")
@@ -224,6 +225,8 @@ class Decision:
         wanted = [i for i in imports if self._wanted(i)]
         plan = make_plan(wanted, self._memory.ledger, self._rules)
         self._tally.imports_listed = len(imports)
+        if not wanted and listing.complete and self._scope.mode == "backfill":
+            self._refuse_empty(imports)
         if not listing.complete or unlisted:
             self._tally.shortfall = True
             why = listing.reason or f"{len(unlisted)} imports exist that the service does not list"
@@ -232,6 +235,20 @@ class Decision:
         self._mention_old_rejects(wanted, plan)
         unit = resolution(i.updated_at for i in imports) if plan.read else SECOND
         return Decided(tuple(wanted), rejects, plan, self._permitted(gone, plan), unit)
+
+    def _refuse_empty(self, imports: Sequence[Import]) -> None:
+        """Raise ConfigError where a backfill was told what to read and nothing is like that."""
+        scope = self._scope
+        if scope.selection.slugs:
+            asked = sorted(scope.selection.slugs)
+            found = "is excluded by the other conditions" if imports else "is not there"
+            raise ConfigError(f"Import {asked[0]} {found}: {instead_of(asked[0], self._memory.ledger)}")
+        template = scope.selection.template
+        names = {name for i in imports for name in (i.template_name, i.template_slug) if name}
+        if template is not None and template not in names:
+            raise ConfigError(f"No import has the template {template!r}: {instead_of(template, names)}")
+        if template is not None or scope.window != Window():
+            raise ConfigError("No import is what this backfill asks for, so there is nothing to read again.")
 
     def _wanted(self, import_: Import) -> bool:
         if self._settings.status is not None and import_.status != self._settings.status:

@@ -33,6 +33,8 @@ MAX_MEMBERS = 100  # of a gzip body: each costs a copy of all that follows it
 _TIMEOUTS = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=60.0)
 _ATTEMPT_LIMIT_S = 900.0  # against a reply that drips in for ever, each byte just in time
 _MEDIA_TYPE = re.compile(r"[\w.+-]{1,40}/[\w.+-]{1,40}", re.ASCII)
+# OpenSSL's words for a reply that is no TLS; which of them depends on its version.
+_NOT_TLS = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST"})
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -237,11 +239,17 @@ def _gunzip(packed: bytes, most: int) -> bytes:
     return b"".join(unpacked)
 
 
+def _answered_without_tls(problem: aiohttp.ClientConnectorSSLError) -> bool:
+    return str(getattr(problem.os_error, "reason", "")).replace(" ", "_").upper() in _NOT_TLS
+
+
 def _too_large(most: int) -> _Unusable:
     return _Unusable(Trouble.TOO_LARGE, f"sent more than {most // 2**20} MiB in one reply")
 
 
 def _lost(problem: Exception, status: int | None) -> Outcome:
+    if isinstance(problem, aiohttp.ClientConnectorSSLError) and _answered_without_tls(problem):
+        return Outcome(Trouble.PLAIN, "answered without TLS", status)
     if isinstance(problem, aiohttp.ClientConnectorCertificateError | ssl.SSLCertVerificationError):
         return Outcome(Trouble.CERTIFICATE, "showed a certificate that could not be verified", status)
     if isinstance(problem, TimeoutError):

@@ -55,6 +55,7 @@ class Trouble(enum.Enum):
     TIMEOUT = "timeout"
     CONNECTION = "connection"
     CERTIFICATE = "certificate"
+    PLAIN = "no TLS"
     CUT = "cut"
     GARBAGE = "garbage"
     SHAPE = "shape"
@@ -142,6 +143,7 @@ _BY_TROUBLE = {
     Trouble.SHAPE: _FATAL,
     Trouble.TOO_LARGE: _Rule(Budget.NONE, TooLargeError),
     Trouble.CERTIFICATE: _Rule(Budget.NONE, ConfigError),
+    Trouble.PLAIN: _Rule(Budget.NONE, ConfigError),
 }
 _NOT_CARRIED_OUT = frozenset({429, 503})
 _NOBODY_THERE = frozenset({502, 503, 504, *range(520, 528), 530})  # said by what stands in front of the service

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, NoReturn
@@ -18,8 +18,9 @@ from pydantic import (
 )
 
 from connector.errors import ConfigError
+from connector.nearest import instead_of
 
-HINT_PATTERN = r"^(date|timestamp|text|bigint|double|bool|json|decimal\(\s*\d+\s*,\s*\d+\s*\))$"
+STATUSES = ("created", "submitting", "submitted", "completed")  # interface, Import
 MAX_PER_PAGE = 100  # interface, Limits
 
 
@@ -105,15 +106,21 @@ class Settings(BaseModel):
     @field_validator("hints")
     @classmethod
     def _hints_are_types(cls, value: Mapping[str, Mapping[str, str]]) -> Mapping[str, Mapping[str, str]]:
-        import re
+        from connector.core.schema import parse_type
 
         for table, columns in value.items():
             for column, kind in columns.items():
-                if not re.match(HINT_PATTERN, kind):
-                    raise ValueError(
-                        f"hints.{table}.{column} is {kind!r}; it must be date, timestamp, decimal(p,s), text, "
-                        "bigint, double, bool or json"
-                    )
+                try:
+                    parse_type(kind)
+                except ValueError as error:
+                    raise ValueError(f"hints.{table}.{column} cannot be: {error}") from None
+        return value
+
+    @field_validator("status")
+    @classmethod
+    def _status_is_known(cls, value: str | None) -> str | None:
+        if value is not None and value not in STATUSES:
+            raise ValueError(f"the service has no such status; {instead_of(value, STATUSES).rstrip('.')}")
         return value
 
     @model_validator(mode="after")
@@ -124,16 +131,29 @@ class Settings(BaseModel):
 
     @classmethod
     def load(cls, **values: Any) -> Settings:
-        """Raises ConfigError with one sentence that names each wrong key; values of secrets are not shown."""
+        """The same as `load_from` where nothing is known of the places."""
+        return cls.load_from(lambda _: None, values)
+
+    @classmethod
+    def load_from(cls, whence: Callable[[str], str | None], values: Mapping[str, Any]) -> Settings:
+        """Raises ConfigError with one sentence that names each wrong key, its value but for secrets, and its place.
+
+        `whence` says where the value of a key was given: a file, an environment variable.
+        """
         try:
             return cls(**{k: v for k, v in values.items() if v is not None})
         except ValidationError as error:
-            _refuse(error)
+            _refuse(error, values, whence)
 
 
-def _refuse(error: ValidationError) -> NoReturn:
-    parts = [
-        f"{'.'.join(str(p) for p in e['loc']) or 'settings'}: {e['msg'].removeprefix('Value error, ')}"
-        for e in error.errors(include_input=False, include_url=False)
-    ]
+def _refuse(error: ValidationError, values: Mapping[str, Any], whence: Callable[[str], str | None]) -> NoReturn:
+    parts = []
+    for each in error.errors(include_input=False, include_url=False):
+        name = ".".join(str(part) for part in each["loc"]) or "settings"
+        key = str(each["loc"][0]) if each["loc"] else ""
+        value = values.get(key)
+        secret = key not in Settings.model_fields or Settings.model_fields[key].annotation is SecretStr
+        shown = f" = {value!r}" if isinstance(value, str | int | float) and not secret else ""
+        place = f" (set in {found})" if key and (found := whence(key)) else ""
+        parts.append(f"{name}{shown}{place}: {each['msg'].removeprefix('Value error, ')}")
     raise ConfigError(f"Configuration under [sources.importer] is not valid: {'; '.join(parts)}.") from None

@@ -19,6 +19,7 @@ from dlt.common.typing import TSecretStrValue
 from connector.customization import refuse_what_breaks_the_sync
 from connector.errors import ConfigError
 from connector.extraction import Extraction
+from connector.given import refuse_unknown_keys, whence
 from connector.outside import Outside
 from connector.settings import Scope, Settings, Window
 from connector.tables import Emission, hints
@@ -63,20 +64,22 @@ def importer_source(
     `sync_imports` and makes the run `partial` in `sync_runs`.
     """
     believe_folders()
-    settings = Settings.load(
-        base_url=base_url,
-        access_token=access_token,
-        max_concurrency=max_concurrency,
-        requests_per_second=requests_per_second,
-        batch_rows=batch_rows,
-        deletes=deletes,
-        reconcile=reconcile,
-        mass_delete_limit=mass_delete_limit,
-        raw=raw,
-        typed=typed,
-        status=status,
-        hints=hints,
-    )
+    refuse_unknown_keys()
+    given = {
+        "base_url": base_url,
+        "access_token": access_token,
+        "max_concurrency": max_concurrency,
+        "requests_per_second": requests_per_second,
+        "batch_rows": batch_rows,
+        "deletes": deletes,
+        "reconcile": reconcile,
+        "mass_delete_limit": mass_delete_limit,
+        "raw": raw,
+        "typed": typed,
+        "status": status,
+        "hints": hints,
+    }
+    settings = Settings.load_from(whence, given)
     shared = _Shared(settings, Scope(window=_window(updated_at)))
 
     @dlt.resource(name="imports", write_disposition="merge")

@@ -26,7 +26,7 @@ from connector.extraction import Extraction
 from connector.locking import prove_held, sole_writer
 from connector.outside import Outside, Progress
 from connector.overview import noted
-from connector.runs import Tally
+from connector.runs import Status, Tally
 from connector.settings import Scope, Settings
 from connector.source import Marker, current_load_id
 from connector.tables import SOURCE, Arrival, Emission
@@ -93,7 +93,8 @@ def _begun(tally: Tally) -> None:
 
 def _ended(tally: Tally) -> None:
     fields = {**tally.as_json(), "event": "run.ended"}
-    log.info("Run %s ended: %s.", tally.run_id, tally.status.value, extra=fields)
+    level = {Status.failed: logging.ERROR, Status.partial: logging.WARNING}.get(tally.status, logging.INFO)
+    log.log(level, "Run %s ended: %s.", tally.run_id, tally.status.value, extra=fields)
 
 
 def _load_all(pipeline: Pipeline, extraction: Extraction, settings: Settings) -> None:

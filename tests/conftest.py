@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import importlib.util
 import os
 import shutil
 import signal
 import socket
 import sys
+import sysconfig
 import tempfile
 from contextlib import suppress
 from ipaddress import ip_address
@@ -15,7 +17,44 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+INSTALLED = Path(sysconfig.get_path("purelib"), "connector")
+NEEDED = ("hypothesis", "xdist", "pytest_timeout")
+CURE = "`make unit PYTEST_ARGS='tests/core -k name'` builds and installs it and runs these tests."
+
+
+def leave_the_checkout() -> None:
+    """Import `connector` as it is installed, however pytest was started, here and in child processes."""
+    sys.path[:] = [place for place in sys.path if Path(place or ".").resolve() != CHECKOUT]
+    places = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if kept := [place for place in places if place and Path(place).resolve() != CHECKOUT]:
+        os.environ["PYTHONPATH"] = os.pathsep.join(kept)
+    else:
+        os.environ.pop("PYTHONPATH", None)
+
+
+def why_not() -> str | None:
+    """Say in one sentence why tests here would not be tests of the built wheel; None if they are."""
+    if not (INSTALLED / "__init__.py").exists():
+        return f"The wheel of importer-connector is not installed for {sys.executable}: {CURE}"
+    if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
+        return f"The tests need {', '.join(missing)}, which {sys.executable} does not have: {CURE}"
+    for prefix, top in (("", "connector"), ("connector", "sql")):
+        for path in sorted((CHECKOUT / top).rglob("*")):
+            if "__pycache__" in path.parts or not path.is_file():
+                continue
+            built = INSTALLED.parent / prefix / path.relative_to(CHECKOUT)
+            if not built.is_file() or built.read_bytes() != path.read_bytes():
+                return f"The installed wheel is not of this checkout, {path.relative_to(CHECKOUT)} differs: {CURE}"
+    return None
+
+
+leave_the_checkout()
+if "PYTEST_XDIST_WORKER" not in os.environ and (reason := why_not()) is not None:
+    sys.exit(reason)
+
+from hypothesis import settings  # noqa: E402
 
 SESSION = pytest.StashKey[tuple[Path, pytest.MonkeyPatch]]()
 PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy")

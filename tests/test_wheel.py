@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import os
+import shutil
+import subprocess
 import sys
 import sysconfig
 from importlib.metadata import Distribution, distribution, packages_distributions
@@ -96,3 +99,24 @@ def imported_packages(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             found.add(node.module.split(".")[0])
     return found
+
+
+def test_tests_of_other_sources_than_the_installed_ones_end_with_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "tests").mkdir()
+    shutil.copy(CHECKOUT / "tests" / "conftest.py", tmp_path / "tests")
+    (tmp_path / "connector").mkdir()
+    (tmp_path / "connector" / "__init__.py").write_text("changed = True\n")
+    (tmp_path / "tests" / "test_it.py").write_text("def test_it():\n    assert False\n")
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "tests"],
+        cwd=tmp_path,
+        env=own,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert ended.stdout == ""
+    assert ended.stderr.startswith("The installed wheel is not of this checkout, connector/__init__.py differs: `make")
+    assert len(ended.stderr.splitlines()) == 1

@@ -51,6 +51,7 @@ class Examination:
     named: dict[str, str]
     learned: dict[str, Any] | None
     destination: str
+    warnings: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -68,6 +69,8 @@ class Examination:
 def examine(arguments: argparse.Namespace) -> Examination:
     """Raises ConfigError where the configuration does not even say what to try."""
     from connector.cli.configuration import load_settings, location, open_pipeline
+    from connector.unmatched import unmatched_hints
+    from connector.warehouse import Warehouse
 
     settings, pipeline = load_settings(), open_pipeline(arguments)
     service, learned = _service(settings)
@@ -83,7 +86,8 @@ def examine(arguments: argparse.Namespace) -> Examination:
         "service": settings.base_url,
         "destination": f"{place}, dataset {arguments.dataset}",
     }
-    return Examination(checks, named, learned, place)
+    warnings = () if destination is not None else tuple(unmatched_hints(Warehouse(pipeline), settings))
+    return Examination(checks, named, learned, place, warnings)
 
 
 def _service(settings: Settings) -> tuple[str | None, dict[str, Any] | None]:
@@ -212,6 +216,8 @@ def report(output: Output, found: Examination) -> None:
         output.say(f"{'ok    ' if check['ok'] else 'FAILED'}  {name:<14}{found.named[name]}")
         if check["error"]:
             output.say(f"        {check['error']}")
+    for sentence in found.warnings:
+        output.say(f"warning {sentence}")
     if found.learned is not None:
         for name, words in _lessons(found.learned):
             output.say(f"        {name:<14}{words}")

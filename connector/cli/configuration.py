@@ -78,9 +78,11 @@ def load_settings() -> Settings:
     from dlt.common.configuration.resolve import resolve_configuration
     from dlt.common.reflection.spec import spec_from_signature
 
+    from connector.given import refuse_unknown_keys, whence
     from connector.settings import Settings
     from connector.source import importer_source
 
+    refuse_unknown_keys()
     declared = inspect.unwrap(importer_source)
     spec, _ = spec_from_signature(declared, inspect.signature(declared))
     try:
@@ -91,7 +93,7 @@ def load_settings() -> Settings:
         raise _wrong(error.field_name, error.field_value) from None
     found.pop("updated_at", None)
     remember(str(found[SECRET]))
-    return Settings.load(**found)
+    return Settings.load_from(whence, found)
 
 
 def _missing(fields: list[str]) -> ConfigError:
@@ -125,6 +127,8 @@ def open_pipeline(arguments: argparse.Namespace) -> Pipeline:
     from connector.working_directory import opened
 
     destination = _destination(arguments.to, arguments.destination)
+    _refuse_unsupported(destination)
+    _refuse_names(arguments)
 
     def in_folder(folder: str) -> Pipeline:
         return dlt.pipeline(
@@ -149,6 +153,40 @@ def open_pipeline(arguments: argparse.Namespace) -> Pipeline:
     if getattr(credentials, "password", None) != getattr(credentials, "username", None):
         remember(str(getattr(credentials, "password", None) or ""))
     return pipeline
+
+
+SUPPORTED = ("duckdb", "postgres")
+
+
+def _refuse_unsupported(destination: Any) -> None:
+    """Raise ConfigError for a destination that is not supported, before dlt asks for its credentials."""
+    import dlt
+
+    if not isinstance(destination, str):
+        return
+    configured: Any = dlt.config.get(f"destination.{destination}.destination_type")
+    kind = destination if configured is None else str(configured)
+    if kind.rsplit(".", 1)[-1] not in SUPPORTED:
+        raise ConfigError(
+            f"The destination {destination!r} is not supported; use duckdb or postgres, or a name that you gave one "
+            f"with destination_type under [destination.{destination}] in .dlt/config.toml."
+        )
+
+
+def _refuse_names(arguments: argparse.Namespace) -> None:
+    """Raise ConfigError for names that dlt refuses, or changes with a warning each time it sees them."""
+    import re
+
+    import dlt
+    from dlt.common.normalizers.naming.snake_case import NamingConvention
+
+    if not re.fullmatch(r"[^\W\d_][\w-]*", arguments.pipeline_name, re.ASCII):
+        raise ConfigError(
+            f"--pipeline-name {arguments.pipeline_name!r} cannot be: use letters, digits, - and _, a letter first."
+        )
+    kept = NamingConvention().normalize_path(arguments.dataset) if arguments.dataset else "importer_data"
+    if kept != arguments.dataset and dlt.config.get("schema.naming") is None:
+        raise ConfigError(f"--dataset {arguments.dataset!r} is no name for one; dlt would make it {kept}: use that.")
 
 
 def _missing_destination(name: str, fields: list[str]) -> ConfigError:
@@ -231,6 +269,14 @@ def _duckdb_path(rest: str) -> Path:
     path = unquote(rest.removeprefix("//"))
     absolute = path.startswith("/") and "/" in path.strip("/")
     return Path("/" + path.lstrip("/")) if absolute or path.startswith("//") else Path.cwd() / path.lstrip("/")
+
+
+def load_arrow_for(pipeline: Pipeline) -> None:
+    """Load pyarrow for a command that only reads: without numpy, unless dlt reads the destination by way of it."""
+    from connector.lean import load_arrow
+    from connector.locking import duckdb_file
+
+    load_arrow(numpy=duckdb_file(pipeline) is None)
 
 
 def location(pipeline: Pipeline) -> str:

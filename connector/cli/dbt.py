@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
     output = Output(arguments)
     document = sources(open_pipeline(arguments))
     tables = document["sources"][0]["tables"]
-    if arguments.out is None:
+    if arguments.out is None or str(arguments.out) == "-":
         output.document(document)
         if not output.json:
             output.say(as_yaml(document).rstrip("\n"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import os
 import signal
 import sys
@@ -19,6 +20,7 @@ from connector.cli.options import add_global
 from connector.cli.output import Output
 from connector.cli.problems import as_problem, exit_code
 from connector.cli.signals import depart, finish
+from connector.lean import defer_parts_of_dlt, few_collections
 
 COMMANDS = (
     "init",
@@ -50,6 +52,9 @@ CODES = """exit codes:
 def main() -> NoReturn:
     """The entry point of the command. Ends the process."""
     signal.signal(signal.SIGTERM, _terminated)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a locale without UTF-8 is no reason to end
     try:
         code = invoke(sys.argv[1:])
     except SystemExit as end:
@@ -59,6 +64,7 @@ def main() -> NoReturn:
 
 def invoke(argv: Sequence[str]) -> int:
     """One command, in this process; returns the exit code. Raises SystemExit for --help and wrong usage."""
+    few_collections()
     parser = make_parser(argv)
     arguments = parser.parse_args(argv)
     if arguments.command is None:
@@ -68,6 +74,7 @@ def invoke(argv: Sequence[str]) -> int:
     try:
         if arguments.command not in WITHOUT_DLT:
             prepare_environment(quiet=output.json)
+            defer_parts_of_dlt()
         start_logging(output)
         code: int = arguments.run(arguments)
     except KeyboardInterrupt:
@@ -108,7 +115,7 @@ def make_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     add_global(parser)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    for module in _modules():
+    for module in _modules(argv):
         help_text: str = module.HELP
         own = commands.add_parser(
             module.NAME,
@@ -134,8 +141,29 @@ def _show_examples(parser: argparse.ArgumentParser, examples: Sequence[str]) -> 
                 _show_examples(below, examples)
 
 
-def _modules() -> list[ModuleType]:
-    return [importlib.import_module(f"connector.cli.{name}") for name in COMMANDS]
+def _modules(argv: Sequence[str]) -> list[ModuleType]:
+    """Import the module of the command that was named; of all of them where none was, for their help."""
+    named = _named(argv)
+    return [importlib.import_module(f"connector.cli.{name}") for name in ([named] if named else COMMANDS)]
+
+
+def _named(argv: Sequence[str]) -> str | None:
+    """Return the command that is named; None where options before it are wrong or ask for help, and all are needed."""
+    before = _Silent(add_help=False)
+    add_global(before)
+    before.add_argument("words", nargs=argparse.REMAINDER)
+    try:
+        found, unknown = before.parse_known_args(argv)
+    except ValueError:
+        return None
+    return found.words[0] if found.words and found.words[0] in COMMANDS and not unknown else None
+
+
+class _Silent(argparse.ArgumentParser):
+    """Raises ValueError for wrong usage."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message)
 
 
 class _Parser(argparse.ArgumentParser):

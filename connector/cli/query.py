@@ -29,8 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from connector.analysis.asking import ask
-    from connector.cli.configuration import open_pipeline
+    from connector.cli.configuration import load_arrow_for, open_pipeline
     from connector.cli.output import Output, amount
     from connector.errors import ConfigError
 
@@ -41,7 +40,11 @@ def run(arguments: argparse.Namespace) -> int:
     if limit is None and not (arguments.csv or output.json):
         limit = SHOWN
     sql = sys.stdin.read() if arguments.query == "-" else arguments.query
-    with ask(open_pipeline(arguments), sql) as answer:
+    pipeline = open_pipeline(arguments)
+    load_arrow_for(pipeline)
+    from connector.analysis.asking import ask
+
+    with ask(pipeline, sql) as answer:
         rows = islice(answer.rows, limit)
         if arguments.csv:
             _write_csv(answer.columns, rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,13 +26,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from connector.cli.configuration import open_pipeline
     from connector.cli.output import Output, size
+    from connector.errors import ConfigError
     from connector.report import judge, render, write
 
     output = Output(arguments)
     pipeline = open_pipeline(arguments)
     _know_the_token()
     facts = _patiently(pipeline, arguments.dataset)
-    written = write(arguments.out, render(facts))
+    to_stdout = str(arguments.out) == "-"
+    if to_stdout and output.json:
+        raise ConfigError("--json has standard output for its document; name a file with --out.")
+    page = render(facts)
+    if to_stdout:
+        sys.stdout.buffer.write(page.encode("utf-8", "replace"))
+        sys.stdout.buffer.flush()
+        return 0
+    written = write(arguments.out, page)
     verdict = judge(facts)
     output.document(_document(arguments.out, written, facts))
     output.say(verdict.sentence)

@@ -21,6 +21,7 @@ NAME = "status"
 HELP = "last runs, freshness, imports that failed or do not reconcile"
 EXAMPLES = ("importer-sync status", "importer-sync status --max-age 6h --json")
 WAIT_S = 5.0
+CLOCKS_MAY_DIFFER = timedelta(minutes=5)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -44,8 +45,11 @@ def run(arguments: argparse.Namespace) -> int:
     overview, under_way = _patiently(pipeline, arguments.runs)
     fresh = overview["fresh_as_of"]
     found: dict[str, Any] = {**overview, "under_way": under_way}
-    stale = arguments.max_age is not None and (fresh is None or now - fresh > arguments.max_age)
+    ahead = fresh is not None and fresh - now > CLOCKS_MAY_DIFFER
+    stale = arguments.max_age is not None and (fresh is None or ahead or now - fresh > arguments.max_age)
     found["age_seconds"] = round((now - fresh).total_seconds(), 1) if fresh else None
+    found["age_seconds"] = None if ahead else found["age_seconds"] and max(found["age_seconds"], 0.0)
+    found["ahead"] = ahead
     found["stale"] = stale if arguments.max_age is not None else None
     found["advice"] = list(_advice(found))
     where = f"{location(pipeline)}, dataset {arguments.dataset}"
@@ -56,8 +60,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _patiently(pipeline: Pipeline, runs: int) -> tuple[Overview, bool]:
     """How it stands, and whether that is what a run which has the file open noted when it began."""
-    from connector import overview
+    from connector.cli.configuration import load_arrow_for
     from connector.cli.problems import as_problem
+
+    load_arrow_for(pipeline)
+    from connector import overview
     from connector.warehouse import Warehouse
 
     warehouse = Warehouse(pipeline)
@@ -157,7 +164,10 @@ def _tell_state(output: Output, found: dict[str, Any], max_age: timedelta | None
     rejected = f", and {found['rejects']:,} rejected (see sync_rejects)" if found["rejects"] else ""
     output.say(f"records    {found['records']:,}{rejected}")
     fresh = found["age_seconds"]
-    output.say(f"fresh      {'never fully synced' if fresh is None else f'as of {duration(fresh)} ago'}")
+    since = "never fully synced" if fresh is None else f"as of {duration(fresh)} ago"
+    if found["ahead"]:
+        since = "not known: the last run that loaded everything began in the future, by this machine's clock"
+    output.say(f"fresh      {since}")
     if found["stale"] and max_age is not None:
         output.say(f"STALE      older than {duration(max_age.total_seconds())}")
     output.say()

@@ -46,6 +46,7 @@ def run_pipeline(opened: Callable[[], Pipeline], scope: Scope, output: Output) -
             raise
         output.document(tally.as_json())
         _summarise(output, tally, attempt.where)
+        attempt.tell_of_hints()
         attempt.tell_others(tally.as_json(), code_of(tally))
     return code_of(tally)
 
@@ -59,6 +60,7 @@ class _Attempt:
         self._output = output
         self._others: Addresses | None = None
         self._pipeline_name = PIPELINE_NAME
+        self._unmatched: list[str] = []
         self.where = ""
 
     def work(self, stop: Stop) -> Tally:
@@ -66,6 +68,8 @@ class _Attempt:
             load_arrow()
             from connector.notices import addresses
             from connector.sync import sync
+            from connector.unmatched import unmatched_hints
+            from connector.warehouse import Warehouse
 
             self._others = addresses()
             for secret in self._others.secrets:
@@ -74,7 +78,14 @@ class _Attempt:
         self._pipeline_name = pipeline.pipeline_name
         self.where = f"{location(pipeline)}, dataset {pipeline.dataset_name}"
         with progress_of(self._output) as progress:
-            return sync(pipeline, settings, self._scope, progress=progress, stop=stop)
+            tally = sync(pipeline, settings, self._scope, progress=progress, stop=stop)
+        if tally.fatal is None:
+            self._unmatched = unmatched_hints(Warehouse(pipeline), settings)
+        return tally
+
+    def tell_of_hints(self) -> None:
+        for sentence in self._unmatched:
+            self._output.note(f"warning: {sentence}", level="warning", event="hint.unmatched")
 
     def on_first(self, number: int) -> None:
         self._output.note(f"{_name(number)}: stopping after committing what is complete; once more to leave at once.")
@@ -120,6 +131,9 @@ def document_of_failure(error: Exception, mode: str) -> dict[str, Any]:
 
 
 def _summarise(output: Output, tally: Tally, where: str) -> None:
+    if output.log_json:
+        _summarise_in_log(output, tally)
+        return
     took = (tally.finished_at - tally.started_at).total_seconds() if tally.finished_at else 0.0
     output.say(f"{tally.mode} run {tally.status.value} in {duration(took)}")
     output.say(
@@ -148,6 +162,14 @@ def _summarise(output: Output, tally: Tally, where: str) -> None:
         output.note("What was committed before stays, and the next run goes on from there.")
     elif code > 128:
         output.note("What was complete is committed; the next run goes on from there.")
+
+
+def _summarise_in_log(output: Output, tally: Tally) -> None:
+    """What went wrong; the counts are in the event run.ended."""
+    if tally.fatal is not None:
+        output.note(f"importer-sync: {as_problem(_as_exception(tally.fatal))}", level="error", event="command.failed")
+    for problem in tally.problems[:PROBLEMS_SHOWN]:
+        output.note(problem, level="warning", event="run.problem")
 
 
 def _as_exception(error: BaseException) -> Exception:

@@ -13,6 +13,9 @@ from connector.errors import ConnectorError
 def write(path: Path, text: str) -> int:
     """Replaces the file in one step, so that whoever reads it meanwhile sees the last one; returns its bytes."""
     content = text.encode("utf-8", "replace")
+    if path.is_relative_to("/dev") or path.is_relative_to("/proc") or (path.exists() and not path.is_file()):
+        return _write_into(path, content)
+    path = path.resolve()  # what a link names is written, and the link stays
     try:
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:100]}.", suffix=".part")
     except OSError as error:
@@ -30,6 +33,16 @@ def write(path: Path, text: str) -> int:
     finally:
         with suppress(OSError):
             part.unlink()
+    return len(content)
+
+
+def _write_into(path: Path, content: bytes) -> int:
+    """Write to a device or pipe, which must not be replaced by a file."""
+    try:
+        with path.open("ab" if path.is_file() else "wb") as device:
+            device.write(content)
+    except OSError as error:
+        raise _refused(path, error) from None
     return len(content)
 
 

@@ -1,0 +1,104 @@
+"""Where a value of the configuration was given, and which keys were given that nobody reads.
+
+A key that is not read is refused: the setting that was meant keeps its default, and nobody notices.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from connector.errors import ConfigError
+from connector.nearest import instead_of
+from connector.settings import Settings
+
+SOURCE = ("sources", "importer")
+OWN = ("importer_sync",)
+OWN_KEYS = frozenset({"destination", "notify_url", "notify_on"})
+# What dlt itself looks for under a source: settings of its steps, and the source's and its resources' own sections.
+OF_DLT = frozenset(
+    (
+        "importer",
+        "importer_source",
+        "imports",
+        "records",
+        "extract",
+        "normalize",
+        "load",
+        "data_writer",
+        "schema",
+        "runtime",
+        "max_table_nesting",
+        "root_key",
+        "schema_contract",
+        "parallelized",
+        "incremental",
+        "updated_at",
+        "section",
+        "name",
+    )
+)
+
+
+def refuse_unknown_keys() -> None:
+    """Raise ConfigError that names each key of ours that nobody reads, its place, and the nearest one that is read."""
+    parts = [*_unknown(SOURCE, frozenset(Settings.model_fields), OF_DLT), *_unknown(OWN, OWN_KEYS, frozenset())]
+    if parts:
+        raise ConfigError(" ".join(parts))
+
+
+def _unknown(sections: tuple[str, ...], known: frozenset[str], of_dlt: frozenset[str]) -> Iterator[str]:
+    for name, place in sorted({**_in_files(sections), **_in_environment(sections)}.items()):
+        if name not in known | of_dlt:
+            what = f"{name} under [{'.'.join(sections)}] is set in {place}, and nothing reads it"
+            yield f"{what}: {instead_of(name, known)}"
+
+
+def _in_environment(sections: tuple[str, ...]) -> dict[str, str]:
+    prefix = "__".join([*sections, ""]).upper()
+    found = {}
+    for variable in os.environ:
+        if variable.upper().startswith(prefix):
+            found[variable[len(prefix) :].split("__")[0].lower()] = f"the environment variable {variable}"
+    return found
+
+
+def _in_files(sections: tuple[str, ...]) -> dict[str, str]:
+    found = {}
+    for provider in _providers():
+        node: Any = getattr(provider, "_config_doc", None)
+        for section in sections:
+            node = node.get(section) if isinstance(node, dict) else None
+        for name in node if isinstance(node, dict) else ():
+            found[str(name)] = _file(provider, str(name), sections)
+    return found
+
+
+def whence(name: str, sections: tuple[str, ...] = SOURCE) -> str | None:
+    """Say where dlt found the value of a key, an environment variable or a file; None if nowhere."""
+    variable = "__".join([*sections, name]).upper()
+    if variable in os.environ:
+        return f"the environment variable {variable}"
+    for provider in _providers():
+        value, _ = provider.get_value(name, object, "", *sections)
+        if value is not None:
+            return _file(provider, name, sections)
+    return None
+
+
+def _providers() -> list[Any]:
+    from dlt.common.configuration.container import Container
+    from dlt.common.configuration.specs.pluggable_run_context import PluggableRunContext
+
+    providers: Any = Container()[PluggableRunContext].providers
+    return [each for each in providers.providers if hasattr(each, "_config_doc")]
+
+
+def _file(provider: Any, name: str, sections: tuple[str, ...]) -> str:
+    ask = getattr(provider, "get_value_location", None)
+    found = str(ask(name, None, *sections) or provider.name) if ask else str(provider.name)
+    places = map(Path, getattr(provider, "present_locations", ()))
+    path = next((place for place in places if place.name == found), Path(found))
+    return str(path.relative_to(Path.cwd())) if path.is_absolute() and path.is_relative_to(Path.cwd()) else found

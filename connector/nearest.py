@@ -1,0 +1,20 @@
+"""The name that was probably meant where another was given; for settings, templates, imports, states."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from difflib import get_close_matches
+
+SHOWN = 12
+
+
+def instead_of(name: str, known: Collection[str]) -> str:
+    """Return how a sentence about an unknown name ends: with the nearest known one, or with all if they are few."""
+    by_lower = {each.lower(): each for each in sorted(known)}
+    found = get_close_matches(name.lower(), by_lower, n=3, cutoff=0.6)
+    if found:
+        return f"did you mean {' or '.join(by_lower[each] for each in found)}?"
+    if not known:
+        return "there are none."
+    rest = f" and {len(known) - SHOWN} more" if len(known) > SHOWN else ""
+    return f"known are {', '.join(sorted(known)[:SHOWN])}{rest}."

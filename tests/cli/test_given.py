@@ -1,0 +1,166 @@
+"""What is configured wrongly is refused before any request, with the key, its place, its value and the nearest name."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connector.cli import main
+from connector.errors import ConfigError
+from connector.report.writing import write
+from connector.settings import Settings
+from connector.source import importer_source
+
+NEEDED = {"base_url": "http://127.0.0.1:9", "access_token": "very-secret-token"}
+
+
+@pytest.fixture
+def configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Writes `.dlt/config.toml`; what it says is read by dlt afresh."""
+    monkeypatch.setenv("SOURCES__IMPORTER__ACCESS_TOKEN", NEEDED["access_token"])
+
+    def write(text: str) -> None:
+        (tmp_path / ".dlt").mkdir(exist_ok=True)
+        (tmp_path / ".dlt" / "config.toml").write_text(text)
+        reload_context()
+
+    yield write
+    monkeypatch.undo()
+    reload_context()
+
+
+def reload_context() -> None:
+    from dlt.common.configuration.container import Container
+    from dlt.common.configuration.specs.pluggable_run_context import PluggableRunContext
+
+    Container()[PluggableRunContext].reload(str(Path.cwd()))
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main.invoke(arguments) == 2
+    said: str = capsys.readouterr().err
+    assert NEEDED["access_token"] not in said
+    return said
+
+
+def test_an_unknown_key_in_a_file_is_refused_with_the_nearest(configured, capsys) -> None:
+    configured(
+        '[sources.importer]\nbase_url = "http://127.0.0.1:9"\nbatch_row = 5\n[importer_sync]\ndestnation = "x"\n'
+    )
+    said = refused(capsys, "check")
+    assert (
+        "batch_row under [sources.importer] is set in .dlt/config.toml, and nothing reads it: did you mean batch_rows?"
+        in said
+    )
+    assert "did you mean destination?" in said
+    with pytest.raises(ConfigError, match="did you mean batch_rows"):
+        importer_source()
+
+
+def test_an_unknown_key_in_the_environment_is_refused(configured, capsys, monkeypatch) -> None:
+    configured('[sources.importer]\nbase_url = "http://127.0.0.1:9"\n')
+    monkeypatch.setenv("SOURCES__IMPORTER__MAX_CONCURENCY", "3")
+    said = refused(capsys, "preview")
+    assert "the environment variable SOURCES__IMPORTER__MAX_CONCURENCY" in said
+    assert "did you mean max_concurrency?" in said
+
+
+def test_what_dlt_reads_itself_under_the_source_is_left_to_it(configured) -> None:
+    configured(
+        '[sources.importer]\nbase_url = "http://127.0.0.1:9"\nschema_contract = "evolve"\n'
+        "[sources.importer.data_writer]\nbuffer_max_items = 9\n[sources.other]\nbatch_row = 1\n"
+    )
+    assert importer_source().name == "importer"
+
+
+def test_a_wrong_value_is_named_with_its_key_and_place(configured, capsys, monkeypatch) -> None:
+    configured('[sources.importer]\nbase_url = "http://127.0.0.1:9"\ndeletes = "no"\n')
+    monkeypatch.setenv("SOURCES__IMPORTER__RECONCILE", "perhaps")
+    said = refused(capsys, "check")
+    assert "deletes = 'no' (set in .dlt/config.toml)" in said
+    assert "reconcile = 'perhaps' (set in the environment variable SOURCES__IMPORTER__RECONCILE)" in said
+
+
+def test_a_wrong_secret_is_never_shown() -> None:
+    with pytest.raises(ConfigError) as error:
+        Settings.load(base_url="http://x", access_token="two secret-words")
+    assert "secret-words" not in str(error.value)
+
+
+@pytest.mark.parametrize("hint", ["decimal(50,2)", "decimal(5,9)", "dat", "text(3,1)"])
+def test_a_hint_that_cannot_be_is_refused_before_any_request(hint: str) -> None:
+    with pytest.raises(ConfigError, match=r"hints\.records_x\.a cannot be"):
+        Settings.load(**NEEDED, hints={"records_x": {"a": hint}})
+
+
+def test_a_status_that_the_service_does_not_know_is_refused() -> None:
+    with pytest.raises(ConfigError, match="did you mean completed"):
+        Settings.load(**NEEDED, status="complete")
+    assert Settings.load(**NEEDED, status="submitted").status == "submitted"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--destination", "snowflake"), "The destination 'snowflake' is not supported; use duckdb or postgres"),
+        (("--dataset", "my data"), "--dataset 'my data' is no name for one; dlt would make it my_data"),
+        (("--pipeline-name", "a b/c"), "--pipeline-name 'a b/c' cannot be"),
+    ],
+)
+def test_names_are_refused_in_one_sentence(arguments: tuple[str, ...], sentence: str, capsys) -> None:
+    said = refused(capsys, "status", *arguments)
+    assert sentence in said
+    assert len(said.splitlines()) == 1
+
+
+def test_a_report_goes_where_a_link_points_and_into_a_pipe(tmp_path: Path) -> None:
+    target, link, pipe = tmp_path / "target.html", tmp_path / "link.html", tmp_path / "pipe"
+    target.write_text("before")
+    link.symlink_to(target)
+    assert write(link, "after") == 5
+    assert link.is_symlink()
+    assert target.read_text() == "after"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert write(pipe, "through") == 7
+        assert os.read(reader, 100) == b"through"
+    finally:
+        os.close(reader)
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+def test_a_hint_that_matches_nothing_is_told_by_run_and_check(command) -> None:
+    hints = '{"records_customer": {"id": "text"}, "records_orders": {"no such": "text"}}'
+    ran = command("run", SOURCES__IMPORTER__HINTS=hints)
+    assert ran.code == 0
+    for said in (ran.err, command("check", SOURCES__IMPORTER__HINTS=hints).out):
+        assert "The hints for records_customer match no table: did you mean records_customers" in said
+        assert "The hint for records_orders.no such matches no column" in said
+
+
+def test_a_backfill_of_nothing_is_wrong_usage(command) -> None:
+    command("run")
+    for arguments in (("--template", "custmers"), ("--import", "nobody"), ("--until", "1999-01-01")):
+        ended = command("backfill", *arguments)
+        assert ended.code == 2, ended.err
+    assert "did you mean customers?" in command("backfill", "--template", "custmers").err
+
+
+def test_plain_http_behind_https_is_named_without_retries(command) -> None:
+    address = command.environment["SOURCES__IMPORTER__BASE_URL"].replace("http://", "https://")
+    ended = command("preview", SOURCES__IMPORTER__BASE_URL=address)
+    assert ended.code == 2
+    assert "base_url has to begin with http://" in ended.err
+    assert "6 attempts" not in ended.err
+
+
+def test_the_log_of_a_failed_run_is_json_with_an_error(command) -> None:
+    ended = command("run", "--log-format", "json", SOURCES__IMPORTER__ACCESS_TOKEN="wrong-token")
+    levels = [json.loads(line)["level"] for line in (ended.out + ended.err).splitlines()]
+    assert levels.count("error") >= 2
