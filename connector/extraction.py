@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from typing import Any, TypeVar
 
 from connector.building import Builder, Built
+from connector.core import width
 from connector.core.limits import LIMITS
 from connector.core.planning import Plan, Planned
 from connector.deciding import Decided, Decision
@@ -452,6 +453,7 @@ class Extraction:
             self.memory.schemas,
             self.memory.template_tables,
             limits=LIMITS.get(self.warehouse.destination_type),
+            width=width.WIDTH,
             nul_safe=not self.warehouse.is_duckdb,
             flatten=self._flattener,
         )

@@ -64,6 +64,7 @@ class Known:
     last_synced_at: datetime | None
     trusted: bool
     has_raw: bool = True
+    text_conflicts: str | None = None
 
     @property
     def live(self) -> bool:

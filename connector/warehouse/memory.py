@@ -18,9 +18,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
+from connector.core import width
 from connector.core.names import decode_keys
 from connector.core.planning import Known, State
-from connector.core.schema import Field, Keys, TableSchema
+from connector.core.schema import OVERFLOWED, Field, Keys, TableSchema
 from connector.runs import UNSETTLED, Status
 from connector.tables import FIELDS, IMPORTS, LEDGER, LOAD_ID, RECORDS, RUNS
 from connector.warehouse.connection import LOADS, VERSIONS, Connection
@@ -78,7 +79,7 @@ def remembered(connection: Connection) -> Memory:
     if LEDGER not in tables or LOADS not in tables:
         return Memory(tables, schemas=_schemas(physical, []))
     fields = _fields(connection, tables)
-    ledger = _ledger(connection)
+    ledger = _ledger(connection, physical[LEDGER])
     homes = {k.slug: frozenset({k.table_name} if k.table_name else ()) for k in ledger.values()}
     return Memory(
         tables=tables,
@@ -92,10 +93,11 @@ def remembered(connection: Connection) -> Memory:
     )
 
 
-def _ledger(connection: Connection) -> dict[str, Known]:
+def _ledger(connection: Connection, columns: Collection[str]) -> dict[str, Known]:
+    later = "".join(f"s.{name}, " for name in ("text_conflicts",) if name in columns)  # an earlier version wrote none
     rows = connection.query(
         "SELECT s.slug, s.state, s.updated_at, s.row_count, s.status, s.template_slug, s.table_name, s.has_raw, "
-        "s.records_loaded, s.records_rejected, s.attempts, s.last_synced_at, "
+        f"{later}s.records_loaded, s.records_rejected, s.attempts, s.last_synced_at, "
         f"CASE WHEN l.load_id IS NULL THEN 0 ELSE 1 END AS trusted FROM {connection.name(LEDGER)} s "
         f"LEFT JOIN {connection.completed_loads()} l "
         f"ON l.load_id = s.{connection.column(LOAD_ID)}"
@@ -242,6 +244,7 @@ def _known(row: Mapping[str, Any]) -> Known:
         last_synced_at=row["last_synced_at"],
         trusted=bool(row["trusted"]),
         has_raw=bool(row["has_raw"]),
+        text_conflicts=row.get("text_conflicts"),
     )
 
 
@@ -277,13 +280,23 @@ def _template_tables(ledger: Any, fields: Sequence[Mapping[str, Any]]) -> dict[s
 
 def _schemas(physical: Mapping[str, Mapping[str, str]], fields: Sequence[Mapping[str, Any]]) -> dict[str, TableSchema]:
     by_table: dict[str, dict[Keys, Field]] = defaultdict(dict)
+    overflowed: dict[str, set[Keys]] = defaultdict(set)
     for row in fields:
         keys = decode_keys(row["keys"])
+        if row["data_type"] == OVERFLOWED:
+            overflowed[row["table_name"]].add(keys)
+            continue
         by_table[row["table_name"]][keys] = Field(
             keys, row["column_name"], row["data_type"], bool(row["has_text"]), bool(row["has_double"])
         )
     typed = {t for t in physical if t.startswith("records_")}
     return {
-        table: TableSchema(table, by_table.get(table, {}), physical.get(table, {}))
+        table: TableSchema(
+            table,
+            by_table.get(table, {}),
+            physical.get(table, {}),
+            frozenset(overflowed.get(table, ())),
+            len(overflowed.get(table, ())) >= width.WIDTH.listed,
+        )
         for table in {*typed, *by_table, IMPORTS}
     }

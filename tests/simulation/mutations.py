@@ -6,7 +6,7 @@ until one fails.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -212,8 +212,8 @@ def ignore_the_limit_of_deletes() -> AbstractContextManager[Any]:
 def trust_the_ledger_of_loads_that_never_completed() -> AbstractContextManager[Any]:
     original = memory._ledger
 
-    def trusting(connection: Connection) -> dict[str, Known]:
-        return {slug: replace(known, trusted=True) for slug, known in original(connection).items()}
+    def trusting(connection: Connection, columns: Collection[str]) -> dict[str, Known]:
+        return {slug: replace(known, trusted=True) for slug, known in original(connection, columns).items()}
 
     return mock.patch.object(memory, "_ledger", trusting)
 
