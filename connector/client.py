@@ -102,6 +102,7 @@ class ServiceClient:
         self.first_page = 1  # the number of the first page of records; callers count from 1 whatever it is
         self.largest_page = 0  # elements in the fullest page so far: what the service is known to send at once
         self.largest_page_of_records = 0
+        self.arrived: Callable[[str, int], None] | None = None  # told of each page of records before it is decoded
         self._base_url = _base_url(base_url)
         self._token = SecretStr(_sendable(token))
         self._max_concurrency = max_concurrency
@@ -144,7 +145,13 @@ class ServiceClient:
     async def list_records(self, import_slug: str, page: int, per_page: int = 100) -> RecordPage:
         path = f"/imports/{_segment(import_slug)}/records"
         query = f"?page={page - 1 + self.first_page}&per_page={per_page}"
-        found = await self._call(self._get(_RECORDS, path, query, page, import_slug), decode_record_page)
+
+        def decode(body: bytes) -> RecordPage:
+            if self.arrived is not None:
+                self.arrived(import_slug, len(body))
+            return decode_record_page(body)
+
+        found = await self._call(self._get(_RECORDS, path, query, page, import_slug), decode)
         self.largest_page_of_records = max(self.largest_page_of_records, found.size)
         return self._measured(found)
 

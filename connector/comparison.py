@@ -224,23 +224,23 @@ def _unlike_cells(
         data = _only_objects(data)
         plain = flatten(data, schema, {}, nul_safe=nul_safe, room=room)
     hinted = flatten(data, schema, hints, nul_safe=nul_safe, room=room) if hints else plain
+    stored = dict(zip(rows.column_names, rows.columns, strict=True))
     explained = set(_NOT_FIELDS)
     earlier: dict[int, Flattened] = {}
     for keys, known in plain.schema.fields.items():
         explained.update((known.column, known.text_column, known.double_column))
-        unlike = _unlike_field(known, plain, rows)
+        unlike = _unlike_field(known, plain, stored)
         if unlike and hints:
-            unlike &= _unlike_field(hinted.schema.fields[keys], hinted, rows)
+            unlike &= _unlike_field(hinted.schema.fields[keys], hinted, stored)
         for row in sorted(unlike):
             if row not in earlier:
                 earlier[row] = _as_written_earlier(data[row], schema, nul_safe, room)
             before = earlier[row]
-            if keys not in before.schema.fields or _unlike_field(
-                before.schema.fields[keys], before, rows.slice(row, 1)
-            ):
+            own = {name: column.slice(row, 1) for name, column in stored.items() if name.startswith(known.column)}
+            if keys not in before.schema.fields or _unlike_field(before.schema.fields[keys], before, own):
                 yield row, known.column
-    for name in set(rows.column_names) - explained:
-        filled = rows.column(name).is_valid().to_pylist()
+    for name in set(stored) - explained:
+        filled = stored[name].is_valid().to_pylist()
         yield from ((row, name) for row, value in enumerate(filled) if value)
 
 
@@ -269,14 +269,18 @@ def _only_objects(data: Iterable[bytes | None]) -> list[bytes]:
     return kept
 
 
-def _unlike_field(known: Field, flat: Flattened, rows: pa.Table) -> set[int]:
+def _unlike_field(known: Field, flat: Flattened, stored: Mapping[str, Any]) -> set[int]:
     unlike: set[int] = set()
-    for column in (known.column, known.text_column, known.double_column):
-        expected, there = flat.columns.get(column), column in rows.column_names
-        if expected is None and not there:
+    for name in (known.column, known.text_column, known.double_column):
+        expected: Any = flat.columns.get(name)
+        there = stored.get(name)
+        if expected is None and there is not None:
+            expected = pa.nulls(len(there))
+        elif there is None and expected is not None:
+            there = pa.nulls(len(expected))
+        elif expected is None:
             continue
-        stored = rows.column(column) if there else pa.nulls(rows.num_rows)
-        unlike.update(unlike_rows(pa.nulls(rows.num_rows) if expected is None else expected, stored))
+        unlike.update(unlike_rows(expected, there))
     return unlike
 
 

@@ -225,13 +225,20 @@ class Package:
         if self._raw_rows >= FLUSH_ROWS:
             yield from self._due()
 
-    def add_failure(self, import_: Import, known: Known | None, error: str) -> None:
-        """An import that could not be read: what the warehouse has of it stays as it is."""
+    def add_failure(self, import_: Import, known: Known | None, error: str, killed_runs: int | None = None) -> None:
+        """An import that could not be read: what the warehouse has of it stays as it is.
+
+        One that killed runs is left out while it is as it is now, so its ledger row says how that is.
+        """
+        row = _as_before(known)
+        if killed_runs:
+            row |= {"updated_at": import_.updated_at, "row_count": import_.row_count, "status": import_.status}
+            row |= {"template_slug": import_.template_slug, "killed_runs": killed_runs}
         self._note(
             import_.slug,
             State.failed,
             known,
-            **_as_before(known),
+            **row,
             attempts=(known.attempts if known and known.state is State.failed else 0) + 1,
             error=error,
         )

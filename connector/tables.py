@@ -84,6 +84,7 @@ LEDGER_SCHEMA = _schema(
     records_loaded=pa.int64(),
     records_rejected=pa.int64(),
     text_conflicts=pa.string(),  # JSON: column → scalars that it took as their text, which its values don't show
+    killed_runs=pa.int64(),  # that died of reading it, at this version
     attempts=pa.int64(),
     error=pa.string(),
     last_synced_at=UTC_US,

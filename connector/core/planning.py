@@ -65,6 +65,7 @@ class Known:
     trusted: bool
     has_raw: bool = True
     text_conflicts: str | None = None
+    killed_runs: int = 0
 
     @property
     def live(self) -> bool:
@@ -104,7 +105,7 @@ class Rules:
     """What, besides an import that differs from its ledger row, is worth reading at `now`.
 
     `force`: everything; `recheck_days`: what was last changed so many days ago or less; `raw`, `typed`: the tables that
-    rows have to be in.
+    rows have to be in. `named`: the imports were asked for by their slugs.
     """
 
     now: datetime
@@ -112,9 +113,12 @@ class Rules:
     recheck_days: int | None = None
     raw: bool = True
     typed: bool = True
+    named: bool = False
 
     def reason(self, import_: Listed, known: Known | None) -> Reason | None:
-        """Why to read the import; None if it is up to date."""
+        """Why to read the import; None if it is up to date, or killed runs as it is and nobody asked for it."""
+        if known is not None and known.killed_runs and not self.named and not _differs(import_, known):
+            return None
         return self._reason(import_, known) or (Reason.asked if self.force else None)
 
     def _reason(self, import_: Listed, known: Known | None) -> Reason | None:
@@ -122,8 +126,7 @@ class Rules:
             return Reason.new
         if not known.trusted or known.state in (State.failed, State.unreconciled):
             return Reason.retry
-        seen = (known.updated_at, known.row_count, known.status, known.template_slug)
-        if seen != (import_.updated_at, import_.row_count, import_.status, import_.template_slug):
+        if _differs(import_, known):
             return Reason.changed
         if (self.raw and not known.has_raw) or (self.typed and known.table_name is None):
             return Reason.unwritten
@@ -132,6 +135,11 @@ class Rules:
         if self.recheck_days is not None and import_.updated_at >= self.now - timedelta(days=self.recheck_days):
             return Reason.recheck
         return None
+
+
+def _differs(import_: Listed, known: Known) -> bool:
+    seen = (known.updated_at, known.row_count, known.status, known.template_slug)
+    return seen != (import_.updated_at, import_.row_count, import_.status, import_.template_slug)
 
 
 def make_plan(listed: Iterable[T], ledger: Mapping[str, Known], rules: Rules) -> Plan[T]:

@@ -26,6 +26,8 @@ from connector.runs import UNSETTLED, Status
 from connector.tables import FIELDS, IMPORTS, LEDGER, LOAD_ID, RECORDS, RUNS
 from connector.warehouse.connection import LOADS, VERSIONS, Connection
 
+_LATER = ("text_conflicts", "killed_runs")  # columns of the ledger that the first version did not write
+
 
 @dataclass(frozen=True, slots=True)
 class ImportSeen:
@@ -94,7 +96,7 @@ def remembered(connection: Connection) -> Memory:
 
 
 def _ledger(connection: Connection, columns: Collection[str]) -> dict[str, Known]:
-    later = "".join(f"s.{name}, " for name in ("text_conflicts",) if name in columns)  # an earlier version wrote none
+    later = "".join(f"s.{name}, " for name in _LATER if name in columns)
     rows = connection.query(
         "SELECT s.slug, s.state, s.updated_at, s.row_count, s.status, s.template_slug, s.table_name, s.has_raw, "
         f"{later}s.records_loaded, s.records_rejected, s.attempts, s.last_synced_at, "
@@ -245,6 +247,7 @@ def _known(row: Mapping[str, Any]) -> Known:
         trusted=bool(row["trusted"]),
         has_raw=bool(row["has_raw"]),
         text_conflicts=row.get("text_conflicts"),
+        killed_runs=row.get("killed_runs") or 0,
     )
 
 

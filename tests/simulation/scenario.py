@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, get_args
 
+from connector.core.width import Width
 from connector.sandbox import TEMPLATES, Faults, Service, Switches
 from connector.sandbox.switches import Order
 
@@ -50,7 +51,7 @@ class Episode:
 class Scenario:
     """`honest` services tell the true row_count at the end, `finished` ones have completed all their imports.
 
-    An import of more than `in_memory` records is spilled to disk.
+    An import of more than `in_memory` records is spilled to disk. `width` bounds the typed tables.
     """
 
     seed: int
@@ -61,6 +62,7 @@ class Scenario:
     finished: bool
     many: bool
     in_memory: int
+    width: Width
 
 
 def make_scenario(seed: int) -> Scenario:
@@ -85,7 +87,11 @@ def make_scenario(seed: int) -> Scenario:
     odd = Random(f"odd {seed}")  # its own, so that older seeds stay what they are
     switches = replace(switches, page_zero=odd.choice(("reject", "first")))
     episodes = [replace(episode, misrouted=odd.choice((0.0,) * 9 + (0.3,))) for episode in episodes]
-    return Scenario(seed, switches, settings, tuple(episodes), honest, finished, many, in_memory)
+    narrow = Random(f"width {seed}")
+    width = (
+        Width() if narrow.random() < 0.7 else Width(narrow.randint(0, 9), narrow.randint(0, 4), narrow.randint(1, 9))
+    )
+    return Scenario(seed, switches, settings, tuple(episodes), honest, finished, many, in_memory, width)
 
 
 def _switches(dice: Random, many: bool) -> Switches:

@@ -12,6 +12,7 @@ from unittest import mock
 
 from connector import spool
 from connector.client import ServiceClient
+from connector.core import width
 from connector.outside import Outside
 from connector.runs import Tally
 from connector.sandbox import Faults, Request, Response, Service
@@ -26,11 +27,13 @@ from tests.simulation.fuse import Fuse, Killed
 from tests.simulation.holdings import Holdings
 from tests.simulation.machines import Machine, ModelMachine
 from tests.simulation.oracle import (
+    OVERFLOWED,
     Ran,
     check_equal,
     check_kept,
     check_mirrored,
     check_run,
+    check_width,
     require,
 )
 from tests.simulation.scenario import Episode, Scenario, fill, quiet
@@ -143,7 +146,11 @@ class World:
             scope.allow_mass_delete,
         )
         self.note(f"ended {_summary(tally)}" if tally else "was killed")
+        overflowed = sum(row["data_type"] == OVERFLOWED for row in ran.after.of_table("sync_fields"))
+        if overflowed:
+            self.note(f"{overflowed} fields without column")
         check_run(ran, self.watch)
+        check_width(ran.after, self.scenario.width)
         self._remember(ran.after)
         self.now += timedelta(hours=1)
         return ran
@@ -158,7 +165,11 @@ class World:
 
         try:
             machine = self.machine.process(self.fuse, Random(f"{self.scenario.seed} {len(self.trace)}"))
-            with machine as pipeline, mock.patch.object(spool, "IN_MEMORY", self.scenario.in_memory):
+            with (
+                machine as pipeline,
+                mock.patch.object(spool, "IN_MEMORY", self.scenario.in_memory),
+                mock.patch.object(width, "WIDTH", self.scenario.width),
+            ):
                 return sync(pipeline, settings, scope, stop=stop, outside=self._outside())
         except Killed:
             return None
