@@ -252,6 +252,7 @@ def _has_column(typed: Mapping[str, Any], field: Mapping[str, Any] | None) -> bo
 def check_width(after: Holdings, width: Width) -> None:
     """No typed table has more columns of its fields than it may, and only so many of the others are listed."""
     listed = Counter(f["table_name"] for f in after.of_table("sync_fields") if f["data_type"] == OVERFLOWED)
+    none_of(duplicates((f["table_name"], f["keys"]) for f in after.of_table("sync_fields")), "a field has one place")
     none_of((table for table, count in listed.items() if count > width.listed), "few fields without column are listed")
     columns: Counter[str] = Counter()  # a dead run may have left others, which the next one takes for the same fields
     for field in after.of_table("sync_fields"):

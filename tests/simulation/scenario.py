@@ -51,7 +51,8 @@ class Episode:
 class Scenario:
     """`honest` services tell the true row_count at the end, `finished` ones have completed all their imports.
 
-    An import of more than `in_memory` records is spilled to disk. `width` bounds the typed tables.
+    An import of more than `in_memory` records is spilled to disk. `width` bounds the typed tables. From `big_bytes` on
+    an import may be what a run dies of.
     """
 
     seed: int
@@ -63,6 +64,7 @@ class Scenario:
     many: bool
     in_memory: int
     width: Width
+    big_bytes: int
 
 
 def make_scenario(seed: int) -> Scenario:
@@ -91,7 +93,18 @@ def make_scenario(seed: int) -> Scenario:
     width = (
         Width() if narrow.random() < 0.7 else Width(narrow.randint(0, 9), narrow.randint(0, 4), narrow.randint(1, 9))
     )
-    return Scenario(seed, switches, settings, tuple(episodes), honest, finished, many, in_memory, width)
+    return Scenario(
+        seed,
+        switches,
+        settings,
+        tuple(episodes),
+        honest,
+        finished,
+        many,
+        in_memory,
+        width,
+        narrow.choice((2**18,) * 3 + (1,)),
+    )
 
 
 def _switches(dice: Random, many: bool) -> Switches:
