@@ -58,7 +58,7 @@ def flatten(
     `hints` name a type by column name or by original key. `nul_safe` is for destinations that hold no NUL
     character: see `connector.core.texts`. Raises TooWide for more new fields than there is room for.
     """
-    shape = None if any(map(may_have_minus_zero, rows)) else shape_of(tuple(filter(None, schema.fields)))
+    shape = None if may_have_minus_zero(*rows) else shape_of(tuple(filter(None, schema.fields)))
     leaves = None if shape is None else shape.read(rows)
     try:
         if leaves is not None:
