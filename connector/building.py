@@ -15,7 +15,9 @@ import pyarrow as pa
 from connector.core.flatten import Flattened
 from connector.core.limits import Limits
 from connector.core.names import table_name
+from connector.core.parsing import read_rows
 from connector.core.schema import TableSchema
+from connector.core.width import UNBOUNDED, NewFields, Room, TooWide, Width
 from connector.flattening import Texts, flatten_here
 from connector.models import Import, Record
 from connector.reading import ImportRead
@@ -23,12 +25,14 @@ from connector.settings import Settings
 from connector.spool import SpilledRecords, Spool, batches
 from connector.tables import UTC_US
 
+MOST_BYTES = 16 * 2**20  # of JSON that are flattened at once
+
 
 class Flatten(Protocol):
     """`connector.flattening.flatten_here`, wherever it runs."""
 
     def __call__(
-        self, texts: Texts, schema: TableSchema, hints: Mapping[str, str], /, *, nul_safe: bool
+        self, texts: Texts, schema: TableSchema, hints: Mapping[str, str], /, *, nul_safe: bool, room: Room = ...
     ) -> Flattened: ...
 
 
@@ -115,6 +119,7 @@ class Builder:
         foreign: frozenset[str] = frozenset(),
         limits: Limits | None,
         nul_safe: bool,
+        width: Width | None = None,
         flatten: Flatten = flatten_here,
     ) -> None:
         self._settings = settings
@@ -123,6 +128,7 @@ class Builder:
         self._foreign = foreign
         self._limits = limits
         self._nul_safe = nul_safe
+        self._width = width
         self._flatten = flatten
 
     def build(self, read: ImportRead) -> Built:
@@ -136,16 +142,27 @@ class Builder:
 
     def _all_rows(self, read: ImportRead, table: str | None) -> tuple[Iterable[Rows], str | None]:
         """With typed columns if there is a `table`; or why the destination cannot hold them."""
-        rows: list[Rows] | SpilledRows = SpilledRows() if isinstance(read.records, SpilledRecords) else []
         if table is None:
+            rows = _place_for(read)
             for some in batches(read.records):
                 rows.append(self._rows(some, _texts(some), None))
             return rows, None
         schema = self._schemas.get(table) or TableSchema(table)
+        room = UNBOUNDED if self._width is None else self._width.room(schema)
+        try:
+            return self._typed_rows(read, schema, room)
+        except TooWide:
+            narrowed = self._narrowed(read, schema, room)
+            return self._typed_rows(read, narrowed, Room(0, room.columns))
+
+    def _typed_rows(self, read: ImportRead, schema: TableSchema, room: Room) -> tuple[Iterable[Rows], str | None]:
+        """Raises TooWide for more new fields than there is room for."""
+        rows, table, most = _place_for(read), schema.table, schema.size + room.fresh
         hints = self._settings.hints.get(table, {})
-        for some in batches(read.records):
+        for some in _pieces(read):
             texts = _texts(some)
-            flat = self._flatten(texts, schema, hints, nul_safe=self._nul_safe)
+            left = Room(max(most - schema.size, 0), room.columns)
+            flat = self._flatten(texts, schema, hints, nul_safe=self._nul_safe, room=left)
             refusal = self._limits.refusal(flat.schema, [flat.columns]) if self._limits is not None else None
             if refusal is not None:
                 return (), refusal
@@ -153,6 +170,15 @@ class Builder:
             schema = flat.schema
         self._schemas[table] = schema
         return rows, None
+
+    def _narrowed(self, read: ImportRead, schema: TableSchema, room: Room) -> TableSchema:
+        """The table as it is once the new fields of these records that there is room for are in it, and no others."""
+        width = self._width or Width()
+        new = NewFields(schema, room.fresh + width.listed)
+        for some in batches(read.records):
+            for record in some:
+                new.add(read_rows([record.data]))
+        return width.narrowed(schema, new, room)
 
     def _table_for(self, import_: Import) -> str:
         table = table_name(import_.template_name, import_.template_slug, self._template_tables, self._foreign)
@@ -171,6 +197,22 @@ class Builder:
             texts.column.cast(pa.string()) if self._settings.raw else None,
             flat,
         )
+
+
+def _place_for(read: ImportRead) -> list[Rows] | SpilledRows:
+    return SpilledRows() if isinstance(read.records, SpilledRecords) else []
+
+
+def _pieces(read: ImportRead) -> Iterator[Sequence[Record]]:
+    """The records as they are flattened at once: what is decoded takes ten times the memory of its text."""
+    for some in batches(read.records):
+        start = size = 0
+        for at, record in enumerate(some):
+            if size + len(record.data) > MOST_BYTES and at > start:
+                yield some[start:at]
+                start, size = at, 0
+            size += len(record.data)
+        yield some[start:] if start else some
 
 
 def _texts(records: Sequence[Record]) -> Texts:

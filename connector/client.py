@@ -109,6 +109,7 @@ class ServiceClient:
         self.first_page = 1  # the number of the first page of records; callers count from 1 whatever it is
         self.largest_page = 0  # elements in the fullest page so far: what the service is known to send at once
         self.largest_page_of_records = 0
+        self.arrived: Callable[[str, int], None] | None = None  # told of each page of records before it is decoded
         self._base_url = _base_url(base_url)
         self._token = SecretStr(_sendable(token))
         self._max_concurrency = max_concurrency
@@ -165,7 +166,13 @@ class ServiceClient:
         path = f"/imports/{_segment(import_slug)}/records"
         query = f"?page={page - 1 + self.first_page}&per_page={per_page}"
         most = MAX_FEW_BYTES if per_page <= FEW else MAX_BODY_BYTES
-        found = await self._call(self._get(_RECORDS, path, query, page, import_slug, most), decode_record_page)
+
+        def decode(body: bytes) -> RecordPage:
+            if self.arrived is not None:
+                self.arrived(import_slug, len(body))
+            return decode_record_page(body)
+
+        found = await self._call(self._get(_RECORDS, path, query, page, import_slug, most), decode)
         self.largest_page_of_records = max(self.largest_page_of_records, found.size)
         return self._measured(found)
 

@@ -9,18 +9,23 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from connector.core.flatten import Flattened, flatten
+from connector.core import width
+from connector.core.cells import is_scalar_beside_text
+from connector.core.flatten import Flattened, flatten, leaf_values
 from connector.core.names import SYSTEM_COLUMNS
+from connector.core.parsing import may_have_minus_zero, without_minus_zero
 from connector.core.planning import Known, State
 from connector.core.schema import Field, TableSchema
+from connector.core.schema import Kind as Type
 from connector.core.standing import Standing, standing
+from connector.core.width import Room
 from connector.models import Import, Record
 from connector.settings import Settings
 from connector.spool import BATCH_ROWS, Records, batches
@@ -204,23 +209,48 @@ def typed_differences(
 def _unlike_cells(
     data: Sequence[bytes], rows: pa.Table, schema: TableSchema, hints: Mapping[str, str], nul_safe: bool
 ) -> Iterator[tuple[int, str]]:
-    """(row, column). A hint may have been given after a row was written: either reading of its column will do."""
+    """(row, column). A hint may have been given after a row was written: either reading of its column will do.
+
+    So will that of an earlier version: its rows stay as they are until their import is read again.
+    """
+    room = Room(columns=width.WIDTH.columns)
     try:
-        plain = flatten(data, schema, {}, nul_safe=nul_safe)
+        plain = flatten(data, schema, {}, nul_safe=nul_safe, room=room)
     except (ValueError, TypeError):
         data = _only_objects(data)
-        plain = flatten(data, schema, {}, nul_safe=nul_safe)
-    hinted = flatten(data, schema, hints, nul_safe=nul_safe) if hints else plain
+        plain = flatten(data, schema, {}, nul_safe=nul_safe, room=room)
+    hinted = flatten(data, schema, hints, nul_safe=nul_safe, room=room) if hints else plain
+    stored = dict(zip(rows.column_names, rows.columns, strict=True))
     explained = set(_NOT_FIELDS)
+    earlier: dict[int, Flattened] = {}
     for keys, known in plain.schema.fields.items():
         explained.update((known.column, known.text_column, known.double_column))
-        unlike = _unlike_field(known, plain, rows)
+        unlike = _unlike_field(known, plain, stored)
         if unlike and hints:
-            unlike &= _unlike_field(hinted.schema.fields[keys], hinted, rows)
-        yield from ((row, known.column) for row in sorted(unlike))
-    for name in set(rows.column_names) - explained:
-        filled = rows.column(name).is_valid().to_pylist()
+            unlike &= _unlike_field(hinted.schema.fields[keys], hinted, stored)
+        for row in sorted(unlike):
+            if row not in earlier:
+                earlier[row] = _as_written_earlier(data[row], schema, nul_safe, room)
+            before = earlier[row]
+            own = {name: column.slice(row, 1) for name, column in stored.items() if name.startswith(known.column)}
+            if keys not in before.schema.fields or _unlike_field(before.schema.fields[keys], before, own):
+                yield row, known.column
+    for name in set(stored) - explained:
+        filled = stored[name].is_valid().to_pylist()
         yield from ((row, name) for row, value in enumerate(filled) if value)
+
+
+def _as_written_earlier(text: bytes, schema: TableSchema, nul_safe: bool, room: Room) -> Flattened:
+    """The row as the first version wrote it: `-0` as 0, and a scalar beside text in the column's variant."""
+    if may_have_minus_zero(text):
+        text = without_minus_zero(text)
+    flat = flatten([text], schema, {}, nul_safe=nul_safe, room=room)
+    columns = dict(flat.columns)
+    for keys, values in leaf_values([text], flat.schema):
+        known = flat.schema.fields[keys]
+        if known.type == Type.TEXT and any(map(is_scalar_beside_text, values)):
+            columns[known.text_column] = columns.pop(known.column)
+    return replace(flat, columns=columns)
 
 
 def _only_objects(data: Iterable[bytes | None]) -> list[bytes]:
@@ -235,14 +265,18 @@ def _only_objects(data: Iterable[bytes | None]) -> list[bytes]:
     return kept
 
 
-def _unlike_field(known: Field, flat: Flattened, rows: pa.Table) -> set[int]:
+def _unlike_field(known: Field, flat: Flattened, stored: Mapping[str, Any]) -> set[int]:
     unlike: set[int] = set()
-    for column in (known.column, known.text_column, known.double_column):
-        expected, there = flat.columns.get(column), column in rows.column_names
-        if expected is None and not there:
+    for name in (known.column, known.text_column, known.double_column):
+        expected: Any = flat.columns.get(name)
+        there = stored.get(name)
+        if expected is None and there is not None:
+            expected = pa.nulls(len(there))
+        elif there is None and expected is not None:
+            there = pa.nulls(len(expected))
+        elif expected is None:
             continue
-        stored = rows.column(column) if there else pa.nulls(rows.num_rows)
-        unlike.update(unlike_rows(pa.nulls(rows.num_rows) if expected is None else expected, stored))
+        unlike.update(unlike_rows(expected, there))
     return unlike
 
 

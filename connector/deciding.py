@@ -16,6 +16,7 @@ from typing import Any
 from connector.client import ServiceClient
 from connector.core.planning import Plan, Rules, make_plan, too_many_vanished
 from connector.core.settling import SECOND, resolution
+from connector.deaths import KilledTwice
 from connector.errors import AuthError, ConfigError, ConnectorError, NotFoundError
 from connector.models import Import, Reject, born_at, key_of, replaces
 from connector.nearest import instead_of
@@ -73,7 +74,13 @@ class Decision:
         self._stop = stop
         self._foreseen = foreseen
         self._rules = Rules(
-            now, scope.force, scope.recheck_days, settings.raw, settings.typed, settings.reconcile != "off"
+            now,
+            scope.force,
+            scope.recheck_days,
+            settings.raw,
+            settings.typed,
+            counted=settings.reconcile != "off",
+            named=bool(scope.selection.slugs),
         )
 
     async def make(self) -> Decided:
@@ -233,6 +240,7 @@ class Decision:
             self._tally.problems.append(f"The listing of imports is not known to be complete: {why}.")
             gone = ()
         self._mention_old_rejects(wanted, plan)
+        self._mention_left_out(wanted, plan)
         unit = resolution(i.updated_at for i in imports) if plan.read else SECOND
         return Decided(tuple(wanted), rejects, plan, self._permitted(gone, plan), unit)
 
@@ -265,6 +273,14 @@ class Decision:
         if kept_out:
             self._tally.shortfall = True
             self._tally.problems.append(f"{kept_out} records rejected by earlier runs are in sync_rejects only.")
+
+    def _mention_left_out(self, wanted: list[Import], plan: Plan[Import]) -> None:
+        reading = {p.import_.slug for p in plan.read}
+        for import_ in wanted:
+            known = self._memory.ledger.get(import_.slug)
+            if known is not None and known.killed_runs and import_.slug not in reading:
+                self._tally.imports_failed += 1
+                self._tally.problems.append(f"Import {import_.slug}: {KilledTwice(import_.slug)}")
 
     def _permitted(self, gone: tuple[str, ...], plan: Plan[Import]) -> tuple[str, ...]:
         limit = self._settings.mass_delete_limit

@@ -16,8 +16,9 @@ from typing import Any
 from dlt.pipeline.pipeline import Pipeline
 
 from connector.causes import understandable
+from connector.core.names import MORE
 from connector.core.planning import COMPLETED, State
-from connector.core.schema import Kind, parse_type
+from connector.core.schema import REST, Kind, TableSchema, parse_type
 from connector.errors import ConnectorError
 from connector.locking import lock_path, sole_writer
 from connector.rebuild import BESIDE_SCHEMA
@@ -148,6 +149,9 @@ class _Examination:
             self._find(Finding("table_missing", f"The table {table} is missing.", MADE_ANEW))
         for finding in (*_missing_columns(memory), *_unexplained_columns(connection, memory)):
             self._find(finding)
+        for table, schema in sorted(memory.schemas.items()):
+            if schema.is_bounded:
+                self.report.notes.append(_overflowed(table, schema))
 
     def _dead_runs(self, connection: Connection, memory: Memory) -> None:
         if RUNS not in memory.tables:
@@ -235,6 +239,15 @@ def _unexplained_columns(connection: Connection, memory: Memory) -> Iterator[Fin
             sentence = f"sync_fields does not know {', '.join(sorted(columns))} of {table}, where there are values."
             cure = "the next run empties them and reads again the imports whose values they hold"
             yield Finding("columns_unexplained", sentence, cure)
+
+
+def _overflowed(table: str, schema: TableSchema) -> str:
+    rest, more = schema.fields.get(REST), " or more" if schema.closed else ""
+    return (
+        f"{len(schema.overflowed)}{more} fields of {table} have no column, as it has as many as it may; their values "
+        f"are in its column {rest.column if rest is not None else MORE}. `importer-sync rebuild --table {table}` gives "
+        "the columns that are left to the fields of most rows."
+    )
 
 
 def _same_type(there: str, kind: str) -> bool:

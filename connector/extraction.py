@@ -12,12 +12,15 @@ import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack
+from functools import cached_property
 from typing import Any, TypeVar
 
 from connector.building import Builder, Built
+from connector.core import width
 from connector.core.limits import LIMITS
 from connector.core.planning import Due, Plan, Planned, Reason, lost_rows
 from connector.core.settling import may_change_unseen
+from connector.deaths import DEATHS, KilledTwice, UnderWay
 from connector.deciding import Decided, Decision
 from connector.errors import ContractError, NotFoundError
 from connector.flattening import Flattener
@@ -75,6 +78,7 @@ class Extraction:
         *,
         progress: Progress | None = None,
         stop: Callable[[], int | None] = lambda: None,
+        under_way: UnderWay | None = None,
     ) -> None:
         self._settings = settings
         self._scope = scope
@@ -82,6 +86,9 @@ class Extraction:
         self._outside = outside
         self._progress = progress or Silent()
         self._stop = stop
+        self._under_way = under_way or UnderWay()
+        self._suspects: deque[Planned[Import]] = deque()  # each read alone, once all others are loaded
+        self._accepted: list[str] = []  # imports in the package under way
         self._exit = ExitStack()
         self._flattener = Flattener()
         self._exit.callback(self._flattener.close)
@@ -139,6 +146,7 @@ class Extraction:
         self.catalogue = Catalogue.of(self.memory)
         self._loop = self._exit.enter_context(self._outside.open_loop())
         self._client = self._outside.open_client(self._settings)
+        self._client.arrived = self._under_way.arrived
         self._head_start = HeadStart(self._client, self._settings.max_concurrency)
         self._loop.call(self._client.__aenter__)
         self._loop.call(self._start, reading)
@@ -212,6 +220,8 @@ class Extraction:
             self.tally.load_ids.append(load_id)
         self._progress.committed(self._uncommitted)
         self._uncommitted = 0
+        self._under_way.done(self._accepted)
+        self._accepted = []
 
     # -- what dlt loads ------------------------------------------------------------------------------------------
 
@@ -262,10 +272,11 @@ class Extraction:
                 package.reject(reject.record_slug, None, f"import: {reject.reason}", reject.payload)
             for slug in prepared.deleted:
                 package.add_deleted(slug, self.memory.ledger.get(slug))
+        self._begin_with_a_suspect()
         while not self.exhausted:
             outcome = self._next_outcome()
             if outcome is None:
-                self.exhausted = True
+                self.exhausted = not self._suspects or self._is_ending()
                 break
             planned, result = outcome
             size = len(result) if isinstance(result, Built) else 0
@@ -342,12 +353,14 @@ class Extraction:
 
     def _accept(self, package: Package, planned: Planned[Import], result: Built | Failure) -> Iterator[Emission]:
         slug = planned.import_.slug
+        self._accepted.append(slug)
         known = self.memory.ledger.get(slug)
         if isinstance(result, Failure):
             self.tally.imports_failed += 1
             self.tally.problems.append(f"Import {slug}: {result.error}")
             log.error("Import %s failed: %s", slug, result.error, extra={"event": "import.failed", "import_slug": slug})
-            package.add_failure(planned.import_, known, str(result.error))
+            killed_runs = DEATHS if isinstance(result.error, KilledTwice) else None
+            package.add_failure(planned.import_, known, str(result.error), killed_runs)
             self._progress.read(slug, 0, "failed")
             return
         if result.read.verdict is Verdict.gone:
@@ -433,12 +446,12 @@ class Extraction:
             progress=self._progress,
             stop=self._stop,
             now=self._outside.now(),
-            foreseen=self._head_start.offer,
+            foreseen=lambda import_: None if self._is_suspect(import_) else self._head_start.offer(import_),
         )
         planned: tuple[Planned[Import], ...] = ()
         try:
             prepared = await self._unless_stopped(self._decision.make())
-            planned = prepared.plan.read if reading else ()
+            planned = self._without_suspects(prepared) if reading else ()
         except Stopped:
             self._note_stop()
             return Decided((), (), Plan((), (), 0, 0), ())
@@ -448,6 +461,47 @@ class Extraction:
             self._ahead = self._read_ahead(planned)
             self._ahead.start()
         return prepared
+
+    def _is_suspect(self, import_: Import) -> bool:
+        known = self.memory.ledger.get(import_.slug)
+        killed = known is not None and known.killed_runs > 0
+        return self._under_way.is_kept and (killed or self._under_way.is_suspect(import_.slug))
+
+    def _without_suspects(self, prepared: Decided) -> tuple[Planned[Import], ...]:
+        """What may be read side by side. Of the rest, what killed a run twice fails unless it was asked for."""
+        reading = {planned.import_.slug for planned in prepared.plan.read}
+        self._under_way.done(i.slug for i in prepared.imports if i.slug not in reading)
+        others: list[Planned[Import]] = []
+        for planned in prepared.plan.read:
+            import_ = planned.import_
+            if not self._is_suspect(import_):
+                others.append(planned)
+            elif self._under_way.killed_twice(import_) and not self._scope.selection.slugs:
+                self._taken.append((planned, Failure(KilledTwice(import_.slug))))
+            else:
+                self._suspects.append(planned)
+        return tuple(others)
+
+    def _is_ending(self) -> bool:
+        """Whether the run has to end before it has read all."""
+        return self._ahead is None or self._ahead.stopped or self._ahead.fatal is not None
+
+    def _begin_with_a_suspect(self) -> None:
+        """Once all others are loaded, have one suspect read for the package that begins now."""
+        if self._ahead is None or self._taken or self._missed or not self._ahead.drained or not self._suspects:
+            return
+        planned = self._suspects.popleft()
+        log.info(
+            "Import %s was under way when a run died; it is read alone.",
+            planned.import_.slug,
+            extra={"event": "import.suspect", "import_slug": planned.import_.slug},
+        )
+        self._under_way.read_alone(planned.import_)
+        self._loop.call(self._read_on, planned)
+
+    async def _read_on(self, planned: Planned[Import]) -> None:
+        self._ahead = self._read_ahead((planned,))
+        self._ahead.start()
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, R]) -> R:
         task = asyncio.ensure_future(work)
@@ -510,19 +564,23 @@ class Extraction:
             "stays, and the next run reads it again."
         )
 
-    def _read_ahead(self, planned: tuple[Planned[Import], ...]) -> ReadAhead:
-        builder = Builder(
+    @cached_property
+    def _builder(self) -> Builder:
+        return Builder(
             self._settings,
             self.memory.schemas,
             self.memory.template_tables,
             foreign=self.memory.foreign,
             limits=LIMITS.get(self.warehouse.destination_type),
+            width=width.WIDTH,
             nul_safe=not self.warehouse.is_duckdb,
             flatten=self._flattener,
         )
+
+    def _read_ahead(self, planned: tuple[Planned[Import], ...]) -> ReadAhead:
         return ReadAhead(
             lambda import_: asyncio.ensure_future(self._read(import_)),
-            builder,
+            self._builder,
             planned,
             max_concurrency=self._settings.max_concurrency,
             aside=self._outside.aside,

@@ -28,6 +28,7 @@ import pyarrow as pa
 
 from connector.core.flatten import Flattened, flatten
 from connector.core.schema import TableSchema
+from connector.core.width import UNBOUNDED, Room, TooWide
 
 log = logging.getLogger("connector.run")
 
@@ -59,9 +60,11 @@ class Texts:
         return pa.array(self.rows, pa.binary())
 
 
-def flatten_here(texts: Texts, schema: TableSchema, hints: Mapping[str, str], /, *, nul_safe: bool) -> Flattened:
+def flatten_here(
+    texts: Texts, schema: TableSchema, hints: Mapping[str, str], /, *, nul_safe: bool, room: Room = UNBOUNDED
+) -> Flattened:
     """`connector.core.flatten.flatten` of some records."""
-    return flatten(texts.rows, schema, hints, nul_safe=nul_safe)
+    return flatten(texts.rows, schema, hints, nul_safe=nul_safe, room=room)
 
 
 class Flattener:
@@ -73,7 +76,16 @@ class Flattener:
         self._closed = False
         self._changing = threading.Lock()
 
-    def __call__(self, texts: Texts, schema: TableSchema, hints: Mapping[str, str], /, *, nul_safe: bool) -> Flattened:
+    def __call__(
+        self,
+        texts: Texts,
+        schema: TableSchema,
+        hints: Mapping[str, str],
+        /,
+        *,
+        nul_safe: bool,
+        room: Room = UNBOUNDED,
+    ) -> Flattened:
         rows = texts.rows
         before, self._rows = self._rows, self._rows + len(rows)
         try:
@@ -81,13 +93,15 @@ class Flattener:
                 self._start()
             helper = self._helper
             if helper is not None and len(rows) > FEW_ROWS and sum(map(len, rows)) <= MANY_BYTES and helper.is_ready():
-                return helper.flatten(texts.column, schema, hints, nul_safe)
+                return helper.flatten(texts.column, schema, hints, nul_safe, room)
+        except TooWide:
+            raise
         except BaseException as problem:
             self.close()  # a late answer must not be taken for that to the next question
             if not isinstance(problem, Exception):
                 raise
             log.info("Rows are flattened in this process from now on.", extra={"event": "flattening.alone"})
-        return flatten_here(texts, schema, hints, nul_safe=nul_safe)
+        return flatten_here(texts, schema, hints, nul_safe=nul_safe, room=room)
 
     def _start(self) -> None:
         with self._changing:
@@ -137,9 +151,13 @@ class _Helper:
             self._ready = True
         return True
 
-    def flatten(self, rows: pa.Array[Any], schema: TableSchema, hints: Mapping[str, str], nul_safe: bool) -> Flattened:
-        _send(self._line, (rows, schema, hints, nul_safe))
+    def flatten(
+        self, rows: pa.Array[Any], schema: TableSchema, hints: Mapping[str, str], nul_safe: bool, room: Room = UNBOUNDED
+    ) -> Flattened:
+        _send(self._line, (rows, schema, hints, nul_safe, room))
         answer = _receive(self._line)
+        if isinstance(answer, TooWide):
+            raise answer
         if not isinstance(answer, Flattened):
             raise TypeError(type(answer))
         return answer
@@ -155,8 +173,11 @@ def serve() -> None:
     with socket.socket(fileno=sys.stdin.fileno()) as line, suppress(OSError, EOFError):
         _send(line, _code())
         while True:
-            rows, schema, hints, nul_safe = _receive(line)
-            _send(line, flatten(rows.to_pylist(), schema, hints, nul_safe=nul_safe))
+            rows, schema, hints, nul_safe, room = _receive(line)
+            try:
+                _send(line, flatten(rows.to_pylist(), schema, hints, nul_safe=nul_safe, room=room))
+            except TooWide as wide:
+                _send(line, wide)
 
 
 def _is_of_use() -> bool:

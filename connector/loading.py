@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from connector.building import Built, Rows
-from connector.core.names import display_path, encode_keys
+from connector.core.names import display_path, encode_keys, overflowed_name
 from connector.core.planning import Due, Known, State
-from connector.core.schema import Field, Keys, Kind, TableSchema, arrow_type, parse_type
+from connector.core.schema import OVERFLOWED, Field, Keys, Kind, TableSchema, arrow_type, parse_type
 from connector.core.texts import storable
 from connector.models import Import
 from connector.settings import Settings
@@ -51,17 +51,34 @@ FLUSH_ROWS = 20_000
 
 @dataclass(slots=True)
 class Catalogue:
-    """What is known of the typed tables and grows during a run: their schemas, whose they are, when fields came."""
+    """What is known of the typed tables and grows during a run: their schemas, whose they are, when fields came.
+
+    `text_conflicts` has, for the imports that have any, their table and what the ledger says of them there.
+    """
 
     schemas: dict[str, TableSchema]
     template_tables: dict[str, str]
     first_seen: dict[tuple[str, str], datetime]
     miscounted: set[str]
+    text_conflicts: dict[str, tuple[str, Mapping[str, int]]]
 
     @classmethod
     def of(cls, memory: Memory) -> Catalogue:
         known = dict(memory.schemas), dict(memory.template_tables), dict(memory.first_seen)
-        return cls(*known, set(memory.miscounted))
+        conflicts = {
+            each.slug: (each.table_name, json.loads(each.text_conflicts))
+            for each in memory.ledger.values()
+            if each.text_conflicts and each.table_name
+        }
+        return cls(*known, set(memory.miscounted), conflicts)
+
+    def text_conflicts_of(self, table: str, without: Collection[str]) -> Counter[str]:
+        """Column → scalars that text columns of the table took from imports other than these."""
+        found: Counter[str] = Counter()
+        for slug, (home, counts) in self.text_conflicts.items():
+            if home == table and slug not in without:
+                found.update(counts)
+        return found
 
     def schema(self, table: str) -> TableSchema:
         return self.schemas.setdefault(table, TableSchema(table))
@@ -169,17 +186,22 @@ class Package:
         self._sources += 1
         self._clear(import_, known, table)
         old = self._vanished(import_.slug, known, built.rows, table)
+        text_conflicts: Counter[str] = Counter()
         for rows in built.rows:
             self.heaviest = max(self.heaviest, rows.nbytes)
             self._add_raw(import_, rows)
             if table is not None:
                 self._add_typed(table, import_, rows)
+                text_conflicts.update(_text_conflicts(rows))
             if self._raw_rows >= FLUSH_ROWS or (table and self._typed[table].rows >= FLUSH_ROWS):
                 yield from self._due()
         self._carry(old)
         for reject in read.rejects:
             self.reject(import_.slug, reject.record_slug, reject.reason, reject.payload)
         self.rows += len(built)
+        self._catalogue.text_conflicts.pop(import_.slug, None)
+        if table is not None and text_conflicts:
+            self._catalogue.text_conflicts[import_.slug] = table, text_conflicts
         state = State.synced
         if read.doubtful and not (read.miscounted and self._settings.reconcile == "off"):
             state = State.unreconciled
@@ -195,6 +217,7 @@ class Package:
             has_raw=self._settings.raw,
             records_loaded=len(built),
             records_rejected=len(read.rejects),
+            text_conflicts=json.dumps(text_conflicts, sort_keys=True) if text_conflicts else None,
             attempts=1,
             error=built.refusal or read.why,
             last_synced_at=self._now,
@@ -203,13 +226,20 @@ class Package:
         if self._raw_rows >= FLUSH_ROWS:
             yield from self._due()
 
-    def add_failure(self, import_: Import, known: Known | None, error: str) -> None:
-        """An import that could not be read: what the warehouse has of it stays as it is."""
+    def add_failure(self, import_: Import, known: Known | None, error: str, killed_runs: int | None = None) -> None:
+        """An import that could not be read: what the warehouse has of it stays as it is.
+
+        One that killed runs is left out while it is as it is now, so its ledger row says how that is.
+        """
+        row = _as_before(known)
+        if killed_runs:
+            row |= {"updated_at": import_.updated_at, "row_count": import_.row_count, "status": import_.status}
+            row |= {"template_slug": import_.template_slug, "killed_runs": killed_runs}
         self._note(
             import_.slug,
             State.failed,
             known,
-            **_as_before(known),
+            **row,
             attempts=(known.attempts if known and known.state is State.failed else 0) + 1,
             error=error,
         )
@@ -219,7 +249,9 @@ class Package:
         old = self._vanished(slug, known, (), None)
         self._clear_homes(slug, known, None)
         self._carry(old)
-        before = {**_as_before(known), "records_loaded": 0, "records_rejected": 0, "due": None}
+        self._catalogue.text_conflicts.pop(slug, None)
+        nothing = {"records_loaded": 0, "records_rejected": 0, "text_conflicts": None, "due": None}
+        before = {**_as_before(known), **nothing}
         self._note(slug, State.deleted, known, **before, attempts=1, error=None)
 
     def reject(self, import_slug: str | None, record_slug: str | None, reason: str, payload: str) -> None:
@@ -412,19 +444,17 @@ class Package:
         totals_by_table = self._totals() if self._typed else {}
         for table, typed in self._typed.items():
             before, totals = totals_by_table[table]
-            for known in self._catalogue.schema(table).fields.values():
+            schema, template = self._catalogue.schema(table), self._catalogue.template_tables.get(table) or None
+            elsewhere = self._catalogue.text_conflicts_of(table, typed.imports)
+            for known in schema.fields.values():
                 values, conflicts = totals.get(known.keys, (0, 0))
                 added = typed.counts.get(known.keys, _Counts())
-                rows.append(
-                    self._field_row(
-                        table,
-                        self._catalogue.template_tables.get(table) or None,
-                        known,
-                        values + added.values,
-                        before + typed.live_rows,
-                        conflicts + added.conflicts,
-                    )
-                )
+                conflicts += elsewhere[known.column] + added.conflicts
+                values += added.values
+                rows.append(self._field_row(table, template, known, values, before + typed.live_rows, conflicts))
+            rows += overflowed_rows(
+                schema, template, self._catalogue.first_seen, self._now, self.load_id, nul_safe=self._nul_safe
+            )
         return rows
 
     def _totals(self) -> dict[str, tuple[int, dict[Keys, tuple[int, int]]]]:
@@ -461,6 +491,39 @@ class Package:
         }
 
 
+def overflowed_rows(
+    schema: TableSchema,
+    template: str | None,
+    first_seen: dict[tuple[str, str], datetime],
+    now: datetime,
+    load_id: str,
+    *,
+    nul_safe: bool,
+) -> Iterator[dict[str, Any]]:
+    """What `sync_fields` says of the fields that have no column; nobody counts their values."""
+    for keys in sorted(schema.overflowed):
+        name = overflowed_name(keys)
+        yield {
+            "table_name": schema.table,
+            "column_name": name,
+            "template_slug": template,
+            "path": storable(display_path(keys), nul_safe=nul_safe),
+            "keys": encode_keys(keys),
+            "data_type": OVERFLOWED,
+            "first_seen_at": first_seen.setdefault((schema.table, name), now),
+            "last_seen_at": now,
+            LOAD_ID: load_id,
+        }
+
+
+def _text_conflicts(rows: Rows) -> dict[str, int]:
+    """Column → scalars that it took as their text."""
+    if rows.flat is None:
+        return {}
+    fields = rows.flat.schema.fields
+    return {fields[keys].column: count.kept for keys, count in rows.flat.counts.items() if count.kept}
+
+
 def _as_before(known: Known | None) -> dict[str, Any]:
     if known is None:
         return {"records_loaded": 0, "records_rejected": 0}
@@ -473,6 +536,7 @@ def _as_before(known: Known | None) -> dict[str, Any]:
         "has_raw": known.has_raw,
         "records_loaded": known.records_loaded,
         "records_rejected": known.records_rejected,
+        "text_conflicts": known.text_conflicts,
         "last_synced_at": known.last_synced_at,
         "due": known.due,
     }

@@ -77,6 +77,7 @@ class ReadAhead:
         self._aside_now = 0  # imports that are being built there, or wait for it: no other may be built meanwhile
         self.fatal: ConnectorError | None = None
         self.stopped = False
+        self.drained = False  # whether `take` has come to the end
 
     def start(self) -> None:
         self._filling = asyncio.ensure_future(self._fill())
@@ -96,6 +97,7 @@ class ReadAhead:
         self._taken.set()
         if not taken and self._filling is not None:
             await self._filling
+            self.drained = True
         return taken
 
     async def aclose(self) -> None:

@@ -16,7 +16,7 @@ import json
 import logging
 import shutil
 import tempfile
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -32,17 +32,21 @@ from dlt.pipeline.pipeline import Pipeline
 
 from connector.analysis.applying import readers, refresh
 from connector.causes import understandable
+from connector.core import width
 from connector.core.cells import Votes
 from connector.core.flatten import flatten, leaf_values
 from connector.core.names import display_path, encode_keys
-from connector.core.schema import Field, Keys, Kind, TableSchema, arrow_type, hint_for, parse_type
+from connector.core.parsing import read_rows
+from connector.core.schema import REST, Field, Keys, Kind, TableSchema, arrow_type, hint_for, parse_type
 from connector.core.texts import storable
+from connector.core.width import NewFields, Room
 from connector.errors import ConfigError, ConnectorError
+from connector.loading import Catalogue, overflowed_rows
 from connector.locking import prove_held, sole_writer
 from connector.outside import Progress, Silent
 from connector.settings import Settings
 from connector.spool import BATCH_ROWS
-from connector.tables import LOAD_ID, RECORDS, SOURCE, TYPED_SCHEMA
+from connector.tables import FIELDS_SCHEMA, LOAD_ID, RECORDS, SOURCE, TYPED_SCHEMA
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.memory import Memory, recall
 from connector.warehouse.ownership import BESIDE
@@ -90,6 +94,7 @@ class _Written:
     rows: int = 0
     live: int = 0
     counts: dict[Keys, _Count] = field(default_factory=lambda: defaultdict(_Count))
+    text_conflicts: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
 
 
 def rebuild(
@@ -182,7 +187,8 @@ class _Rebuild:
     def _rebuild(self, table: str, memory: Memory, load_id: str | None) -> Rebuilt:
         before = memory.schemas[table]
         hints, template = self.settings.hints.get(table, {}), memory.template_tables[table]
-        schema = self._typed(before, self._votes(template), hints)
+        named = self._named(before, template)
+        schema = self._typed(before, named, self._votes(template, named), hints)
         written = _Written(schema)
         fill_beside(self.pipeline, self._batches(template, written, hints), json_columns(schema, self.warehouse))
         with self.warehouse.connect() as connection:
@@ -193,15 +199,19 @@ class _Rebuild:
                 )
             fields = list(self._fields(table, template, written, memory, load_id))
             _, old = totals(connection, before, [])
+            in_text = Catalogue.of(memory).text_conflicts_of(table, ()).total()
+            known = [slug for slug, each in memory.ledger.items() if each.table_name == table and each.text_conflicts]
+            found = {slug: json.dumps(c, sort_keys=True) for slug, c in written.text_conflicts.items()}
+            text_conflicts = {**dict.fromkeys(known), **found}
             prove_held(self.pipeline)
-            swap(connection, table, BESIDE, fields, BESIDE_SCHEMA)
+            swap(connection, table, BESIDE, fields, BESIDE_SCHEMA, text_conflicts)
         retyped = tuple(
             (f.column, f.type, written.schema.fields[keys].type)
             for keys, f in before.fields.items()
-            if f.type != written.schema.fields[keys].type
+            if keys != REST and f.type != written.schema.fields[keys].type
         )
         conflicts = sum(count.conflicts for count in written.counts.values())
-        return Rebuilt(table, rows, retyped, sum(conflicts for _, conflicts in old.values()), conflicts)
+        return Rebuilt(table, rows, retyped, sum(conflicts for _, conflicts in old.values()) + in_text, conflicts)
 
     # -- the raw rows --------------------------------------------------------------------------------------------
 
@@ -219,19 +229,33 @@ class _Rebuild:
             if waiting:
                 yield raw_rows(connection, template, waiting)
 
-    def _votes(self, template: str) -> dict[Keys, Votes]:
+    def _named(self, before: TableSchema, template: str) -> TableSchema:
+        """The fields that have a column, and of those that had none as many as there is room for."""
+        schema = before.retyped()
+        room = max(width.WIDTH.columns - schema.size, 0)
+        new = NewFields(schema, room + width.WIDTH.listed)
+        for rows in self._raw(template):
+            for text in _texts(rows):
+                new.add(read_rows([text]))
+        named = width.WIDTH.narrowed(schema, new, Room(room))
+        return named.with_rest() if named.is_bounded else named
+
+    def _votes(self, template: str, schema: TableSchema) -> dict[Keys, Votes]:
         votes: dict[Keys, Votes] = {}
         for rows in self._raw(template):
             for start in range(0, rows.num_rows, BATCH_ROWS):
-                for keys, values in leaf_values(_texts(rows.slice(start, BATCH_ROWS))):
+                for keys, values in leaf_values(_texts(rows.slice(start, BATCH_ROWS)), schema):
                     votes.setdefault(keys, Votes()).add(values)
         return votes
 
-    def _typed(self, before: TableSchema, votes: Mapping[Keys, Votes], hints: Mapping[str, str]) -> TableSchema:
-        """The names of before and the types that hints and votes give; without a single value the type stays."""
-        schema = before.retyped().with_paths(votes)
+    def _typed(
+        self, before: TableSchema, schema: TableSchema, votes: Mapping[Keys, Votes], hints: Mapping[str, str]
+    ) -> TableSchema:
+        """The types that hints and votes give; without a single value the type stays."""
         typed: list[Field] = []
         for keys, known in schema.fields.items():
+            if keys == REST:
+                continue
             hint, cast = hint_for(known, hints), votes.get(keys)
             if cast is None or not cast.counted:
                 kept = before.fields[keys].type if keys in before.fields else None
@@ -248,8 +272,11 @@ class _Rebuild:
                     yield self._batch(part.slice(start, BATCH_ROWS), live, written, hints)
 
     def _batch(self, rows: pa.Table, live: bool, written: _Written, hints: Mapping[str, str]) -> pa.Table:
-        flat = flatten(_texts(rows), written.schema, hints, nul_safe=not self.warehouse.is_duckdb)
+        room, nul_safe = Room(columns=width.WIDTH.columns), not self.warehouse.is_duckdb
+        flat = flatten(_texts(rows), written.schema, hints, nul_safe=nul_safe, room=room)
         written.schema = flat.schema
+        if live and any(count.kept for count in flat.counts.values()):
+            self._count_by_import(rows, written, hints)
         written.rows += rows.num_rows
         if live:
             written.live += rows.num_rows
@@ -265,6 +292,15 @@ class _Rebuild:
                     column = pa.array([None] * rows.num_rows, arrow_type(kind))
                 made = made.append_column(name, column)
         return made
+
+    def _count_by_import(self, rows: pa.Table, written: _Written, hints: Mapping[str, str]) -> None:
+        imports: Any = rows.column("import_slug")
+        for slug in pc.unique(imports).to_pylist():
+            own = rows.filter(pc.equal(imports, pa.scalar(slug, imports.type)))
+            flat = flatten(_texts(own), written.schema, hints)
+            for keys, count in flat.counts.items():
+                if count.kept:
+                    written.text_conflicts[slug][flat.schema.fields[keys].column] += count.kept
 
     def _fields(
         self, table: str, template: str, written: _Written, memory: Memory, load_id: str | None
@@ -288,6 +324,9 @@ class _Rebuild:
                 "conflict_count": count.conflicts,
                 LOAD_ID: load_id or "",
             }
+        first_seen = dict(memory.first_seen)
+        rows = overflowed_rows(written.schema, template or None, first_seen, self.now, load_id or "", nul_safe=nul_safe)
+        yield from ({**dict.fromkeys(FIELDS_SCHEMA.names), **row} for row in rows)
 
 
 _FROM_RAW = {

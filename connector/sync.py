@@ -22,8 +22,9 @@ from connector import telemetry
 from connector.allowance import is_out_of_memory
 from connector.causes import understandable
 from connector.core.standing import Standing
+from connector.deaths import UnderWay
 from connector.extraction import Extraction
-from connector.locking import prove_held, sole_writer
+from connector.locking import lock_path, prove_held, sole_writer
 from connector.outside import Outside, Progress
 from connector.overview import noted
 from connector.runs import Status, Tally
@@ -61,13 +62,21 @@ def sync(
     warehouse.check_writable()
     with sole_writer(pipeline):
         make_anew(pipeline)
+        under_way = UnderWay(lock_path(pipeline).with_suffix(".reading"))
         extraction = Extraction(
-            settings, scope or Scope(), warehouse, outside or Outside.real(), progress=progress, stop=stop
+            settings,
+            scope or Scope(),
+            warehouse,
+            outside or Outside.real(),
+            progress=progress,
+            stop=stop,
+            under_way=under_way,
         )
         with telemetry.run(extraction.tally):
             _begun(extraction.tally)
             _run(pipeline, extraction, settings)
             _ended(extraction.tally)
+        under_way.close()
         return extraction.tally
 
 

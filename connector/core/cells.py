@@ -15,6 +15,7 @@ from msgspec import Raw
 from connector.core.numbers import (
     INT64_MAX,
     INT64_MIN,
+    MINUS_ZERO,
     exact_decimal,
     exact_double,
     int64,
@@ -112,7 +113,7 @@ def fit_for(column_type: ColumnType, *, hinted: bool, nul_safe: bool) -> Fit:
     """How values enter a column. `hinted`: the user asked for this type, so strings are read as it."""
     kind = column_type.kind
     if kind is Kind.TEXT:
-        return _text_fit(hinted, nul_safe)
+        return _text_fit(nul_safe)
     if kind is Kind.JSON:
         return lambda value: json_text(value, nul_safe=nul_safe)
     if kind is Kind.DECIMAL:
@@ -127,9 +128,14 @@ def fit_for(column_type: ColumnType, *, hinted: bool, nul_safe: bool) -> Fit:
     return lambda value: read(value) if type(value) is str else plain(value)
 
 
-def _text_fit(hinted: bool, nul_safe: bool) -> Fit:
+def is_scalar_beside_text(value: Value) -> bool:
+    """Return True for a number or a boolean, which a text column takes as its JSON text."""
+    return isinstance(value, bool | int | Raw)
+
+
+def _text_fit(nul_safe: bool) -> Fit:
     def fit(value: Value) -> str | None:
-        if type(value) is str or (hinted and isinstance(value, bool | int | Raw)):
+        if type(value) is str or is_scalar_beside_text(value):
             return text_of(value, nul_safe=nul_safe)
         return None
 
@@ -159,6 +165,8 @@ def _read_bigint(text: str) -> int | None:
 def _as_double(value: Value) -> float | None:
     if type(value) is int:
         return whole_double(value)
+    if isinstance(value, Raw) and _literal(value) == MINUS_ZERO:
+        return -0.0
     return double_beside_bigint(value)
 
 

@@ -26,10 +26,14 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(frozen=True, slots=True)
 class FieldCount:
-    """Of one field in one batch: values that are not null there, and how many of them went to a variant."""
+    """Of one field in one batch: values that are not null there, and how many of them are not of the column's type.
+
+    Those are in a variant, but for the `kept` ones: a text column takes every scalar.
+    """
 
     values: int
     conflicts: int
+    kept: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +108,8 @@ def _one_by_one(cells: Sequence[Value], column_type: str, *, hinted: bool, nul_s
     base: list[Stored | None] = [None] * len(cells)
     texts: list[str | None] = [None] * len(cells)
     doubles: list[float | None] = [None] * len(cells)
-    values = conflicts = 0
+    is_text = parsed.kind is Kind.TEXT and not hinted
+    values = conflicts = kept = 0
     for row, cell in enumerate(cells):
         if cell is None or (cell == "" and not keeps_blank):
             continue
@@ -112,6 +117,7 @@ def _one_by_one(cells: Sequence[Value], column_type: str, *, hinted: bool, nul_s
         stored = fit(cell)
         if stored is not None:
             base[row] = stored
+            kept += is_text and type(cell) is not str
             continue
         conflicts += 1
         fraction = double_beside_bigint(cell) if parsed.kind is Kind.BIGINT else None
@@ -123,7 +129,7 @@ def _one_by_one(cells: Sequence[Value], column_type: str, *, hinted: bool, nul_s
         pa.array(base, arrow_type(column_type)),
         _variant(texts, pa.string()),
         _variant(doubles, pa.float64()),
-        FieldCount(values, conflicts),
+        FieldCount(values, conflicts + kept, kept),
     )
 
 

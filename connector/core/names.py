@@ -9,6 +9,7 @@ import re
 import unicodedata
 from collections.abc import Container, Iterator, Mapping
 from hashlib import sha256
+from itertools import chain, count
 
 from anyascii import anyascii
 
@@ -31,6 +32,7 @@ _RESERVED_COLUMNS = frozenset({"ctid", "xmin", "xmax", "cmin", "cmax", "tableoid
 TEXT_VARIANT = "__v_text"
 DOUBLE_VARIANT = "__v_double"
 VARIANTS = (TEXT_VARIANT, DOUBLE_VARIANT)
+MORE = "_more"  # what of a row has no column of its own; a key of this name gets another column
 UNTEMPLATED = "records_untemplated"
 
 _TABLE_PREFIX = "records_"
@@ -50,6 +52,17 @@ def column_name(keys: tuple[str, ...], taken: Container[str]) -> str:
     readable = "__".join(segment or "blank" for segment in segments)
     names = _candidates(readable, encode_keys(keys), _COLUMN_LIMIT, plain=all(segments))
     return next(name for name in names if _is_free(name, taken))
+
+
+def more_column(taken: Container[str]) -> str:
+    """The column for what has none of its own: `_more`, unless an earlier version gave that name to a field."""
+    return next(name for name in chain([MORE], (f"{MORE}_{n}" for n in count(2))) if name not in taken)
+
+
+def overflowed_name(keys: tuple[str, ...]) -> str:
+    """What stands for the column of a field that has none, `_more.` and a name; no column is called so."""
+    readable = "__".join(_segment(key) or "blank" for key in keys)
+    return f"{MORE}.{next(_candidates(readable, encode_keys(keys), _COLUMN_LIMIT, plain=False))}"
 
 
 def table_name(
@@ -72,7 +85,12 @@ def table_name(
 
 
 def display_path(keys: tuple[str, ...]) -> str:
-    """The path as people write it, `address.city`. For reading only: `encode_keys` is the exact form."""
+    """The path as people write it, `address.city`. For reading only: `encode_keys` is the exact form.
+
+    The path without keys is that of the column with the rest of the row.
+    """
+    if not keys:
+        return MORE
     return ".".join(storable(key) for key in keys)
 
 
@@ -92,7 +110,7 @@ def naming_order(keys: tuple[str, ...]) -> tuple[bool, tuple[str, ...]]:
 
 
 def _is_free(name: str, taken: Container[str]) -> bool:
-    if name in SYSTEM_COLUMNS or name in _RESERVED_COLUMNS or name in taken or name.endswith(VARIANTS):
+    if name in SYSTEM_COLUMNS or name in _RESERVED_COLUMNS or name == MORE or name in taken or name.endswith(VARIANTS):
         return False
     return not any(name + suffix in taken for suffix in VARIANTS)
 

@@ -9,6 +9,7 @@ FEW_CHARACTERS = 16
 _INT64_LENGTH = 20
 # CPython refuses to read more than 4,300 digits as an int.
 LONGEST_INT = 4000
+MINUS_ZERO = "-0"  # the one whole number that an int does not give back
 
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 
@@ -25,7 +26,7 @@ def is_whole(literal: str) -> bool:
 
 def int64(literal: str) -> int | None:
     """The whole literal as a 64-bit integer; `-0` is none, its sign would be lost."""
-    if len(literal) > _INT64_LENGTH or literal == "-0":
+    if len(literal) > _INT64_LENGTH or literal == MINUS_ZERO:
         return None
     number = int(literal)
     return number if INT64_MIN <= number <= INT64_MAX else None

@@ -74,6 +74,8 @@ class Known:
     trusted: bool
     has_raw: bool = True
     due: str | None = None
+    text_conflicts: str | None = None
+    killed_runs: int = 0
 
     @property
     def live(self) -> bool:
@@ -125,7 +127,8 @@ class Rules:
     """What, besides an import that differs from its ledger row, is worth reading at `now`.
 
     `force`: everything; `recheck_days`: what was last changed so many days ago or less; `raw`, `typed`: the tables that
-    rows have to be in; `counted`: whether the records of a completed import have to be as many as its `row_count`.
+    rows have to be in; `counted`: whether the records of a completed import have to be as many as its `row_count`;
+    `named`: whether the imports were asked for by their slugs.
     """
 
     now: datetime
@@ -134,9 +137,12 @@ class Rules:
     raw: bool = True
     typed: bool = True
     counted: bool = True
+    named: bool = False
 
     def reason(self, import_: Listed, known: Known | None) -> Reason | None:
-        """Why to read the import; None if it is up to date."""
+        """Why to read the import; None if it is up to date, or killed runs as it is and nobody asked for it."""
+        if known is not None and known.killed_runs and not self.named and not _differs(import_, known):
+            return None
         return self._reason(import_, known) or (Reason.asked if self.force else None)
 
     def _reason(self, import_: Listed, known: Known | None) -> Reason | None:
@@ -157,6 +163,11 @@ class Rules:
         if self.recheck_days is not None and import_.updated_at >= self.now - timedelta(days=self.recheck_days):
             return Reason.recheck
         return None
+
+
+def _differs(import_: Listed, known: Known) -> bool:
+    seen = (known.updated_at, known.row_count, known.status, known.template_slug)
+    return seen != (import_.updated_at, import_.row_count, import_.status, import_.template_slug)
 
 
 def make_plan(listed: Iterable[T], ledger: Mapping[str, Known], rules: Rules) -> Plan[T]:

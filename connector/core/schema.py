@@ -13,9 +13,18 @@ from types import MappingProxyType
 
 import pyarrow as pa
 
-from connector.core.names import DOUBLE_VARIANT, TEXT_VARIANT, column_name, display_path, naming_order
+from connector.core.names import (
+    DOUBLE_VARIANT,
+    TEXT_VARIANT,
+    column_name,
+    display_path,
+    more_column,
+    naming_order,
+)
 
 Keys = tuple[str, ...]
+REST: Keys = ()  # the path of what no other field of the table has: the column `_more`
+OVERFLOWED = "overflowed"  # in the place of a type: the field is in the column `_more`
 
 _TYPE = re.compile(r"\s*([a-z]+)\s*(?:\(\s*([0-9]{1,2})\s*,\s*([0-9]{1,2})\s*\)\s*)?")
 _WIDEST_DECIMAL = 38
@@ -115,11 +124,17 @@ class TableSchema:
     `physical` are the columns the warehouse has, with types as `parse_type` reads them. One that no field knows was
     left behind by a crash: the field that gets its name takes over its type; if it has a type of no field's, or is
     `NOT_OURS`, the name is avoided.
+
+    Fields in `overflowed`, and in a `closed` table all that are not known, get no column: they are members of the JSON
+    column of the path `REST`, which is there from the first of them on. Invariant: a field that has a column keeps it,
+    and one that has none gets none, until the table is rebuilt.
     """
 
     table: str
     fields: Mapping[Keys, Field] = field(default_factory=lambda: MappingProxyType({}))
     physical: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    overflowed: frozenset[Keys] = frozenset()
+    closed: bool = False
 
     def __post_init__(self) -> None:
         for name in ("fields", "physical"):
@@ -138,6 +153,39 @@ class TableSchema:
             taken.add(named[keys].column)
         return replace(self, fields={**self.fields, **{keys: named[keys] for keys in unknown}})
 
+    @property
+    def width(self) -> int:
+        """Columns of fields and variants; a field that was only null so far counts too, for it will get one."""
+        return sum(max(len(known.columns()), 1) for keys, known in self.fields.items() if keys != REST)
+
+    @property
+    def size(self) -> int:
+        """Fields that have a column or will get one with their first value."""
+        return len(self.fields) - (REST in self.fields)
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether some fields get no column."""
+        return self.closed or bool(self.overflowed)
+
+    def admits(self, keys: Keys) -> bool:
+        """Whether a field has a column or may get one."""
+        return keys in self.fields or not (self.closed or keys in self.overflowed)
+
+    def overflowing(self, paths: Iterable[Keys], listed: int) -> "TableSchema":
+        """The table without columns for these fields; at most `listed` of all such fields are known by name."""
+        room = max(listed - len(self.overflowed), 0)
+        overflowed = self.overflowed.union(sorted(paths, key=naming_order)[:room])
+        return replace(self, overflowed=overflowed, closed=self.closed or len(overflowed) >= listed)
+
+    def with_rest(self) -> "TableSchema":
+        """The table with a column for what has none of its own."""
+        if REST in self.fields:
+            return self
+        taken = {name for known in self.fields.values() for name in (known.column, *known.columns())}
+        taken.update(name for name, kind in self.physical.items() if kind not in (Kind.JSON, Kind.TEXT))
+        return self.with_fields([Field(REST, more_column(taken), Kind.JSON.value)])
+
     def with_fields(self, changed: Iterable[Field]) -> "TableSchema":
         """The same table with these fields in place of those with the same keys."""
         updates = {each.keys: each for each in changed}
@@ -145,7 +193,7 @@ class TableSchema:
 
     def retyped(self) -> "TableSchema":
         """The same names with every type open again, as a rebuild of the table needs it."""
-        names = {keys: Field(keys, known.column) for keys, known in self.fields.items()}
+        names = {keys: Field(keys, known.column) for keys, known in self.fields.items() if keys != REST}
         return TableSchema(self.table, names)
 
     def overruled_hints(self, hints: Mapping[str, str]) -> dict[Keys, str]:

@@ -18,9 +18,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
+from connector.core import width
 from connector.core.names import SYSTEM_COLUMNS, decode_keys
 from connector.core.planning import Known, State
-from connector.core.schema import NOT_OURS, Field, Keys, TableSchema
+from connector.core.schema import NOT_OURS, OVERFLOWED, Field, Keys, TableSchema
 from connector.runs import UNSETTLED, Status
 from connector.tables import (
     FIELDS,
@@ -291,6 +292,8 @@ def _known(row: Mapping[str, Any], foreign: Collection[str]) -> Known:
         trusted=bool(row["trusted"]) and (state is State.failed or row["records_loaded"] is not None),
         has_raw=bool(row["has_raw"]),
         due=row["due"],
+        text_conflicts=row["text_conflicts"],
+        killed_runs=row["killed_runs"] or 0,
     )
 
 
@@ -327,13 +330,23 @@ def _template_tables(dataset: Dataset, ledger: Any, fields: Sequence[Mapping[str
 
 def _schemas(dataset: Dataset, fields: Sequence[Mapping[str, Any]]) -> dict[str, TableSchema]:
     by_table: dict[str, dict[Keys, Field]] = defaultdict(dict)
+    overflowed: dict[str, set[Keys]] = defaultdict(set)
     for row in fields:
         keys = decode_keys(row["keys"])
+        if row["data_type"] == OVERFLOWED:
+            overflowed[row["table_name"]].add(keys)
+            continue
         by_table[row["table_name"]][keys] = Field(
             keys, row["column_name"], row["data_type"], bool(row["has_text"]), bool(row["has_double"])
         )
     return {
-        table: TableSchema(table, by_table.get(table, {}), _physical(dataset, table, by_table.get(table, {}).values()))
+        table: TableSchema(
+            table,
+            by_table.get(table, {}),
+            _physical(dataset, table, by_table.get(table, {}).values()),
+            frozenset(overflowed.get(table, ())),
+            len(overflowed.get(table, ())) >= width.WIDTH.listed,
+        )
         for table in {*dataset.typed, *by_table, IMPORTS}
     }
 

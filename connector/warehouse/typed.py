@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from connector.core.schema import Keys, TableSchema
-from connector.tables import FIELDS, FIELDS_SCHEMA, RECORDS
+from connector.tables import FIELDS, FIELDS_SCHEMA, LEDGER, RECORDS
 from connector.warehouse.connection import LOADS, VERSIONS, Connection
 
 
@@ -85,16 +85,27 @@ def _forget_schema(connection: Connection, schema_name: str) -> None:
 
 
 def swap(
-    connection: Connection, table: str, beside: str, fields: Sequence[Mapping[str, Any]], schema_name: str
+    connection: Connection,
+    table: str,
+    beside: str,
+    fields: Sequence[Mapping[str, Any]],
+    schema_name: str,
+    text_conflicts: Mapping[str, str | None],
 ) -> None:
-    """In one transaction: `beside` becomes `table`, `fields` its rows of `sync_fields`; dlt's staging copy of the
-    table goes, for its columns have the types of before, and so do the traces of the schema that made `beside`."""
+    """In one transaction: `beside` becomes `table`, `fields` its rows of `sync_fields`, and `text_conflicts` what the
+    ledger says of these imports; dlt's staging copy of the table goes, for its columns have the types of before, and so
+    do the traces of the schema that made `beside`."""
+    if text_conflicts:  # an earlier version made no such column
+        connection.execute(f"ALTER TABLE {connection.name(LEDGER)} ADD COLUMN IF NOT EXISTS text_conflicts TEXT")
     with connection.client.begin_transaction():
         connection.drop_table(table)
         connection.execute(f"ALTER TABLE {connection.name(beside)} RENAME TO {connection.column(table)}")
         connection.execute(f"DELETE FROM {connection.name(FIELDS)} WHERE table_name = %s", table)
         for row in fields:
             connection.insert(FIELDS, FIELDS_SCHEMA.names, row)
+        for slug, counts in text_conflicts.items():
+            sql = f"UPDATE {connection.name(LEDGER)} SET text_conflicts = %s WHERE slug = %s"
+            connection.execute(sql, counts, slug)
         _forget_schema(connection, schema_name)
         with connection.client.with_staging_dataset():
             if connection.client.has_dataset():

@@ -146,10 +146,28 @@ def test_what_meets_a_double_column(literal: str, stored: float | None) -> None:
     assert beside["n"] == [stored, 0.25, 3.0, None]
 
 
-@pytest.mark.parametrize("literal", ["5", "0.10", "1e400", "true", "[1, 2]", "12345678901234567890123"])
-def test_what_meets_a_text_column_keeps_its_digits(literal: str) -> None:
+@pytest.mark.parametrize("literal", ["5", "1.50", "-0", "1e400", "true", "12345678901234567890123"])
+def test_a_text_column_takes_every_scalar_as_its_json_text(literal: str) -> None:
     flat = run(f'{{"t":{literal}}}', '{"t":""}', schema=typed(t="text"))
-    assert cells(flat) == {"t": [None, ""], "t__v_text": [literal.replace(" ", ""), None]}
+    assert cells(flat) == {"t": [literal, ""]}
+    assert flat.counts["t",] == FieldCount(2, 1, 1)
+
+
+@pytest.mark.parametrize("literal", ["[1,-0]", '{"k":1.50}', "{}"])
+def test_arrays_and_objects_beside_text_go_to_its_variant(literal: str) -> None:
+    flat = flatten([f'{{"a":{{"b":{{"t":{literal}}}}}}}'.encode(), b'{"a":{"b":{"t":""}}}'], EMPTY, {"a.b.t": "text"})
+    assert cells(flat) == {"a__b__t": [None, ""], "a__b__t__v_text": [literal, None]}
+    assert flat.counts["a", "b", "t"] == FieldCount(2, 1)
+
+
+def test_minus_zero_keeps_its_sign() -> None:
+    rows = ('{"i":-0,"j":[-0, 0],"d":-0,"s":"-0,"}', '{"i":1,"j":[],"d":0.5,"s":"x"}')
+    flat = run(*rows, schema=typed(i="bigint", j="json", d="double", s="text"))
+    assert cells(flat)["i"] == [None, 1]
+    assert cells(flat)["i__v_text"] == ["-0", None]
+    assert cells(flat)["j"] == ["[-0, 0]", "[]"]
+    assert str(cells(flat)["d"][0]) == "-0.0"
+    assert cells(flat)["s"] == ["-0,", "x"]
 
 
 def test_anything_fits_a_json_column() -> None:

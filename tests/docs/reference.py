@@ -52,6 +52,8 @@ MEANINGS: Mapping[str, Mapping[str, str]] = {
         "status": "Its status then.",
         "template_slug": "Its template then.",
         "has_raw": "Whether its rows are in records too.",
+        "text_conflicts": "JSON: column → numbers and booleans of this import that a text column took as their text.",
+        "killed_runs": "How many runs died of reading it as it is; it is left out until it changes or is asked for.",
         "attempts": "How often in a row its reading failed; 1 where it did not.",
         "error": "Why it is not synced.",
         "run_id": "The run that read it last.",
@@ -85,16 +87,16 @@ MEANINGS: Mapping[str, Mapping[str, str]] = {
     },
     "sync_fields": {
         "table_name": "The table its column is in: a typed one, or imports for a key of metadata.",
-        "column_name": "Its column.",
+        "column_name": "Its column; for an overflowed field a name that no column has.",
         "template_slug": "The template that the table is of.",
-        "data_type": "The type of the column, which it keeps for ever.",
+        "data_type": "The type of the column, which it keeps for ever; `overflowed` where it has none, see `_more`.",
         "has_text": "Whether there is a column `…__v_text` for values that do not fit.",
         "has_double": "Whether there is a column `…__v_double` for fractions among whole numbers.",
         "first_seen_at": "When it first had a value (UTC).",
         "last_seen_at": "When it last had one (UTC).",
-        "value_count": "Live rows with a value.",
-        "null_count": "Live rows without one.",
-        "conflict_count": "Values that do not fit the column and are beside it.",
+        "value_count": "Live rows with a value in its columns; null for an overflowed field.",
+        "null_count": "Live rows without one; null for an overflowed field.",
+        "conflict_count": "Values not of the column's type: beside it, or in a text column as their JSON text.",
     },
 }
 ARROW = ((pa.types.is_boolean, "bool"), (pa.types.is_integer, "bigint"), (pa.types.is_timestamp, "timestamp"))
@@ -153,8 +155,16 @@ template is renamed; `records_untemplated` has those of imports without a templa
 
 {typed}
 
-A value that does not fit its column goes unchanged to `<column>__v_text`, a fraction in a column of whole numbers to
-`<column>__v_double`; these columns come with the first such value.
+A text column takes every number and boolean as its JSON text. Any other value that does not fit its column goes
+unchanged to `<column>__v_text`, a fraction in a column of whole numbers to `<column>__v_double`; these columns come
+with the first such value. Rows that version 0.1.0 loaded keep scalars beside text in `<column>__v_text` until their
+import is read again or the table is rebuilt.
+
+A table has at most 1,000 columns for fields and their variants, and an import brings at most 200 new fields to a table
+that has some. Of more, the fields of most rows get the columns; what is beyond is whole in the JSON column `_more`, an
+object with the row's own keys. There is such a column once it is needed (`_more_2` where an earlier version gave
+`_more` to a field of that name). A field without a column gets none until `importer-sync rebuild` chooses anew. Up to
+1,000 such fields are listed in `sync_fields`; a table with so many gives no column to any further field.
 
 ## Views
 

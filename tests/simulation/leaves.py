@@ -11,13 +11,15 @@ MAX_DEPTH = 3
 
 
 class Literal(str):
-    """A number with a fraction or exponent, as it is written."""
+    """A number with a fraction or exponent, or `-0`, as it is written."""
 
     __slots__ = ()
 
 
 def parse(text: str) -> Any:
-    return json.loads(text, parse_float=Literal)
+    return json.loads(
+        text, parse_float=Literal, parse_int=lambda number: Literal(number) if number == "-0" else int(number)
+    )
 
 
 def leaves(value: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -51,9 +53,33 @@ def gives_back(row: Mapping[str, Any], field: Mapping[str, Any], value: Any) -> 
         return bool(text == value) if type(value) is str else _same_json(text, value)
     if kind == "json":
         return _same_json(base, value)
+    if kind == "text" and is_scalar(value):
+        return bool(base == written(value))
     if kind == "double":
         return _is_number(value) and Decimal(repr(base)) == Decimal(value)
     return type(base) is type(value) and bool(base == value)
+
+
+def is_scalar(value: Any) -> bool:
+    """Whether it is a number or a boolean."""
+    return isinstance(value, Literal | bool | int)
+
+
+def written(value: Any) -> str:
+    return {True: "true", False: "false"}[value] if isinstance(value, bool) else str(value)
+
+
+def at(rest: Any, path: tuple[str, ...]) -> tuple[bool, Any]:
+    """(whether the object has something at this path, what it is)."""
+    for key in path:
+        if not isinstance(rest, dict) or key not in rest:
+            return False, None
+        rest = rest[key]
+    return True, rest
+
+
+def same(one: Any, other: Any) -> bool:
+    return bool(_plain(one) == _plain(other))
 
 
 def _is_number(value: Any) -> bool:

@@ -15,6 +15,10 @@ from unittest import mock
 from connector import deciding, extraction, head_start, loading, paging, reading, sync
 from connector.core import planning
 from connector.core.planning import Known, Plan, State
+from connector.core.rests import Rests
+from connector.core.schema import TableSchema
+from connector.core.width import UNBOUNDED, Width
+from connector.deaths import UnderWay
 from connector.models import Import
 from connector.outage import Outage
 from connector.paging import MAX_PER_PAGE, Lister, Listing
@@ -224,6 +228,35 @@ def pass_over_listed_imports_that_answer_404() -> AbstractContextManager[Any]:
 @mutation()
 def ignore_the_limit_of_deletes() -> AbstractContextManager[Any]:
     return mock.patch.object(deciding, "too_many_vanished", return_value=False)
+
+
+# -- the columns of typed tables -----------------------------------------------------------------------------------
+
+
+@mutation()
+def give_every_field_a_column() -> AbstractContextManager[Any]:
+    return mock.patch.object(Width, "room", return_value=UNBOUNDED)
+
+
+@mutation()
+def lose_what_has_no_column() -> AbstractContextManager[Any]:
+    return mock.patch.object(Rests, "column", return_value=None)
+
+
+@mutation()
+def forget_which_fields_have_no_column() -> AbstractContextManager[Any]:
+    original = memory._schemas
+
+    def forgetful(*known: Any) -> dict[str, TableSchema]:
+        found = original(*known)
+        return {table: replace(schema, overflowed=frozenset(), closed=False) for table, schema in found.items()}
+
+    return mock.patch.object(memory, "_schemas", forgetful)
+
+
+@mutation()
+def leave_out_whatever_was_under_way_at_a_death() -> AbstractContextManager[Any]:
+    return mock.patch.object(UnderWay, "killed_twice", lambda self, import_: self.is_suspect(import_.slug))
 
 
 # -- the ledger and what dead runs leave ---------------------------------------------------------------------------

@@ -8,11 +8,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from connector.core.width import Width
 from connector.runs import Status, Tally
 from connector.settings import Settings
 from tests.simulation.holdings import Holdings, duplicates
-from tests.simulation.leaves import gives_back, leaves, parse, stored
+from tests.simulation.leaves import at, gives_back, is_scalar, leaves, parse, same, stored
 from tests.simulation.watching import ImportTruth, Row, Watch
+
+OVERFLOWED = "overflowed"
 
 
 class Broken(AssertionError):
@@ -196,7 +199,7 @@ def check_equal(ran: Ran, watch: Watch) -> None:
     if ran.settings.typed:
         none_of(set(after.live_typed()) - set(expected), "no typed row is there that the service has not")
         _check_typed(after, truth)
-        _check_dictionary(after)
+        _check_dictionary(after, {slug: parse(row.data) for slug, row in expected.items()})
     _check_ledger(ran, truth)
 
 
@@ -243,25 +246,60 @@ def _check_typed(after: Holdings, truth: Mapping[str, ImportTruth]) -> None:
 
 def _check_leaves(typed: Mapping[str, Any], fields: Mapping[tuple[str, ...], dict[str, Any]], row: Row) -> None:
     values = dict(leaves(parse(row.data)))
+    rest = _rest(typed, fields)
     for keys, value in values.items():
-        require(keys in fields, "every field is in sync_fields", keys, row)
+        moved, there = at(rest, keys)
+        if moved:
+            require(same(there, value), "what has no column is as received", keys, value, typed)
+            require(not _has_column(typed, fields.get(keys)), "a value is in one place", keys, typed)
+            continue
+        require(keys in fields, "every field is in sync_fields or in _more", keys, row)
         require(gives_back(typed, fields[keys], value), "a typed row gives back its values", keys, value, typed)
     for keys, field in fields.items():
-        if keys not in values:
-            require(not stored(typed, field)[0], "a typed row has no values of its own", keys, typed)
+        if keys and keys not in values:
+            require(not _has_column(typed, field), "a typed row has no values of its own", keys, typed)
+    none_of(set(dict(leaves(rest))) - set(values), "_more has what the row has")
 
 
-def _check_dictionary(after: Holdings) -> None:
+def _rest(typed: Mapping[str, Any], fields: Mapping[tuple[str, ...], dict[str, Any]]) -> dict[str, Any]:
+    text = typed.get(fields[()]["column_name"]) if () in fields else None
+    return {} if text is None else dict(parse(text))
+
+
+def _has_column(typed: Mapping[str, Any], field: Mapping[str, Any] | None) -> bool:
+    return field is not None and field["data_type"] != OVERFLOWED and stored(typed, field)[0]
+
+
+def check_width(after: Holdings, width: Width) -> None:
+    """No typed table has more columns of its fields than it may, and only so many of the others are listed."""
+    listed = Counter(f["table_name"] for f in after.of_table("sync_fields") if f["data_type"] == OVERFLOWED)
+    none_of(duplicates((f["table_name"], f["keys"]) for f in after.of_table("sync_fields")), "a field has one place")
+    none_of((table for table, count in listed.items() if count > width.listed), "few fields without column are listed")
+    columns: Counter[str] = Counter()  # a dead run may have left others, which the next one takes for the same fields
+    for field in after.of_table("sync_fields"):
+        if field["data_type"] not in (None, OVERFLOWED) and field["keys"] != "[]":
+            columns[field["table_name"]] += 1 + field["has_text"] + field["has_double"]
+    wide = {table: count for table, count in columns.items() if table != "imports" and count > width.columns}
+    none_of(wide.items(), "a table has no more columns than it may")
+
+
+def _check_dictionary(after: Holdings, data: Mapping[str, Any]) -> None:
     for field in after.of_table("sync_fields"):
         table = field["table_name"]
-        if table == "imports":
+        if table == "imports" or field["data_type"] == OVERFLOWED:
             continue
         rows = [row for row in after.typed.get(table, []) if row["_deleted_at"] is None]
         seen = Counter(stored(row, field) for row in rows)
         values = seen[True, True] + seen[True, False]
-        wanted = (values, len(rows) - values, seen[True, True])
+        kept = sum(is_scalar(at(data[row["_record_slug"]], tuple(json.loads(field["keys"])))[1]) for row in rows
+                   if field["data_type"] == "text" and _in_column(row, field))  # fmt: skip
+        wanted = (values, len(rows) - values, seen[True, True] + kept)
         counted = (field["value_count"], field["null_count"], field["conflict_count"])
         require(counted == wanted, "sync_fields counts what is there", table, field["path"], counted, wanted)
+
+
+def _in_column(row: Mapping[str, Any], field: Mapping[str, Any]) -> bool:
+    return row.get(field["column_name"]) is not None
 
 
 def check_kept(

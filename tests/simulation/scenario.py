@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, get_args
 
+from connector.core.width import Width
 from connector.sandbox import TEMPLATES, Faults, Service, Switches
 from connector.sandbox.switches import Order
 
@@ -63,8 +64,9 @@ class Episode:
 class Scenario:
     """`honest` services tell the true row_count at the end, `finished` ones have completed all their imports.
 
-    An import of more than `in_memory` records is spilled to disk. A `coarse` service counts whole seconds, in which
-    much happens, and tells its time.
+    An import of more than `in_memory` records is spilled to disk. `width` bounds the typed tables. From `big_bytes` on
+    an import may be what a run dies of. A `coarse` service counts whole seconds, in which much happens, and tells its
+    time.
     """
 
     seed: int
@@ -75,6 +77,8 @@ class Scenario:
     finished: bool
     many: bool
     in_memory: int
+    width: Width
+    big_bytes: int
     coarse: bool = False
 
 
@@ -118,7 +122,23 @@ def make_scenario(seed: int) -> Scenario:
     hand = Random(f"hand {seed}")
     meddles = hand.random() < 0.25
     episodes = [replace(episode, meddling=meddles and hand.random() < 0.5) for episode in episodes]
-    return Scenario(seed, switches, settings, tuple(episodes), honest, finished, many, in_memory, coarse)
+    narrow = Random(f"width {seed}")
+    width = (
+        Width() if narrow.random() < 0.7 else Width(narrow.randint(0, 9), narrow.randint(0, 4), narrow.randint(1, 9))
+    )
+    return Scenario(
+        seed,
+        switches,
+        settings,
+        tuple(episodes),
+        honest,
+        finished,
+        many,
+        in_memory,
+        width,
+        narrow.choice((2**18,) * 3 + (1,)),
+        coarse,
+    )
 
 
 def _switches(dice: Random, many: bool) -> Switches:

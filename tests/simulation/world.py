@@ -11,8 +11,9 @@ from types import MappingProxyType
 from typing import TypeVar
 from unittest import mock
 
-from connector import spool
+from connector import deaths, spool
 from connector.client import ServiceClient
+from connector.core import width
 from connector.outside import Outside
 from connector.runs import Tally
 from connector.sandbox import Faults, Request, Response, Service
@@ -27,12 +28,14 @@ from tests.simulation.fuse import Fuse, Killed
 from tests.simulation.holdings import Holdings
 from tests.simulation.machines import Machine, ModelMachine
 from tests.simulation.oracle import (
+    OVERFLOWED,
     Ran,
     check_equal,
     check_kept,
     check_mirrored,
     check_promise,
     check_run,
+    check_width,
     require,
 )
 from tests.simulation.scenario import Episode, Outage, Scenario, fill, quiet
@@ -117,6 +120,7 @@ class World:
         self.ever_typed: set[str] = set()
         self._edits_left = 0
         self._edit_probability = 0.0
+        self._deaths = 0
         self._requests = 0
         self._outage: Outage | None = None
         self.service.on_request = self._between_requests
@@ -134,7 +138,12 @@ class World:
         self._make_peace()
         peace = quiet(self.scenario.settings)
         still = self.scenario.switches.edit_moves_import
-        ran = self.run(peace, Scope(allow_mass_delete=True, recheck_days=None if still else 100_000))
+        whole = Scope(allow_mass_delete=True, recheck_days=None if still else 100_000)
+        ran = self.run(peace, whole)
+        if killers := _left_out(ran.after):
+            self.note(f"{len(killers)} imports killed runs and are asked for")
+            self.run(peace, Scope(mode="backfill", selection=Selection(slugs=killers), force=True))
+            ran = self.run(peace, whole)
         assert ran.tally is not None
         lies = any(t.shown["row_count"] != len(t.rows) + t.spoiled for t in self.watch.truth.values())
         spoiled = any(t.spoiled for t in self.watch.truth.values())
@@ -183,7 +192,13 @@ class World:
             scope.allow_mass_delete,
         )
         self.note(f"ended {_summary(tally)}" if tally else "was killed")
+        overflowed = sum(row["data_type"] == OVERFLOWED for row in ran.after.of_table("sync_fields"))
+        self._deaths += tally is None
+        require(self._deaths >= 2 or not _left_out(ran.after), "one death is not enough to leave an import out")
+        if overflowed:
+            self.note(f"{overflowed} fields without column")
         check_run(ran, self.watch)
+        check_width(ran.after, self.scenario.width)
         if tally is not None and episode.outage is not None:
             unheard = [problem for problem in (*tally.problems, str(tally.fatal)) if "has not answered" in problem]
             require(not unheard, "a restart of a minute is waited for", unheard)
@@ -206,7 +221,12 @@ class World:
 
         try:
             machine = self.machine.process(self.fuse, Random(f"{self.scenario.seed} {len(self.trace)}"))
-            with machine as pipeline, mock.patch.object(spool, "IN_MEMORY", self.scenario.in_memory):
+            with (
+                machine as pipeline,
+                mock.patch.object(spool, "IN_MEMORY", self.scenario.in_memory),
+                mock.patch.object(width, "WIDTH", self.scenario.width),
+                mock.patch.object(deaths, "BIG_BYTES", self.scenario.big_bytes),
+            ):
                 return sync(pipeline, settings, scope, stop=stop, outside=self._outside())
         except Killed:
             return None
@@ -352,6 +372,10 @@ class World:
             spoiled = any(truth.spoiled for truth in self.watch.truth.values())
             wanted = "partial" if spoiled else "succeeded"
             require(ran.tally.status == wanted, "a run with nothing to do says how things are", ran.tally.as_json())
+
+
+def _left_out(after: Holdings) -> frozenset[str]:
+    return frozenset(row["slug"] for row in after.of_table("sync_imports") if row["killed_runs"])
 
 
 def _summary(tally: Tally) -> str:

@@ -39,7 +39,7 @@ def parse(text: str) -> Any:
 
 
 def _whole(text: str) -> Literal:
-    return Literal("0" if text == "-0" else text)  # as whole numbers they are the same one
+    return Literal(text)
 
 
 def _no_constant(text: str) -> Any:
@@ -79,6 +79,8 @@ def says(cell: Any, declared: str, value: Any, warehouse: Warehouse) -> bool:
     if declared == "json":
         return bool(parse(cell) == value) and _order(parse(cell)) == _order(value)
     if declared == "text":
+        if isinstance(value, Literal):
+            return bool(cell == value.text)
         return bool(cell == value) if isinstance(value, str) else bool(parse(cell) == value)
     if declared == "bool":
         return type(cell) is bool and cell is (value == "true" if isinstance(value, str) else value)
@@ -177,16 +179,14 @@ def _assert_typed(warehouse: Warehouse, expected: Mapping[str, tuple[str, str, s
     parsed = {slug: parse(text) for slug, (_, text, _) in expected.items()}
     for slug, (table, row) in there.items():
         assert row["_import_slug"] == expected[slug][0]
-        assert_cells(row, parsed[slug], fields[table], warehouse, hinted=hinted)
+        assert_cells(row, parsed[slug], fields[table], warehouse)
     for table, known in fields.items():
         within = [slug for slug, (where, _) in there.items() if where == table]
         rows = [there[slug][1] for slug in within]
-        assert_dictionary([parsed[slug] for slug in within], rows, known, warehouse.columns(table))
+        assert_dictionary([parsed[slug] for slug in within], rows, known, warehouse.columns(table), hinted=hinted)
 
 
-def assert_cells(
-    row: Row, data: Any, fields: Mapping[Path, Row], warehouse: Warehouse, *, hinted: bool = False
-) -> None:
+def assert_cells(row: Row, data: Any, fields: Mapping[Path, Row], warehouse: Warehouse) -> None:
     filled = {name for name, cell in row.items() if cell is not None} - SYSTEM
     for path, value in leaves(data):
         assert path in fields, f"{path} is not in sync_fields"
@@ -199,26 +199,32 @@ def assert_cells(
             continue
         assert len(holding) == 1, f"{path} = {str(value)[:99]!r} ({declared}) is in {holding}"
         cell = row[holding[0]]
-        fits = isinstance(value, str) or hinted or declared != "text" or holding[0] != name
-        assert fits, f"{path} = {value!r:.200} is no text and in {name}"
+        fits = declared != "text" or isinstance(value, list | dict) == (holding[0] != name)
+        assert fits, f"{path} = {value!r:.200} is in {holding}"
         assert says(cell, cells[holding[0]], value, warehouse), f"{path} = {value!r:.200} is {cell!r:.200} in {holding}"
         filled.discard(holding[0])
     assert not filled, f"cells that no leaf accounts for: {filled}"
 
 
-def assert_dictionary(rows: list[Any], live: list[Row], fields: Mapping[Path, Row], columns: list[str]) -> None:
+def assert_dictionary(
+    rows: list[Any], live: list[Row], fields: Mapping[Path, Row], columns: list[str], *, hinted: bool = False
+) -> None:
     """Counts, types and columns of sync_fields against the service's rows and the live typed ones."""
     physical = set(columns) - SYSTEM
     values: dict[Path, int] = {}
+    kept: dict[Path, int] = {}  # scalars that a text column took
     for row in rows:
         for path, value in leaves(row):
             blank = value == "" and fields[path]["data_type"] not in ("text", "json")
             values[path] = values.get(path, 0) + (value is not None and not blank)
+            if fields[path]["data_type"] == "text" and isinstance(value, bool | Literal) and not hinted:
+                kept[path] = kept.get(path, 0) + 1
     named: set[str] = set()
     for path, known in fields.items():
         name = known["column_name"]
         variants = {f"{name}__v_text", f"{name}__v_double"}
         conflicts = sum(row.get(each) is not None for row in live for each in variants)
+        conflicts += kept.get(path, 0)
         counted = known["value_count"], known["null_count"], known["conflict_count"]
         expected = values.get(path, 0), len(rows) - values.get(path, 0), conflicts
         assert counted == expected, f"{path}: sync_fields says {counted}, the rows {expected}"

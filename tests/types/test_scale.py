@@ -5,12 +5,19 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import pytest
+
+from connector.core import width
+from connector.core.width import Width
 from connector.sandbox import Service
 from tests.types.conftest import DuckDB, PostgreSQL, Warehouse
 from tests.types.reader import assert_rows, dictionary
 
 
-def test_a_thousand_columns_that_come_bit_by_bit(warehouse: Warehouse, record_property: Any) -> None:
+def test_a_thousand_columns_that_come_bit_by_bit(
+    warehouse: Warehouse, record_property: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(width, "WIDTH", Width(columns=1_000, fresh=1_000))
     service = Service(seed=1)
     service.add_import(template="wide", rows=[{f"Column {n}": f"t{n}" for n in range(500)}])
     assert warehouse.run(service).status == "succeeded"
@@ -32,7 +39,10 @@ TOO_WIDE: dict[str, list[Any]] = {
 }
 
 
-def test_what_a_table_cannot_hold_is_said_and_stops_nobody(postgres: PostgreSQL) -> None:
+def test_what_a_table_cannot_hold_is_said_and_stops_nobody(
+    postgres: PostgreSQL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(width, "WIDTH", Width(columns=5_000, fresh=5_000))
     service = Service(seed=1)
     wide = {name: service.add_import(template=name, rows=[{"Column 1": 5}]) for name in TOO_WIDE}
     for name in TOO_WIDE:
@@ -56,6 +66,20 @@ def test_what_a_table_cannot_hold_is_said_and_stops_nobody(postgres: PostgreSQL)
             service.delete_row(slug, row)
     assert postgres.run(service).status == "succeeded"
     assert_rows(postgres, service)
+
+
+def test_every_table_is_bounded_alike(postgres: PostgreSQL) -> None:
+    service = Service(seed=1)
+    for name, rows in TOO_WIDE.items():
+        service.add_import(template=name, rows=[{"Column 1": 5}])
+        service.add_import(template=name, rows=rows)
+    tally = postgres.run(service)
+    assert (tally.status, tally.error) == ("succeeded", None)
+    assert_rows(postgres, service, typed=False)
+    for name, rows in TOO_WIDE.items():
+        (found,) = postgres.tuples(f"SELECT count(*) AS n, count(_more) AS wide FROM records_{name}")
+        assert found[0] == 1 + len(rows)
+        assert found[1] > 0
 
 
 def test_two_hundred_templates_in_one_run(duck: DuckDB, record_property: Any) -> None:

@@ -1,0 +1,129 @@
+"""Imports that may have killed a run: the largest that were under way when it died, kept in a file beside its lock.
+
+Invariant: an import is said to have killed a run twice only if it was under way when one died, and was the only one
+under way when the next one died. Until then it is a suspect, which a run reads alone, after all others are loaded.
+
+The file is written when an import of `BIG_BYTES` begins to matter and when it is loaded, and is gone after a run that
+ended by itself. It need not survive the machine, only the process: what the memory of a machine is too small for is
+killed by its system, file and all that was written before it stay.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from connector.errors import ConnectorError
+from connector.models import Import
+
+BIG_BYTES = 256 * 2**10  # of records of one import, from which on it may be what a process dies of
+MOST = 20  # imports in the file, the largest
+DEATHS = 2  # of runs, after which an import is left alone
+
+
+class KilledTwice(ConnectorError):
+    """Reading the import killed two runs, the second while nothing else was under way."""
+
+    def __init__(self, slug: str) -> None:
+        super().__init__(
+            "reading it killed the run twice, the second time alone (most likely for want of memory), so it is left "
+            f"out until it changes; `importer-sync backfill --import {slug}` tries again"
+        )
+
+
+def version_of(import_: Import) -> str:
+    changed, rows, status = import_.fingerprint
+    return f"{changed.isoformat()} {rows} {status}"
+
+
+class UnderWay:
+    """What is under way in this run, and what the last one left; without a `path` nothing is noted or known."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._sizes: dict[str, int] = {}
+        self._noted: list[str] = []
+        self._alone: tuple[str, str] | None = None
+        self._changing = threading.Lock()
+        left = _read(path)
+        self._suspects = {str(slug) for slug in left.get("imports", ())}
+        self._killers = {str(slug): str(version) for slug, version in left.get("killers", {}).items()}
+        if left.get("alone"):
+            slug, version = left["alone"]
+            self._suspects.discard(slug)
+            self._killers[slug] = version
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the next run will know what was under way in this one; without packages of its own none is alone."""
+        return self._path is not None
+
+    def is_suspect(self, slug: str) -> bool:
+        """Whether the import has to be read alone."""
+        return slug in self._suspects or slug in self._killers
+
+    def killed_twice(self, import_: Import) -> bool:
+        """Whether this version of the import is what killed a run while it was read alone."""
+        return self._killers.get(import_.slug) == version_of(import_)
+
+    def arrived(self, slug: str, size: int) -> None:
+        """Note that so many more bytes of an import's records are here, before anything is made of them."""
+        if self._path is None:
+            return
+        with self._changing:
+            before = self._sizes.get(slug, 0)
+            self._sizes[slug] = before + size
+            if before < BIG_BYTES <= before + size:
+                self._write()
+
+    def read_alone(self, import_: Import) -> None:
+        """Note that this import is the only one from now on, until it is done."""
+        with self._changing:
+            self._alone = import_.slug, version_of(import_)
+            self._killers.pop(import_.slug, None)
+            self._suspects.add(import_.slug)
+
+    def done(self, slugs: Iterable[str]) -> None:
+        """Note that these imports are loaded, or are known to fail."""
+        with self._changing:
+            for slug in slugs:
+                self._sizes.pop(slug, None)
+                self._suspects.discard(slug)
+                self._killers.pop(slug, None)
+                if self._alone is not None and self._alone[0] == slug:
+                    self._alone = None
+            self._write()
+
+    def close(self) -> None:
+        """Note that the run ended by itself; what it did not come to is still to be read alone."""
+        with self._changing:
+            self._sizes.clear()
+            self._alone = None
+            self._write()
+
+    def _write(self) -> None:
+        if self._path is None:
+            return
+        big = [slug for slug, size in self._sizes.items() if size >= BIG_BYTES]
+        largest = sorted(big, key=lambda slug: (-self._sizes[slug], slug))[:MOST]
+        alone = self._alone if self._alone is not None and self._alone[0] in largest else None
+        note = {"imports": sorted({*self._suspects, *largest}), "alone": alone, "killers": self._killers}
+        with suppress(OSError):  # it helps the next run; this one goes on without it
+            if not (largest or self._suspects or self._killers):
+                self._path.unlink(missing_ok=True)
+                return
+            beside = self._path.with_name(f"{self._path.name}.new")
+            beside.write_text(json.dumps(note))
+            beside.replace(self._path)
+
+
+def _read(path: Path | None) -> dict[str, Any]:
+    with suppress(OSError, ValueError, AttributeError):
+        found = json.loads(path.read_text()) if path is not None else {}
+        if isinstance(found, dict) and isinstance(found.get("imports"), list):
+            return found
+    return {}
