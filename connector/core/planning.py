@@ -141,7 +141,7 @@ class Rules:
 
     def reason(self, import_: Listed, known: Known | None) -> Reason | None:
         """Why to read the import; None if it is up to date, or killed runs as it is and nobody asked for it."""
-        if known is not None and known.killed_runs and not self.named and not _differs(import_, known):
+        if known is not None and known.killed_runs and not self.named and known.is_at(import_):
             return None
         return self._reason(import_, known) or (Reason.asked if self.force else None)
 
@@ -163,11 +163,6 @@ class Rules:
         if self.recheck_days is not None and import_.updated_at >= self.now - timedelta(days=self.recheck_days):
             return Reason.recheck
         return None
-
-
-def _differs(import_: Listed, known: Known) -> bool:
-    seen = (known.updated_at, known.row_count, known.status, known.template_slug)
-    return seen != (import_.updated_at, import_.row_count, import_.status, import_.template_slug)
 
 
 def make_plan(listed: Iterable[T], ledger: Mapping[str, Known], rules: Rules) -> Plan[T]:
