@@ -208,18 +208,21 @@ def typed_differences(
 def _unlike_cells(
     data: Sequence[bytes], rows: pa.Table, schema: TableSchema, hints: Mapping[str, str], nul_safe: bool
 ) -> Iterator[tuple[int, str]]:
-    """(row, column). A hint may have been given after a row was written: either reading of its column will do."""
+    """(row, column). A hint may have been given or taken back after a row was written, and the column keeps its type:
+    either reading of it will do."""
     try:
         plain = flatten(data, schema, {}, nul_safe=nul_safe)
     except (ValueError, TypeError):
         data = _only_objects(data)
         plain = flatten(data, schema, {}, nul_safe=nul_safe)
-    hinted = flatten(data, schema, hints, nul_safe=nul_safe) if hints else plain
+    own = {known.column: known.type for known in schema.fields.values() if known.type is not None}
+    hinted: Flattened | None = None
     explained = set(_NOT_FIELDS)
     for keys, known in plain.schema.fields.items():
         explained.update((known.column, known.text_column, known.double_column))
         unlike = _unlike_field(known, plain, rows)
-        if unlike and hints:
+        if unlike:
+            hinted = hinted or flatten(data, schema, {**hints, **own}, nul_safe=nul_safe)
             unlike &= _unlike_field(hinted.schema.fields[keys], hinted, rows)
         yield from ((row, known.column) for row in sorted(unlike))
     for name in set(rows.column_names) - explained:
@@ -324,6 +327,7 @@ def _columns(records: Sequence[Record]) -> pa.Table:
             "created_at": pa.array([r.created_at for r in records], pa.int64()).view(UTC_US),
             "updated_at": pa.array([r.updated_at for r in records], pa.int64()).view(UTC_US),
             "data": pa.array([r.data for r in records], pa.binary()).cast(pa.string()),
+            "extra": pa.array([r.extra for r in records], pa.binary()).cast(pa.string()),
         }
     )
 

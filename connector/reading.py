@@ -59,7 +59,10 @@ class RecordsClient(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ImportRead:
-    """The outcome for one import, at the fingerprint of `import_`; `why` explains anything but `complete`."""
+    """The outcome for one import, at the fingerprint of `import_`; `why` explains anything but `complete`.
+
+    `records_metadata` is what the first page had beside its records.
+    """
 
     import_: Import
     verdict: Verdict
@@ -67,6 +70,7 @@ class ImportRead:
     rejects: tuple[Reject, ...] = ()
     passes: int = 0
     why: str | None = None
+    records_metadata: bytes | None = None
 
     @property
     def doubtful(self) -> bool:
@@ -117,6 +121,7 @@ class _Gathered:
     quiet: int = 0  # passes in a row that added nothing
     misses: float = 0.0  # the largest share of what is known that a pass did not show
     uneven: bool = False  # whether a pass was not neat
+    metadata: bytes | None = None  # of the first page of the latest pass
 
     def __len__(self) -> int:
         # a rejected row with a slug of its own counts once, and never beside a good row of that slug
@@ -230,7 +235,8 @@ def _restless(import_: Import, gathered: _Gathered, passes: int, why: str) -> Im
 def _outcome(
     import_: Import, gathered: _Gathered, passes: int, verdict: Verdict = Verdict.complete, why: str | None = None
 ) -> ImportRead:
-    return ImportRead(import_, verdict, gathered.records.all(), tuple(gathered.rejects.values()), passes, why)
+    rejects = tuple(gathered.rejects.values())
+    return ImportRead(import_, verdict, gathered.records.all(), rejects, passes, why, gathered.metadata)
 
 
 async def _read_pages(client: RecordsClient, import_: Import, gathered: _Gathered, size: int) -> _Pass:
@@ -245,6 +251,8 @@ async def _read_pages(client: RecordsClient, import_: Import, gathered: _Gathere
             async for reply in replies:
                 gathered.note(reply)
                 swept.note(reply)
+                if page == 1:
+                    gathered.metadata = reply.metadata
                 page += 1
                 empty = 0 if reply.size else empty + 1
                 if empty >= EMPTY_ENOUGH:

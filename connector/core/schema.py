@@ -16,6 +16,7 @@ import pyarrow as pa
 from connector.core.names import DOUBLE_VARIANT, TEXT_VARIANT, column_name, display_path, naming_order
 
 Keys = tuple[str, ...]
+OVERFLOWED = "overflowed"  # in the place of a type: the values have no column of their own
 
 _TYPE = re.compile(r"\s*([a-z]+)\s*(?:\(\s*([0-9]{1,2})\s*,\s*([0-9]{1,2})\s*\)\s*)?")
 _WIDEST_DECIMAL = 38

@@ -20,7 +20,7 @@ from typing import Any
 
 from connector.core.names import decode_keys
 from connector.core.planning import Known, State
-from connector.core.schema import Field, Keys, TableSchema
+from connector.core.schema import OVERFLOWED, Field, Keys, TableSchema
 from connector.runs import UNSETTLED, Status
 from connector.tables import FIELDS, IMPORTS, LEDGER, LOAD_ID, RECORDS, RUNS
 from connector.warehouse.connection import LOADS, VERSIONS, Connection
@@ -279,6 +279,8 @@ def _schemas(physical: Mapping[str, Mapping[str, str]], fields: Sequence[Mapping
     by_table: dict[str, dict[Keys, Field]] = defaultdict(dict)
     for row in fields:
         keys = decode_keys(row["keys"])
+        if row["data_type"] == OVERFLOWED:
+            continue
         by_table[row["table_name"]][keys] = Field(
             keys, row["column_name"], row["data_type"], bool(row["has_text"]), bool(row["has_double"])
         )
