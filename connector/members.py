@@ -8,7 +8,7 @@ follows from the values of one import and the columns there are, so that `verify
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -33,12 +33,20 @@ class Members:
 
 
 def flatten_members(
-    rows: Sequence[Mapping[str, bytes | None]], known: TableSchema, *, row_bytes: int | None, nul_safe: bool
+    rows: Sequence[Mapping[str, bytes | None]],
+    known: TableSchema,
+    *,
+    beside: Collection[str],
+    row_bytes: int | None,
+    nul_safe: bool,
 ) -> Members:
-    """Of each row its objects by name. Scalars of which a column would not fit into `row_bytes` get none."""
+    """Of each row its objects by name; `beside` are the other columns of the table.
+
+    A scalar that does not fit into the `row_bytes` of its row has no column there.
+    """
     fields: dict[Keys, Field] = {keys: each for keys, each in known.fields.items() if len(keys) == 2}
     schema = TableSchema(known.table, fields, known.physical)
-    room = MOST_COLUMNS - len(_names(schema))
+    room = MOST_COLUMNS - len(_names(schema).union(beside))
     fresh: set[Keys] = set()
     overflowed: set[str] = set()
     texts: list[bytes] = []
@@ -57,7 +65,7 @@ def flatten_members(
             if kept:
                 objects.append(f'"{name}":{{{",".join(kept)}}}')
         texts.append(f"{{{','.join(objects)}}}".encode())
-    flat, cut = _within_table(flatten(texts, schema, nul_safe=nul_safe), schema)
+    flat, cut = _within_table(flatten(texts, schema, nul_safe=nul_safe), _names(schema).union(beside))
     if row_bytes is not None:
         columns = within_row(flat.columns, row_bytes)
         cut |= {name for name, column in columns.items() if column.null_count != flat.columns[name].null_count}
@@ -81,9 +89,9 @@ def _scalars(text: bytes | None) -> Iterator[tuple[str, str]]:
             yield key, found
 
 
-def _within_table(flat: Flattened, before: TableSchema) -> tuple[Flattened, set[str]]:
-    """Without the new variants that the table has no room for, and their names."""
-    names = _names(before) | {each.column for each in flat.schema.fields.values()}
+def _within_table(flat: Flattened, before: set[str]) -> tuple[Flattened, set[str]]:
+    """Without the new variants that a table with the columns `before` has no room for, and their names."""
+    names = before | {each.column for each in flat.schema.fields.values()}
     new = sorted(column for column in flat.columns if column not in names)
     cut = set(new[max(MOST_WITH_VARIANTS - len(names), 0) :])
     if not cut:

@@ -26,7 +26,7 @@ class Switches:
     offsets from value to value, never without one. `short_pages` and `empty_middle_page` are the shares
     of pages that hold fewer rows, or none, although more follow: no row is lost, pages just have uneven
     lengths (at most `max_empty_run` empty ones in a row, never the first). They model behaviour that no
-    interface admits to.
+    interface admits to. `extra_fields` are fields that the interface does not name, in imports and records.
     """
 
     import_order: Order = "insertion"
@@ -40,6 +40,7 @@ class Switches:
     metadata: Presence = "object"
     records_metadata: Presence = "object"
     template: Presence = "object"
+    extra_fields: bool = False
     edit_moves_import: bool = True
     status_filter: StatusFilter = "exact"
     gzip: bool = False
