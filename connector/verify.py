@@ -344,10 +344,8 @@ class _Verification:
 def _beside_records(connection: Connection, read: ImportRead) -> Iterator[Difference]:
     slug = read.import_.slug
     stored = connection.rows_of(IMPORTS, "slug", [slug])
-    if (
-        stored.num_rows
-        and records_metadata_of(stored).get(slug) != read_row(read.import_, read.records_metadata).records_metadata
-    ):
+    shown = read_row(read.import_, read.records_metadata).records_metadata
+    if stored.num_rows and records_metadata_of(stored).get(slug) != shown:
         sentence = f"Import {slug} differs in imports: records_metadata."
         yield Difference(Kind.import_differs, sentence, slug, table=IMPORTS, column="records_metadata")
 

@@ -155,7 +155,7 @@ def _check_import(held: Mapping[str, Any], truth: ImportTruth, fields: Fields, *
         text = None if held[name] is None else json.loads(held[name])
         require(text == shown[name], f"{name} is as received", truth.slug, text, shown[name])
     free = {name: shown[name] for name in ("metadata", "extra") if shown[name] is not None}
-    scalars = {
+    scalars: dict[tuple[str, ...], Any] = {
         (name, key): value
         for name, members in parse(json.dumps(free)).items()
         for key, value in members.items()
