@@ -40,7 +40,7 @@ class Flatten(Protocol):
 class Rows:
     """Some records of one import as columns of one length: what raw and typed row share, and what each has alone.
 
-    `data` is None without raw rows, `flat` without typed ones.
+    `data` is None without raw rows, `flat` without typed ones, `extra` where no record has any.
     """
 
     slug: pa.Array[Any]
@@ -49,6 +49,7 @@ class Rows:
     updated_at: pa.Array[Any]
     data: pa.Array[Any] | None
     flat: Flattened | None
+    extra: pa.Array[Any] | None = None
 
     def __len__(self) -> int:
         return len(self.slug)
@@ -56,7 +57,7 @@ class Rows:
     @property
     def nbytes(self) -> int:
         columns = [] if self.flat is None else list(self.flat.columns.values())
-        raw = 0 if self.data is None else self.data.get_total_buffer_size()
+        raw = sum(0 if column is None else column.get_total_buffer_size() for column in (self.data, self.extra))
         return max(sum(column.get_total_buffer_size() for column in columns), raw)  # nbytes takes ten times as long
 
 
@@ -82,6 +83,7 @@ class SpilledRows:
         self._slugs: list[pa.Array[Any]] = []
         self._flats: list[tuple[Flattened, tuple[str, ...]] | None] = []
         self._raw = False
+        self._extras: list[bool] = []
 
     def append(self, rows: Rows) -> None:
         flat = rows.flat
@@ -89,6 +91,9 @@ class SpilledRows:
         if rows.data is not None:
             columns.append(rows.data)
         self._raw = rows.data is not None
+        self._extras.append(rows.extra is not None)
+        if rows.extra is not None:
+            columns.append(rows.extra)
         self._slugs.append(rows.slug)  # the package keeps them to its end, and they would keep all of their piece
         self._flats.append(None if flat is None else (replace(flat, columns={}), tuple(flat.columns)))
         columns.extend([] if flat is None else flat.columns.values())
@@ -99,12 +104,13 @@ class SpilledRows:
         self._spool.add(packed.getvalue())
 
     def __iter__(self) -> Iterator[Rows]:
-        for piece, slug, flat in zip(self._spool, self._slugs, self._flats, strict=True):
+        for piece, slug, flat, extras in zip(self._spool, self._slugs, self._flats, self._extras, strict=True):
             with pa.ipc.open_stream(piece) as stream:
                 sort, created_at, updated_at, *columns = stream.read_next_batch().columns
             data = columns.pop(0) if self._raw else None
+            extra = columns.pop(0) if extras else None
             filled = None if flat is None else replace(flat[0], columns=dict(zip(flat[1], columns, strict=True)))
-            yield Rows(slug, sort, created_at, updated_at, data, filled)
+            yield Rows(slug, sort, created_at, updated_at, data, filled, extra)
 
 
 class Builder:
@@ -189,6 +195,7 @@ class Builder:
         created_at = [r.created_at for r in records]
         updated_at = [r.updated_at for r in records]
         created = pa.array(created_at, pa.int64()).view(UTC_US)
+        extras = [r.extra for r in records] if self._settings.raw else []
         return Rows(
             pa.array([r.slug for r in records], pa.string()),
             pa.array([r.sort for r in records], pa.int64()),
@@ -196,6 +203,7 @@ class Builder:
             created if updated_at == created_at else pa.array(updated_at, pa.int64()).view(UTC_US),
             texts.column.cast(pa.string()) if self._settings.raw else None,
             flat,
+            pa.array(extras, pa.binary()).cast(pa.string()) if any(extras) else None,
         )
 
 

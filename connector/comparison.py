@@ -209,7 +209,8 @@ def typed_differences(
 def _unlike_cells(
     data: Sequence[bytes], rows: pa.Table, schema: TableSchema, hints: Mapping[str, str], nul_safe: bool
 ) -> Iterator[tuple[int, str]]:
-    """(row, column). A hint may have been given after a row was written: either reading of its column will do.
+    """(row, column). A hint may have been given or taken back after a row was written, and the column keeps its type:
+    either reading of it will do.
 
     So will that of an earlier version: its rows stay as they are until their import is read again.
     """
@@ -219,14 +220,16 @@ def _unlike_cells(
     except (ValueError, TypeError):
         data = _only_objects(data)
         plain = flatten(data, schema, {}, nul_safe=nul_safe, room=room)
-    hinted = flatten(data, schema, hints, nul_safe=nul_safe, room=room) if hints else plain
+    types = {known.column: known.type for known in schema.fields.values() if known.type is not None}
+    hinted: Flattened | None = None
     stored = dict(zip(rows.column_names, rows.columns, strict=True))
     explained = set(_NOT_FIELDS)
     earlier: dict[int, Flattened] = {}
     for keys, known in plain.schema.fields.items():
         explained.update((known.column, known.text_column, known.double_column))
         unlike = _unlike_field(known, plain, stored)
-        if unlike and hints:
+        if unlike:
+            hinted = hinted or flatten(data, schema, {**hints, **types}, nul_safe=nul_safe, room=room)
             unlike &= _unlike_field(hinted.schema.fields[keys], hinted, stored)
         for row in sorted(unlike):
             if row not in earlier:
@@ -354,6 +357,7 @@ def _columns(records: Sequence[Record]) -> pa.Table:
             "created_at": pa.array([r.created_at for r in records], pa.int64()).view(UTC_US),
             "updated_at": pa.array([r.updated_at for r in records], pa.int64()).view(UTC_US),
             "data": pa.array([r.data for r in records], pa.binary()).cast(pa.string()),
+            "extra": pa.array([r.extra for r in records], pa.binary()).cast(pa.string()),
         }
     )
 

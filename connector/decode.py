@@ -1,14 +1,15 @@
 """Bytes of a reply → pages of imports and records, losing no digit and no neighbour of a bad element.
 
 Fast: msgspec reads a page of records in one go, keeping each row's own bytes. Where it refuses (a bad element, a
-lone surrogate escape, extreme depth), the page is cut into its elements, and each is read for itself.
+lone surrogate escape, extreme depth), the page is cut into its elements, and each is read for itself. Fields that the
+interface does not name are looked for only in a page that is known to have some.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Annotated, Any, TypeVar, cast
@@ -28,7 +29,8 @@ _UNUSUAL_TIME = re.compile(r"(\d{4}-?\d\d-?\d\d|\d{4}-?W\d\d-?\d)([ Tt][0-9:.,]+
 _USUAL_LENGTHS = frozenset(map(len, (f"2026-01-01T00:00:00{fraction}Z" for fraction in ("", ".000", ".000000"))))
 _UTC_US = pa.timestamp("us", "UTC")
 _YEAR_ONE = microseconds(datetime.min.replace(tzinfo=UTC))  # Arrow knows the year before it, datetime does not
-_IMPORT_FIELDS = frozenset(Import.model_fields) | {"metadata"}
+_IMPORT_FIELDS = frozenset({"slug", "row_count", "created_at", "updated_at", "status", "template", "metadata"})
+_RECORD_FIELDS = frozenset({"slug", "data", "created_at", "updated_at", "sort"})
 
 MOST_ELEMENTS = 1_000  # of a page, ten times as many as can be asked for: a service may ignore what was asked
 
@@ -45,7 +47,7 @@ class _Refused(ValueError):
     """One element can't be used; the message says why."""
 
 
-class _Row(msgspec.Struct, gc=False):
+class _Row(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     slug: _Slug
     data: msgspec.Raw
     created_at: str | None = None
@@ -53,8 +55,22 @@ class _Row(msgspec.Struct, gc=False):
     sort: _Int64 | None = None
 
 
+class _LaxRow(_Row, gc=False, forbid_unknown_fields=False):
+    pass
+
+
 class _RowPage(msgspec.Struct):
     data: list[_Row]
+    metadata: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class _LaxRowPage(msgspec.Struct):
+    data: list[_LaxRow]
+    metadata: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class _MembersPage(msgspec.Struct):
+    data: list[dict[str, msgspec.Raw]]
 
 
 class _RawPage(msgspec.Struct):
@@ -62,6 +78,8 @@ class _RawPage(msgspec.Struct):
 
 
 _ROW_PAGE = msgspec.json.Decoder(_RowPage)
+_LAX_ROW_PAGE = msgspec.json.Decoder(_LaxRowPage)
+_MEMBERS_PAGE = msgspec.json.Decoder(_MembersPage)
 _ROW = msgspec.json.Decoder(_Row)
 _RAW_PAGE = msgspec.json.Decoder(_RawPage)
 _RAW_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -70,15 +88,9 @@ _RAW_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 def decode_record_page(body: bytes) -> RecordPage:
     """Raises `NotJson` or `WrongShape` where the page as a whole can't be read."""
     if _is_utf8(body):
-        try:
-            rows = _ROW_PAGE.decode(body).data
-            if len(rows) > MOST_ELEMENTS:
-                raise _too_many()
-            return RecordPage(_records(rows), [], len(rows))
-        except WrongShape:
-            raise
-        except (ValueError, OverflowError, RecursionError):
-            pass
+        for decode in (_usual_page, _page_with_extras):
+            with suppress(ValueError, OverflowError, RecursionError):
+                return decode(body)
     records: list[Record] = []
     rejects: list[Reject] = []
     elements = _elements(body)
@@ -88,7 +100,13 @@ def decode_record_page(body: bytes) -> RecordPage:
             records.append(found)
         else:
             rejects.append(found)
-    return RecordPage(records, rejects, len(elements))
+    return RecordPage(records, rejects, len(elements), _or_none(_top_level(_document(body)).get("metadata", b"null")))
+
+
+def _usual_page(body: bytes) -> RecordPage:
+    page = _ROW_PAGE.decode(body)
+    _check_elements(len(page.data))
+    return RecordPage(_records(page.data), [], len(page.data), _or_none(page.metadata))
 
 
 def decode_import_page(body: bytes) -> ImportPage:
@@ -138,14 +156,39 @@ def parse_instant(text: str) -> datetime:
     return found.replace(tzinfo=UTC) if zone is None else found.astimezone(UTC)
 
 
-def _records(rows: Sequence[_Row]) -> list[Record]:
+def _page_with_extras(body: bytes) -> RecordPage:
+    """A page with fields that the interface does not name. Raises what `_records` raises."""
+    page = _LAX_ROW_PAGE.decode(body)
+    _check_elements(len(page.data))
+    extras = [_unnamed(members, _RECORD_FIELDS) for members in _MEMBERS_PAGE.decode(body).data]
+    return RecordPage(_records(page.data, extras), [], len(page.data), _or_none(page.metadata))
+
+
+def _unnamed(members: Mapping[str, bytes | msgspec.Raw], named: frozenset[str]) -> bytes | None:
+    """The members that are not `named` as one JSON object, each value as received; None if there are none."""
+    found = [(key, value) for key, value in members.items() if key not in named]
+    return _object_text(found) if found else None
+
+
+def _object_text(members: Iterable[tuple[str, bytes | msgspec.Raw]]) -> bytes:
+    parts = (json.dumps(key, ensure_ascii=not _encodable(key)).encode() + b":" + bytes(text) for key, text in members)
+    return b"{" + b",".join(parts) + b"}"
+
+
+def _or_none(text: bytes | msgspec.Raw) -> bytes | None:
+    found = bytes(text)
+    return None if found == b"null" else found
+
+
+def _records(rows: Sequence[_Row], extras: Sequence[bytes | None] | None = None) -> list[Record]:
     """Of rows as they were decoded. Raises ValueError or OverflowError if one of them can't be used."""
     slugs = [row.slug for row in rows]
     data = [bytes(row.data) for row in rows]  # copied on purpose: a row must not keep its whole page alive
     if {text[0] for text in data} - {_BRACE} or "\0" in "".join(slugs):
         raise _Refused("data is not an object, or slug holds a NUL character")
     times = _instants([*[row.created_at for row in rows], *[row.updated_at for row in rows]])
-    return list(map(Record, slugs, data, times[: len(rows)], times[len(rows) :], [row.sort for row in rows]))
+    columns = (slugs, data, times[: len(rows)], times[len(rows) :], [row.sort for row in rows])
+    return list(map(Record, *columns)) if extras is None else list(map(Record, *columns, extras))
 
 
 def _instants(texts: Sequence[str | None]) -> Sequence[int | None]:
@@ -178,9 +221,18 @@ def _read_record(text: bytes) -> Record | Reject:
             None if time is None else microseconds(time)
             for time in (_instant(members, "created_at"), _instant(members, "updated_at"))
         )
-        return Record(slug, data, created_at, updated_at, _integer(members, "sort"))
+        extra = _unnamed(members, _RECORD_FIELDS)
+        return Record(slug, data, created_at, updated_at, _integer(members, "sort"), extra)
     except _Refused as why:
-        return Reject(slug, str(why), text.decode("utf-8", "backslashreplace"))
+        return _rejected(slug, why, text)
+
+
+def _rejected(slug: str | None, why: _Refused, text: bytes) -> Reject:
+    """`slug` as far as it was read; it may be legible where the element as a whole is not JSON."""
+    if slug is None:
+        with suppress(ValueError, RecursionError):
+            slug = _slug(object_members(text))
+    return Reject(slug, str(why), text.decode("utf-8", "backslashreplace"))
 
 
 def _read_import(text: bytes) -> Import | Reject:
@@ -190,29 +242,33 @@ def _read_import(text: bytes) -> Import | Reject:
         slug = _slug(members)
         if slug in (".", ".."):
             raise _Refused("slug can't stand in an address")
-        metadata = members.get("metadata", b"null")
-        extra_keys = [key for key in members if key not in _IMPORT_FIELDS and _encodable(key)]
+        template, rest = _template(members.get("template", b"null"))
+        unnamed = [(key, value) for key, value in members.items() if key not in _IMPORT_FIELDS]
+        if rest is not None:
+            unnamed.append(("template", rest))
         return Import(
             slug=slug,
             row_count=_required(_integer(members, "row_count"), "row_count"),
             created_at=_required(_instant(members, "created_at"), "created_at"),
             updated_at=_required(_instant(members, "updated_at"), "updated_at"),
             status=_required(_text(members, "status"), "status"),
-            template=_template(members.get("template", b"null")),
-            metadata_json=None if metadata == b"null" else metadata,
-            **{key: _loosely(members[key]) for key in extra_keys},
+            template=template,
+            metadata_json=_or_none(members.get("metadata", b"null")),
+            extra_json=_object_text(unnamed) if unnamed else None,
         )
     except _Refused as why:
-        return Reject(slug, str(why), text.decode("utf-8", "backslashreplace"))
+        return _rejected(slug, why, text)
 
 
-def _template(text: bytes) -> Template | None:
+def _template(text: bytes) -> tuple[Template | None, bytes | None]:
+    """The template, and what else its object has, as JSON."""
     if text == b"null":
-        return None
+        return None, None
     members = _members(text, "template")
     slug = _slug(members, "template.slug")
     name = _loosely(members.get("name", b"null"))
-    return Template(slug=slug, name=name if isinstance(name, str) and name and _encodable(name) else slug)
+    rest = _unnamed(members, frozenset({"slug", "name"}))
+    return Template(slug=slug, name=name if isinstance(name, str) and name and _encodable(name) else slug), rest
 
 
 def _document(body: bytes) -> bytes:
@@ -225,8 +281,7 @@ def _elements(body: bytes) -> list[bytes]:
     try:
         if len(body) <= _SHORT:
             found = _RAW_PAGE.decode(body).data
-            if len(found) > MOST_ELEMENTS:
-                raise _too_many()
+            _check_elements(len(found))
             return [bytes(element) for element in found]
     except WrongShape:
         raise
@@ -238,13 +293,13 @@ def _elements(body: bytes) -> list[bytes]:
     if elements[:1] != b"[":
         raise WrongShape("a page whose data is not a list")
     parts = array_elements(elements, MOST_ELEMENTS)
-    if len(parts) > MOST_ELEMENTS:
-        raise _too_many()
+    _check_elements(len(parts))
     return parts
 
 
-def _too_many() -> WrongShape:
-    return WrongShape(f"a page of more than {MOST_ELEMENTS:,} elements, where 100 were asked for at most")
+def _check_elements(count: int) -> None:
+    if count > MOST_ELEMENTS:
+        raise WrongShape(f"a page of more than {MOST_ELEMENTS:,} elements, where 100 were asked for at most")
 
 
 def _top_level(text: bytes) -> dict[str, bytes]:

@@ -25,7 +25,7 @@ from connector.deciding import Decided, Decision
 from connector.errors import ContractError, NotFoundError
 from connector.flattening import Flattener
 from connector.head_start import HeadStart
-from connector.imports import content_hash, import_emissions, tombstones
+from connector.imports import ImportRow, import_emissions, is_listed_as, read_row, records_metadata_of, tombstones
 from connector.loading import Catalogue, Package
 from connector.models import Import
 from connector.outside import Outside, Progress, Silent
@@ -100,6 +100,10 @@ class Extraction:
         self._departed: frozenset[str] = frozenset()  # and are not listed any more
         self._uncommitted = 0
         self._began_records = False
+        self._reading = True
+        self._rows_of_unread = True  # whether the rows of `imports` that only the listing changed are to be loaded, too
+        self._unread: list[Import] = []  # whose row is due with the next package, without its records
+        self._rows_of_read: list[ImportRow] = []  # with them
         self.typed_tables: list[str] = []
         self.arrivals: list[Arrival] = []
         self.merged: set[str] = set()  # tables in which rows of other imports may have been replaced
@@ -111,12 +115,13 @@ class Extraction:
 
     # -- life cycle ----------------------------------------------------------------------------------------------
 
-    def open(self, *, reading: bool = True) -> None:
+    def open(self, *, reading: bool = True, listed: bool = True) -> None:
         """Recalls what earlier runs left, records that this one began, opens the client and begins to list.
 
         With `reading` records are read as soon as it is known which ones. Both go on while the caller and dlt get
-        ready for them.
+        ready for them. Without `listed`, only the imports that are read get their row in `imports`.
         """
+        self._reading, self._rows_of_unread = reading, listed
         with self.warehouse.connect() as connection:
             stock = take_stock(connection)
             stock.check()
@@ -226,12 +231,13 @@ class Extraction:
     # -- what dlt loads ------------------------------------------------------------------------------------------
 
     def import_tables(self, load_id: str) -> Iterator[Emission]:
-        """The rows of `imports` that changed, tombstones included."""
+        """The tombstones in `imports`; its rows that changed, where no records are read that they could come with."""
         prepared = self.prepare()
         seen = self.memory.imports
-        nul_safe = not self.warehouse.is_duckdb
+        if not self._reading:
+            self._unread = self._changed(prepared)
+            yield from self._import_rows(load_id)
         now = self._outside.now()
-        yield from import_emissions(self._changed(prepared), self.catalogue, load_id, now, nul_safe=nul_safe)
         gone = [slug for slug in prepared.deleted if slug not in seen or not seen[slug].deleted]
         if gone:
             with self.warehouse.connect() as connection:
@@ -240,13 +246,32 @@ class Extraction:
             yield tombstones(old, gone, load_id, now)
 
     def _changed(self, prepared: Decided) -> list[Import]:
-        """Imports of which the row in `imports` is not as it should be."""
-        seen = self.memory.imports
-        return [
-            i
-            for i in prepared.imports
-            if i.slug not in seen or seen[i.slug].deleted or seen[i.slug].content_hash != content_hash(i)
-        ]
+        """Imports of which the row in `imports` is not as the listing has it, or is asked for."""
+        return [i for i in prepared.imports if self._scope.force or not self._is_as_listed(i)]
+
+    def _is_as_listed(self, import_: Import) -> bool:
+        seen = self.memory.imports.get(import_.slug)
+        return seen is not None and not seen.deleted and is_listed_as(seen.content_hash, import_)
+
+    def _import_rows(self, load_id: str) -> Iterator[Emission]:
+        """The rows of `imports` that are due, once for each import and package."""
+        unread, self._unread = self._unread, []
+        rows, self._rows_of_read = self._read, []
+        known = [i.slug for i in unread if i.slug in self.memory.imports]
+        kept: dict[str, str | None] = {}
+        if known and "records_metadata" in self.memory.schemas[IMPORTS].physical:
+            with self.warehouse.connect() as connection:
+                kept = records_metadata_of(connection.rows_of(IMPORTS, "slug", known))
+        rows += [ImportRow(i, kept.get(i.slug)) for i in unread]
+        limits = LIMITS.get(self.warehouse.destination_type)
+        yield from import_emissions(
+            rows,
+            self.catalogue,
+            load_id,
+            self._outside.now(),
+            row_bytes=limits.row_bytes if limits else None,
+            nul_safe=not self.warehouse.is_duckdb,
+        )
 
     def is_idle(self) -> bool:
         """Whether there is nothing to load: then dlt need not be asked, which takes its time even so."""
@@ -272,6 +297,9 @@ class Extraction:
                 package.reject(reject.record_slug, None, f"import: {reject.reason}", reject.payload)
             for slug in prepared.deleted:
                 package.add_deleted(slug, self.memory.ledger.get(slug))
+            read = {planned.import_.slug for planned in prepared.plan.read}
+            if self._rows_of_unread:
+                self._unread += [i for i in self._changed(prepared) if i.slug not in read]
         self._begin_with_a_suspect()
         while not self.exhausted:
             outcome = self._next_outcome()
@@ -286,6 +314,7 @@ class Extraction:
                 break
             yield from self._accept(package, planned, result)
         yield from package.finish()
+        yield from self._import_rows(load_id)
         self._uncommitted = package.rows
         self.tally.records_rejected += package.rejected
         if package.withheld:
@@ -357,6 +386,8 @@ class Extraction:
         known = self.memory.ledger.get(slug)
         if isinstance(result, Failure):
             self.tally.imports_failed += 1
+            if self._rows_of_unread and (self._scope.force or not self._is_as_listed(planned.import_)):
+                self._unread.append(planned.import_)
             self.tally.problems.append(f"Import {slug}: {result.error}")
             log.error("Import %s failed: %s", slug, result.error, extra={"event": "import.failed", "import_slug": slug})
             killed_runs = DEATHS if isinstance(result.error, KilledTwice) else None
@@ -383,6 +414,7 @@ class Extraction:
         if result.read.doubtful:
             self._unreconciled(result.read)
         self._progress.read(slug, len(result), result.read.verdict.value)
+        self._note_row(planned.import_, result.read)
         yield from package.add(result, known, self._due(result.read))
 
     def _due(self, read: ImportRead) -> Due | None:
@@ -390,6 +422,14 @@ class Extraction:
         unit = self.prepare().unit
         settled = read.asked_at is not None and not may_change_unseen(read.import_.updated_at, read.asked_at, unit)
         return None if settled else Due.racy
+
+    def _note_row(self, listed: Import, read: ImportRead) -> None:
+        # the listing and an import's own address may not show the same fields, and the listing is what is compared
+        shown = listed if listed.fingerprint == read.import_.fingerprint else read.import_
+        row = read_row(shown, read.records_metadata)
+        seen = self.memory.imports.get(shown.slug)
+        if self._scope.force or seen is None or seen.deleted or seen.content_hash != row.content_hash:
+            self._rows_of_read.append(row)
 
     def _unreconciled(self, result: ImportRead) -> None:
         consequence = self._settings.reconcile if result.miscounted else "fail"

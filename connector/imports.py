@@ -1,20 +1,25 @@
-"""Rows of the table `imports`: what changed in the listing, with its metadata flattened, and tombstones."""
+"""Rows of the table `imports`: what changed, with its metadata as columns, and tombstones.
+
+Invariant: a row shows what the listing and the records' reply said last, and each part stays as it was where only the
+other one was read: `_content_hash` has a hash of each.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
 
-from connector.core.flatten import flatten
 from connector.core.names import display_path, encode_keys
-from connector.core.schema import Field, Kind, TableSchema, parse_type
+from connector.core.schema import OVERFLOWED, Field, TableSchema
 from connector.core.texts import storable
 from connector.loading import Catalogue
+from connector.members import flatten_members
 from connector.models import Import
 from connector.tables import (
     FIELDS,
@@ -27,14 +32,37 @@ from connector.tables import (
     table_of,
 )
 
-METADATA = "metadata"
-_WRITTEN = 2  # raised with each change of how the same import is written: its row is then written anew
+METADATA, EXTRA = "metadata", "extra"
+SYSTEM_BYTES = 800  # of a row of PostgreSQL: what it has beside the columns of metadata and extra, at most
+_FORMAT = 2  # raised where the same import gives another row than before: all rows are then written anew
 
 
-def content_hash(import_: Import) -> str:
-    """Changes whenever a column of the import's row does."""
+@dataclass(frozen=True, slots=True)
+class ImportRow:
+    """An import, and what the reply with its records had beside them when it was read last."""
+
+    import_: Import
+    records_metadata: str | None
+
+    @property
+    def content_hash(self) -> str:
+        """Changes whenever a column of the row does."""
+        if self.records_metadata is None:
+            return listing_hash(self.import_)
+        digest = hashlib.blake2b(self.records_metadata.encode(), digest_size=16).hexdigest()
+        return f"{listing_hash(self.import_)}:{digest}"
+
+
+def read_row(import_: Import, records_metadata: bytes | None) -> ImportRow:
+    """The row of an import whose records were just read."""
+    text = None if records_metadata is None else records_metadata.decode("utf-8", "backslashreplace")
+    return ImportRow(import_, text)
+
+
+def listing_hash(import_: Import) -> str:
+    """Of what the listing shows of an import: the first part of the row's `_content_hash`."""
     parts: list[Any] = [
-        _WRITTEN,
+        _FORMAT,
         import_.slug,
         import_.row_count,
         import_.created_at.isoformat(),
@@ -42,31 +70,53 @@ def content_hash(import_: Import) -> str:
         import_.status,
         import_.template_slug,
         import_.template_name,
+        (import_.metadata_json or b"").decode(),
+        (import_.extra_json or b"").decode(),
     ]
-    digest = hashlib.blake2b(json.dumps(parts).encode("utf-8", "surrogatepass"), digest_size=16)
-    digest.update(import_.metadata_json or b"")
-    return digest.hexdigest()
+    return hashlib.blake2b(json.dumps(parts).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def is_listed_as(stored_hash: str | None, import_: Import) -> bool:
+    """Whether the row with this `_content_hash` is what the listing shows."""
+    return stored_hash is not None and stored_hash.partition(":")[0] == listing_hash(import_)
 
 
 def import_emissions(
-    imports: Sequence[Import], catalogue: Catalogue, load_id: str, now: datetime, *, nul_safe: bool
+    imports: Sequence[ImportRow],
+    catalogue: Catalogue,
+    load_id: str,
+    now: datetime,
+    *,
+    row_bytes: int | None,
+    nul_safe: bool,
 ) -> Iterable[Emission]:
-    """The rows of these imports, and the data dictionary of their metadata."""
+    """The rows of these imports, and what `sync_fields` says of the columns that they have a value for."""
     if not imports:
         return
-    rows = table_of(IMPORTS_SCHEMA, [_row(import_, load_id, nul_safe) for import_ in imports])
+    rows = table_of(IMPORTS_SCHEMA, [_row(each, load_id, nul_safe) for each in imports])
     known = catalogue.schema(IMPORTS)
-    flat = flatten([b'{"metadata":' + (i.metadata_json or b"null") + b"}" for i in imports], known, nul_safe=nul_safe)
-    scalars = {f.keys: f for f in flat.schema.fields.values() if _is_scalar_of_metadata(f)}
-    for each in scalars.values():
-        for column in each.columns():
-            if column in flat.columns:
-                rows = rows.append_column(column, flat.columns[column])
-    catalogue.schemas[IMPORTS] = TableSchema(IMPORTS, {**known.fields, **scalars}, known.physical)
+    free = [{METADATA: each.import_.metadata_json, EXTRA: each.import_.extra_json} for each in imports]
+    room = None if row_bytes is None else row_bytes - SYSTEM_BYTES
+    members = flatten_members(free, known, beside=IMPORTS_SCHEMA.names, row_bytes=room, nul_safe=nul_safe)
+    flat = members.flat
+    for name, column in flat.columns.items():
+        rows = rows.append_column(name, column)
+    catalogue.schemas[IMPORTS] = TableSchema(IMPORTS, {**known.fields, **flat.schema.fields}, known.physical)
     yield Emission(IMPORTS, rows)
-    fields = [_field_row(each, catalogue, load_id, now, nul_safe) for each in scalars.values()]
+    seen = [flat.schema.fields[keys] for keys in flat.counts]
+    seen += [Field((name,), name, OVERFLOWED) for name in sorted(members.overflowed)]
+    fields = [_field_row(each, catalogue, load_id, now, nul_safe) for each in seen]
     if fields:
         yield Emission(FIELDS, table_of(FIELDS_SCHEMA, fields))
+
+
+def records_metadata_of(rows: pa.Table) -> dict[str, str | None]:
+    """Slug → `records_metadata` of stored rows; a table of an earlier version has none."""
+    if not rows.num_rows or "records_metadata" not in rows.column_names:
+        return {}
+    texts = rows.column("records_metadata").cast(pa.string()).to_pylist()
+    slugs: list[Any] = rows.column("slug").to_pylist()
+    return dict(zip(slugs, texts, strict=True))
 
 
 def tombstones(old: pa.Table, slugs: Sequence[str], load_id: str, now: datetime) -> Emission:
@@ -88,7 +138,8 @@ def tombstones(old: pa.Table, slugs: Sequence[str], load_id: str, now: datetime)
     return Emission(IMPORTS, pa.concat_tables(parts, promote_options="default"))
 
 
-def _row(import_: Import, load_id: str, nul_safe: bool) -> dict[str, Any]:
+def _row(row: ImportRow, load_id: str, nul_safe: bool) -> dict[str, Any]:
+    import_ = row.import_
     return {
         "slug": import_.slug,
         "row_count": import_.row_count,
@@ -98,14 +149,11 @@ def _row(import_: Import, load_id: str, nul_safe: bool) -> dict[str, Any]:
         "template__slug": import_.template_slug,
         "template__name": None if import_.template_name is None else storable(import_.template_name, nul_safe=nul_safe),
         "metadata": None if import_.metadata_json is None else import_.metadata_json.decode(),
-        "_content_hash": content_hash(import_),
+        "extra": None if import_.extra_json is None else import_.extra_json.decode(),
+        "records_metadata": row.records_metadata,
+        "_content_hash": row.content_hash,
         LOAD_ID: load_id,
     }
-
-
-def _is_scalar_of_metadata(known: Field) -> bool:
-    named = len(known.keys) == 2 and known.keys[0] == METADATA
-    return named and (known.type is None or parse_type(known.type).kind is not Kind.JSON)
 
 
 def _field_row(known: Field, catalogue: Catalogue, load_id: str, now: datetime, nul_safe: bool) -> dict[str, Any]:

@@ -301,6 +301,7 @@ class Package:
             rows.created_at,
             rows.updated_at,
             rows.data,
+            pa.nulls(n, pa.string()) if rows.extra is None else rows.extra,
             pa.nulls(n, UTC_US),
             pa.repeat(pa.scalar(self.load_id), n),
         ]
@@ -406,6 +407,9 @@ class Package:
             if not rows.num_rows:
                 continue
             if table == RECORDS:
+                absent = [f for f in RECORDS_SCHEMA if f.name not in rows.column_names]  # of an earlier version's table
+                for column in absent:
+                    rows = rows.append_column(column, pa.nulls(rows.num_rows, column.type))
                 self._raw.append(rows.select(RECORDS_SCHEMA.names).cast(RECORDS_SCHEMA))
                 self._raw_rows += rows.num_rows
             else:

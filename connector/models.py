@@ -25,9 +25,9 @@ class Template(BaseModel):
 
 
 class Import(BaseModel):
-    """One import. Times are aware and in UTC; fields the interface does not name are kept as extras."""
+    """One import. Times are aware and in UTC."""
 
-    model_config = ConfigDict(frozen=True, extra="allow")
+    model_config = ConfigDict(frozen=True)
 
     slug: str
     row_count: int
@@ -37,6 +37,8 @@ class Import(BaseModel):
     template: Template | None = None
     metadata_json: bytes | None = None
     """The exact JSON text of `metadata` as received; None where it is absent or null."""
+    extra_json: bytes | None = None
+    """The fields the interface does not name as one JSON object, values as received; None where there are none."""
 
     @property
     def fingerprint(self) -> tuple[datetime, int, str]:
@@ -60,9 +62,10 @@ class Session(BaseModel):
     token: SecretStr
 
 
-class Record(msgspec.Struct, frozen=True, gc=False):
+class Record(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """One row of an import; `data` is the exact JSON text of its object, as received.
 
+    `extra` are the fields the interface does not name as one JSON object, values as received; None without any.
     Times are microseconds since 1970 in UTC, which is how Arrow holds them.
     """
 
@@ -71,6 +74,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     created_at: int | None
     updated_at: int | None
     sort: int | None
+    extra: bytes | None = None
 
 
 class Reject(msgspec.Struct, frozen=True, gc=False):
@@ -86,11 +90,15 @@ class Reject(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class RecordPage:
-    """One page of records; `size` counts the elements received, rejected ones too."""
+    """One page of records; `size` counts the elements received, rejected ones too.
+
+    `metadata` is the exact JSON text of what the reply has beside its records; None where that is absent or null.
+    """
 
     records: list[Record]
     rejects: list[Reject]
     size: int
+    metadata: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,8 @@ class RecordsClient(Protocol):
 class ImportRead:
     """The outcome for one import, at the fingerprint of `import_`; `why` explains anything but `complete`.
 
-    `asked_at`: an instant that the service's clock had passed before the first of these records was asked for.
+    `asked_at`: an instant that the service's clock had passed before the first of these records was asked for;
+    `records_metadata`: what the first page had beside its records.
     """
 
     import_: Import
@@ -87,6 +88,7 @@ class ImportRead:
     passes: int = 0
     why: str | None = None
     asked_at: datetime | None = None
+    records_metadata: bytes | None = None
 
     @property
     def doubtful(self) -> bool:
@@ -147,6 +149,7 @@ class _Gathered:
     misses: float = 0.0  # the largest share of what is known that a pass did not show
     uneven: bool = False  # whether a pass was not neat
     hole: ConnectorError | None = None  # how a page was refused, since anything new came, that must hold known rows
+    metadata: bytes | None = None  # of the first page of the latest pass
 
     def __len__(self) -> int:
         # a rejected row with a slug of its own counts once, and never beside a good row of that slug
@@ -316,7 +319,9 @@ def _outcome(
     import_: Import, gathered: _Gathered, passes: int, verdict: Verdict = Verdict.complete, why: str | None = None
 ) -> ImportRead:
     rejects = tuple(gathered.rejects.values())
-    return ImportRead(import_, verdict, gathered.records.all(), rejects, passes, why, gathered.asked_at)
+    return ImportRead(
+        import_, verdict, gathered.records.all(), rejects, passes, why, gathered.asked_at, gathered.metadata
+    )
 
 
 async def _read_pages(client: RecordsClient, import_: Import, gathered: _Gathered, size: int) -> _Pass:
@@ -331,6 +336,8 @@ async def _read_pages(client: RecordsClient, import_: Import, gathered: _Gathere
             async for answer in replies:
                 reply = swept.note(answer)
                 gathered.note(reply)
+                if page == 1:
+                    gathered.metadata = reply.metadata
                 page += 1
                 empty = 0 if reply.size else empty + 1
                 if empty >= EMPTY_ENOUGH:

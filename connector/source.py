@@ -133,7 +133,7 @@ class _Shared:
             if len(self._unfinished) == 1:
                 # `succeeded` promises a whole sync, which half of it is not
                 self._extraction.tally.mode = f"{next(iter(self._unfinished))} only"
-            self._extraction.open(reading="records" in self._unfinished)
+            self._extraction.open(reading="records" in self._unfinished, listed="imports" in self._unfinished)
         return self._extraction
 
 

@@ -147,7 +147,8 @@ class _Spilling:
     def add(self, records: Iterable[Record]) -> None:
         for record in records:
             time = _NO_TIME if record.updated_at is None else record.updated_at
-            content = hash((record.data, record.created_at, str(record.sort)))  # of numbers, -1 and -2 have the same
+            sort = str(record.sort)  # of numbers, -1 and -2 have the same hash
+            content = hash((record.data, record.created_at, sort, record.extra))
             place = self.places.get(record.slug)
             if place is not None:
                 before = self._times[place]

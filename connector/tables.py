@@ -45,6 +45,7 @@ RECORDS_SCHEMA = _schema(
     created_at=UTC_US,
     updated_at=UTC_US,
     data=pa.string(),
+    extra=pa.string(),
     _deleted_at=UTC_US,
     **_LOAD,
 )
@@ -68,6 +69,8 @@ IMPORTS_SCHEMA = _schema(
     template__slug=pa.string(),
     template__name=pa.string(),
     metadata=pa.string(),
+    extra=pa.string(),
+    records_metadata=pa.string(),
     _deleted_at=UTC_US,
     _content_hash=pa.string(),
     **_LOAD,

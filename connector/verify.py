@@ -28,10 +28,11 @@ from connector.comparison import (
     sorted_lines,
     typed_differences,
 )
+from connector.core.limits import LIMITS
 from connector.core.planning import State
 from connector.core.texts import storable
 from connector.errors import ConnectorError
-from connector.imports import import_emissions
+from connector.imports import ImportRow, import_emissions, read_row, records_metadata_of
 from connector.loading import Catalogue
 from connector.models import Import, Reject
 from connector.outside import Outside, Progress, Silent
@@ -45,7 +46,7 @@ from connector.warehouse.memory import Memory, recall, rows_by_import
 MAX_LOOKS = 4
 IMPORTS_AT_ONCE = 500
 _NOTHING = Holding(None, None, {})
-_RAW_COLUMNS = {name: name for name in ("slug", "sort", "created_at", "updated_at", "data")}
+_RAW_COLUMNS = {name: name for name in ("slug", "sort", "created_at", "updated_at", "data", "extra")}
 _TYPED_COLUMNS = {"slug": "_record_slug", "sort": "_sort", "created_at": "_created_at", "updated_at": "_updated_at"}
 
 
@@ -181,13 +182,25 @@ class _Verification:
         """The columns of `imports`, against what a sync would write now."""
         there = [i for slug, i in imports.items() if slug in memory.imports]
         nul_safe = not self.warehouse.is_duckdb
+        limits = LIMITS.get(self.warehouse.destination_type)
+        columns = {name for known in memory.schemas[IMPORTS].fields.values() for name in known.columns()}
         for start in range(0, len(there), IMPORTS_AT_ONCE):
             some = there[start : start + IMPORTS_AT_ONCE]
-            written = import_emissions(some, Catalogue.of(memory), "", self.outside.now(), nul_safe=nul_safe)
-            expected = next(iter(written)).rows.drop_columns([LOAD_ID, "_deleted_at"])
             stored = connection.rows_of(IMPORTS, "slug", [i.slug for i in some])
-            for slug, columns in row_differences("slug", expected, stored):
-                told = ", ".join([name for name in columns if name != "_content_hash"] or columns)
+            kept = records_metadata_of(stored)  # not to be had without the records: compared by its hash, or with them
+            written = import_emissions(
+                [ImportRow(i, kept.get(i.slug)) for i in some],
+                Catalogue.of(memory),
+                "",
+                self.outside.now(),
+                row_bytes=limits.row_bytes if limits else None,
+                nul_safe=nul_safe,
+            )
+            expected = next(iter(written)).rows.drop_columns([LOAD_ID, "_deleted_at"])
+            for name in sorted((columns & set(stored.column_names)) - set(expected.column_names)):
+                expected = expected.append_column(name, pa.nulls(expected.num_rows))
+            for slug, unlike in row_differences("slug", expected, stored):
+                told = ", ".join([name for name in unlike if name != "_content_hash"] or unlike)
                 sentence = f"Import {slug} differs in imports: {told}."
                 found[slug].append(Difference(Kind.import_differs, sentence, slug, table=IMPORTS, column=told))
 
@@ -211,6 +224,7 @@ class _Verification:
             return
         slug, known = read.import_.slug, memory.ledger.get(read.import_.slug)
         yield from self._unreconciled(read)
+        yield from _beside_records(connection, read)
         if known is None:
             yield Difference(Kind.count_differs, f"Import {slug}: {len(read.records)} records are not loaded.", slug)
             return
@@ -324,6 +338,15 @@ class _Verification:
             and (h.deleted is False or any(h.live.values()))
             and (status is None or (h.known is not None and h.known.status == status))
         }
+
+
+def _beside_records(connection: Connection, read: ImportRead) -> Iterator[Difference]:
+    slug = read.import_.slug
+    stored = connection.rows_of(IMPORTS, "slug", [slug])
+    shown = read_row(read.import_, read.records_metadata).records_metadata
+    if stored.num_rows and records_metadata_of(stored).get(slug) != shown:
+        sentence = f"Import {slug} differs in imports: records_metadata."
+        yield Difference(Kind.import_differs, sentence, slug, table=IMPORTS, column="records_metadata")
 
 
 def _look_at(import_: Import, memory: Memory, read: ImportRead | None, found: Sequence[Difference]) -> _Look:

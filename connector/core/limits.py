@@ -73,3 +73,24 @@ def _inline_bytes(kernels: Any, column: pa.Array[Any], filled: pa.Array[Any]) ->
         return kernels.multiply(filled, _POINTER_BYTES)
     length = kernels.cast(kernels.fill_null(kernels.binary_length(column), -1), pa.int64())
     return kernels.min_element_wise(kernels.add(length, 1), _POINTER_BYTES)
+
+
+def within_row(columns: Mapping[str, pa.Array[Any]], room: int) -> dict[str, pa.Array[Any]]:
+    """The columns with null in place of what a row of `room` bytes does not hold: in the order of their names, whatever
+    does not fit beside those before it."""
+    kept = dict(columns)
+    if len(columns) * _POINTER_BYTES <= room:
+        return kept
+    kernels: Any = pc
+    used: Any = pa.repeat(pa.scalar(0, pa.int64()), len(next(iter(columns.values()))))
+    for name in sorted(columns):
+        column = columns[name]
+        filled = kernels.cast(column.is_valid(), pa.int64())
+        is_text = pa.types.is_string(column.type) or pa.types.is_decimal(column.type)
+        taken = _inline_bytes(kernels, column, filled) if is_text else kernels.multiply(filled, _FIXED_BYTES)
+        gap = kernels.multiply(filled, 0 if is_text else _FIXED_BYTES - 1)
+        wanted = kernels.add(kernels.add(used, taken), gap)
+        fits = kernels.less_equal(wanted, pa.scalar(room, pa.int64()))
+        used = kernels.if_else(fits, wanted, used)
+        kept[name] = kernels.if_else(fits, column, pa.scalar(None, column.type))
+    return kept

@@ -24,7 +24,7 @@ from connector.core.names import (
 
 Keys = tuple[str, ...]
 REST: Keys = ()  # the path of what no other field of the table has: the column `_more`
-OVERFLOWED = "overflowed"  # in the place of a type: the field is in the column `_more`
+OVERFLOWED = "overflowed"  # in the place of a type: the values have no column of their own
 
 _TYPE = re.compile(r"\s*([a-z]+)\s*(?:\(\s*([0-9]{1,2})\s*,\s*([0-9]{1,2})\s*\)\s*)?")
 _WIDEST_DECIMAL = 38

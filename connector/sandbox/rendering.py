@@ -24,11 +24,21 @@ def import_fields(catalogue: Catalogue, found: StoredImport, switches: Switches)
         shown["template"] = template and {"name": template.name, "slug": template.slug}
     if switches.metadata != "absent":
         shown["metadata"] = None if switches.metadata == "null" else found.metadata
+    if switches.extra_fields:
+        shown["file_name"] = f"{found.slug}.csv"
+        shown["uploader"] = {"rows": len(found.rows)}
     return shown
 
 
 def import_text(catalogue: Catalogue, found: StoredImport, switches: Switches) -> str:
     return json.dumps(import_fields(catalogue, found, switches))
+
+
+def record_extra_text(index: int, switches: Switches) -> str | None:
+    """The fields of a record that the interface does not name, as members of an object; every third row has none."""
+    if not switches.extra_fields or index % 3 == 2:
+        return None
+    return f'"row_errors":[{{"line":{index}.10}}],"valid":{"true" if index % 2 else "null"}'
 
 
 def record_text(found: StoredImport, index: int, switches: Switches) -> str:
@@ -43,10 +53,12 @@ def record_text(found: StoredImport, index: int, switches: Switches) -> str:
         data = touched.text
     created_at, updated_at = rows.times(index)
     zone, fraction = switches.time_zone, switches.time_fraction
+    extra = record_extra_text(index, switches)
+    end = "" if extra is None else f",{extra}"
     return (
         f'{{"slug":"{rows.slugs.slug(index)}","data":{data},'
         f'"created_at":"{time_text(created_at, zone, fraction)}",'
-        f'"updated_at":"{time_text(updated_at, zone, fraction)}","sort":{index}}}'
+        f'"updated_at":"{time_text(updated_at, zone, fraction)}","sort":{index}{end}}}'
     )
 
 

@@ -29,7 +29,8 @@ class Switches:
     of pages that hold fewer rows, or none, although more follow: no row is lost, pages just have uneven
     lengths (at most `max_empty_run` empty ones in a row, never the first). They model behaviour that no
     interface admits to. `past_the_end` is the status of pages behind the last one, the first page aside;
-    `no_records` that of the records of an import that has none.
+    `no_records` that of the records of an import that has none. `extra_fields` are fields that the interface does not
+    name, in imports and records.
     """
 
     import_order: Order = "insertion"
@@ -43,6 +44,7 @@ class Switches:
     metadata: Presence = "object"
     records_metadata: Presence = "object"
     template: Presence = "object"
+    extra_fields: bool = False
     edit_moves_import: bool = True
     status_filter: StatusFilter = "exact"
     gzip: bool = False

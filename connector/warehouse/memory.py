@@ -334,7 +334,8 @@ def _schemas(dataset: Dataset, fields: Sequence[Mapping[str, Any]]) -> dict[str,
     for row in fields:
         keys = decode_keys(row["keys"])
         if row["data_type"] == OVERFLOWED:
-            overflowed[row["table_name"]].add(keys)
+            if row["table_name"] != IMPORTS:
+                overflowed[row["table_name"]].add(keys)
             continue
         by_table[row["table_name"]][keys] = Field(
             keys, row["column_name"], row["data_type"], bool(row["has_text"]), bool(row["has_double"])

@@ -85,11 +85,11 @@ BAD_RECORDS: list[tuple[str | bytes, str, str | None]] = [
     ('{"slug":"a","data":{},"sort":1.5}', "sort is not an integer", "a"),
     ('{"slug":"a","data":{},"sort":true}', "sort is not an integer", "a"),
     ('{"slug":"a","data":{},"sort":9223372036854775808}', "sort does not fit into 64 bits", "a"),
-    ('{"slug":"a","data":{"x":NaN}}', "the record is not JSON", None),
-    ('{"slug":"a","data":{"x":01}}', "the record is not JSON", None),
-    ('{"slug":"a","data":{"x":"\t"}}', "the record is not JSON", None),
-    ('{"slug":"a","data":{"x":[1,]}}', "the record is not JSON", None),
-    (b'{"slug":"a","data":{"x":"\xff"}}', "the record is not UTF-8 text", None),
+    ('{"slug":"a","data":{"x":NaN}}', "the record is not JSON", "a"),
+    ('{"slug":"a","data":{"x":01}}', "the record is not JSON", "a"),
+    ('{"slug":"a","data":{"x":"\t"}}', "the record is not JSON", "a"),
+    ('{"slug":"a","data":{"x":[1,]}}', "the record is not JSON", "a"),
+    (b'{"slug":"a","data":{"x":"\xff"}}', "the record is not UTF-8 text", "a"),
 ]
 
 
@@ -210,10 +210,30 @@ def test_an_import() -> None:
     assert found.updated_at == datetime(2026, 1, 1, 22, 0, 0, 500_000, tzinfo=UTC)
     assert found.fingerprint == (found.updated_at, 3, "completed")
     assert found.metadata_json is None
-    assert (found.model_extra or {})["colour"] == "red"
+    assert found.extra_json == b'{"colour":"red","model_config":1,"metadata_json":2,"fingerprint":3}'
+    assert read().extra_json is None
     assert read(status="paused").status == "paused"
     assert read(template=None).template is None
     assert read(template={"slug": "t1"}).template == Template(name="t1", slug="t1")
+
+
+@pytest.mark.parametrize("data", EXACT, ids=lambda data: data[:30])
+def test_what_the_interface_does_not_name_comes_back_byte_for_byte(data: str) -> None:
+    text = row("r1")[:-1] + ', "row_errors" : ' + data + ',"\\u00e9\\"":1.10}'
+    extra = b'{"row_errors":' + data.encode() + ',"é\\"":1.10}'.encode()
+    bodies = [texts(text, row("r2")), texts(text, row("r2"), "7")]
+    for body in bodies:
+        found = decode_record_page(body[:-1] + b', "metadata" : ' + data.encode() + b"}")
+        assert [record.extra for record in found.records] == [extra, None]
+        assert found.metadata == data.encode()
+    assert decode_record_page(texts(text)).metadata == b"{}"
+    assert decode_record_page(b'{"data":[],"metadata":null}').metadata is None
+    listed = decode_import((import_row()[:-1] + ', "row_errors" : ' + data + "}").encode())
+    assert listed.extra_json == b'{"row_errors":' + data.encode() + b"}"
+
+
+def test_what_a_template_has_besides_is_kept() -> None:
+    assert read(template={"slug": "t1", "version": 3}, n=1).extra_json == b'{"n":1,"template":{"version":3}}'
 
 
 @pytest.mark.parametrize("data", EXACT, ids=lambda data: data[:30])

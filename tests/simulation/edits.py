@@ -110,7 +110,9 @@ def _status(service: Service, dice: Random, slug: str) -> str:
 
 
 def _metadata(service: Service, dice: Random, slug: str) -> str:
-    service.set_metadata(slug, dice.choice((None, {}, {"n": 2.5}, {"n": dice.randrange(9), "Key": "v"})))
+    chosen = dice.choice((None, {}, {"n": 2.5}, {"n": dice.randrange(9), "Key": "v"}))
+    shape = Random(f"shape {slug} {service.version}").choice((None, None, [1], {}, {"m": 1}, True, "text"))
+    service.set_metadata(slug, chosen if shape is None else {**(chosen or {}), "n": shape})
     return f"import {slug} has other metadata"
 
 

@@ -102,7 +102,8 @@ def make_scenario(seed: int) -> Scenario:
     honest, finished = dice.random() < 0.85, dice.random() < 0.8
     in_memory = dice.choice((25_000, 25_000, 100, 10, 0))
     odd = Random(f"odd {seed}")  # its own, so that older seeds stay what they are
-    switches = replace(switches, page_zero=odd.choice(("reject", "first")))
+    extra = Random(f"extra {seed}").random() < 0.3
+    switches = replace(switches, page_zero=odd.choice(("reject", "first")), extra_fields=extra)
     episodes = [replace(episode, misrouted=odd.choice((0.0,) * 9 + (0.3,))) for episode in episodes]
     end = Random(f"end {seed}")
     past_the_end: Any = end.choice((200, 200, 400, 404, 416, 422))

@@ -9,8 +9,10 @@ from typing import Any
 
 from connector.sandbox import Service
 from connector.sandbox.catalogue import StoredImport
+from connector.sandbox.rendering import import_fields, record_extra_text
 from connector.sandbox.rows import TouchedRow
 
+EXTRA = ("file_name", "uploader")
 TRUNCATED_US: dict[Any, int] = {0: 1_000_000, 3: 1_000}
 
 
@@ -23,6 +25,7 @@ class Row:
     created_at: datetime
     updated_at: datetime
     sort: int
+    extra: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,8 @@ class Watch:
             "status": found.status,
             "template": template and (template.slug, template.name),
             "metadata": found.metadata if switches.metadata == "object" else None,
+            "records_metadata": (found.metadata or {}) if switches.records_metadata == "object" else None,
+            "extra": {n: v for n, v in import_fields(self.service, found, switches).items() if n in EXTRA} or None,
         }
 
     def _truth(
@@ -127,7 +132,9 @@ class Watch:
                 continue
             data = touched.text if touched is not None else found.rows.source.text(index)
             created_at, updated_at = map(self._shown_time, found.rows.times(index))
-            rows[slug] = Row(found.slug, data, created_at, updated_at, index)
+            members = record_extra_text(index, self.service.switches)
+            extra = None if members is None else f"{{{members}}}"
+            rows[slug] = Row(found.slug, data, created_at, updated_at, index, extra)
         created_at, updated_at = self._shown_time(found.created_at), self._shown_time(found.updated_at)
         template = shown["template"][0] if shown["template"] else None
         return ImportTruth(shown, created_at, updated_at, template, rows, spoiled, version, touches)

@@ -281,7 +281,7 @@ def test_rows_from_before_and_after_a_hint_are_no_difference(place: Place) -> No
     assert place.sync(hints=hints) == "succeeded"
     assert place.execute("SELECT count(*) FROM records_mixed WHERE name = '8'") == [(1,)]
     assert place.verify(deep=True, hints=hints).differences == []
-    assert kinds(place.verify(deep=True)) == {"typed_differs": 1}, "without the hint, '8' is not the 8 of the row"
+    assert place.verify(deep=True).differences == [], "the columns keep the types that the hints gave them"
 
 
 def test_a_rejected_record_is_told_and_not_missing(place: Place) -> None:
