@@ -256,7 +256,7 @@ class Extraction:
     def _import_rows(self, load_id: str) -> Iterator[Emission]:
         """The rows of `imports` that are due, once for each import and package."""
         unread, self._unread = self._unread, []
-        rows, self._rows_of_read = self._read, []
+        rows, self._rows_of_read = self._rows_of_read, []
         known = [i.slug for i in unread if i.slug in self.memory.imports]
         kept: dict[str, str | None] = {}
         if known and "records_metadata" in self.memory.schemas[IMPORTS].physical:
