@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Annotated, Any, TypeVar, cast
 
 import msgspec
@@ -171,8 +172,12 @@ def _unnamed(members: Mapping[str, bytes | msgspec.Raw], named: frozenset[str]) 
 
 
 def _object_text(members: Iterable[tuple[str, bytes | msgspec.Raw]]) -> bytes:
-    parts = (json.dumps(key, ensure_ascii=not _encodable(key)).encode() + b":" + bytes(text) for key, text in members)
-    return b"{" + b",".join(parts) + b"}"
+    return b"{" + b",".join([_key_text(key) + bytes(text) for key, text in members]) + b"}"
+
+
+@lru_cache(maxsize=1024)
+def _key_text(key: str) -> bytes:
+    return json.dumps(key, ensure_ascii=not _encodable(key)).encode() + b":"
 
 
 def _or_none(text: bytes | msgspec.Raw) -> bytes | None:

@@ -21,7 +21,7 @@ from connector.warehouse import Connection
 SOURCE_NAME = "importer"
 _HEADER = "# Written by `importer-sync dbt sources`, for dbt 1.10.6 or later; write it anew when fields were added.\n"
 _TABLES: Mapping[str, str] = {
-    IMPORTS: "Imports, one row each; the key of its metadata that a column metadata__… holds is in sync_fields.",
+    IMPORTS: "Imports, one row each; the key that a column metadata__… or extra__… holds is in sync_fields.",
     RECORDS: "Records as received, one row each; data is the row as JSON, digit for digit.",
     RUNS: "Runs of the sync, one row each, failed and interrupted ones too.",
     LEDGER: "The ledger, one row an import: its state, and what it was last synced at.",
@@ -38,6 +38,8 @@ _COLUMNS: Mapping[str, Mapping[str, str]] = {
         "template__slug": "Key of its template; null where it has none.",
         "template__name": "Name of its template.",
         "metadata": "Its metadata as received, JSON.",
+        "extra": "The fields that the interface does not name, JSON, values as received; null without any.",
+        "records_metadata": "What the service sent beside its records when they were read last, JSON as received.",
         "_deleted_at": "When it was found gone from the service; null while it is there.",
     },
     RECORDS: {
@@ -46,6 +48,7 @@ _COLUMNS: Mapping[str, Mapping[str, str]] = {
         "template_slug": "The template of that import.",
         "sort": "Its position in the import.",
         "data": "The row exactly as received, JSON.",
+        "extra": "The record's fields that the interface does not name, JSON, values as received; null without any.",
         "_deleted_at": "When it was found gone; null while it is there.",
     },
     LEDGER: {
@@ -116,7 +119,7 @@ def _metadata_paths(connection: Connection) -> dict[str, str]:
 def _system_table(layout: Layout, name: str, metadata: Mapping[str, str]) -> dict[str, Any]:
     described = dict(_COLUMNS.get(name, {}))
     if name == IMPORTS:
-        described.update({column: f"`{path}` of the import." for column, path in metadata.items()})
+        described = {**{column: f"`{path}` of the import." for column, path in metadata.items()}, **described}
     columns = [
         _column(column, kind, described.get(column), _tests(layout, name, column))
         for column, kind in layout.tables[name].items()

@@ -109,9 +109,14 @@ class Watch:
             "status": found.status,
             "template": template and (template.slug, template.name),
             "metadata": found.metadata if switches.metadata == "object" else None,
-            "records_metadata": (found.metadata or {}) if switches.records_metadata == "object" else None,
+            "records_metadata": (found.metadata or {}) if self._has_metadata_beside(found) else None,
             "extra": {n: v for n, v in import_fields(self.service, found, switches).items() if n in EXTRA} or None,
         }
+
+    def _has_metadata_beside(self, found: StoredImport) -> bool:
+        """Return whether the reply with its records has metadata: where there is no reply but a 404, it has none."""
+        switches = self.service.switches
+        return switches.records_metadata == "object" and (bool(len(found.rows)) or switches.no_records != 404)
 
     def _truth(
         self, found: StoredImport, shown: dict[str, Any], version: tuple[Any, ...], before: ImportTruth | None
