@@ -24,7 +24,7 @@ from connector.outside import Progress
 from connector.paging import MAX_PER_PAGE, Lister, Listing, together
 from connector.reading import ask_for
 from connector.runs import Tally
-from connector.settings import Scope, Selection, Settings, Window
+from connector.settings import Scope, Selection, Settings
 from connector.warehouse.memory import Memory
 
 log = logging.getLogger("connector.run")
@@ -245,7 +245,7 @@ class Decision:
         return Decided(tuple(wanted), rejects, plan, self._permitted(gone, plan), unit)
 
     def _refuse_empty(self, imports: Sequence[Import]) -> None:
-        """Raise ConfigError where a backfill was told what to read and nothing is like that."""
+        """Raise ConfigError where nothing has the name that a backfill was told; in a window there may be nothing."""
         scope = self._scope
         if scope.selection.slugs:
             asked = sorted(scope.selection.slugs)
@@ -255,8 +255,6 @@ class Decision:
         names = {name for i in imports for name in (i.template_name, i.template_slug) if name}
         if template is not None and template not in names:
             raise ConfigError(f"No import has the template {template!r}: {instead_of(template, names)}")
-        if template is not None or scope.window != Window():
-            raise ConfigError("No import is what this backfill asks for, so there is nothing to read again.")
 
     def _wanted(self, import_: Import) -> bool:
         if self._settings.status is not None and import_.status != self._settings.status:

@@ -128,9 +128,10 @@ class Extraction:
             # where a column of the ledger is lost, every import differs from its row, and is read anyway
             if self._scope.force and {IMPORTS, LEDGER} <= stock.ours and stock.columns[LEDGER].keys() >= PROMISED:
                 promise(connection, self._scope, self._settings.status)
-            self.memory: Memory = mend(connection, recall(connection))
+                stock = take_stock(connection)
+            self.memory: Memory = mend(connection, recall(connection, stock))
             if RUNS in self.memory.tables:
-                for run_id in bury_dead_runs(connection, self._outside.now()):
+                for run_id in bury_dead_runs(connection, self._outside.now(), self.memory.tables):
                     log.warning(
                         "Run %s died before it ended; its unfinished imports are read again.",
                         run_id,
@@ -208,8 +209,7 @@ class Extraction:
         self.count_requests()
         self.tally.finished_at = self._outside.now()
         with self.warehouse.connect() as connection:
-            if RUNS in connection.columns():
-                write_run(connection, self.tally)
+            write_run(connection, self.tally)
 
     def count_requests(self) -> None:
         if hasattr(self, "_client"):

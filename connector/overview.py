@@ -76,7 +76,8 @@ def nothing_yet() -> Overview:
 
 
 def look(connection: Connection, runs: int) -> Overview:
-    tables = take_stock(connection).ours
+    dataset = take_stock(connection)
+    tables = dataset.ours
 
     def rows(sql: str, table: str) -> list[dict[str, Any]]:
         return connection.query(sql.replace("{t}", connection.name(table))).to_pylist() if table in tables else []
@@ -91,7 +92,7 @@ def look(connection: Connection, runs: int) -> Overview:
     )
     latest = rows(f"SELECT {', '.join(RunRow.__annotations__)} FROM {{t}} ORDER BY started_at DESC LIMIT {runs}", RUNS)
     states = rows("SELECT COALESCE(state, 'failed') AS state, count(*) AS n FROM {t} GROUP BY 1 ORDER BY 1", LEDGER)
-    found = standings(connection)
+    found = standings(connection, dataset)
     unsettled = sorted((OPEN.index(each), slug) for slug, (each, _) in found.items() if each in OPEN)[:OPEN_SHOWN]
     kept = {row["slug"]: row for row in connection.rows_of(LEDGER, "slug", [s for _, s in unsettled]).to_pylist()}
     return Overview(

@@ -10,7 +10,7 @@ from enum import StrEnum
 from importlib.metadata import version
 from typing import Any
 
-from connector.settings import Window
+from connector.window import Window
 
 DISTRIBUTION = "importer-connector"
 # `sync_runs.error_kind` of a run that may have left packages half loaded, and once a later run found all in order

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any, Literal, NoReturn
 
 from pydantic import (
@@ -19,28 +18,10 @@ from pydantic import (
 
 from connector.errors import ConfigError
 from connector.nearest import instead_of
+from connector.window import Window as Window
 
 STATUSES = ("created", "submitting", "submitted", "completed")  # interface, Import
 MAX_PER_PAGE = 100  # interface, Limits
-
-
-class Window(BaseModel):
-    """Half-open interval `[since, until)` on an import's `updated_at`; both ends optional, in UTC."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    since: datetime | None = None
-    until: datetime | None = None
-
-    @field_validator("since", "until", mode="after")
-    @classmethod
-    def _utc(cls, value: datetime | None) -> datetime | None:
-        if value is None:
-            return None
-        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
-
-    def contains(self, instant: datetime) -> bool:
-        return (self.since is None or instant >= self.since) and (self.until is None or instant < self.until)
 
 
 class Selection(BaseModel):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -102,7 +102,7 @@ class Warehouse:
         if file is not None and not file.exists():
             return False
         with self.connect() as connection:
-            return bool({LEDGER, RUNS, RECORDS} & connection.base_tables())
+            return bool({LEDGER, RUNS, RECORDS} & connection.names()[0])
 
     @contextmanager
     def connect(self) -> Iterator[Connection]:
@@ -194,9 +194,12 @@ class Connection:
     def column(self, name: str) -> str:
         return self.client.escape_column_name(name)
 
-    def completed_loads(self) -> str:
-        """SQL for the ids of the loads that dlt completed (`_dlt_loads.status = 0`), each once."""
-        if LOADS not in self.base_tables():
+    def completed_loads(self, tables: Collection[str] | None = None) -> str:
+        """SQL for the ids of the loads that dlt completed (`_dlt_loads.status = 0`), each once.
+
+        `tables` are those of the dataset, where the caller knows them.
+        """
+        if LOADS not in (self.names()[0] if tables is None else tables):
             return "(SELECT CAST(NULL AS VARCHAR) AS load_id WHERE 1 = 0)"
         return f"(SELECT DISTINCT load_id FROM {self.name(LOADS)} WHERE status = 0)"
 
@@ -263,23 +266,21 @@ class Connection:
             )
         return dict(found)
 
-    def base_tables(self) -> set[str]:
-        """The names of all tables, which views are not."""
-        rows = self.query(
-            "SELECT table_name FROM information_schema.tables WHERE table_schema = %s AND table_type = 'BASE TABLE'",
-            self.client.dataset_name,
-        )
-        return {row["table_name"] for row in rows.to_pylist()}
+    def names(self) -> tuple[set[str], set[str]]:
+        """Return the names of all tables, which views are not, and all names that no new table may have.
 
-    def taken_names(self) -> set[str]:
-        """The names that no new table may have: in PostgreSQL also those of indexes, and of what others may not see."""
-        names = (
-            "SELECT c.relname AS name FROM pg_catalog.pg_class c "
-            "JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s"
-            if self.client.capabilities.sqlglot_dialect == "postgres"
-            else "SELECT table_name AS name FROM information_schema.tables WHERE table_schema = %s"
-        )
-        return {row["name"] for row in self.query(names, self.client.dataset_name).to_pylist()}
+        Those are in PostgreSQL also the names of indexes, and of what others may not see.
+        """
+        sql = "SELECT table_name AS name, table_type AS kind FROM information_schema.tables WHERE table_schema = %s"
+        schemas = [self.client.dataset_name]
+        if self.is_postgres:
+            sql += (
+                " UNION ALL SELECT c.relname, '' FROM pg_catalog.pg_class c "
+                "JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s"
+            )
+            schemas *= 2
+        rows = self.query(sql, *schemas).to_pylist()
+        return {row["name"] for row in rows if row["kind"] == "BASE TABLE"}, {row["name"] for row in rows}
 
     def insert(self, table: str, names: Sequence[str], row: Mapping[str, Any]) -> None:
         columns = ", ".join(self.column(name) for name in names)

@@ -85,20 +85,20 @@ class Memory:
         return (wanted - self.tables | self.lost | frozenset(self.dropped)) if self.tables else frozenset()
 
 
-def recall(connection: Connection) -> Memory:
+def recall(connection: Connection, dataset: Dataset | None = None) -> Memory:
     """Reads everything; audits the rows themselves unless nothing speaks against them.
 
     That is: all runs ended properly, all loads completed, and no table is missing.
     """
-    memory = remembered(connection)
+    memory = remembered(connection, dataset)
     clean = all(known.trusted for known in memory.ledger.values()) and not memory.lost
     there = {LEDGER, LOADS} <= memory.tables or not memory.tables
     return memory if clean and there and _ended_properly(connection, memory.tables) else _recovered(connection, memory)
 
 
-def remembered(connection: Connection) -> Memory:
+def remembered(connection: Connection, dataset: Dataset | None = None) -> Memory:
     """What the tables of this package say, taken at their word, whichever of them are there."""
-    dataset = take_stock(connection)
+    dataset = dataset or take_stock(connection)
     tables = dataset.ours
     fields = [f for f in _fields(connection, dataset) if f["table_name"].casefold() not in dataset.foreign]
     ledger = ledger_rows(connection, dataset)
@@ -127,7 +127,7 @@ def ledger_rows(connection: Connection, dataset: Dataset) -> dict[str, Known]:
     rows = connection.query(
         # without the table of loads nothing is known of them, and what was deleted stays so: its rows are audited
         f"SELECT {chosen}, CASE WHEN {known} THEN 1 ELSE 0 END AS trusted FROM {connection.name(LEDGER)} s "
-        f"LEFT JOIN {connection.completed_loads()} l "
+        f"LEFT JOIN {connection.completed_loads(dataset.ours)} l "
         f"ON l.load_id = s.{connection.column(LOAD_ID)}"
     ).to_pylist()
     return {row["slug"]: _known(row, dataset.foreign) for row in rows}
@@ -158,7 +158,7 @@ def _imports(connection: Connection, dataset: Dataset) -> dict[str, ImportSeen]:
         f"SELECT i.slug, CASE WHEN l.load_id IS NULL THEN NULL ELSE {content_hash} END "
         f"AS content_hash, CASE WHEN {lost} OR {deleted_at} IS NULL "
         f"THEN 0 ELSE 1 END AS deleted FROM {connection.name(IMPORTS)} i "
-        f"LEFT JOIN {connection.completed_loads()} l "
+        f"LEFT JOIN {connection.completed_loads(dataset.ours)} l "
         f"ON l.load_id = i.{connection.column(LOAD_ID)}"
     )
     return {r["slug"]: ImportSeen(r["content_hash"], bool(r["deleted"])) for r in rows.to_pylist()}
@@ -172,7 +172,7 @@ def _fields(connection: Connection, dataset: Dataset) -> list[dict[str, Any]]:
         f"SELECT {selected(connection, dataset, FIELDS, FIELDS_SCHEMA.names, 'f')}, "
         f"CASE WHEN l.load_id IS NULL THEN 0 ELSE 1 END AS trusted "
         f"FROM {connection.name(FIELDS)} f "
-        f"LEFT JOIN {connection.completed_loads()} l "
+        f"LEFT JOIN {connection.completed_loads(dataset.ours)} l "
         f"ON l.load_id = f.{connection.column(LOAD_ID)}"
     ).to_pylist()
     return [row for row in rows if row["keys"] is not None]
@@ -184,7 +184,7 @@ def _ended_properly(connection: Connection, tables: frozenset[str]) -> bool:
     load_id = connection.column(LOAD_ID)
     rows = connection.query(
         f"SELECT count(*) AS n, sum(CASE WHEN status = '{Status.running}' OR error_kind = '{UNSETTLED}' OR "
-        f"({load_id} IS NOT NULL AND {load_id} <> '' AND {load_id} NOT IN {connection.completed_loads()}) "
+        f"({load_id} IS NOT NULL AND {load_id} <> '' AND {load_id} NOT IN {connection.completed_loads(tables)}) "
         f"THEN 1 ELSE 0 END) AS dead FROM {connection.name(RUNS)}"
     ).to_pylist()
     return bool(rows[0]["n"]) and not rows[0]["dead"] and not loaded_late(connection)

@@ -12,7 +12,7 @@ import base64
 import json
 import zlib
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -68,13 +68,11 @@ class Dataset:
 def take_stock(connection: Connection) -> Dataset:
     """Asks the catalog, the small tables and dlt's stored schema; no table of records is read."""
     columns = connection.columns()
-    tables = connection.base_tables()
+    tables, taken = connection.names()
     shaped = {table for table in tables & set(columns) if set(_identity(table)) <= set(columns[table])}
     stored = _Stored.newest(connection) if VERSIONS in shaped else _Stored()
     named = {*_SYSTEM, BESIDE, *stored.columns}
-    for table in {LEDGER, FIELDS} & shaped:
-        if "table_name" in columns[table]:
-            named |= _named_in(connection, table)
+    named |= _named_in(connection, [t for t in (LEDGER, FIELDS) if t in shaped and "table_name" in columns[t]])
     # a load that died may have made what no later version of the schema knows
     unsure = {
         table
@@ -84,7 +82,7 @@ def take_stock(connection: Connection) -> Dataset:
     older = _Stored.any_version(connection, unsure) if VERSIONS in shaped else _Stored()
     ours = frozenset(shaped & (named | set(older.columns)))
     made = {t: frozenset(stored.columns.get(t, set()) | older.columns.get(t, set())) for t in ours}
-    foreign = frozenset(name.casefold() for name in connection.taken_names() - ours)
+    foreign = frozenset(name.casefold() for name in taken - ours)
     return Dataset(columns, ours, foreign, made, {**older.templates, **stored.templates})
 
 
@@ -143,9 +141,12 @@ def _decoded(content: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _named_in(connection: Connection, table: str) -> set[str]:
-    rows = connection.query(f"SELECT DISTINCT table_name FROM {connection.name(table)} WHERE table_name IS NOT NULL")
-    return {row["table_name"] for row in rows.to_pylist()}
+def _named_in(connection: Connection, tables: Sequence[str]) -> set[str]:
+    """The tables that rows of these tables speak of."""
+    if not tables:
+        return set()
+    rows = connection.query(" UNION ".join(f"SELECT table_name FROM {connection.name(table)}" for table in tables))
+    return {row["table_name"] for row in rows.to_pylist()} - {None}
 
 
 def _identity(table: str) -> tuple[str, ...]:

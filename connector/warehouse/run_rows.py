@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime
 
 from connector.runs import SETTLED, UNSETTLED, Status, Tally
@@ -11,19 +12,19 @@ from connector.warehouse.connection import Connection
 DIED = "The process ended without a word (killed, or the machine stopped); what it had not committed is read again."
 
 
-def dead_runs(connection: Connection) -> list[str]:
+def dead_runs(connection: Connection, tables: Collection[str] | None = None) -> list[str]:
     """Runs that never ended, or whose load never completed."""
     load_id = connection.column(LOAD_ID)
     rows = connection.query(
         f"SELECT run_id FROM {connection.name(RUNS)} WHERE status = '{Status.running}' OR "
-        f"({load_id} <> '' AND {load_id} NOT IN {connection.completed_loads()}) ORDER BY 1"
+        f"({load_id} <> '' AND {load_id} NOT IN {connection.completed_loads(tables)}) ORDER BY 1"
     ).to_pylist()
     return [row["run_id"] for row in rows]
 
 
-def bury_dead_runs(connection: Connection, now: datetime) -> list[str]:
+def bury_dead_runs(connection: Connection, now: datetime, tables: Collection[str] | None = None) -> list[str]:
     """Marks runs that never ended as failed; returns their ids. The caller holds the lock."""
-    found = dead_runs(connection)
+    found = dead_runs(connection, tables)
     for run_id in found:
         connection.execute(
             f"UPDATE {connection.name(RUNS)} SET status = '{Status.failed}', error = %s, error_kind = '{UNSETTLED}', "
@@ -53,8 +54,10 @@ def note_progress(connection: Connection, tally: Tally) -> None:
 
 
 def write_run(connection: Connection, tally: Tally, status: Status | None = None) -> None:
-    """Replaces this run's row, in the columns that are there."""
-    there = connection.columns()[RUNS]
+    """Replaces this run's row, in the columns that are there; where there is no table yet, nothing is written."""
+    there = connection.columns().get(RUNS)
+    if there is None:
+        return
     connection.execute(f"DELETE FROM {connection.name(RUNS)} WHERE run_id = %s", tally.run_id)
     names = [name for name in RUNS_SCHEMA.names if name in there]
     connection.insert(RUNS, names, {**tally.as_row(status), LOAD_ID: ""})

@@ -14,9 +14,9 @@ from connector.warehouse.ownership import Dataset, take_stock
 OPEN = (Standing.failed, Standing.unreconciled, Standing.waiting)  # what a run that succeeds leaves none of
 
 
-def standings(connection: Connection) -> dict[str, tuple[Standing, Known | None]]:
+def standings(connection: Connection, dataset: Dataset | None = None) -> dict[str, tuple[Standing, Known | None]]:
     """Import → how it stands, and its ledger row; of live imports, and of those that only the ledger knows."""
-    dataset = take_stock(connection)
+    dataset = dataset or take_stock(connection)
     ledger = ledger_rows(connection, dataset)
     shown, gone = _shown(connection, dataset) if IMPORTS in dataset.ours else ({}, frozenset[str]())
     known = {slug for slug, row in ledger.items() if row.live}

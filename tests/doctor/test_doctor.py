@@ -161,7 +161,8 @@ def test_tables_and_columns_against_the_dictionary(patient: Patient, spoil: str,
 
 
 def test_a_half_written_rebuild(patient: Patient) -> None:
-    patient.execute("CREATE TABLE sync_rebuild (a INTEGER)")
+    columns = "_record_slug VARCHAR, _import_slug VARCHAR, _deleted_at TIMESTAMPTZ, _dlt_load_id VARCHAR"
+    patient.execute(f"CREATE TABLE sync_rebuild ({columns})")
     assert patient.kinds() == ["half_rebuilt"]
     assert patient.doctor(repair=True).repaired
     assert patient.kinds() == []

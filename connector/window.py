@@ -1,0 +1,27 @@
+"""A window of time on an import's `updated_at`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Half-open interval `[since, until)`; both ends optional, in UTC, which a time without an offset is taken for."""
+
+    since: datetime | None = None
+    until: datetime | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("since", "until"):
+            object.__setattr__(self, name, _utc(getattr(self, name)))
+
+    def contains(self, instant: datetime) -> bool:
+        return (self.since is None or instant >= self.since) and (self.until is None or instant < self.until)
+
+
+def _utc(value: datetime | None) -> datetime | None:
+    if value is None:
+        return None
+    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
