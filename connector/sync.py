@@ -35,6 +35,7 @@ from connector.warehouse import Warehouse
 from connector.warehouse.checks import distrust, is_new, missing_rows
 from connector.warehouse.lookup import index_keys
 from connector.warehouse.memory import audit, ledger_loads, remembered
+from connector.warehouse.ownership import Dataset, take_stock
 from connector.warehouse.standings import forget_unread, standings
 from connector.working_directory import believe_folders, make_anew
 
@@ -131,18 +132,20 @@ def _load_each(pipeline: Pipeline, extraction: Extraction, settings: Settings) -
         _load_package(
             pipeline, extraction, lambda load_id: extraction.record_tables(load_id, settings.batch_rows), settings
         )
-    _look_at_the_others(extraction)
-    _look_at_standings(extraction)
+    with extraction.warehouse.connect() as connection:
+        dataset = take_stock(connection)
+    _look_at_the_others(extraction, dataset)
+    _look_at_standings(extraction, dataset)
 
 
-def _look_at_standings(extraction: Extraction) -> None:
+def _look_at_standings(extraction: Extraction, dataset: Dataset) -> None:
     """Counts what failed and does not reconcile as everybody else will: a run never says less than `status`."""
     tally = extraction.tally
     with extraction.warehouse.connect() as connection:
         forget_unread(connection, extraction.unread)
         if extraction.bounded or tally.interrupted_by is not None or tally.fatal is not None:
             return
-        found = Counter(each for each, _ in standings(connection).values())
+        found = Counter(each for each, _ in standings(connection, dataset).values())
     tally.imports_failed = found[Standing.failed]
     tally.imports_unreconciled = found[Standing.unreconciled]
     if found[Standing.waiting]:
@@ -152,13 +155,13 @@ def _look_at_standings(extraction: Extraction) -> None:
         )
 
 
-def _look_at_the_others(extraction: Extraction) -> None:
+def _look_at_the_others(extraction: Extraction, dataset: Dataset) -> None:
     """A record that comes with another import than before leaves that one short: no such import is called synced."""
     if not extraction.merged:
         return
     before = extraction.memory.ledger
     with extraction.warehouse.connect() as connection:
-        memory = remembered(connection)
+        memory = remembered(connection, dataset)
         loads = ledger_loads(connection)
         short = [
             slug
