@@ -53,7 +53,7 @@ from connector.warehouse.connection import LOADS
 from connector.warehouse.memory import Memory, loaded_late, recall
 from connector.warehouse.mending import keep_deleted, mend
 from connector.warehouse.ownership import take_stock
-from connector.warehouse.promises import PROMISED, ask_again, promise
+from connector.warehouse.promises import PROMISED, ask_again, promise, take_over
 from connector.warehouse.run_rows import bury_dead_runs, note_progress, settle_dead_runs, write_run
 
 log = logging.getLogger("connector.run")
@@ -125,6 +125,13 @@ class Extraction:
         with self.warehouse.connect() as connection:
             stock = take_stock(connection)
             stock.check()
+            if {IMPORTS, LEDGER} <= stock.ours and "records_metadata" not in stock.columns[IMPORTS]:
+                log.warning(
+                    "An earlier version wrote the warehouse: its imports are read once more, for what it did not keep.",
+                    extra={"event": "warehouse.taken_over"},
+                )
+                take_over(connection)
+                stock = take_stock(connection)
             # where a column of the ledger is lost, every import differs from its row, and is read anyway
             if self._scope.force and {IMPORTS, LEDGER} <= stock.ours and stock.columns[LEDGER].keys() >= PROMISED:
                 promise(connection, self._scope, self._settings.status)

@@ -31,6 +31,7 @@ class Due(StrEnum):
 
     racy = "racy"  # read within the resolution of its `updated_at`: it may have changed since, unseen
     backfill = "backfill"  # a backfill asked for it, and has not read it yet
+    upgrade = "upgrade"  # an earlier version read it, and kept less of what it received
     vanished = "vanished"  # it was gone when its records were asked for
 
 

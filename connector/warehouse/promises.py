@@ -36,6 +36,11 @@ def promise(connection: Connection, scope: Scope, status: str | None) -> None:
         _ask(connection, Due.backfill, {**conditions, f"slug IN ({', '.join(['%s'] * len(some))})": list(some)})
 
 
+def take_over(connection: Connection) -> None:
+    """Ask for every import of a warehouse of an earlier version: what that did not keep, only the service knows."""
+    _ask(connection, Due.upgrade, {})
+
+
 def ask_again(connection: Connection, slugs: Sequence[str], why: Due) -> None:
     """Have the next run read these imports; those that the ledger does not know it reads anyway."""
     for some in batches(slugs):

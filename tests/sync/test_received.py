@@ -162,8 +162,8 @@ def test_a_warehouse_of_an_earlier_version_gets_its_columns(warehouse: Warehouse
     pipeline = warehouse.pipeline()
     pipeline.drop()
     tally = warehouse.run(service)
-    assert (tally.status, tally.records_loaded) == ("succeeded", 0)
+    assert (tally.status, tally.records_loaded) == ("succeeded", 1)
     (row,) = warehouse.rows("SELECT * FROM imports")
     assert json.loads(row["extra"])["file_name"] == row["extra__file_name"]
-    assert warehouse.run(service, Scope(mode="backfill", force=True)).status == "succeeded"
     assert differences(warehouse, service) == []
+    assert warehouse.run(service).imports_changed == 0
