@@ -41,6 +41,7 @@ from connector.tables import (
     RECORDS,
     RUNS,
     RUNS_SCHEMA,
+    SOURCE,
     SYSTEM_SCHEMAS,
     Arrival,
     Emission,
@@ -49,8 +50,8 @@ from connector.tables import (
 )
 from connector.warehouse import Warehouse
 from connector.warehouse.checks import are_elsewhere
-from connector.warehouse.connection import LOADS
-from connector.warehouse.memory import Memory, loaded_late, recall
+from connector.warehouse.connection import LOADS, VERSIONS
+from connector.warehouse.memory import Memory, forget_schemas, loaded_late, recall
 from connector.warehouse.mending import keep_deleted, mend
 from connector.warehouse.ownership import take_stock
 from connector.warehouse.promises import PROMISED, ask_again, promise, take_over
@@ -289,6 +290,9 @@ class Extraction:
     def record_tables(self, load_id: str, limit: int | None = None) -> Iterator[Emission]:
         """Records, typed rows, ledger, rejects and fields of about `limit` rows; an import is never split."""
         prepared = self.prepare()
+        if self.memory.lacking and VERSIONS in self.memory.tables:
+            with self.warehouse.connect() as connection:
+                forget_schemas(connection, SOURCE)  # dlt makes only the tables that a package has rows for
         package = Package(
             load_id,
             self.tally.run_id,

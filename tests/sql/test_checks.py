@@ -78,6 +78,7 @@ BREAKS = {
         "UPDATE sync_imports SET status = 'submitted', updated_at = now() - INTERVAL '25 hours' WHERE slug = 'one'"
     ],
     "conflicting_columns": ["UPDATE sync_fields SET conflict_count = 2 WHERE column_name = 'n'"],
+    "overflowed_fields": ["UPDATE sync_fields SET data_type = 'overflowed' WHERE column_name = 'n'"],
     "rejected_rows": [
         "INSERT INTO sync_rejects (reject_id, import_slug, reason, _dlt_load_id) VALUES ('r', 'one', 'no slug', 'l')"
     ],

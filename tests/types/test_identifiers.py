@@ -104,5 +104,5 @@ def assert_metadata(warehouse: Warehouse, service: Service) -> None:
         exact = import_["metadata"] or {}
         assert (parse(row["metadata"]) if row["metadata"] else {}) == parse(json.dumps(exact))
         columns = {name: cell for name, cell in row.items() if name.startswith("metadata__")}
-        flat = {k: v for k, v in exact.items() if k in scalar and not (isinstance(v, dict) and v)}
+        flat = {k: v for k, v in exact.items() if k in scalar and not isinstance(v, dict | list)}
         assert_cells(columns, {"metadata": parse(json.dumps(flat))} if flat else {}, fields, warehouse)
