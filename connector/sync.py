@@ -33,6 +33,7 @@ from connector.source import Marker, current_load_id
 from connector.tables import SOURCE, Arrival, Emission
 from connector.warehouse import Warehouse
 from connector.warehouse.checks import distrust, is_new, missing_rows
+from connector.warehouse.connection import capabilities_resolved_once
 from connector.warehouse.lookup import index_keys
 from connector.warehouse.memory import audit, ledger_loads, remembered
 from connector.warehouse.ownership import Dataset, take_stock
@@ -61,7 +62,7 @@ def sync(
     believe_folders()
     warehouse = Warehouse(pipeline)
     warehouse.check_writable()
-    with sole_writer(pipeline):
+    with sole_writer(pipeline), capabilities_resolved_once(pipeline):
         make_anew(pipeline)
         under_way = UnderWay(lock_path(pipeline).with_suffix(".reading"))
         extraction = Extraction(

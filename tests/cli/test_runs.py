@@ -147,10 +147,10 @@ def test_a_signal_ends_a_run_after_what_is_complete(command, service: Service, n
         "run", "-v", "--json", SOURCES__IMPORTER__BATCH_ROWS="60", SOURCES__IMPORTER__MAX_CONCURRENCY="1"
     )
     seen = until_line(process, "Committed package")
+    before = service.requests.total()
     process.send_signal(number)
-    began = time.monotonic()
     ended = command.end(process, seen)
-    assert time.monotonic() - began < 10
+    assert service.requests.total() - before <= 10, "it read on"
     assert (ended.code, ended.document["status"]) == (code, "interrupted")
     [(records,)] = command.rows("SELECT count(*) FROM importer_data.records")
     assert 0 < records < 2160
@@ -159,16 +159,14 @@ def test_a_signal_ends_a_run_after_what_is_complete(command, service: Service, n
 
 
 def test_a_signal_ends_a_run_whose_service_hangs(command, service: Service) -> None:
-    service.faults = Faults(latency=(60.0, 60.0))
+    service.faults = Faults(latency=(3600.0, 3600.0))
     process = command.start("run", "--json")
     until = time.monotonic() + 60
     while not service.requests:
         assert time.monotonic() < until
         time.sleep(0.05)
     process.terminate()
-    began = time.monotonic()
-    ended = command.end(process)
-    assert time.monotonic() - began < 10
+    ended = command.end(process)  # within its patience, which is shorter than the first reply takes
     assert (ended.code, ended.document["status"]) == (143, "interrupted")
     assert ended.document["run_id"]  # it ended in order, and was not merely left behind
 
