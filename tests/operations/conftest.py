@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -30,11 +29,11 @@ class Posted:
 
 @dataclass
 class Listener:
-    """What came in; `status` and `delay_s` say how it answers."""
+    """What came in; `status` says how it answers, and it answers once `may_answer` is set."""
 
     port: int = 0
     status: int = 200
-    delay_s: float = 0.0
+    may_answer: threading.Event = field(default_factory=threading.Event)
     posts: list[Posted] = field(default_factory=list)
 
     @property
@@ -45,12 +44,13 @@ class Listener:
 @pytest.fixture
 def listener() -> Iterator[Listener]:
     listening = Listener()
+    listening.may_answer.set()
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             listening.posts.append(Posted(self.path, dict(self.headers.items()), body))
-            time.sleep(listening.delay_s)
+            listening.may_answer.wait(60)
             self.send_response(listening.status)
             self.send_header("Content-Length", "0")
             self.end_headers()
@@ -65,6 +65,7 @@ def listener() -> Iterator[Listener]:
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
     yield listening
+    listening.may_answer.set()
     server.shutdown()
     server.server_close()
     thread.join()

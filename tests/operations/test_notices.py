@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from connector import notices
@@ -76,11 +74,9 @@ def test_a_server_that_hangs_or_is_not_there_holds_nothing_up(
     listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(notices, "LIMIT_S", 0.4)
-    listener.delay_s = 5
+    listener.may_answer.clear()  # until this test ends
     everybody = frozenset(notices.STATUSES)
-    began = time.monotonic()
     sentences = notify(Addresses(listener.url, listener.url, everybody), {"status": "failed"}, 1, "importer")
-    assert time.monotonic() - began < 2
     assert len(sentences) == 2
     assert all("did not answer within 0.4 s" in each or "could not be reached" in each for each in sentences)
     [sentence] = notify(Addresses("http://127.0.0.1:9/hook", None, everybody), {"status": "failed"}, 1, "importer")
