@@ -29,7 +29,7 @@ PACKAGED := pyproject.toml LICENSE $(wildcard README.md) \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint types contracts unit docs simulate mutations fuzz bench bench-latency bench-limits bench-memory requirements clean
+.PHONY: help demo test lint types contracts unit long docs simulate mutations fuzz bench bench-latency bench-limits bench-memory requirements clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -51,6 +51,9 @@ contracts: $(DEVELOPMENT)  ## who may import whom
 
 unit: $(INSTALLED) $(DEVELOPMENT)  ## the tests, on the built wheel
 	@$(PYTEST) -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
+
+long: $(INSTALLED) $(DEVELOPMENT)  ## what make test has no time for: the tests that need their size
+	@$(PYTEST) --long -m long -n $(WORKERS) $(PYTEST_ARGS)
 
 docs: $(INSTALLED) $(DEVELOPMENT)  ## write docs/settings.md and docs/tables.md anew, from the code
 	@$(BIN)/python -m tests.docs.reference
