@@ -83,6 +83,7 @@ class NetworkRefused(BaseException):
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--simulation-seeds", type=int, default=60, help="how many seeds the simulation runs (60)")
     parser.addoption("--kills", type=int, default=8, help="how often the command is killed in a row (8)")
+    parser.addoption("--long", action="store_true", help="run what is marked long, too (minutes)")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -110,6 +111,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if own is not None:
             longer = settings(own, max_examples=own.max_examples * LONG_FACTOR)
             function._hypothesis_internal_use_settings = longer  # type: ignore[union-attr]
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("long") and not item.config.getoption("--long"):
+        pytest.skip("`make long` runs it, or --long")
 
 
 def _leave_without_the_interpreters_end() -> None:

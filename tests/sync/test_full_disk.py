@@ -16,7 +16,11 @@ from .conftest import Warehouse, service_token
 from .test_guarantees import assert_equal
 
 
-@pytest.mark.parametrize("most", [200, 1_000, 6_000], ids="{} kB".format)
+@pytest.mark.parametrize(
+    "most",
+    [pytest.param(200, marks=pytest.mark.long), 1_000, pytest.param(6_000, marks=pytest.mark.long)],
+    ids="{} kB".format,
+)
 def test_a_disk_that_is_full_is_named_and_costs_nothing_but_another_run(warehouse: Warehouse, most: int) -> None:
     """Some files may not grow beyond that: the first tables do not fit, nor do some rows, nor what dlt writes."""
     service = Service(seed=1)
