@@ -194,7 +194,7 @@ from connector.cli import signals
 signals.GRACE_S = float(sys.argv[1])
 def work(stop):
     print("ready", flush=True)
-    time.sleep(60)
+    time.sleep(600)
 signals.supervised(work, on_first=lambda n: print("first", n, flush=True), on_forced=lambda n: print("forced", n))
 """
 
@@ -209,19 +209,19 @@ def supervised(grace_s: float) -> subprocess.Popen[str]:
 
 
 def test_a_second_signal_ends_at_once() -> None:
-    process = supervised(60)
+    process = supervised(600)
     process.send_signal(signal.SIGINT)
     assert process.stdout is not None
     assert process.stdout.readline() == "first 2\n"
     process.send_signal(signal.SIGTERM)
-    out, _ = process.communicate(timeout=5)
+    out, _ = process.communicate(timeout=60)
     assert (process.returncode, out) == (143, "forced 15\n")
 
 
 def test_work_that_does_not_end_is_left_behind() -> None:
     process = supervised(0.3)
     process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=5)
+    out, _ = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "first 2\nforced 2\n")
 
 

@@ -68,6 +68,6 @@ def ask() -> Ask:
                         error = problem
                 return Answer(value, error, service, client.stats, clock)
 
-        return asyncio.run(asyncio.wait_for(talk(), 15))
+        return asyncio.run(asyncio.wait_for(talk(), 60))
 
     return run

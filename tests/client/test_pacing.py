@@ -198,7 +198,7 @@ def test_a_place_given_to_a_request_that_is_cancelled_at_that_moment_goes_on_to_
         await asyncio.sleep(0)
         gate.leave()
         unlucky.cancel()
-        await asyncio.wait_for(next_one, 1)
+        await asyncio.wait_for(next_one, 10)
 
     asyncio.run(run())
 
@@ -247,7 +247,7 @@ def test_an_urgent_request_that_is_cancelled_while_it_waits_leaves_its_place() -
         unlucky.cancel()
         await asyncio.sleep(0)
         gate.leave()
-        await asyncio.wait_for(next_one, 1)
+        await asyncio.wait_for(next_one, 10)
         assert gate.in_flight == 1
 
     asyncio.run(run())
