@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import importlib.util
+import logging
 import os
 import shutil
 import signal
@@ -136,6 +137,15 @@ def empty_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     """dlt reads `.dlt/` of the working directory and puts its default DuckDB file there."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def logger_as_imported() -> None:
+    """A command that was run in this process, or the simulation, left the package's logger as it wanted it."""
+    logger = logging.getLogger("connector")
+    logger.handlers[:] = []
+    logger.propagate = True
+    logger.setLevel(logging.NOTSET)
 
 
 def _isolate(home: Path, patch: pytest.MonkeyPatch) -> None:
