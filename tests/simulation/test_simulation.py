@@ -36,14 +36,14 @@ def live(seed: int, folder: Path, make: MakeMachine) -> World:
     return world
 
 
-def test_the_warehouse_ends_equal_to_the_service(seeds: range, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_the_warehouse_ends_equal_to_the_service(seeds: list[int], tmp_path: Path, request: pytest.FixtureRequest) -> None:
     for seed in seeds:
         world = live(seed, tmp_path / str(seed), ModelMachine)
         if len(seeds) == 1:
             print("\n".join(world.trace))
 
 
-def test_the_same_on_dlt_itself(seeds: range, tmp_path: Path) -> None:
+def test_the_same_on_dlt_itself(seeds: list[int], tmp_path: Path) -> None:
     for seed in seeds:
         live(seed, tmp_path / str(seed), DltMachine)
 
