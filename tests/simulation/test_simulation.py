@@ -36,7 +36,9 @@ def live(seed: int, folder: Path, make: MakeMachine) -> World:
     return world
 
 
-def test_the_warehouse_ends_equal_to_the_service(seeds: list[int], tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_the_warehouse_ends_equal_to_the_service(
+    seeds: list[int], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     for seed in seeds:
         world = live(seed, tmp_path / str(seed), ModelMachine)
         if len(seeds) == 1:
