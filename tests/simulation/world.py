@@ -312,7 +312,7 @@ class World:
             self._answer,
             lambda: travel.uniform(0.001, 0.05),
             lambda label: self.fuse.step("http", label),
-            lambda: ticks.now if isinstance(ticks, CoarseClock) else None,
+            lambda: ticks.now + self._jumped if isinstance(ticks, CoarseClock) else None,
         )
 
         def open_client(settings: Settings) -> ServiceClient:
