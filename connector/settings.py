@@ -87,7 +87,7 @@ class Settings(BaseModel):
     @field_validator("hints")
     @classmethod
     def _hints_are_types(cls, value: Mapping[str, Mapping[str, str]]) -> Mapping[str, Mapping[str, str]]:
-        from connector.core.schema import parse_type
+        from connector.transform.schema import parse_type
 
         for table, columns in value.items():
             for column, kind in columns.items():

@@ -7,7 +7,7 @@ of `sync_runs`, in the same package as everything else.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any
 
@@ -18,13 +18,14 @@ from dlt.common.typing import TSecretStrValue
 
 from connector.customization import refuse_what_breaks_the_sync
 from connector.errors import ConfigError
-from connector.extraction import Extraction
 from connector.given import refuse_unknown_keys, whence
-from connector.outside import Outside
+from connector.load.dlt_bridge import Marker, current_load_id
+from connector.load.working_directory import believe_folders
+from connector.run.ports import Outside
+from connector.run.session import Extraction
 from connector.settings import Scope, Settings, Window
-from connector.tables import Emission, hints
 from connector.warehouse import Warehouse
-from connector.working_directory import believe_folders
+from connector.warehouse.tables import Emission
 
 RESOURCES = ("imports", "records")
 
@@ -135,26 +136,6 @@ class _Shared:
                 self._extraction.tally.mode = f"{next(iter(self._unfinished))} only"
             self._extraction.open(reading="records" in self._unfinished, listed="imports" in self._unfinished)
         return self._extraction
-
-
-class Marker:
-    """Tells dlt the table and hints of each emission: in full where they are new to it, by name after that."""
-
-    def __init__(self) -> None:
-        self._told: dict[str, Mapping[str, Any]] = {}
-
-    def __call__(self, emission: Emission) -> Any:
-        arguments = hints(emission)
-        if self._told.get(emission.table) == arguments:
-            return dlt.mark.with_table_name(emission.rows, emission.table)
-        self._told[emission.table] = arguments
-        made = dlt.mark.make_hints(**arguments)
-        return dlt.mark.with_hints(emission.rows, made, create_table_variant=True)
-
-
-def current_load_id() -> str:
-    """The id of the package that dlt is extracting into, from dlt's own context of the extract step."""
-    return Container()[LoadPackageStateInjectableContext].load_id
 
 
 def _window(updated_at: Any) -> Window:

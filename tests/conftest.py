@@ -22,7 +22,7 @@ import pytest
 CHECKOUT = Path(__file__).resolve().parents[1]
 INSTALLED = Path(sysconfig.get_path("purelib"), "connector")
 NEEDED = ("hypothesis", "xdist", "pytest_timeout")
-CURE = "`make unit PYTEST_ARGS='tests/core -k name'` builds and installs it and runs these tests."
+CURE = "`make unit PYTEST_ARGS='tests/transform -k name'` builds and installs it and runs these tests."
 
 
 def leave_the_checkout() -> None:

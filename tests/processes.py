@@ -149,8 +149,8 @@ def serve(fd: int) -> None:
     import gc
 
     import connector.cli.main
-    import connector.sync
-    import connector.verify  # noqa: F401
+    import connector.maintain.verify
+    import connector.run.sync  # noqa: F401
 
     gc.freeze()
     requests = socket.socket(fileno=fd)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from connector import telemetry
-from connector.cli.secrecy import scrub, scrubbed
+from connector.cli.redaction import scrub, scrubbed
 
 if TYPE_CHECKING:
     from connector.cli.output import Output

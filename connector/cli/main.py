@@ -15,12 +15,12 @@ from types import FrameType, ModuleType
 from typing import Any, NoReturn
 
 from connector.cli.configuration import prepare_environment
+from connector.cli.exit_codes import as_problem, exit_code
 from connector.cli.logs import start_logging
 from connector.cli.options import add_global
 from connector.cli.output import Output
-from connector.cli.problems import as_problem, exit_code
 from connector.cli.signals import depart, finish
-from connector.lean import defer_parts_of_dlt, few_collections
+from connector.startup import defer_parts_of_dlt, few_collections
 
 COMMANDS = (
     "init",
@@ -144,7 +144,7 @@ def _show_examples(parser: argparse.ArgumentParser, examples: Sequence[str]) -> 
 def _modules(argv: Sequence[str]) -> list[ModuleType]:
     """Import the module of the command that was named; of all of them where none was, for their help."""
     named = _named(argv)
-    return [importlib.import_module(f"connector.cli.{name}") for name in ([named] if named else COMMANDS)]
+    return [importlib.import_module(f"connector.cli.commands.{name}") for name in ([named] if named else COMMANDS)]
 
 
 def _named(argv: Sequence[str]) -> str | None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from connector.cli.logs import json_line
-from connector.cli.secrecy import scrub, scrubbed
+from connector.cli.redaction import scrub, scrubbed
 
 CELL_WIDTH = 40
 

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 NARROW = 60
-CLIENT = "connector.client"
+CLIENT = "connector.service.client"
 
 
 class Bars:
-    """Implements `connector.outside.Progress`; may be called from any thread."""
+    """Implements `connector.run.ports.Progress`; may be called from any thread."""
 
     def __init__(self, display: Progress) -> None:
         self._display = display

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn
 
 from connector.cli import configuration
+from connector.cli.exit_codes import as_problem, exit_code
 from connector.cli.logs import start_logging
 from connector.cli.output import Output
-from connector.cli.problems import as_problem, exit_code
+from connector.cli.run_command import run_pipeline
 from connector.cli.signals import finish
-from connector.cli.syncing import run_pipeline
 from connector.errors import ConfigError
 
 if TYPE_CHECKING:

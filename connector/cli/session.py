@@ -9,7 +9,7 @@ from connector.cli.options import add_global, pair
 from connector.errors import ConfigError
 
 if TYPE_CHECKING:
-    from connector.client import ServiceClient
+    from connector.service.client import ServiceClient
 
 NAME = "session"
 HELP = "create an importer session token"
@@ -37,9 +37,9 @@ def run(arguments: argparse.Namespace) -> int:
     if len(metadata) < len(arguments.metadata):
         raise ConfigError("--metadata gives one key twice; each key can have one value.")
 
-    from connector.cli.asking import ask
     from connector.cli.configuration import load_settings
     from connector.cli.output import Output
+    from connector.cli.service_call import ask
 
     async def create(client: ServiceClient) -> str:
         session = await client.create_session(arguments.importer_slug, metadata or None)

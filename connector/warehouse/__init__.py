@@ -1,14 +1,19 @@
 """The destination of one pipeline, read and kept with plain SQL through dlt's client.
 
-What only looks at a finished warehouse (status, report, views for analysts) has its SQL where it is asked.
-
-connection   → Warehouse, Connection: what every question needs
-memory       what earlier runs left: ledger, fields, and whether the rows are those that the ledger speaks of
-run_rows     the rows of `sync_runs`, of dead runs too
-standings    how every import stands: failed, unreconciled, unfinished, …
-promises     what the next run reads again though it looks unchanged
-checks       questions about one load, and what makes the next run read an import again
-typed        a typed table written anew beside the old one
+connection         → Warehouse, Connection: what every question needs
+tables             the schemas of our tables
+lock               one run a dataset
+ownership          which tables of the dataset are ours
+state              what earlier runs left: ledger, fields, and whether the rows are those that the ledger speaks of
+ledger_table       questions about one load, and what makes the next run read an import again
+promises           what the next run reads again though it looks unchanged
+mending            what the warehouse lost, noted so that the next run reads it again
+lookup             rows found by a set of keys
+runs_table         the rows of `sync_runs`, of dead runs too
+standings, status  how every import stands, and what `status` shows of it
+typed_tables       a typed table written anew beside the old one
+memory_limit       DuckDB's memory and threads
+failures           what a destination's exception means, in a sentence
 """
 
 from connector.warehouse.connection import Connection, Warehouse

@@ -16,10 +16,10 @@ from dlt.destinations.job_client_impl import SqlJobClientBase
 from dlt.destinations.sql_client import SqlClientBase
 from dlt.pipeline.pipeline import Pipeline
 
-from connector.allowance import Allowance
 from connector.errors import ConfigError
-from connector.locking import destination_config, duckdb_file
-from connector.tables import LEDGER, RECORDS, RUNS
+from connector.warehouse.lock import destination_config, duckdb_file
+from connector.warehouse.memory_limit import Allowance
+from connector.warehouse.tables import LEDGER, RECORDS, RUNS
 
 LOADS = "_dlt_loads"
 VERSIONS = "_dlt_version"
@@ -279,7 +279,7 @@ class Connection:
             raise
 
     def columns(self) -> dict[str, dict[str, str]]:
-        """Table → column → type, as `connector.core.schema.parse_type` reads it where it can."""
+        """Table → column → type, as `connector.transform.schema.parse_type` reads it where it can."""
         rows = self.query(
             "SELECT table_name, column_name, data_type, numeric_precision, numeric_scale "
             "FROM information_schema.columns WHERE table_schema = %s",

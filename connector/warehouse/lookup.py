@@ -13,8 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from connector.tables import LOAD_ID, keys_of
 from connector.warehouse.connection import Connection
+from connector.warehouse.tables import LOAD_ID, keys_of
 
 _ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"})
 

@@ -11,12 +11,12 @@ import logging
 from collections.abc import Collection
 from dataclasses import replace
 
-from connector.core.planning import State
-from connector.core.schema import NOT_OURS, TableSchema
-from connector.tables import IMPORTS, LEDGER, LOAD_ID, RECORDS, RUNS, SOURCE
-from connector.warehouse.checks import distrust
+from connector.ledger import State
+from connector.transform.schema import NOT_OURS, TableSchema
 from connector.warehouse.connection import LOADS, VERSIONS, Connection
-from connector.warehouse.memory import Memory, forget_schemas
+from connector.warehouse.ledger_table import distrust
+from connector.warehouse.state import Memory, forget_schemas
+from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID, RECORDS, RUNS, SOURCE
 
 log = logging.getLogger("connector.run")
 

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from connector.errors import ConfigError
-from connector.tables import (
+from connector.warehouse.connection import LOADS, VERSIONS, Connection
+from connector.warehouse.tables import (
     FIELDS,
     LEDGER,
     LOAD_ID,
@@ -28,7 +29,6 @@ from connector.tables import (
     TEMPLATE_HINT,
     keys_of,
 )
-from connector.warehouse.connection import LOADS, VERSIONS, Connection
 
 TYPED_PREFIX = "records_"
 BESIDE = "sync_rebuild"  # a typed table while it is rebuilt; not `records_…`: no run may ever take it for one

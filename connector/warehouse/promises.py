@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from connector.core.planning import Due, State
+from connector.ledger import Due, State
 from connector.settings import Scope
-from connector.tables import IMPORTS, LEDGER
 from connector.warehouse.connection import Connection, batches
+from connector.warehouse.tables import IMPORTS, LEDGER
 
 DUE = "due"
 PROMISED = frozenset({"slug", "state", "status", "updated_at", "template_slug"})  # what a promise is told by

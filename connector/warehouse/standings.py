@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from connector.core.planning import Known
-from connector.core.standing import Shown, Standing, standing
-from connector.tables import IMPORTS
+from connector.ledger import Known
+from connector.standing import Shown, Standing, standing
 from connector.warehouse.connection import Connection, batches
-from connector.warehouse.memory import ledger_rows, selected
 from connector.warehouse.ownership import Dataset, take_stock
+from connector.warehouse.state import ledger_rows, selected
+from connector.warehouse.tables import IMPORTS
 
 OPEN = (Standing.failed, Standing.unreconciled, Standing.waiting)  # what a run that succeeds leaves none of
 

@@ -17,19 +17,20 @@ import pyarrow.parquet as pq
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from connector.building import Builder, Built
-from connector.core.flatten import flatten
-from connector.core.planning import Known, Rules, State, make_plan
-from connector.core.schema import TableSchema
-from connector.decode import decode_import_page, decode_record_page
-from connector.loading import Catalogue, Package
+from connector.extract.listing import Lister, Listing
+from connector.extract.records import ImportRead, Verdict
+from connector.ledger import Known, State
+from connector.load.batches import Builder, Built
+from connector.load.package import Catalogue, Package
 from connector.models import Import, Record, Reject, born_at, key_of, replaces
-from connector.paging import Lister, Listing
-from connector.reading import ImportRead, Verdict
+from connector.run.plan import Rules, make_plan
+from connector.service.decode import decode_import_page, decode_record_page
 from connector.settings import Settings
-from connector.tables import Emission
+from connector.transform.flatten import flatten
+from connector.transform.schema import TableSchema
 from connector.warehouse import Warehouse
-from connector.warehouse.memory import Memory
+from connector.warehouse.state import Memory
+from connector.warehouse.tables import Emission
 from tests.benchmarks.workload import BLOCK, Shape, Workload
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

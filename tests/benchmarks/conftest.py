@@ -15,9 +15,9 @@ import duckdb
 import pytest
 from dlt.destinations.impl.duckdb.sql_client import DuckDbSqlClient
 
+from connector.run.sync import sync
 from connector.runs import Tally
 from connector.settings import Settings
-from connector.sync import sync
 from tests.benchmarks.fixture import TOKEN, Served
 
 # What asks something of the warehouse; session settings come with every connection and cost nothing.

@@ -16,12 +16,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from connector.core.flatten import flatten
-from connector.core.planning import COMPLETED, Known, Rules, State, make_plan
-from connector.core.schema import TableSchema
-from connector.decode import decode_import_page, decode_record_page
-from connector.loading import _Arriving
+from connector.ledger import COMPLETED, Known, State
+from connector.load.package import _Arriving
 from connector.models import Record
+from connector.run.plan import Rules, make_plan
+from connector.service.decode import decode_import_page, decode_record_page
+from connector.transform.flatten import flatten
+from connector.transform.schema import TableSchema
 from tests.benchmarks.conftest import Desk
 from tests.benchmarks.fixture import served
 from tests.benchmarks.workload import BLOCK, Shape, Workload

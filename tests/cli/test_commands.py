@@ -226,7 +226,7 @@ def test_work_that_does_not_end_is_left_behind() -> None:
 
 
 def test_faults_of_the_sandbox_are_known_by_their_names() -> None:
-    from connector.cli.sandbox import _filled
+    from connector.cli.commands.sandbox import _filled
 
     given = [("latency", "0.1,0.2"), ("server_error", "0.5"), ("failing_imports", "a,b"), ("retry_after", "date")]
     assert _filled(Faults, "--fault", given) == Faults(
@@ -237,8 +237,8 @@ def test_faults_of_the_sandbox_are_known_by_their_names() -> None:
 @pytest.mark.parametrize("status", [200, 422])
 @pytest.mark.parametrize("imports", [99, 100, 101, 200, 437])
 def test_check_counts_imports_over_pages(imports: int, status: Any) -> None:
-    from connector.cli import check
-    from connector.cli.asking import ask
+    from connector.cli.commands import check
+    from connector.cli.service_call import ask
     from connector.sandbox import serve
     from connector.settings import Settings
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from connector.cli.configuration import DLT_DEFAULTS, _duckdb_path, _postgres_address, prepare_environment
-from connector.cli.secrecy import remember, remember_password_of, scrub, scrubbed
+from connector.cli.redaction import remember, remember_password_of, scrub, scrubbed
 
 
 @pytest.fixture

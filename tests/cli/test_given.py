@@ -12,7 +12,7 @@ import pytest
 
 from connector.cli import main
 from connector.errors import ConfigError
-from connector.report.writing import write
+from connector.reporting.html.writing import write
 from connector.settings import Settings
 from connector.source import importer_source
 

@@ -19,7 +19,7 @@ finally:
 """
 LATER = """
 import sys
-from connector.lean import defer_parts_of_dlt
+from connector.startup import defer_parts_of_dlt
 defer_parts_of_dlt()
 import dlt
 assert "dlt.destinations.impl.snowflake.factory" not in sys.modules

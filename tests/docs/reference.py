@@ -17,12 +17,12 @@ import pyarrow as pa
 from annotated_types import Ge, Gt, Le
 from pydantic.fields import FieldInfo
 
-from connector.analysis import sources
-from connector.analysis.generated import ready_checks, ready_views
-from connector.analysis.layout import Layout, TypedField, TypedTable
 from connector.cli.configuration import DLT_DEFAULTS
+from connector.reporting.views import sources
+from connector.reporting.views.generated import ready_checks, ready_views
+from connector.reporting.views.layout import Layout, TypedField, TypedTable
 from connector.settings import Settings
-from connector.tables import IMPORTS, LOAD_ID, RECORDS, RECORDS_SCHEMA, SYSTEM_SCHEMAS, TYPED_SCHEMA
+from connector.warehouse.tables import IMPORTS, LOAD_ID, RECORDS, RECORDS_SCHEMA, SYSTEM_SCHEMAS, TYPED_SCHEMA
 from tests.docs.pages import CHECKOUT
 
 SOURCE = "sources.importer"

@@ -16,7 +16,7 @@ import pytest
 from dlt.common.configuration.container import Container
 from dlt.common.configuration.specs.pluggable_run_context import PluggableRunContext
 
-from connector.cli import main, secrecy
+from connector.cli import main, redaction
 from connector.cli.configuration import DLT_DEFAULTS
 from connector.sandbox import Service
 from tests.docs.pages import CHECKOUT, COMMAND, PAGES, Block, blocks, in_passing, links, text_of
@@ -49,7 +49,7 @@ def process_as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     before = [(log, log.handlers[:], log.level, log.propagate) for log in loggers]
     context = Container()[PluggableRunContext]
     providers = context.providers
-    monkeypatch.setattr(secrecy, "_known", set())
+    monkeypatch.setattr(redaction, "_known", set())
     yield
     context.providers = providers
     context.context.reset_config()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import connector
-from connector import notices
+from connector.cli import notices
 from connector.settings import Settings
 from tests.docs.pages import text_of
 from tests.docs.reference import PAGES, SOURCE, Explained, known_settings

@@ -19,10 +19,10 @@ import tomlkit
 from dlt.common.configuration.container import Container
 from dlt.common.configuration.specs.pluggable_run_context import PluggableRunContext
 
-from connector.analysis.asking import ask
 from connector.cli import main
+from connector.cli.commands.sandbox import _service
 from connector.cli.configuration import load_settings, open_pipeline
-from connector.cli.sandbox import _service
+from connector.reporting.views.asking import ask
 from connector.sandbox import Service, serve
 from tests.docs.pages import Block, logical_lines
 from tests.docs.reference import HINTS, known_settings

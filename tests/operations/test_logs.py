@@ -13,7 +13,7 @@ import pytest
 from connector import telemetry
 from connector.cli.logs import start_logging
 from connector.cli.output import Output
-from connector.cli.secrecy import remember
+from connector.cli.redaction import remember
 from connector.sandbox import Faults, Service
 
 

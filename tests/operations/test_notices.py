@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from connector import notices
+from connector.cli import notices
+from connector.cli.notices import Addresses, _statuses, notify
 from connector.errors import ConfigError
-from connector.notices import Addresses, _statuses, notify
 from connector.sandbox import Faults, Service
 from tests.operations.conftest import Listener
 

@@ -22,17 +22,17 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from connector import telemetry
+from connector.run.sync import sync
 from connector.runs import Tally
 from connector.sandbox import Faults, Service, serve
 from connector.settings import Settings
-from connector.sync import sync
 from tests.operations.conftest import Listener
 
 TOKEN = "very-secret-token-4711"
 OFF = """
 import sys
 from connector import telemetry
-from connector.client import ServiceClient
+from connector.service.client import ServiceClient
 client = ServiceClient("http://127.0.0.1:9", "token-token")
 assert telemetry.find() is None and client._instruments is None
 with telemetry.exporting(str):

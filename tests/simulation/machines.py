@@ -18,8 +18,8 @@ from dlt.destinations.impl.duckdb.sql_client import DuckDbSqlClient
 from dlt.load.load import Load
 from dlt.pipeline.pipeline import Pipeline
 
-from connector.tables import Emission
 from connector.warehouse import Connection
+from connector.warehouse.tables import Emission
 from tests.simulation.fuse import Fuse
 from tests.simulation.hands import meddle
 from tests.simulation.holdings import Holdings
@@ -106,7 +106,7 @@ class ModelMachine(_Machine):
     @contextmanager
     def process(self, fuse: Fuse, dice: Random) -> Iterator[ModelPipeline]:
         pipeline = ModelPipeline(self._connect(), self._folder, fuse, dice, self._packages, self.clock)
-        with mock.patch("connector.sync._load", _load_by_model), counted_queries(fuse):
+        with mock.patch("connector.run.sync._load", _load_by_model), counted_queries(fuse):
             yield pipeline
 
 

@@ -12,19 +12,21 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
-from connector import deciding, extraction, head_start, loading, paging, reading, sync
-from connector.core import planning
-from connector.core.planning import Known, Plan, State
-from connector.core.rests import Rests
-from connector.core.schema import TableSchema
-from connector.core.width import UNBOUNDED, Width
-from connector.deaths import UnderWay
+from connector.extract import listing, prefetch, records
+from connector.extract.listing import MAX_PER_PAGE, Lister, Listing
+from connector.extract.overlap import Positions, Segment
+from connector.extract.records import ImportRead, Verdict
+from connector.ledger import Known, State
+from connector.load import package
 from connector.models import Import
-from connector.outage import Outage
-from connector.paging import MAX_PER_PAGE, Lister, Listing
-from connector.positions import Positions, Segment
-from connector.reading import ImportRead, Verdict
-from connector.warehouse import Connection, memory
+from connector.run import discover, plan, session, sync
+from connector.run.deaths import UnderWay
+from connector.run.plan import Plan
+from connector.service.outage import Outage
+from connector.transform.overflow import Rests
+from connector.transform.schema import TableSchema
+from connector.transform.width import UNBOUNDED, Width
+from connector.warehouse import Connection, state
 from connector.warehouse.ownership import Dataset
 
 Patch = Callable[[], AbstractContextManager[Any]]
@@ -95,7 +97,7 @@ def overlap_no_pages() -> AbstractContextManager[Any]:
             yield Segment(page, size)
             page += 1
 
-    return mock.patch.object(paging, "overlapping_segments", apart)
+    return mock.patch.object(listing, "overlapping_segments", apart)
 
 
 @mutation()
@@ -108,7 +110,7 @@ def ask_no_proof_of_the_end_of_a_listing() -> AbstractContextManager[Any]:
 
 @mutation(600)
 def take_a_page_that_is_refused_for_an_error() -> AbstractContextManager[Any]:
-    return mock.patch.object(paging, "means_no_such_page", return_value=False)
+    return mock.patch.object(listing, "means_no_such_page", return_value=False)
 
 
 @mutation(600)
@@ -121,7 +123,7 @@ def take_a_404_for_the_records_of_an_empty_import_for_an_error() -> AbstractCont
     async def strict(client: Any, import_: Import) -> bool:
         return False
 
-    return mock.patch.object(reading, "_has_no_records", strict)
+    return mock.patch.object(records, "_has_no_records", strict)
 
 
 # -- reading records -----------------------------------------------------------------------------------------------
@@ -140,17 +142,17 @@ def take_a_short_page_of_records_as_the_last() -> AbstractContextManager[Any]:
                 return ImportRead(import_, Verdict.complete, tuple(records.values()), asked_at=asked_at)
             page += 1
 
-    return mock.patch.object(head_start, "read_import", naive)
+    return mock.patch.object(prefetch, "read_import", naive)
 
 
 @mutation()
 def accept_any_number_of_records() -> AbstractContextManager[Any]:
-    return mock.patch.object(reading, "_is_complete", return_value=True)
+    return mock.patch.object(records, "_is_complete", return_value=True)
 
 
 @mutation(600)
 def skip_the_fingerprint_after_reading() -> AbstractContextManager[Any]:
-    original = reading.read_import
+    original = records.read_import
 
     class Blind:
         def __init__(self, client: Any, import_: Import) -> None:
@@ -165,7 +167,7 @@ def skip_the_fingerprint_after_reading() -> AbstractContextManager[Any]:
     async def blind(client: Any, import_: Import) -> ImportRead:
         return await original(Blind(client, import_), import_)
 
-    return mock.patch.object(head_start, "read_import", blind)
+    return mock.patch.object(prefetch, "read_import", blind)
 
 
 # -- deciding ------------------------------------------------------------------------------------------------------
@@ -173,7 +175,7 @@ def skip_the_fingerprint_after_reading() -> AbstractContextManager[Any]:
 
 @mutation()
 def trust_a_scalar_watermark() -> AbstractContextManager[Any]:
-    original = planning.make_plan
+    original = plan.make_plan
 
     def bounded(listed: Any, ledger: Any, rules: Any) -> Plan[Any]:
         plan = original(listed, ledger, rules)
@@ -182,12 +184,12 @@ def trust_a_scalar_watermark() -> AbstractContextManager[Any]:
             return plan
         return replace(plan, read=tuple(p for p in plan.read if p.import_.updated_at > max(times)))
 
-    return mock.patch.object(deciding, "make_plan", bounded)
+    return mock.patch.object(discover, "make_plan", bounded)
 
 
 @mutation()
 def compare_everything_but_updated_at() -> AbstractContextManager[Any]:
-    original = planning.make_plan
+    original = plan.make_plan
 
     def careless(listed: Any, ledger: Any, rules: Any) -> Plan[Any]:
         rows = list(listed)
@@ -198,7 +200,7 @@ def compare_everything_but_updated_at() -> AbstractContextManager[Any]:
         }
         return original(rows, lenient, rules)
 
-    return mock.patch.object(deciding, "make_plan", careless)
+    return mock.patch.object(discover, "make_plan", careless)
 
 
 @mutation()
@@ -206,7 +208,7 @@ def delete_what_is_not_listed_without_asking_for_it() -> AbstractContextManager[
     async def hasty(self: Any, suspects: list[str]) -> tuple[list[Import], tuple[str, ...]]:
         return [], tuple(suspects)
 
-    return mock.patch.object(deciding.Decision, "_question", hasty)
+    return mock.patch.object(discover.Decision, "_question", hasty)
 
 
 @mutation()
@@ -214,7 +216,7 @@ def never_delete() -> AbstractContextManager[Any]:
     async def timid(self: Any, suspects: list[str]) -> tuple[list[Import], tuple[str, ...]]:
         return [], ()
 
-    return mock.patch.object(deciding.Decision, "_question", timid)
+    return mock.patch.object(discover.Decision, "_question", timid)
 
 
 @mutation()
@@ -222,12 +224,12 @@ def pass_over_listed_imports_that_answer_404() -> AbstractContextManager[Any]:
     async def credulous(self: Any, slugs: Sequence[str]) -> frozenset[str]:
         return frozenset(slugs)
 
-    return mock.patch.object(deciding.Decision, "departed", credulous)
+    return mock.patch.object(discover.Decision, "departed", credulous)
 
 
 @mutation()
 def ignore_the_limit_of_deletes() -> AbstractContextManager[Any]:
-    return mock.patch.object(deciding, "too_many_vanished", return_value=False)
+    return mock.patch.object(discover, "too_many_vanished", return_value=False)
 
 
 # -- the columns of typed tables -----------------------------------------------------------------------------------
@@ -245,13 +247,13 @@ def lose_what_has_no_column() -> AbstractContextManager[Any]:
 
 @mutation()
 def forget_which_fields_have_no_column() -> AbstractContextManager[Any]:
-    original = memory._schemas
+    original = state._schemas
 
     def forgetful(*known: Any) -> dict[str, TableSchema]:
         found = original(*known)
         return {table: replace(schema, overflowed=frozenset(), closed=False) for table, schema in found.items()}
 
-    return mock.patch.object(memory, "_schemas", forgetful)
+    return mock.patch.object(state, "_schemas", forgetful)
 
 
 @mutation()
@@ -264,37 +266,37 @@ def leave_out_whatever_was_under_way_at_a_death() -> AbstractContextManager[Any]
 
 @mutation()
 def trust_the_ledger_of_loads_that_never_completed() -> AbstractContextManager[Any]:
-    original = memory.ledger_rows
+    original = state.ledger_rows
 
     def trusting(connection: Connection, dataset: Dataset) -> dict[str, Known]:
         return {slug: replace(known, trusted=True) for slug, known in original(connection, dataset).items()}
 
-    return mock.patch.object(memory, "ledger_rows", trusting)
+    return mock.patch.object(state, "ledger_rows", trusting)
 
 
 @mutation()
 def skip_the_audit_after_a_dead_run() -> AbstractContextManager[Any]:
-    return mock.patch.object(memory, "_recovered", lambda connection, remembered: remembered)
+    return mock.patch.object(state, "_recovered", lambda connection, remembered: remembered)
 
 
 @mutation(600)
 def audit_once_only() -> AbstractContextManager[Any]:
-    original = memory._recovered
+    original = state._recovered
 
-    def once(connection: Connection, remembered: memory.Memory) -> memory.Memory:
+    def once(connection: Connection, remembered: state.Memory) -> state.Memory:
         return replace(original(connection, remembered), sound=True)
 
-    return mock.patch.object(memory, "_recovered", once)
+    return mock.patch.object(state, "_recovered", once)
 
 
 @mutation(600)
 def forget_imports_of_loads_that_never_completed() -> AbstractContextManager[Any]:
-    original = memory._imports
+    original = state._imports
 
     def forgetful(connection: Connection, dataset: Dataset) -> Any:
         return {slug: seen for slug, seen in original(connection, dataset).items() if seen.content_hash is not None}
 
-    return mock.patch.object(memory, "_imports", forgetful)
+    return mock.patch.object(state, "_imports", forgetful)
 
 
 @mutation()
@@ -304,7 +306,7 @@ def leave_pending_packages_to_dlt() -> AbstractContextManager[Any]:
 
 @mutation()
 def forget_dead_runs() -> AbstractContextManager[Any]:
-    return mock.patch.object(extraction, "bury_dead_runs", return_value=[])
+    return mock.patch.object(session, "bury_dead_runs", return_value=[])
 
 
 # -- loading -------------------------------------------------------------------------------------------------------
@@ -317,19 +319,19 @@ def replace_rows_without_clearing_the_import() -> AbstractContextManager[Any]:
     def no_placeholders(self: Any, slug: str, known: Known | None, table: str | None) -> None:
         return None
 
-    return mock.patch.object(loading.Package, "_clear_homes", no_placeholders)
+    return mock.patch.object(package.Package, "_clear_homes", no_placeholders)
 
 
 @mutation()
 def leave_the_rows_in_the_table_of_the_old_template() -> AbstractContextManager[Any]:
-    original = loading.Package._clear_homes
+    original = package.Package._clear_homes
 
     def only_here(self: Any, slug: str, known: Known | None, table: str | None) -> None:
         homes, self._memory = self._memory.homes, replace(self._memory, homes={})
         original(self, slug, replace(known, table_name=table or known.table_name) if known else None, table)
         self._memory = replace(self._memory, homes=homes)
 
-    return mock.patch.object(loading.Package, "_clear_homes", only_here)
+    return mock.patch.object(package.Package, "_clear_homes", only_here)
 
 
 @mutation()
@@ -337,7 +339,7 @@ def keep_nothing_that_vanished() -> AbstractContextManager[Any]:
     def nothing(self: Any, slug: str, known: Known | None, present: set[str]) -> dict[str, Any]:
         return {}
 
-    return mock.patch.object(loading.Package, "_vanished", nothing)
+    return mock.patch.object(package.Package, "_vanished", nothing)
 
 
 @mutation()
@@ -347,7 +349,7 @@ def count_fields_of_this_package_only() -> AbstractContextManager[Any]:
         def none_before(connection: Connection, schema: Any, without: Sequence[str]) -> tuple[int, dict[Any, Any]]:
             return 0, {}
 
-        with mock.patch.object(loading, "totals", none_before):
+        with mock.patch.object(package, "totals", none_before):
             yield
 
     return patched()
@@ -358,17 +360,17 @@ def count_fields_of_this_package_only() -> AbstractContextManager[Any]:
 
 @mutation()
 def call_whatever_was_read_settled() -> AbstractContextManager[Any]:
-    return mock.patch.object(extraction, "may_change_unseen", return_value=False)
+    return mock.patch.object(session, "may_change_unseen", return_value=False)
 
 
 @mutation()
 def let_an_unfinished_import_lose_its_rows() -> AbstractContextManager[Any]:
-    return mock.patch.object(extraction, "lost_rows", return_value=0)
+    return mock.patch.object(session, "lost_rows", return_value=0)
 
 
 @mutation()
 def forget_what_a_backfill_asked_for() -> AbstractContextManager[Any]:
-    return mock.patch.multiple(extraction, promise=mock.DEFAULT, ask_again=mock.DEFAULT)
+    return mock.patch.multiple(session, promise=mock.DEFAULT, ask_again=mock.DEFAULT)
 
 
 @mutation()
@@ -377,4 +379,4 @@ def take_another_import_for_the_one_asked_for() -> AbstractContextManager[Any]:
         found: Import = await client.get_import(slug)
         return found
 
-    return mock.patch.multiple(deciding, ask_for=trusting)
+    return mock.patch.multiple(discover, ask_for=trusting)

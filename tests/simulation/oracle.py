@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from connector.core.width import Width
 from connector.runs import Status, Tally
 from connector.settings import Settings
+from connector.transform.width import Width
 from tests.simulation.holdings import Holdings, duplicates
 from tests.simulation.leaves import at, gives_back, is_scalar, leaves, parse, same, stored
 from tests.simulation.watching import ImportTruth, Row, Watch

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, get_args
 
-from connector.core.width import Width
 from connector.sandbox import TEMPLATES, Faults, Service, Switches
 from connector.sandbox.switches import Order
+from connector.transform.width import Width
 
 ORDERS: tuple[Order, ...] = get_args(Order)
 SIZES = (0, 0, 1, 1, 2, 3, 7, 20, 49, 99, 100, 101, 150, 200, 300, 350)

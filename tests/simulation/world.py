@@ -11,17 +11,18 @@ from types import MappingProxyType
 from typing import TypeVar
 from unittest import mock
 
-from connector import deaths, spool
-from connector.client import ServiceClient
-from connector.core import width
-from connector.outside import Outside
+from connector.extract import spill
+from connector.run import deaths
+from connector.run.ports import Outside
+from connector.run.sync import sync
 from connector.runs import Tally
 from connector.sandbox import Faults, Request, Response, Service
 from connector.sandbox.catalogue import StoredImport
 from connector.sandbox.messages import json_response
 from connector.sandbox.seeding import SeededClock
+from connector.service.client import ServiceClient
 from connector.settings import Scope, Selection, Settings, Window
-from connector.sync import sync
+from connector.transform import width
 from tests.simulation.clockwork import Wire, virtual_loop
 from tests.simulation.edits import random_edit
 from tests.simulation.fuse import Fuse, Killed
@@ -223,7 +224,7 @@ class World:
             machine = self.machine.process(self.fuse, Random(f"{self.scenario.seed} {len(self.trace)}"))
             with (
                 machine as pipeline,
-                mock.patch.object(spool, "IN_MEMORY", self.scenario.in_memory),
+                mock.patch.object(spill, "IN_MEMORY", self.scenario.in_memory),
                 mock.patch.object(width, "WIDTH", self.scenario.width),
                 mock.patch.object(deaths, "BIG_BYTES", self.scenario.big_bytes),
             ):

@@ -19,10 +19,10 @@ import pytest
 from dlt.pipeline.pipeline import Pipeline
 
 from connector import importer_source
+from connector.run.sync import sync
 from connector.runs import Tally
 from connector.sandbox import Service, serve
 from connector.settings import Scope, Settings
-from connector.sync import sync
 
 Row = dict[str, Any]
 
@@ -70,7 +70,7 @@ class Warehouse(ABC):
         )
 
     def run(self, service: Service, scope: Scope | None = None, **settings: Any) -> Tally:
-        """`connector.sync.sync`, as the command does it; the token is the service's."""
+        """`connector.run.sync.sync`, as the command does it; the token is the service's."""
         with serve(service) as url:
             made = Settings.load(base_url=url, access_token=service.token, **settings)
             return sync(self.pipeline(), made, scope)

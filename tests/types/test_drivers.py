@@ -7,7 +7,7 @@ from dlt.common.exceptions import MissingDependencyException
 from dlt.pipeline.exceptions import PipelineStepFailed
 
 from connector import ConfigError
-from connector.cli.problems import as_problem
+from connector.cli.exit_codes import as_problem
 from connector.sandbox import Service
 from tests.types.conftest import PostgreSQL
 

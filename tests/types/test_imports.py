@@ -6,10 +6,10 @@ from pathlib import Path
 
 import dlt
 
+from connector.maintain.verify import verify
+from connector.run.sync import sync
 from connector.sandbox import Service, Switches, serve
 from connector.settings import Settings
-from connector.sync import sync
-from connector.verify import verify
 
 
 def test_postgres_holds_metadata_of_any_width(postgres_uri: str, tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 
 from connector.sandbox import Service
-from connector.tables import hints, nothing
 from connector.warehouse import Warehouse
 from connector.warehouse.lookup import relations
+from connector.warehouse.tables import hints, nothing
 from tests.types.conftest import PostgreSQL
 from tests.types.reader import assert_rows
 

@@ -13,11 +13,11 @@ from dlt.pipeline.pipeline import Pipeline
 
 from connector import ConnectorError, LockedError
 from connector.cli.configuration import open_pipeline
-from connector.locking import _sessions, dataset_fingerprint, prove_held, sole_writer
+from connector.maintain.verify import verify
+from connector.run.sync import sync
 from connector.sandbox import Service, serve
 from connector.settings import Settings
-from connector.sync import sync
-from connector.verify import verify
+from connector.warehouse.lock import _sessions, dataset_fingerprint, prove_held, sole_writer
 from tests.types.conftest import PostgreSQL
 
 BACKEND = "SELECT pid FROM pg_stat_activity WHERE application_name = 'importer-connector lock'"

@@ -12,11 +12,11 @@ import duckdb
 import psycopg2
 import pytest
 
-from connector.doctor import doctor
+from connector.maintain.doctor import doctor
+from connector.maintain.verify import verify
 from connector.runs import Status
 from connector.sandbox import Service, Template, serve
 from connector.settings import Scope, Selection, Settings
-from connector.verify import verify
 from tests.types.conftest import DuckDB, PostgreSQL, Warehouse
 
 ROWS = [{"a_b": n, "name": f"n{n}"} for n in range(3)]

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from connector.core import width
-from connector.core.width import Width
 from connector.sandbox import Service
+from connector.transform import width
+from connector.transform.width import Width
 from tests.types.conftest import DuckDB, PostgreSQL, Warehouse
 from tests.types.reader import assert_rows, dictionary
 

@@ -1,5 +1,0 @@
-"""SQL for analysts: standing views and checks from `sql/`, and those generated from the data dictionary."""
-
-from connector.analysis.statements import Statement, select, standing
-
-__all__ = ["Statement", "select", "standing"]

@@ -1,0 +1,241 @@
+"""`importer-sync check`: is the service there, is the token good, can the destination be written?"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from connector.cli.exit_codes import FAILED
+
+if TYPE_CHECKING:
+    from dlt.pipeline.pipeline import Pipeline
+
+    from connector.cli.output import Output
+    from connector.models import Import
+    from connector.service.client import ServiceClient
+    from connector.settings import Settings
+
+NAME = "check"
+HELP = "reach the service, prove the token, write to the destination; say cause and cure"
+EXAMPLES = ("importer-sync check",)
+SCRATCH_TABLE = "importer_check"
+ENOUGH_TO_ORDER = 3
+MAX_PER_PAGE = 100
+MOST_PAGES = 2**14
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """No options of its own."""
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from connector.cli.output import Output
+
+    output = Output(arguments)
+    found = examine(arguments)
+    output.document(found.document)
+    report(output, found)
+    return found.exit_code
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """What was tried and what came of it."""
+
+    checks: dict[str, dict[str, Any]]
+    named: dict[str, str]
+    learned: dict[str, Any] | None
+    destination: str
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        return all(check["ok"] for check in self.checks.values())
+
+    @property
+    def exit_code(self) -> int:
+        return 0 if self.ok else FAILED
+
+    @property
+    def document(self) -> dict[str, Any]:
+        return {"ok": self.ok, "checks": self.checks, "service": self.learned, "destination": self.destination}
+
+
+def examine(arguments: argparse.Namespace) -> Examination:
+    """Raises ConfigError where the configuration does not even say what to try."""
+    from connector.cli.configuration import load_settings, location, open_pipeline
+    from connector.cli.unmatched import unmatched_hints
+    from connector.warehouse import Warehouse
+
+    settings, pipeline = load_settings(), open_pipeline(arguments)
+    service, learned = _service(settings)
+    destination = _destination(pipeline)
+    place = location(pipeline)
+    checks: dict[str, dict[str, Any]] = {
+        "configuration": {"ok": True, "error": None},
+        "service": {"ok": service is None, "error": service},
+        "destination": {"ok": destination is None, "error": destination},
+    }
+    named = {
+        "configuration": "[sources.importer] is complete",
+        "service": settings.base_url,
+        "destination": f"{place}, dataset {arguments.dataset}",
+    }
+    warnings = () if destination is not None else tuple(unmatched_hints(Warehouse(pipeline), settings))
+    return Examination(checks, named, learned, place, warnings)
+
+
+def _service(settings: Settings) -> tuple[str | None, dict[str, Any] | None]:
+    from connector.cli.service_call import ask
+    from connector.errors import ConnectorError
+
+    try:
+        return None, ask(settings, _learn)
+    except ConnectorError as error:
+        return str(error), None
+
+
+async def _learn(client: ServiceClient) -> dict[str, Any]:
+    """What a first look at the service tells."""
+    first = await client.list_imports(1)  # opens the connection, so its time says little
+    began = time.perf_counter()
+    again = await client.list_imports(1)
+    listing_s = time.perf_counter() - began
+    unasked = await client.list_imports(1, None)
+    largest = max(first.imports, key=lambda i: i.row_count, default=None)
+    records = None
+    if largest is not None:
+        began = time.perf_counter()
+        page = await client.list_records(largest.slug, 1)
+        records = {"rows": page.size, "seconds": round(time.perf_counter() - began, 4)}
+    same = [i.slug for i in first.imports] == [i.slug for i in again.imports]
+    more = first.size >= MAX_PER_PAGE
+    return {
+        "imports": await _count(client) if more else first.size,
+        "imports_on_first_page": first.size,
+        "unreadable_on_first_page": len(first.rejects),
+        "more_pages": more,
+        "templates": sorted({i.template_name for i in first.imports if i.template_name}),
+        "statuses": dict(Counter(i.status for i in first.imports)),
+        "rows_on_first_page": sum(max(i.row_count, 0) for i in first.imports),
+        "default_page_size": unasked.size if unasked.size < first.size else None,
+        "order": _order(first.imports) if same else "different at every request",
+        "listing_seconds": round(listing_s, 4),
+        "page_of_records": records,
+        "requests": client.stats.requests,
+        "retries": client.stats.retries,
+    }
+
+
+async def _count(client: ServiceClient) -> int | None:
+    """About how many imports there are, of more than a page: their last page, found by halving; None for too many."""
+    full, beyond = 1, 2
+    while (size := await _size(client, beyond)) >= MAX_PER_PAGE:
+        full, beyond = beyond, beyond * 2
+        if beyond > MOST_PAGES:
+            return None
+    while beyond - full > 1:
+        middle = (full + beyond) // 2
+        found = await _size(client, middle)
+        full, beyond, size = (middle, beyond, size) if found >= MAX_PER_PAGE else (full, middle, found)
+    return full * MAX_PER_PAGE + size
+
+
+async def _size(client: ServiceClient, page: int) -> int:
+    from connector.errors import ConnectorError, means_no_such_page
+
+    try:
+        return (await client.list_imports(page)).size
+    except ConnectorError as error:
+        if means_no_such_page(error, page):
+            return 0
+        raise
+
+
+def _order(imports: Sequence[Import]) -> str | None:
+    """The order the imports seem to come in; None where too few are there to tell."""
+    if len(imports) < ENOUGH_TO_ORDER:
+        return None
+    for field in ("created_at", "updated_at"):
+        times = [getattr(i, field) for i in imports]
+        if times == sorted(times):
+            return f"{field} ascending"
+        if times == sorted(times, reverse=True):
+            return f"{field} descending"
+    return "neither by created_at nor by updated_at"
+
+
+def _destination(pipeline: Pipeline) -> str | None:
+    """None if a table could be made, written, read and dropped; otherwise what went wrong."""
+    from connector.cli.exit_codes import as_problem
+    from connector.warehouse import Warehouse
+    from connector.warehouse.lock import duckdb_file
+
+    file = duckdb_file(pipeline)
+    was_there = file is None or file.exists()
+    try:
+        if file is not None:
+            file.parent.mkdir(parents=True, exist_ok=True)  # as a run does
+        Warehouse(pipeline).check_writable()
+        _write_and_drop(pipeline)
+    except Exception as error:
+        return str(as_problem(error))
+    finally:
+        if file is not None and not was_there:
+            file.unlink(missing_ok=True)
+    return None
+
+
+def _write_and_drop(pipeline: Pipeline) -> None:
+    with pipeline.sql_client() as client:
+        made = not client.has_dataset()
+        if made:
+            client.create_dataset()
+        table = client.make_qualified_table_name(SCRATCH_TABLE)
+        try:
+            client.execute_sql(f"CREATE TABLE {table} (n INTEGER)")
+            client.execute_sql(f"INSERT INTO {table} VALUES (1)")
+            rows = client.execute_sql(f"SELECT n FROM {table}")
+            client.execute_sql(f"DROP TABLE {table}")
+            if not rows or rows[0][0] != 1:
+                raise OSError(0, "what was written is not what is read back")
+        finally:
+            if made:
+                with suppress(Exception):  # not empty: a run began meanwhile, and it is its dataset now
+                    client.execute_sql(f"DROP SCHEMA {client.fully_qualified_dataset_name()}")
+
+
+def report(output: Output, found: Examination) -> None:
+    """The same for a person."""
+    for name, check in found.checks.items():
+        output.say(f"{'ok    ' if check['ok'] else 'FAILED'}  {name:<14}{found.named[name]}")
+        if check["error"]:
+            output.say(f"        {check['error']}")
+    for sentence in found.warnings:
+        output.say(f"warning {sentence}")
+    if found.learned is not None:
+        for name, words in _lessons(found.learned):
+            output.say(f"        {name:<14}{words}")
+
+
+def _lessons(learned: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    some = ", of those on the first page" if learned["more_pages"] else ""
+    statuses = ", ".join(f"{n} {status}" for status, n in learned["statuses"].items()) or "none"
+    count = f"{learned['imports']:,}" if learned["imports"] is not None else f"more than {MOST_PAGES * MAX_PER_PAGE:,}"
+    yield "imports", (f"about {count}; {statuses}{some}" if some else statuses)
+    if learned["unreadable_on_first_page"]:
+        yield "unreadable", f"{learned['unreadable_on_first_page']} imports are not what the interface says"
+    yield "templates", (", ".join(learned["templates"]) or "none") + some
+    yield "rows", f"{learned['rows_on_first_page']:,}{some}"
+    yield "order", learned["order"] or "too few imports to tell"
+    yield "default page", str(learned["default_page_size"] or "as many as were asked for")
+    speed = f"{learned['listing_seconds'] * 1000:.0f} ms for a page of imports"
+    page = learned["page_of_records"]
+    yield "speed", speed + (f", {page['seconds'] * 1000:.0f} ms for {page['rows']} rows" if page else "")
+    if learned["retries"]:
+        yield "retries", f"{learned['retries']} of {learned['requests']} requests had to be repeated"

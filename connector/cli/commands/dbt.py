@@ -1,0 +1,42 @@
+"""`importer-sync dbt sources`: the tables as a source of a dbt project."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+NAME = "dbt"
+HELP = "what a dbt project needs: sources.yml with tables, columns, tests and freshness"
+EXAMPLES = ("importer-sync dbt sources", "importer-sync dbt sources --out importer_sources.yml")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    from connector.cli.options import add_global
+
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    sources = actions.add_parser("sources", help="print sources.yml, or write it")
+    sources.add_argument("--out", type=Path, metavar="FILE", help="write it here, e.g. models/sources.yml (stdout)")
+    add_global(sources, again=True)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from connector.cli.configuration import open_pipeline
+    from connector.cli.output import Output, amount
+    from connector.errors import ConfigError
+    from connector.reporting.views.sources import as_yaml, sources
+
+    output = Output(arguments)
+    document = sources(open_pipeline(arguments))
+    tables = document["sources"][0]["tables"]
+    if arguments.out is None or str(arguments.out) == "-":
+        output.document(document)
+        if not output.json:
+            output.say(as_yaml(document).rstrip("\n"))
+        return 0
+    try:
+        arguments.out.write_text(as_yaml(document), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--out {arguments.out} cannot be written ({error.strerror}).") from None
+    output.document({"status": "succeeded", "path": str(arguments.out), "tables": [t["name"] for t in tables]})
+    output.say(f"{arguments.out}: {amount(len(tables), 'table')}")
+    return 0

@@ -1,0 +1,101 @@
+"""`importer-sync demo`: the whole job in a minute, offline and without configuration."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from connector.errors import ConfigError, ConnectorError
+
+if TYPE_CHECKING:
+    from dlt.pipeline.pipeline import Pipeline
+
+    from connector.cli.demo_script import Demonstration
+    from connector.cli.output import Output
+    from connector.cli.signals import Stop
+
+NAME = "demo"
+HELP = "sync the sandbox into DuckDB, change the sandbox, sync again; offline, no configuration"
+EXAMPLES = ("importer-sync demo",)
+DATABASE = "importer_demo.duckdb"
+DATASET = "importer_data"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--file",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="a CSV, JSON or JSON Lines file of your own to serve and sync, instead of the two samples",
+    )
+    parser.add_argument("--seed", type=int, default=7, help="the same seed shows the same data (7)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from connector.cli.output import Output
+    from connector.cli.signals import supervised
+
+    if arguments.to or arguments.destination:
+        raise ConfigError(f"The demo always writes to ./{DATABASE}; --to and --destination go with the other commands.")
+    output = Output(arguments)
+    with tempfile.TemporaryDirectory(prefix="importer-demo-", ignore_cleanup_errors=True) as scratch:
+        # the user's own configuration and dlt's directory at home are none of the demo's business
+        os.environ["DLT_DATA_DIR"] = os.environ["DLT_PROJECT_DIR"] = scratch
+        return supervised(
+            lambda stop: _perform(arguments, output, scratch, stop),
+            on_first=lambda _: output.note("Stopping the demo."),
+            on_forced=lambda _: None,
+        )
+
+
+def _perform(arguments: argparse.Namespace, output: Output, scratch: str, stop: Stop) -> int:
+    from connector.cli.demo_script import Demonstration, offered
+    from connector.sandbox import serve
+
+    database = Path.cwd() / DATABASE
+    service = offered(arguments.seed, arguments.file)
+    pipeline = _pipeline(database, scratch)
+    with serve(service) as url:
+        shown = Demonstration(service, url, pipeline, output, stop)
+        shown.act()
+    signal = stop()
+    status = "interrupted" if signal is not None else "succeeded" if shown.equal else "failed"
+    output.document({"status": status, "file": str(database), **shown.document()})
+    if signal is not None:
+        return 128 + signal
+    if not shown.equal:
+        raise ConnectorError("The warehouse is not equal to the service; please report this.")
+    _farewell(output, database, shown)
+    return 0
+
+
+def _pipeline(database: Path, scratch: str) -> Pipeline:
+    import dlt
+
+    for leftover in (database, database.with_name(f"{database.name}.wal")):
+        leftover.unlink(missing_ok=True)
+    return dlt.pipeline(
+        "importer_demo",
+        destination=dlt.destinations.duckdb(str(database)),
+        dataset_name=DATASET,
+        pipelines_dir=scratch,
+    )
+
+
+def _farewell(output: Output, database: Path, shown: Demonstration) -> None:
+    output.say("Three queries to try:")
+    for question, sql, rows in shown.queries:
+        output.say(f"\n  -- {question}")
+        output.say(f"  {sql};")
+        output.say(f"  -- → {_first(rows)}")
+    output.say(f"\nThe database is {database}. Open it with any DuckDB client, for instance:")
+    output.say(f"  python -c \"import duckdb; print(duckdb.connect('{DATABASE}').sql('FROM {DATASET}.imports'))\"")
+    output.say("For your own service: set base_url and access_token (see README), then `importer-sync check`.")
+
+
+def _first(rows: list[dict[str, Any]]) -> str:
+    return ", ".join(f"{name}: {value}" for name, value in rows[0].items()) if rows else "no rows"

@@ -1,0 +1,31 @@
+"""`importer-sync doctor`: what is wrong, and the repairs that lose nothing."""
+
+from __future__ import annotations
+
+import argparse
+
+NAME = "doctor"
+HELP = "explain what is wrong with the warehouse or the working directory (then exit code 3); --repair mends it"
+EXAMPLES = ("importer-sync doctor", "importer-sync doctor --repair")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--repair", action="store_true", help="do the repairs that lose nothing, and say which")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from connector.cli.configuration import open_pipeline
+    from connector.cli.output import Output, amount
+    from connector.maintain.doctor import doctor
+
+    output = Output(arguments)
+    report = doctor(open_pipeline(arguments), repair=arguments.repair)
+    output.document(report.as_json())
+    for sentence in report.repaired:
+        output.say(f"repaired: {sentence}")
+    for finding in report.findings:
+        output.say(f"{finding.kind}: {finding.sentence}\n    → {finding.cure}")
+    for sentence in report.notes:
+        output.note(f"note: {sentence}")
+    output.say(amount(len(report.findings), "finding") if report.findings else "Nothing to mend.")
+    return report.exit_code

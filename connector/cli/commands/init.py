@@ -1,0 +1,251 @@
+"""`importer-sync init`: asks for what is needed, writes dlt's settings files, and checks that they work."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from connector.errors import ConfigError
+
+if TYPE_CHECKING:
+    from connector.cli.output import Output
+    from connector.cli.settings_files import Setting, SettingsFile
+    from connector.settings import Settings
+
+T = TypeVar("T")
+NAME = "init"
+HELP = "write .dlt/config.toml and .dlt/secrets.toml, from what you answer or from flags, and check them"
+EXAMPLES = (
+    "importer-sync init",
+    "importer-sync init --base-url https://service.example --token-stdin < token.txt",
+)
+BASE_URL = ("sources", "importer", "base_url")
+TOKEN = ("sources", "importer", "access_token")
+DESTINATION = ("importer_sync", "destination")
+TRIES = 3
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--base-url", metavar="URL", help="where the service is")
+    parser.add_argument(
+        "--token-stdin",
+        action="store_true",
+        help="read the access token from standard input; the variable SOURCES__IMPORTER__ACCESS_TOKEN does as well",
+    )
+    parser.add_argument(
+        "-y", "--yes", "--force", dest="force", action="store_true", help="replace what is set differently, unasked"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from connector.cli.commands.check import examine, report
+    from connector.cli.configuration import settings_folder
+    from connector.cli.output import Output
+    from connector.cli.settings_files import SettingsFile, open_folder
+
+    output = Output(arguments)
+    folder = settings_folder()
+    files = {name: SettingsFile(folder / name) for name in ("config.toml", "secrets.toml")}
+    try:
+        wanted = _Interview(arguments, output, files).wanted()
+    except _InputEnded:
+        raise ConfigError("The input ended before everything was answered; nothing was written.") from None
+    open_folder(folder)
+    written = _write(wanted, files, output)
+    arguments.to = arguments.destination = None  # from now on they are what the files say
+    _mention_environment(output, wanted)
+    checked = examine(arguments)
+    output.document({"ok": checked.ok, "written": written, "check": checked.document})
+    report(output, checked)
+    if checked.ok:
+        output.say("Ready: `importer-sync preview` shows what would be loaded, `importer-sync run` loads it.")
+    return checked.exit_code
+
+
+class _InputEnded(Exception):
+    """Nobody answers any more."""
+
+
+class _Interview:
+    """Answers from flags, the environment, the files as they are, and whoever sits at the terminal, in this order."""
+
+    def __init__(self, arguments: argparse.Namespace, output: Output, files: dict[str, SettingsFile]) -> None:
+        self._arguments = arguments
+        self._output = output
+        self._files = files
+        self._typed: set[tuple[str, ...]] = set()
+        self._asks = not (arguments.token_stdin or arguments.json) and sys.stdin.isatty() and sys.stderr.isatty()
+
+    def wanted(self) -> list[Setting]:
+        """The settings that have to be written. Raises ConfigError for what is missing, wrong or set differently."""
+        from connector.cli.settings_files import Setting
+
+        answers = [
+            Setting("config.toml", BASE_URL, self._base_url()),
+            Setting("secrets.toml", TOKEN, self._token()),
+            *self._destination(),
+        ]
+        return [each for each in answers if self._may_be_written(each)]
+
+    def _base_url(self) -> str:
+        known = str(self._files["config.toml"].get(BASE_URL) or "")
+        given = self._arguments.base_url or os.environ.get("SOURCES__IMPORTER__BASE_URL")
+        if given or not self._asks:
+            given = given or known
+            if not given:
+                raise ConfigError("base_url is missing: give --base-url, or run init on a terminal to be asked for it.")
+            return _valid_address(given)
+        self._typed.add(BASE_URL)
+        return self._patiently(lambda: _valid_address(self._answer("Address of the service", known)))
+
+    def _token(self) -> str:
+        known = str(self._files["secrets.toml"].get(TOKEN) or "")
+        if self._arguments.token_stdin and not sys.stdin.isatty():
+            given = sys.stdin.readline().strip()
+            if not given:
+                raise ConfigError("--token-stdin was given, but the first line of standard input is empty.")
+            return _valid_token(given)
+        given = os.environ.get("SOURCES__IMPORTER__ACCESS_TOKEN") or ("" if self._asks else known)
+        if given:
+            return _valid_token(given)
+        if not self._asks:
+            raise ConfigError(
+                "access_token is missing: give --token-stdin and the token on standard input, set "
+                "SOURCES__IMPORTER__ACCESS_TOKEN, or run init on a terminal to be asked for it."
+            )
+        self._typed.add(TOKEN)
+        keep = ", Enter keeps the one that is set" if known else ""
+        prompt = f"Access token (not shown{keep}): "
+        return self._patiently(lambda: _valid_token(_hidden(prompt) or known))
+
+    def _destination(self) -> list[Setting]:
+        from connector.cli.settings_files import Setting
+
+        if self._arguments.destination:
+            return [Setting("config.toml", DESTINATION, self._arguments.destination)]
+        if self._arguments.to or not self._asks:
+            return self._at(self._arguments.to) if self._arguments.to else []
+        known = self._files["config.toml"].get(DESTINATION)
+        usual = f"{known}, as it is" if known else "duckdb:importer.duckdb"
+
+        def asked() -> list[Setting]:
+            answer = self._answer("Load into duckdb:FILE or postgresql://user@host/database", usual)
+            return [] if answer == usual else self._at(answer)
+
+        answers = self._patiently(asked)
+        self._typed.update(each.keys for each in answers)
+        return answers
+
+    def _at(self, uri: str) -> list[Setting]:
+        from urllib.parse import quote, urlsplit
+
+        from connector.cli.configuration import address_of
+        from connector.cli.settings_files import Setting
+
+        parts = urlsplit(uri)
+        if self._asks and parts.scheme.startswith("postgres") and parts.username and not parts.password:
+            password = _hidden(f"Password of {parts.username} (not shown, Enter for none): ")
+            if password:
+                host = parts.netloc.rpartition("@")[2]
+                uri = parts._replace(netloc=f"{parts.username}:{quote(password, safe='')}@{host}").geturl()
+        kind, credentials = address_of(uri)
+        return [
+            Setting("config.toml", DESTINATION, kind),
+            Setting("secrets.toml", ("destination", kind, "credentials"), credentials),
+        ]
+
+    def _may_be_written(self, wanted: Setting) -> bool:
+        known = self._files[wanted.file].get(wanted.keys)
+        if known == wanted.value:
+            return False
+        if known is None or self._arguments.force or wanted.keys in self._typed:
+            return True
+        file = self._files[wanted.file].shown
+        if not self._asks:
+            raise ConfigError(f"{wanted.words} is set differently in {file}; --force replaces it.")
+        answer = self._answer(f"{wanted.words} is set differently in {file}; replace it?", "no")
+        return answer.lower() in ("y", "yes")
+
+    def _answer(self, question: str, standard: str) -> str:
+        print(f"{question} [{standard}]: " if standard else f"{question}: ", end="", file=sys.stderr, flush=True)
+        line = sys.stdin.readline()
+        if not line:
+            raise _InputEnded
+        return line.strip() or standard
+
+    def _patiently(self, ask: Callable[[], T]) -> T:
+        """Asks again after an answer that will not do."""
+        for _ in range(TRIES - 1):
+            try:
+                return ask()
+            except ConfigError as error:
+                self._output.note(str(error))
+        return ask()
+
+
+def _hidden(prompt: str) -> str:
+    """What is typed without being shown; where the terminal cannot hide it, it is not asked for."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", getpass.GetPassWarning)
+        try:
+            return getpass.getpass(prompt, sys.stderr).strip()
+        except getpass.GetPassWarning:
+            raise ConfigError("This terminal cannot hide what is typed; use --token-stdin instead.") from None
+        except EOFError:
+            raise _InputEnded from None
+
+
+def _valid_address(base_url: str) -> str:
+    return _valid(base_url.strip(), "any-token").base_url
+
+
+def _valid_token(token: str) -> str:
+    from connector.cli.redaction import remember
+
+    remember(token)
+    return _valid("https://service.example", token).access_token.get_secret_value()
+
+
+def _valid(base_url: str, token: str) -> Settings:
+    from connector.service.client import ServiceClient
+    from connector.settings import Settings
+
+    ServiceClient(base_url, token)  # refuses whatever a run would
+    return Settings.load(base_url=base_url, access_token=token)
+
+
+def _write(wanted: list[Setting], files: dict[str, SettingsFile], output: Output) -> dict[str, list[str]]:
+    """What was written: the keys by file."""
+    from connector.cli.settings_files import ignore_in_git
+
+    written: dict[str, list[str]] = {}
+    for name in ("secrets.toml", "config.toml"):
+        file = files[name]
+        for setting in (each for each in wanted if each.file == name):
+            file.set(setting.keys, setting.value)
+            written.setdefault(file.shown, []).append(".".join(setting.keys))
+        private = name == "secrets.toml"
+        if file.shown in written:
+            file.save(private=private)
+            output.say(f"{file.shown}: wrote {', '.join(written[file.shown])}{', readable by you alone' * private}")
+        else:
+            output.say(f"{file.shown}: nothing to change")
+        if private and file.close_to_others():
+            output.say(f"{file.shown}: others could read it, now only you can")
+    ignoring = ignore_in_git(files["secrets.toml"].path)
+    if ignoring is not None:
+        written[ignoring.name] = ["secrets.toml"]
+        output.say(f"{ignoring.name}: git will leave the secrets alone")
+    return written
+
+
+def _mention_environment(output: Output, wanted: list[Setting]) -> None:
+    for setting in wanted:
+        variable = "__".join(setting.keys).upper()
+        if os.environ.get(variable, setting.value) != setting.value:
+            output.note(f"note: {variable} is set to something else, and the environment wins over the files.")

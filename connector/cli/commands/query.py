@@ -1,0 +1,81 @@
+"""`importer-sync query`: one SELECT, read-only, as a table, JSON or CSV."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import sys
+from itertools import islice
+from typing import Any
+
+from connector.cli.options import whole
+
+NAME = "query"
+HELP = "ask the warehouse one SELECT, read-only; tables and views need no schema before their names"
+EXAMPLES = (
+    'importer-sync query "SELECT template, count(*) FROM v_imports GROUP BY 1"',
+    'importer-sync query --csv "SELECT path, conflict_count FROM sync_fields"',
+)
+SHOWN = 50
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("query", metavar="SQL", help="the SELECT; - reads it from standard input")
+    parser.add_argument("--csv", action="store_true", help="CSV on stdout, with a line of names")
+    parser.add_argument(
+        "--limit", type=whole(0), metavar="N", help=f"rows at most ({SHOWN} in a table; all with --json and --csv)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from connector.cli.configuration import load_arrow_for, open_pipeline
+    from connector.cli.output import Output, amount
+    from connector.errors import ConfigError
+
+    output = Output(arguments)
+    if arguments.csv and output.json:
+        raise ConfigError("--csv and --json are two forms of the same rows; give one of them.")
+    limit = arguments.limit
+    if limit is None and not (arguments.csv or output.json):
+        limit = SHOWN
+    sql = sys.stdin.read() if arguments.query == "-" else arguments.query
+    pipeline = open_pipeline(arguments)
+    load_arrow_for(pipeline)
+    from connector.reporting.views.asking import ask
+
+    with ask(pipeline, sql) as answer:
+        rows = islice(answer.rows, limit)
+        if arguments.csv:
+            _write_csv(answer.columns, rows)
+            return 0
+        found = [tuple(row) for row in rows]
+        more = next(answer.rows, None) is not None
+    named = [dict(zip(answer.columns, map(_plain, row), strict=True)) for row in found]
+    output.document({"columns": list(answer.columns), "rows": named, "more": more})
+    if not output.json:
+        title = amount(len(found), "row") + (", and there are more: see --limit" if more else "")
+        output.table(title, answer.columns, found)
+    return 0
+
+
+def _write_csv(columns: tuple[str, ...], rows: Any) -> None:
+    from connector.cli.redaction import scrub
+
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(scrub(column) for column in columns)
+    for row in rows:
+        writer.writerow("" if value is None else scrub(str(_plain(value))) for value in row)
+
+
+def _plain(value: Any) -> Any:
+    """A value that JSON has; what it has not is a text."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, dict):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)

@@ -1,0 +1,34 @@
+"""`importer-sync rebuild`: typed tables made anew from the raw rows."""
+
+from __future__ import annotations
+
+import argparse
+
+NAME = "rebuild"
+HELP = "make typed tables anew from the raw rows, without one request: for hints that came later and unlucky types"
+EXAMPLES = ("importer-sync rebuild", "importer-sync rebuild --table records_customers")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--table", action="append", default=[], metavar="TABLE", help="only this typed table (may be given repeatedly)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from connector.cli.configuration import load_settings, open_pipeline
+    from connector.cli.output import Output, amount
+    from connector.maintain.rebuild import rebuild
+
+    output = Output(arguments)
+    settings, pipeline = load_settings(), open_pipeline(arguments)
+    done = rebuild(pipeline, settings, arguments.table)
+    output.document({"status": "succeeded", "tables": [table.as_json() for table in done]})
+    for table in done:
+        conflicts = f"values beside their column {table.conflicts_before:,} → {table.conflicts:,}"
+        output.say(f"{table.table}: {amount(table.rows, 'row')}, {conflicts}")
+        for column, before, after in table.retyped:
+            output.say(f"  {column}: {before or 'no type yet'} → {after}")
+    if not done:
+        output.say("There is no typed table with rows, so there was nothing to rebuild.")
+    return 0

@@ -1,0 +1,105 @@
+"""`importer-sync sql`: the views for analysts and the checks, from `sql/` and from the data dictionary."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from connector.cli.output import Output
+    from connector.reporting.views.applying import Applied
+    from connector.reporting.views.checking import Checked
+
+NAME = "sql"
+HELP = "views for analysts and checks: apply them, run them, list them"
+EXAMPLES = (
+    "importer-sync sql apply",
+    "importer-sync sql list",
+    "importer-sync sql check failed_imports rejected_rows",
+)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    applying = actions.add_parser("apply", help="make the views, in a schema of their own beside the dataset")
+    applying.add_argument("--drop", action="store_true", help="drop them instead, as a rebuild in PostgreSQL needs it")
+    checking = actions.add_parser("check", help="run the checks; exit 3 if a row offends")
+    checking.add_argument("check", nargs="*", metavar="CHECK", help="only these (all)")
+    actions.add_parser("list", help="every view and check, and what a row of it is")
+    for action in actions.choices.values():
+        from connector.cli.options import add_global
+
+        add_global(action, again=True)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from connector.cli.configuration import open_pipeline
+    from connector.cli.output import Output
+
+    output = Output(arguments)
+    pipeline = open_pipeline(arguments)
+    if arguments.action == "apply":
+        from connector.reporting.views.applying import apply, drop
+
+        applied = drop(pipeline) if arguments.drop else apply(pipeline)
+        output.document({"status": "succeeded", **applied.as_json()})
+        _tell_applied(output, applied)
+        return 0
+    if arguments.action == "check":
+        from connector.reporting.views.checking import check
+
+        return _tell_checked(output, check(pipeline, arguments.check))
+    return _list(output, pipeline)
+
+
+def _tell_applied(output: Output, applied: Applied) -> None:
+    from connector.cli.output import amount
+
+    summaries = {view.name: view.summary for view in applied.views}
+    for verb, names in (("made", applied.made), ("made anew", applied.made_anew), ("dropped", applied.dropped)):
+        for name in names:
+            output.say(f"{verb}  {applied.schema}.{name}" + (f"  {summaries[name]}" if name in summaries else ""))
+    for name, reason in applied.left_out.items():
+        output.note(f"left out: {name}, for {reason}; `importer-sync sql apply` makes it later")
+    changes = len(applied.made) + len(applied.made_anew) + len(applied.dropped)
+    if applied.kept:
+        output.say(f"{amount(len(applied.kept), 'view')} in {applied.schema} left as they were.")
+    elif not changes:
+        output.say(f"There are no views in {applied.schema}.")
+    if applied.made or applied.made_anew:
+        output.note('`importer-sync query "SELECT * FROM v_imports"` asks them.')
+
+
+def _tell_checked(output: Output, checked: list[Checked]) -> int:
+    from connector.cli.exit_codes import PARTIAL
+    from connector.cli.output import amount
+
+    wrong = [each for each in checked if each.offending]
+    document = {"status": "offending" if wrong else "clean", "checks": [each.as_json() for each in checked]}
+    output.document(json.loads(json.dumps(document, default=_plain)))
+    for each in checked:
+        output.say(f"{'ok  ' if not each.offending else 'FAIL'}  {each.name}  {amount(each.offending, 'row')}")
+        if each.offending:
+            more = each.offending - len(each.examples)
+            title = f"      {each.summary}" + (f" The first {len(each.examples)}:" if more else "")
+            output.table(title, each.columns, each.examples)
+    output.say(f"{len(wrong)} of {amount(len(checked), 'check')} found something." if wrong else "Nothing offends.")
+    return PARTIAL if wrong else 0
+
+
+def _plain(value: Any) -> str:
+    return str(value.isoformat()) if hasattr(value, "isoformat") else str(value)
+
+
+def _list(output: Output, pipeline: Any) -> int:
+    from connector.reporting.views.listing import listed
+
+    statements = listed(pipeline)
+    rows = [{"name": s.name, "kind": s.kind, "summary": s.summary, "grain": s.grain} for s in statements]
+    output.document({"statements": rows})
+    for kind in ("view", "check"):
+        for row in rows:
+            if row["kind"] == kind:
+                output.say(f"{kind}  {row['name']}\n       {row['summary']}\n       Grain: {row['grain']}")
+    return 0

@@ -1,0 +1,195 @@
+"""`importer-sync status`: last runs, freshness, and the imports that failed or do not reconcile."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from connector.cli.options import age, whole
+
+if TYPE_CHECKING:
+    from dlt.pipeline.pipeline import Pipeline
+
+    from connector.cli.output import Output
+    from connector.warehouse.status import Overview
+
+NAME = "status"
+HELP = "last runs, freshness, imports that failed or do not reconcile"
+EXAMPLES = ("importer-sync status", "importer-sync status --max-age 6h --json")
+WAIT_S = 5.0
+CLOCKS_MAY_DIFFER = timedelta(minutes=5)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--runs", type=whole(1), default=5, metavar="N", help="runs to show (5)")
+    parser.add_argument(
+        "--max-age",
+        type=age,
+        metavar="AGE",
+        help="exit with 3 unless a run that succeeded, no backfill, began within this time, e.g. 6h",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from connector.cli.configuration import location, open_pipeline
+    from connector.cli.exit_codes import PARTIAL
+    from connector.cli.output import Output
+
+    output = Output(arguments)
+    pipeline = open_pipeline(arguments)
+    now = datetime.now(UTC)
+    overview, under_way = _patiently(pipeline, arguments.runs)
+    fresh = overview["fresh_as_of"]
+    found: dict[str, Any] = {**overview, "under_way": under_way}
+    ahead = fresh is not None and fresh - now > CLOCKS_MAY_DIFFER
+    stale = arguments.max_age is not None and (fresh is None or ahead or now - fresh > arguments.max_age)
+    found["age_seconds"] = round((now - fresh).total_seconds(), 1) if fresh else None
+    found["age_seconds"] = None if ahead else found["age_seconds"] and max(found["age_seconds"], 0.0)
+    found["ahead"] = ahead
+    found["stale"] = stale if arguments.max_age is not None else None
+    found["advice"] = list(_advice(found))
+    where = f"{location(pipeline)}, dataset {arguments.dataset}"
+    output.document(_plain({"warehouse": where, **found}))
+    _tell(output, found, where, arguments.max_age)
+    return PARTIAL if stale else 0
+
+
+def _patiently(pipeline: Pipeline, runs: int) -> tuple[Overview, bool]:
+    """How it stands, and whether that is what a run which has the file open noted when it began."""
+    from connector.cli.configuration import load_arrow_for
+    from connector.cli.exit_codes import as_problem
+
+    load_arrow_for(pipeline)
+    from connector.warehouse import Warehouse, status
+
+    warehouse = Warehouse(pipeline)
+    warehouse.check_supported()
+    until = time.monotonic() + WAIT_S
+    while True:
+        try:
+            if not warehouse.exists():
+                return status.nothing_yet(), False
+            with warehouse.connect() as connection:
+                return status.look(connection, runs), False
+        except Exception as error:
+            if "only one in" not in str(as_problem(error)):
+                raise
+            left = status.left_by_a_run(pipeline)
+            if left is not None:
+                return {**left, "runs": left["runs"][:runs]}, True
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.1)
+
+
+def _plain(found: Any) -> Any:
+    """Times as ISO 8601 text."""
+    return json.loads(json.dumps(found, default=lambda value: value.isoformat()))
+
+
+def _advice(found: dict[str, Any]) -> Iterator[str]:
+    """What to do about what is not as it should be, the most urgent first."""
+    if not found["runs"]:
+        yield "Nothing was loaded yet; `importer-sync run` does it."
+        return
+    last = found["runs"][0]
+    if found["under_way"]:
+        yield "A run is under way and has the file open: this is how things stood when it began."
+    elif last["status"] == "failed":
+        yield (
+            f"The last run failed: {last['error'] or 'it left no reason.'} `importer-sync check` says whether service "
+            "and destination can be used; once they can, `importer-sync run` goes on from what was committed."
+        )
+    elif last["status"] == "interrupted":
+        yield "The last run was stopped before its end; `importer-sync run` goes on from there."
+    elif last["status"] == "running":
+        yield (
+            f"Run {last['run_id']} is under way, or was killed: then the next `importer-sync run` notices and reads "
+            "its unfinished imports again."
+        )
+    if found["stale"]:
+        yield "No run that loaded everything is recent enough: see that the scheduler starts `importer-sync run`."
+    if left := found["due"].get("backfill"):
+        yield (
+            f"{left:,} imports that a backfill asked for are not read yet: it was stopped or failed before it came to "
+            "them. `importer-sync run` reads them."
+        )
+    states = found["standings"]
+    if states.get("failed"):
+        yield (
+            "Failed imports are tried again by every run; `importer-sync backfill --import SLUG` tries one now. What "
+            "fails each time is for whoever runs the service: the errors above name the request."
+        )
+    if states.get("unreconciled"):
+        yield (
+            "Imports that do not reconcile have more or fewer records than their row_count says. They are loaded as "
+            "they came, and every run reads them again. If that changes nothing, the service counts wrongly: tell "
+            'whoever runs it, or accept it with reconcile = "warn" under [sources.importer].'
+        )
+    if states.get("waiting"):
+        yield "Imports that are waiting are listed, and not loaded yet as they are now; `importer-sync run` reads them."
+    if found["rejects"]:
+        yield (
+            "Rejected records are in sync_rejects with the reason: "
+            'importer-sync query "SELECT import_slug, reason, payload FROM sync_rejects"'
+        )
+
+
+def _tell(output: Output, found: dict[str, Any], where: str, max_age: timedelta | None) -> None:
+    output.say(f"warehouse  {where}")
+    if found["runs"]:
+        _tell_state(output, found, max_age)
+        _tell_runs(output, found["runs"])
+        for row in found["open"]:
+            reason = row["error"] or "no reason kept"
+            tried = f" (attempt {row['attempts']}): {reason}" if row["state"] != "waiting" else ""
+            output.say(f"  {row['state']}: import {row['slug']}{tried}")
+        more = sum(found["standings"].get(s, 0) for s in ("failed", "unreconciled", "waiting")) - len(found["open"])
+        if more > 0:
+            output.say(f"  … and {more:,} more in sync_imports")
+    for sentence in found["advice"]:
+        output.say(f"→ {sentence}")
+
+
+def _tell_state(output: Output, found: dict[str, Any], max_age: timedelta | None) -> None:
+    from connector.cli.output import duration
+
+    states = ", ".join(f"{n:,} {state}" for state, n in found["imports"].items())
+    output.say(f"imports    {states or 'none'}")
+    rejected = f", and {found['rejects']:,} rejected (see sync_rejects)" if found["rejects"] else ""
+    output.say(f"records    {found['records']:,}{rejected}")
+    fresh = found["age_seconds"]
+    since = "never fully synced" if fresh is None else f"as of {duration(fresh)} ago"
+    if found["ahead"]:
+        since = "not known: the last run that loaded everything began in the future, by this machine's clock"
+    output.say(f"fresh      {since}")
+    if found["stale"] and max_age is not None:
+        output.say(f"STALE      older than {duration(max_age.total_seconds())}")
+    output.say()
+
+
+def _tell_runs(output: Output, runs: list[dict[str, Any]]) -> None:
+    from connector.cli.output import duration
+
+    output.table(
+        "last runs",
+        ("started (UTC)", "mode", "status", "took", "listed", "changed", "failed", "records", "error"),
+        [
+            (
+                f"{r['started_at']:%Y-%m-%d %H:%M:%S}",
+                r["mode"],
+                r["status"],
+                duration((r["finished_at"] - r["started_at"]).total_seconds()) if r["finished_at"] else None,
+                r["imports_listed"],
+                r["imports_changed"],
+                r["imports_failed"],
+                r["records_loaded"],
+                r["error"],
+            )
+            for r in runs
+        ],
+    )

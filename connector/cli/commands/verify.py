@@ -1,0 +1,56 @@
+"""`importer-sync verify`: the service against the warehouse, one line a difference."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from connector.cli.output import Output
+    from connector.maintain.verify import VerifyReport
+
+NAME = "verify"
+HELP = "compare the service with the warehouse, with --deep every row; exit 3 if anything differs"
+EXAMPLES = ("importer-sync verify", "importer-sync verify --deep --json")
+LINES_SHOWN = 50
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--deep", action="store_true", help="read every record again and compare each row and cell")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from connector.cli.configuration import load_settings, open_pipeline
+    from connector.cli.output import Output
+    from connector.cli.progress import progress_of
+    from connector.maintain.verify import verify
+
+    output = Output(arguments)
+    settings, pipeline = load_settings(), open_pipeline(arguments)
+    with progress_of(output) as progress:
+        report = verify(pipeline, settings, arguments.deep, progress)
+    output.document(report.as_json())
+    _tell(output, report)
+    return report.exit_code
+
+
+def _tell(output: Output, report: VerifyReport) -> None:
+    from connector.cli.output import amount
+
+    for difference in report.differences[:LINES_SHOWN]:
+        output.say(f"{difference.kind}  {difference.sentence}")
+    more = len(report.differences) - LINES_SHOWN
+    if more > 0:
+        output.say(f"… and {more:,} more; --json has them all")
+    for sentence in report.unchecked:
+        output.note(f"not compared: {sentence}")
+    if report.moved:
+        imports = amount(len(report.moved), "import")
+        output.say(f"{imports} changed meanwhile and count as no difference; the next run reads what is new.")
+    compared = amount(report.imports, "import")
+    if report.deep:
+        compared += f" and {amount(report.records, 'record')}"
+    found = amount(len(report.differences), "difference") if report.differences else "no difference"
+    output.say(f"{compared} compared, {found}, {amount(report.requests, 'request')}.")
+    if report.differences and not report.deep:
+        output.note("`importer-sync run` reads what changed; `backfill --import SLUG` reads one import again.")

@@ -1,0 +1,176 @@
+"""What `run` and `backfill` share: one sync under supervision, its summary, its document, its exit code."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from connector import telemetry
+from connector.cli.configuration import load_settings, location, open_pipeline
+from connector.cli.exit_codes import FAILED, PARTIAL, as_problem, exit_code
+from connector.cli.options import PIPELINE_NAME
+from connector.cli.output import Output, amount, duration, size
+from connector.cli.progress import progress_of
+from connector.cli.redaction import remember, scrub, scrubbed
+from connector.cli.signals import Stop, supervised
+from connector.startup import for_good, load_arrow
+
+if TYPE_CHECKING:
+    from dlt.pipeline.pipeline import Pipeline
+
+    from connector.cli.notices import Addresses
+    from connector.runs import Tally
+    from connector.settings import Scope
+
+PROBLEMS_SHOWN = 10
+
+
+def run_scope(arguments: argparse.Namespace, scope: Scope) -> int:
+    """One run over `scope` as the command line has it; returns the exit code."""
+    return run_pipeline(lambda: open_pipeline(arguments), scope, Output(arguments))
+
+
+def run_pipeline(opened: Callable[[], Pipeline], scope: Scope, output: Output) -> int:
+    """One run over `scope`; returns the exit code. Raises only what kept the run from beginning."""
+    attempt = _Attempt(opened, scope, output)
+    with telemetry.exporting(scrub):
+        try:
+            tally = supervised(attempt.work, on_first=attempt.on_first, on_forced=attempt.on_forced)
+        except Exception as error:
+            problem = as_problem(error)
+            document = document_of_failure(problem, scope.mode)
+            output.document(document)
+            attempt.tell_others(document, exit_code(problem))
+            raise
+        output.document(tally.as_json())
+        _summarise(output, tally, attempt.where)
+        attempt.tell_of_hints()
+        attempt.tell_others(tally.as_json(), code_of(tally))
+    return code_of(tally)
+
+
+class _Attempt:
+    """A run and whom to tell of it, as far as the configuration could be read."""
+
+    def __init__(self, opened: Callable[[], Pipeline], scope: Scope, output: Output) -> None:
+        self._opened = opened
+        self._scope = scope
+        self._output = output
+        self._others: Addresses | None = None
+        self._pipeline_name = PIPELINE_NAME
+        self._unmatched: list[str] = []
+        self.where = ""
+
+    def work(self, stop: Stop) -> Tally:
+        with for_good():
+            load_arrow()
+            from connector.cli.notices import addresses
+            from connector.cli.unmatched import unmatched_hints
+            from connector.run.sync import sync
+            from connector.warehouse import Warehouse
+
+            self._others = addresses()
+            for secret in self._others.secrets:
+                remember(secret)
+            settings, pipeline = load_settings(), self._opened()
+        self._pipeline_name = pipeline.pipeline_name
+        self.where = f"{location(pipeline)}, dataset {pipeline.dataset_name}"
+        with progress_of(self._output) as progress:
+            tally = sync(pipeline, settings, self._scope, progress=progress, stop=stop)
+        if tally.fatal is None:
+            self._unmatched = unmatched_hints(Warehouse(pipeline), settings)
+        return tally
+
+    def tell_of_hints(self) -> None:
+        for sentence in self._unmatched:
+            self._output.note(f"warning: {sentence}", level="warning", event="hint.unmatched")
+
+    def on_first(self, number: int) -> None:
+        self._output.note(f"{_name(number)}: stopping after committing what is complete; once more to leave at once.")
+
+    def on_forced(self, number: int) -> None:
+        why = f"Left at {_name(number)} before the end; what was not committed is read again by the next run."
+        document = document_of_failure(InterruptedError(why), self._scope.mode)
+        self._output.document({**document, "status": "interrupted"})
+        self._output.note(why, level="error", event="run.left")
+
+    def tell_others(self, document: dict[str, Any], code: int) -> None:
+        if self._others is None:
+            return
+        from connector.cli.notices import notify
+
+        for sentence in notify(self._others, scrubbed(document), code, self._pipeline_name):
+            self._output.note(f"warning: {sentence}", level="warning", event="notice.undelivered")
+
+
+def _name(number: int) -> str:
+    return signal.Signals(number).name
+
+
+def code_of(tally: Tally) -> int:
+    from connector.runs import Status
+
+    if tally.fatal is not None:
+        return exit_code(tally.fatal)
+    if tally.interrupted_by is not None:
+        return 128 + tally.interrupted_by
+    return 0 if tally.status is Status.succeeded else PARTIAL
+
+
+def document_of_failure(error: Exception, mode: str) -> dict[str, Any]:
+    """All keys of a run's document, for a run that never began."""
+    from datetime import UTC, datetime
+
+    from connector.runs import Tally
+
+    now = datetime.now(UTC)
+    tally = Tally("", mode, now, finished_at=now, fatal=error)
+    return {**tally.as_json(), "run_id": None, "started_at": None, "finished_at": None}
+
+
+def _summarise(output: Output, tally: Tally, where: str) -> None:
+    if output.log_json:
+        _summarise_in_log(output, tally)
+        return
+    took = (tally.finished_at - tally.started_at).total_seconds() if tally.finished_at else 0.0
+    output.say(f"{tally.mode} run {tally.status.value} in {duration(took)}")
+    output.say(
+        f"  imports   {tally.imports_listed:,} listed, {tally.imports_changed:,} changed, "
+        f"{tally.imports_deleted:,} deleted, {tally.imports_failed:,} failed, "
+        f"{tally.imports_unreconciled:,} not reconciled"
+    )
+    output.say(f"  records   {tally.records_loaded:,} loaded, {tally.records_rejected:,} rejected")
+    retried = f", {amount(tally.retries, 'retry', 'retries')}" if tally.retries else ""
+    output.say(f"  service   {amount(tally.requests, 'request')}{retried}, {size(tally.bytes_received)}")
+    output.say(f"  warehouse {where}")
+    code = code_of(tally)
+    if tally.fatal is not None:
+        output.note(f"importer-sync: {as_problem(_as_exception(tally.fatal))}")
+    for problem in tally.problems[:PROBLEMS_SHOWN]:
+        output.note(f"  - {problem}")
+    if len(tally.problems) > PROBLEMS_SHOWN:
+        output.note(f"  … and {len(tally.problems) - PROBLEMS_SHOWN} more")
+    if tally.records_rejected:
+        output.note("  - What was rejected is in the table sync_rejects, with the reason.")
+    if code == PARTIAL:
+        output.note(
+            "Everything else is loaded. `importer-sync status` lists what is open; the next run tries it again."
+        )
+    elif code == FAILED and tally.load_ids:
+        output.note("What was committed before stays, and the next run goes on from there.")
+    elif code > 128:
+        output.note("What was complete is committed; the next run goes on from there.")
+
+
+def _summarise_in_log(output: Output, tally: Tally) -> None:
+    """What went wrong; the counts are in the event run.ended."""
+    if tally.fatal is not None:
+        output.note(f"importer-sync: {as_problem(_as_exception(tally.fatal))}", level="error", event="command.failed")
+    for problem in tally.problems[:PROBLEMS_SHOWN]:
+        output.note(problem, level="warning", event="run.problem")
+
+
+def _as_exception(error: BaseException) -> Exception:
+    return error if isinstance(error, Exception) else RuntimeError(str(error))

@@ -1,0 +1,422 @@
+"""Walking page numbers safely: a listing that knows whether it saw everything (CONTRACT §4.3).
+
+Page numbers are not positions: whatever is inserted, deleted or moved between two requests shifts the pages, and
+a row can slip from a page not yet read to one already read. Two ways to know that none did:
+
+**Overlap.** Ranges of positions are asked for that share at least two positions with their neighbours: page 1 of
+100 covers 1 to 100, page 2 of 98 covers 99 to 196, page 3 of 97 covers 195 to 291 … Invariant: if every shared
+position shows the same row in both replies and no row has two positions, then as many rows were seen as there are
+positions, and none crossed a boundary alone, because it would have pushed the shared ones off their places. Two
+changes can still cancel out: where the latest edit comes first, a row that moves to the front while one from there
+is deleted shifts nothing behind it. So the first page is read again last. A sweep without a contradiction, whose
+end is followed by empty pages near and far, is a proof; it costs about one request in six more than bare pages and no
+second sweep.
+
+**Agreement.** Where positions contradict each other, whole sweeps with ever different page sizes are united until
+re-reading adds nothing. How often it has to add nothing follows from how much of the union each sweep misses: an
+order that is different at every request needs a dozen quiet sweeps for odds of one in a million, a still one two.
+A page number that is empty though rows follow hides the same positions again and again: then the sizes differ so much
+that what such a page hides of one size stands on another page of the next.
+
+A page behind the first that the service refuses with a 4xx counts as empty in both proofs, as it may be how the end
+is told. A service may also refuse one for another reason, such as more rows than it cares to count, or all but the
+first. So the first proof then takes the last row on a page of its own as well, and the second one sweeps of different
+sizes that find the end at the same row, and a row on a page behind the first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from itertools import islice
+from typing import Generic, TypeVar
+
+from connector.errors import ConnectorError, TooLargeError, TransientError, means_no_such_page
+from connector.extract.overlap import (
+    END_PROOF,
+    FAR,
+    FRONT,
+    Positions,
+    Segment,
+    covering,
+    far_look,
+    overlapping_segments,
+    second_look,
+    through,
+)
+
+T = TypeVar("T")
+R = TypeVar("R")
+Fetch = Callable[[int, int], Awaitable[Sequence[T]]]
+
+MAX_PER_PAGE = 100  # interface, Limits
+MAX_LOOKS = 2  # at the end of an orderly listing, before it counts as moving
+RESTLESS_END_PROOF = 4  # the same where pages were already seen to lie
+FAR_AT_FIRST = (1, 2, 3, 4, 8, 16)  # the same where no row is known yet that could be missed
+DIVISORS = (1, 2, 5)  # of the size, where pages are empty that should not be; see above
+MAX_BARREN_PAGES = 10  # in a row that bring nothing new to the sweep: the pages repeat without end
+ORDERLY_TRIES = 3
+MAX_SWEEPS = 40
+FALSE_COMPLETE_ODDS = 1e-6
+SMALLEST_OVERLAP_SIZE = 20  # below that, neighbouring sizes share too few positions to make progress
+WINDOW = 16
+MAX_PAGES = 20_000  # a listing longer than two million imports is a fault
+
+
+@dataclass(frozen=True, slots=True)
+class Listing(Generic[T]):
+    """What was listed, freshest version of each, in the order first seen; `reason` says why it is not complete."""
+
+    rows: tuple[T, ...]
+    complete: bool
+    sweeps: int
+    reason: str | None = None
+
+
+async def together(requests: Iterable[Coroutine[object, object, R]]) -> list[R]:
+    """Results in order; the first failure cancels the others and is raised as it is."""
+    tasks = [asyncio.ensure_future(request) for request in requests]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+
+
+async def in_turn(requests: Iterable[Coroutine[object, object, R]], ahead: int) -> AsyncGenerator[R, None]:
+    """Results in order, with up to `ahead` more requests under way; closing it early cancels those."""
+    tasks: deque[asyncio.Future[R]] = deque()
+    try:
+        for request in requests:
+            tasks.append(asyncio.ensure_future(request))
+            if len(tasks) > ahead:
+                yield await tasks.popleft()
+        while tasks:
+            yield await tasks.popleft()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class _Ending(Enum):
+    """What a plain sweep came to: empty pages, pages without anything new, or no end at all."""
+
+    empty = "empty"
+    barren = "barren"
+    none = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class _Swept:
+    """A plain sweep: rows shown, the longest page, whether any page differs from the first one, and its end."""
+
+    shown: int
+    longest: int
+    apart: bool
+    ending: _Ending
+    received: int
+    before_refusal: int | None  # rows on the pages before the first that was refused
+
+
+class Lister(Generic[T]):
+    """Lists with `fetch(page, per_page)`; `key` identifies a row, `newer(a, b)` is true if b replaces a.
+
+    `born(row)` is when the service says it was created: what is younger than all that the first sweep saw was not
+    there when the listing began, so it does not keep the sweeps from agreeing. `expected` rows are asked for at
+    once; `stop()` is polled between waves of requests.
+    """
+
+    def __init__(
+        self,
+        fetch: Fetch[T],
+        key: Callable[[T], str],
+        newer: Callable[[T, T], bool],
+        born: Callable[[T], datetime],
+        *,
+        expected: int = 0,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._fetch = fetch
+        self._key = key
+        self._newer = newer
+        self._born = born
+        self._expected = expected
+        self._stop = stop
+        self._seen: dict[str, T] = {}
+        self._size = MAX_PER_PAGE
+        self._sweeps = 0
+        self._end = 0  # the last position of the last orderly sweep
+        self._sized = True  # false once the service was seen to ignore per_page
+        self.first_page = 1  # 0 once the service was seen to count from there
+        self._holed = False  # true once a page was empty though rows follow
+        self._refused: dict[Segment, ConnectorError] = {}  # lately
+        self._doubt: str | None = None  # why not even an end that is proven is one
+
+    async def all(self) -> Listing[T]:
+        """One orderly sweep if the service holds still, else as many as it takes, bounded.
+
+        Where a page has more bytes than are taken at once, all are asked for anew as shorter ones.
+        """
+        while True:
+            try:
+                return await self._all()
+            except TooLargeError:
+                if self._size <= SMALLEST_OVERLAP_SIZE:
+                    raise
+                self._size = max(self._size // 2, SMALLEST_OVERLAP_SIZE)
+
+    async def _all(self) -> Listing[T]:
+        proven = await self._orderly()
+        if not (proven and self._end > 1) and not self._stop() and await self.counts_from_zero():
+            proven = await self._orderly()
+        return self._listing(self._doubt if proven else await self._agree())
+
+    async def again(self) -> Listing[T]:
+        """For a listing found wanting by other means: sweeps until they agree, on top of what was seen."""
+        await self.counts_from_zero()
+        return self._listing(await self._agree())
+
+    def _listing(self, reason: str | None) -> Listing[T]:
+        return Listing(tuple(self._seen.values()), reason is None, self._sweeps, reason)
+
+    def _note(self, rows: Sequence[T]) -> list[str]:
+        keys = [self._key(row) for row in rows]
+        for key, row in zip(keys, rows, strict=True):
+            before = self._seen.get(key)
+            if before is None or self._newer(before, row):
+                self._seen[key] = row
+        return keys
+
+    async def _read(self, segments: Sequence[Segment]) -> list[list[str]]:
+        pages = await together(self._one(segment) for segment in segments)
+        return [self._note(page) for page in pages]
+
+    async def _one(self, segment: Segment) -> Sequence[T]:
+        try:
+            return await self._fetch(segment.page - 1 + self.first_page, segment.per_page)
+        except ConnectorError as error:
+            if not means_no_such_page(error, segment.page):
+                raise
+            self._refused[segment] = error
+            return ()
+
+    async def counts_from_zero(self) -> bool:
+        """Whether page 0 is the first one, and not unknown, another name of page 1 or, say, of the last page.
+
+        Then page 1 is the shorter one, or the first row of page 0 is on no other page of any size and small pages 1
+        continue it. It is asked for where pages contradicted each other, as pages 1 of different sizes do then, and
+        where there are too few rows for that.
+        """
+        if self.first_page == 0:
+            return False
+        known = set(self._seen)
+        sizes = (1, 2, 3)
+        try:
+            front = await self._numbered(0)
+            if not front:
+                return False
+            pages = await together(self._numbered(number) for number in (1, 1))
+            pages.append(await self._numbered(0))  # last, or else the listing may have shrunk in between
+            shorter = max(map(len, pages[:2])) < min(len(front), len(pages[2]))
+            if not shorter and front[0] in known:
+                return False
+            replies = await together(self._numbered(1, size) for size in sizes if not shorter)
+        except ConnectorError as error:
+            if isinstance(error, TransientError) and not known:
+                self._doubt = f"there may be rows on page 0 only, which was not to be had: {error}"
+            return False
+        pairs = zip(sizes, replies, strict=not shorter)
+        strays = [reply for size, reply in pairs if len(front) >= 2 * size and reply != front[size : 2 * size]]
+        sized = any(reply != replies[-1] for reply in replies)
+        if any(front[0] in reply for reply in replies) or (sized and strays):
+            return False
+        self.first_page = 0
+        return True
+
+    async def _numbered(self, page: int, per_page: int = MAX_PER_PAGE) -> list[str]:
+        return self._note(await self._fetch(page, per_page))
+
+    async def _orderly(self) -> bool:
+        for _ in range(ORDERLY_TRIES):
+            if self._stop() or not self._sized or self._size < SMALLEST_OVERLAP_SIZE:
+                break
+            if await self._orderly_sweep():
+                return True
+        return False
+
+    async def _orderly_sweep(self) -> bool:
+        self._sweeps += 1
+        positions = Positions()
+        upcoming = islice(overlapping_segments(self._size), MAX_PAGES)
+        expected = max(self._expected, len(self._seen))
+        wave = through(upcoming, expected + 1)
+        wave += [second_look(expected, self._size, wave), *self._around(expected, (FAR,))]
+        window, looks = 2, 0
+        while wave and not self._stop():
+            for segment, keys in zip(wave, await self._read(wave), strict=True):
+                positions.claim(segment, keys)
+            if positions.proven():
+                if await self._front_stands(positions):
+                    self._end = positions.end
+                    return True
+                break
+            if positions.contradicted():
+                break
+            if positions.looks:
+                looks += 1
+                if looks > MAX_LOOKS:
+                    break
+                missing = max(0, END_PROOF - positions.beyond)
+                look = second_look(positions.end, self._size, positions.segments)
+                wave = [look, *islice(upcoming, missing)]
+            else:
+                # a page far off may have shown that there are more
+                wave = [*covering(upcoming, positions.end), *islice(upcoming, window)]
+                window = min(window * 2, WINDOW)
+        self._learn_size(positions)
+        self._holed = self._holed or positions.holed
+        return False
+
+    async def _front_stands(self, positions: Positions) -> bool:
+        """Whether the first page is what it was, now that all others were read, and nothing follows behind the end.
+
+        A single page is its own proof.
+        """
+        front = Segment(1, self._size)
+        far = (FAR,) if self._expected else FAR_AT_FIRST
+        looks = [look for look in self._around(positions.end, far) if look not in positions.segments]
+        looks += [front] * (positions.end >= front.last)
+        looks += [Segment(positions.end, 1)] * (bool(self._refused) and positions.end > 1)
+        for segment, keys in zip(looks, await self._read(looks), strict=True):
+            positions.claim(segment, keys)
+        return positions.proven()
+
+    def _around(self, end: int, far: Iterable[int]) -> list[Segment]:
+        """What else must agree before `end` is believed: so many pages behind it, right behind it, and the very front.
+
+        A page of one row is what no clamp can shorten, its number is far from those of the large pages, and it shows
+        whether the service minds sizes, and whether its first page is number 1.
+        """
+        return [*(far_look(end, self._size, pages) for pages in far), Segment(end + 1, 1), FRONT]
+
+    def _learn_size(self, positions: Positions) -> None:
+        """A service that clamps `per_page` shows it: the first page is short, and yet others follow."""
+        lengths = positions.lengths
+        longest = max(lengths, default=0)
+        followed = any(n and s.first > longest for s, n in zip(positions.segments, lengths, strict=True))
+        if positions.oversized:
+            self._sized = False
+        elif followed and 0 < lengths[0] == longest < self._size:
+            self._size = longest
+
+    async def _agree(self) -> str | None:
+        """None once the union stopped growing, else why it is not known to be complete."""
+        quiet, misses, paged, halve, refused = 0, 0.0, False, 0, None
+        youngest: datetime | None = None
+        before: int | None = None
+        for sweep in range(MAX_SWEEPS):
+            known = set(self._seen)
+            divisor = DIVISORS[sweep % len(DIVISORS)] if self._holed and self._sized else 1
+            size = halve or max(2, (self._size - _SHRINK[sweep % len(_SHRINK)]) // divisor)
+            swept = await self._plain_sweep(size)
+            if self._stop():
+                return "the listing was stopped"
+            if swept.ending is _Ending.none:
+                return f"the listing goes on behind page {MAX_PAGES}"
+            if self._holed and not self._sized:
+                return "a page is empty though rows follow, and what is left out there no other length of pages shows"
+            added = [row for key, row in self._seen.items() if key not in known]
+            quiet = 0 if any(youngest is None or self._born(row) <= youngest for row in added) else quiet + 1
+            refused = self._refused_within(swept, before, len(added))
+            quiet = 0 if refused else quiet
+            before = swept.before_refusal
+            youngest = youngest or max(map(self._born, self._seen.values()), default=None)
+            lone = swept.longest <= 1 and not halve
+            ended = swept.ending is _Ending.empty and (swept.before_refusal is None or not self._sized)
+            paged = paged or swept.apart or ended or lone
+            if not paged and halve:
+                if refused:
+                    break
+                return "the service answers every page number with the same rows"
+            halve = 0 if paged else max(1, swept.longest // 2)
+            missed = 1 - swept.shown / len(self._seen) if self._seen else 0.0
+            misses = max(missed, 0.7 * misses)
+            if paged and quiet >= max(quiet_sweeps_needed(misses), len(DIVISORS) if self._holed else 0):
+                return None
+        if refused:
+            return f"pages were refused where rows may be, the last one so: {refused}"
+        return f"the listing still changed after {self._sweeps} sweeps"
+
+    def _refused_within(self, swept: _Swept, before: int | None, added: int) -> ConnectorError | None:
+        """Return how a page was refused that is not known to lie behind the last row.
+
+        It is where nothing followed, and the sweep before, which had other sizes, found the end there too, but for the
+        rows that were `added` since.
+        """
+        if swept.before_refusal is None:
+            return None
+        same_end = before is not None and swept.before_refusal == before + added
+        behind = same_end and swept.before_refusal == swept.received
+        return None if behind else next(iter(self._refused.values()))
+
+    async def _plain_sweep(self, size: int) -> _Swept:
+        """Pages 1, 2, 3 … until several in a row are empty or bring nothing this sweep had not seen."""
+        self._sweeps += 1
+        front: set[str] = set()
+        shown: set[str] = set()
+        empty = barren = longest = reach = received = 0
+        apart, page = False, 1
+        before_refusal: int | None = None
+        self._refused.clear()
+
+        def swept_to(ending: _Ending) -> _Swept:
+            told_apart = apart or (before_refusal is not None and reach > 1)  # some numbers are pages, others are not
+            return _Swept(len(shown), longest, told_apart, ending, received, before_refusal)
+
+        enough = max(RESTLESS_END_PROOF, math.ceil(RESTLESS_END_PROOF * self._size / size))
+        while page < MAX_PAGES and not self._stop():
+            ahead = max(1, min(WINDOW, len(self._seen) // size + enough + 1 - page))
+            wave = [Segment(page + n, size) for n in range(ahead)]
+            for segment, keys in zip(wave, await self._read(wave), strict=True):
+                if before_refusal is None and segment in self._refused:
+                    before_refusal = received
+                received += len(keys)
+                front = front or set(keys)
+                apart = apart or 2 * len(front.intersection(keys)) < len(keys)
+                if keys:
+                    self._holed = self._holed or empty > 0
+                    reach = max(reach, segment.page)
+                empty = 0 if keys else empty + 1
+                self._sized = self._sized and len(keys) <= size
+                barren = barren + bool(keys) if shown.issuperset(keys) else 0
+                longest = max(longest, len(keys))
+                shown.update(keys)
+                if empty >= enough and segment.page > reach:
+                    far = Segment(page + ahead - 1 + FAR, size)
+                    if not any(await self._read([far])):
+                        return swept_to(_Ending.empty)
+                    reach = far.page
+                if barren >= MAX_BARREN_PAGES:
+                    return swept_to(_Ending.barren)
+            page += ahead
+        return swept_to(_Ending.none)
+
+
+_SHRINK = (0, 1, 3, 11, 17, 21, 27, 29, 33, 39)
+
+
+def quiet_sweeps_needed(miss_rate: float) -> int:
+    """How many sweeps must add nothing before a row missed with `miss_rate` by each is out of the question."""
+    if miss_rate <= 0:
+        return 2
+    if miss_rate >= 1:
+        return MAX_SWEEPS + 1
+    return max(2, math.ceil(math.log(FALSE_COMPLETE_ODDS) / math.log(miss_rate)))

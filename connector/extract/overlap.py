@@ -1,0 +1,146 @@
+"""What the pages of one sweep over a listing prove, and which pages to ask for so that they can. Pure.
+
+A page claims rows for positions. The proof of completeness (`connector.extract.listing`, overlap) is that no two claims
+contradict each other, that no position is missing, and that the end was seen from within and from beyond.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+END_PROOF = 2  # empty pages in a row that prove the end of an orderly listing
+FAR = 4  # pages behind the last row, where it must be empty as well: rows may follow a run of empty pages
+SHARED = 2  # positions that neighbouring pages share at least; rows of equal rank may swap a single one unseen
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One request: page `page` of `per_page` rows, i.e. positions `first` to `last`, counted from 1."""
+
+    page: int
+    per_page: int
+
+    @property
+    def first(self) -> int:
+        return (self.page - 1) * self.per_page + 1
+
+    @property
+    def last(self) -> int:
+        return self.page * self.per_page
+
+
+FRONT = Segment(1, 1)
+
+
+def overlapping_segments(size: int) -> Iterator[Segment]:
+    """Pages of at most `size` rows, each sharing positions with the one before and reaching as far as possible."""
+    segment = Segment(1, size)
+    while True:
+        yield segment
+        end = segment.last
+        segment = max(
+            (Segment((end - SHARED) // s + 1, s) for s in range(size, size - size // 3 - 1, -1)),
+            key=lambda candidate: candidate.last,
+        )
+        if segment.last <= end:
+            return
+
+
+@dataclass(slots=True)
+class Positions:
+    """What the replies of one sweep claim about positions; `calm` until two claims contradict."""
+
+    keys: dict[int, str] = field(default_factory=dict)
+    places: dict[str, int] = field(default_factory=dict)
+    empty_from: int | None = None
+    looks: dict[int, set[Segment]] = field(default_factory=dict)  # end of a reply with room for more -> who said so
+    segments: list[Segment] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+    calm: bool = True
+
+    def claim(self, segment: Segment, keys: Sequence[str]) -> None:
+        self.segments.append(segment)
+        self.lengths.append(len(keys))
+        if len(keys) > segment.per_page:
+            self.calm = False
+            return
+        if segment == FRONT:  # may be another row by now, but must be one of those shown
+            self.calm = self.calm and self.places.keys() >= set(keys)
+            return
+        for position, key in enumerate(keys, segment.first):
+            if self.keys.setdefault(position, key) != key or self.places.setdefault(key, position) != position:
+                self.calm = False
+        if len(keys) < segment.per_page:
+            end = segment.first + len(keys)
+            self.empty_from = end if self.empty_from is None else min(end, self.empty_from)
+            if keys or segment.first == 1:
+                self.looks.setdefault(end, set()).add(segment)
+
+    @property
+    def end(self) -> int:
+        return max(self.keys, default=0)
+
+    @property
+    def beyond(self) -> int:
+        """How many pages were asked for that lie wholly behind the last row, and not far from it."""
+        return sum(1 for s in self.segments if self.end < s.first <= self.end + (FAR - 1) * s.per_page)
+
+    @property
+    def oversized(self) -> bool:
+        """Whether a page was longer than asked for: then all page sizes are one."""
+        return any(length > s.per_page for s, length in zip(self.segments, self.lengths, strict=True))
+
+    @property
+    def holed(self) -> bool:
+        """Whether a page was empty though another has rows of its positions or behind them, clamped as they may be.
+
+        Pages of one row do not count: one that was asked for too early hides nothing.
+        """
+        longest = max(self.lengths, default=0)
+        firsts = [(s.page - 1) * (1 if self.oversized else min(s.per_page, longest)) for s in self.segments]
+        pages = list(zip(self.segments, firsts, self.lengths, strict=True))
+        end = max((first + (1 if self.oversized else length) for _, first, length in pages if length), default=0)
+        return any(first < end for segment, first, length in pages if not length and segment.per_page > 1)
+
+    def contradicted(self) -> bool:
+        """Two replies disagree, rows follow where there should be none, or the end keeps out of sight."""
+        gap = self.empty_from is not None and self.empty_from <= self.end
+        return not self.calm or gap or (not self.looks and self.beyond > END_PROOF)
+
+    def proven(self) -> bool:
+        """No contradiction, no gap, and the end was seen from within and from beyond."""
+        after = self.end + 1
+        whole = self.empty_from == after and len(self.keys) == self.end and len(self.looks) == 1
+        return self.calm and whole and len(self.looks[after]) > 1 and self.beyond >= END_PROOF
+
+
+def covering(segments: Iterator[Segment], upto: int) -> Iterator[Segment]:
+    """The next segments until one reaches position `upto`, one at least."""
+    for segment in segments:
+        yield segment
+        if segment.last >= upto:
+            return
+
+
+def through(segments: Iterator[Segment], upto: int) -> list[Segment]:
+    """The segments that cover positions 1 to `upto`, and as many beyond as the proof of an end takes."""
+    return [*covering(segments, upto), *islice(segments, END_PROOF)]
+
+
+def far_look(end: int, size: int, pages: int) -> Segment:
+    """A page that many pages behind the one with position `end`."""
+    return Segment(max(1, math.ceil(end / size)) + pages, size)
+
+
+def second_look(end: int, size: int, asked: Sequence[Segment]) -> Segment:
+    """Another page that holds position `end` and has room for more, for a page may be cut short by mistake.
+
+    Its size is well below that of the first: of two that a service clamps to the same, the second shows nothing more.
+    """
+    apart = size - size // 10
+    pages = (Segment(max(end - 1, 0) // s + 1, s) for s in (*range(apart, 1, -1), *range(size, apart, -1)))
+    # where every size divides `end` there is none; a page behind it keeps the end unproven
+    return next((page for page in pages if page.last > end and page not in asked), Segment(end + 1, 1))

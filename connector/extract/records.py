@@ -1,0 +1,404 @@
+"""Reading one import's records until they are proven complete (CONTRACT §4.3).
+
+Invariant: the verdict `complete` is given only to rows that were gathered while the import's fingerprint stood
+still, and of which there are as many distinct ones as its `row_count` says, no page beyond the last one full, and
+no pass that received more. What can move without showing in a single reply cannot be missed: an import that fits
+into one page with room to spare is a snapshot, every other one has its fingerprint read again after its pages. Room
+to spare is what the service has been seen to send: it may clamp its pages far lower than asked.
+
+Where the count does not match, further passes are united with what is there as long as the fingerprint holds (an
+order that changes at every request hides rows from any one pass). An unfinished import, whose `row_count` may lag,
+is also complete when two neat passes in a row show exactly the same rows, or when the union has settled.
+
+A page behind the first that the service refuses with a 4xx counts as empty, since it may be how the end is told. It
+is one only if no more rows are known than came on the pages before it; otherwise the count has to match, or reading
+ends in that refusal.
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Protocol
+
+from connector.errors import (
+    AuthError,
+    ConnectorError,
+    ContractError,
+    NotFoundError,
+    TooLargeError,
+    TransientError,
+    means_no_such_page,
+)
+from connector.extract.listing import MAX_PER_PAGE, in_turn, quiet_sweeps_needed, together
+from connector.extract.spill import LatestRecords, Records
+from connector.ledger import COMPLETED
+from connector.models import Import, RecordPage, Reject
+
+MAX_MOVES = 5  # times the import may change under the reader before its turn goes to the next run
+MAX_PASSES = 40
+UNEVEN_QUIET = 6  # passes that add nothing, where pages were seen to lie: of few rows one may be missed twice by chance
+PAGES_AHEAD = 64
+EMPTY_ENOUGH = 16  # promised pages in a row: if all are empty, `row_count` promises too much
+EMPTY_PAGES = 2  # behind the last page, before the end is believed though the count does not match
+MAX_PAGES_BEYOND = 10_000  # behind what `row_count` promises: a million rows too many are a fault
+MAX_WINDOW_BEYOND = 16
+MAX_ROWS = 1_000_000_000  # of one import; nobody uploads more, and reading on would never end
+SHORTER_PAGES = {MAX_PER_PAGE: 10, 10: 1}  # to ask for where one has more bytes than are taken at once
+_SHRINK = (0, 1, 3, 11, 17, 21, 27, 29, 33, 39)
+
+
+class Verdict(StrEnum):
+    """How reading an import ended."""
+
+    complete = "complete"
+    unreconciled = "unreconciled"  # it stood still, and its records are not as many as it says
+    restless = "restless"  # it kept changing, or its pages never ended: some of its records may be missing
+    gone = "gone"
+
+
+class RecordsClient(Protocol):
+    """What reading needs of `ServiceClient` (service/client): two endpoints, what was seen of pages, and the time."""
+
+    @property
+    def first_page(self) -> int: ...
+    @property
+    def largest_page(self) -> int: ...
+    @property
+    def largest_page_of_records(self) -> int: ...
+    def service_time(self) -> datetime: ...
+    async def get_import(self, slug: str) -> Import: ...
+    async def list_records(self, import_slug: str, page: int, per_page: int = ...) -> RecordPage: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ImportRead:
+    """The outcome for one import, at the fingerprint of `import_`; `why` explains anything but `complete`.
+
+    `asked_at`: an instant that the service's clock had passed before the first of these records was asked for;
+    `records_metadata`: what the first page had beside its records.
+    """
+
+    import_: Import
+    verdict: Verdict
+    records: Records = ()
+    rejects: tuple[Reject, ...] = ()
+    passes: int = 0
+    why: str | None = None
+    asked_at: datetime | None = None
+    records_metadata: bytes | None = None
+
+    @property
+    def doubtful(self) -> bool:
+        return self.verdict in (Verdict.unreconciled, Verdict.restless)
+
+    @property
+    def miscounted(self) -> bool:
+        """A finished import that only counts wrongly: what the setting `reconcile` is about, and nothing else is."""
+        return self.verdict is Verdict.unreconciled and self.import_.status == COMPLETED
+
+
+@dataclass(slots=True)
+class _Pass:
+    """One walk over the pages of `size`: what it showed and whether anything about it was odd."""
+
+    size: int
+    shown: set[str] = field(default_factory=set)
+    received: int = 0
+    replies: int = 0
+    longest: int = 0
+    last: int = 0
+    ragged: bool = False  # rows followed a page that was not full
+    endless: bool = False
+    refusal: ConnectorError | None = None  # of the first page that the service refused
+    before_refusal: int = 0  # rows on the pages before that one
+
+    def note(self, page: RecordPage | ConnectorError) -> RecordPage:
+        """Return the page itself, an empty one if it was refused."""
+        if isinstance(page, ConnectorError):
+            if self.refusal is None:
+                self.refusal, self.before_refusal = page, self.received
+            page = RecordPage([], [], 0)
+        self.replies += 1
+        if page.size and self.replies > 1 and (self.last < self.longest or page.size > self.longest):
+            self.ragged = True
+        self.received += page.size
+        self.longest = max(self.longest, page.size)
+        self.last = page.size
+        self.shown.update(record.slug for record in page.records)
+        self.shown.update(reject.payload for reject in page.rejects)
+        return page
+
+    @property
+    def neat(self) -> bool:
+        """As many rows as positions: while nothing is added or deleted, their order alone can hide none."""
+        return not self.ragged and self.received == len(self.shown)
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """Rows by slug (latest version), rejects by payload, since the fingerprint last moved, at `asked_at`."""
+
+    asked_at: datetime
+    records: LatestRecords = field(default_factory=LatestRecords)
+    rejects: dict[str, Reject] = field(default_factory=dict)
+    latest: _Pass | None = None
+    quiet: int = 0  # passes in a row that added nothing
+    misses: float = 0.0  # the largest share of what is known that a pass did not show
+    uneven: bool = False  # whether a pass was not neat
+    hole: ConnectorError | None = None  # how a page was refused, since anything new came, that must hold known rows
+    metadata: bytes | None = None  # of the first page of the latest pass
+
+    def __len__(self) -> int:
+        # a rejected row with a slug of its own counts once, and never beside a good row of that slug
+        spoiled = {reject.record_slug or payload for payload, reject in self.rejects.items()}
+        return len(self.records) + len(spoiled - self.records.slugs)
+
+    def note(self, page: RecordPage) -> None:
+        self.records.add(page.records)
+        for reject in page.rejects:
+            self.rejects[reject.payload] = reject
+
+    def close(self, swept: _Pass, known: int) -> bool:
+        """After a pass, with what was known before it: whether two neat ones in a row showed the same."""
+        before, self.latest = self.latest, swept
+        self.quiet = self.quiet + 1 if before is not None and len(self) == known else 0
+        self.hole = self.hole if self.quiet else None
+        if swept.refusal is not None and swept.before_refusal < len(self):
+            self.hole = swept.refusal
+        distinct = len(self.records) + len(self.rejects)
+        self.uneven = self.uneven or not swept.neat
+        self.misses = max(self.misses, 1 - len(swept.shown) / distinct if distinct else 0.0)
+        return before is not None and before.neat and swept.neat and before.shown == swept.shown
+
+    @property
+    def settled(self) -> bool:
+        return self.quiet >= max(quiet_sweeps_needed(self.misses), UNEVEN_QUIET if self.uneven else 0)
+
+
+async def read_import(client: RecordsClient, import_: Import) -> ImportRead:
+    """Reads all records of `import_`. Raises what the client raises, but for a 404, which is the verdict `gone`.
+
+    Where a page has more bytes than are taken at once, all are asked for anew as shorter ones.
+    """
+    size = MAX_PER_PAGE
+    while True:
+        try:
+            return await _read_of(client, import_, size)
+        except TooLargeError:
+            if size not in SHORTER_PAGES:
+                raise
+            size = SHORTER_PAGES[size]
+
+
+async def _read_of(client: RecordsClient, import_: Import, size: int) -> ImportRead:
+    try:
+        return await _read(client, import_, size)
+    except NotFoundError:
+        # only the import's own 404 counts: a records endpoint may be missing for other reasons
+        current = await _get_or_none(client, import_)
+        if current is None:
+            return _gone(import_)
+    try:
+        return await _read(client, current, size)
+    except NotFoundError as error:
+        refusal = error
+    asked_at = client.service_time()
+    after = await _get_or_none(client, import_)
+    if after is None:
+        return _gone(import_)
+    still = after.fingerprint == current.fingerprint
+    if refusal.page == 1 and still and await _has_no_records(client, after):
+        return ImportRead(after, Verdict.complete, asked_at=asked_at)
+    raise refusal
+
+
+async def _has_no_records(client: RecordsClient, import_: Import) -> bool:
+    """Return whether a 404 of its records, which came twice while it stood still, is how the service says "none".
+
+    `row_count` says so too, and there is nothing on page 0 either, where a service has all that counts its pages from
+    there while its `row_count` lags behind.
+    """
+    if import_.row_count != 0:
+        return False
+    try:
+        return import_.status == COMPLETED or not (await client.list_records(import_.slug, 0)).size
+    except ConnectorError as error:
+        if isinstance(error, AuthError | TransientError):
+            raise
+        return True
+
+
+async def ask_for(client: RecordsClient, slug: str) -> Import:
+    """Return the import of this slug. Raises ContractError if the service answers with another one."""
+    found = await client.get_import(slug)
+    if found.slug != slug:
+        raise ContractError(f"The service answers with import {found.slug} where import {slug} is asked for.")
+    return found
+
+
+async def _get_or_none(client: RecordsClient, import_: Import) -> Import | None:
+    try:
+        return await ask_for(client, import_.slug)
+    except NotFoundError:
+        return None
+
+
+def _gone(import_: Import) -> ImportRead:
+    return ImportRead(import_, Verdict.gone, why="the service answers 404 for it")
+
+
+async def _read(client: RecordsClient, import_: Import, size: int) -> ImportRead:
+    current, gathered, moves = import_, _Gathered(client.service_time()), 0
+    from_zero = client.first_page == 1  # whether it may be that the service counts from there, unnoticed so far
+    for passes in range(1, MAX_PASSES + 1):
+        known = len(gathered)
+        if current.row_count > MAX_ROWS:
+            raise ContractError(
+                f"Its row_count is {current.row_count:,}, more than the {MAX_ROWS:,} that are read of one import; tell "
+                "whoever runs the service."
+            )
+        shorter = _SHRINK[(passes - 1) % len(_SHRINK)] * size // MAX_PER_PAGE
+        swept = await _read_pages(client, current, gathered, size - shorter)
+        whole = passes == 1 and swept.replies == 1 and len(gathered) == current.row_count
+        if whole and swept.longest < min(_known_room(client, current), size):
+            return _outcome(current, gathered, passes)
+        if from_zero and len(gathered) != current.row_count:
+            from_zero = await _page_0_adds(client, current, gathered, swept)
+        after = await ask_for(client, current.slug)
+        if after.fingerprint != current.fingerprint:
+            moves += 1
+            if moves > MAX_MOVES:
+                return _restless(after, gathered, passes, f"it changed {moves} times while it was read")
+            current, gathered = after, _Gathered(client.service_time())
+            continue
+        current = after
+        if swept.endless:
+            return _restless(current, gathered, passes, "its pages go on and on")
+        same = gathered.close(swept, known)
+        if _is_complete(current, gathered, swept, same=same):
+            return _outcome(current, gathered, passes)
+        if gathered.settled:
+            if gathered.hole is not None:
+                raise gathered.hole
+            return _outcome(current, gathered, passes, Verdict.unreconciled, _count(current, gathered))
+    count = len(gathered)
+    why = (
+        f"its pages still repeat rows after {passes} passes"
+        if count == current.row_count
+        else _count(current, gathered)
+    )
+    return _restless(current, gathered, passes, why)
+
+
+def _known_room(client: RecordsClient, import_: Import) -> int:
+    """As many as the service is known to send at once; of records, which it may clamp lower, if the count may lag."""
+    return client.largest_page if import_.status == COMPLETED else client.largest_page_of_records
+
+
+def _count(import_: Import, gathered: _Gathered) -> str:
+    return f"{len(gathered)} distinct records were found where row_count says {import_.row_count}"
+
+
+def _is_complete(import_: Import, gathered: _Gathered, swept: _Pass, *, same: bool) -> bool:
+    found, promised = len(gathered), import_.row_count
+    if found == promised:
+        # more was received than promised: the count may match only because rows are missing
+        return swept.received <= promised or gathered.settled
+    whole = found > promised or not swept.ragged
+    return import_.status != COMPLETED and gathered.hole is None and (same or (gathered.settled and whole))
+
+
+def _restless(import_: Import, gathered: _Gathered, passes: int, why: str) -> ImportRead:
+    return _outcome(import_, gathered, passes, Verdict.restless, why)
+
+
+def _outcome(
+    import_: Import, gathered: _Gathered, passes: int, verdict: Verdict = Verdict.complete, why: str | None = None
+) -> ImportRead:
+    rejects = tuple(gathered.rejects.values())
+    return ImportRead(
+        import_, verdict, gathered.records.all(), rejects, passes, why, gathered.asked_at, gathered.metadata
+    )
+
+
+async def _read_pages(client: RecordsClient, import_: Import, gathered: _Gathered, size: int) -> _Pass:
+    """One pass: the pages `row_count` promises side by side, then on until the count is met or the pages end."""
+    swept = _Pass(size)
+    expected = max(import_.row_count, len(gathered))
+    promised = expected // size + 1  # the last of them has room for more
+    page, empty = 1, 0
+    while page <= promised and empty < EMPTY_ENOUGH:
+        pages = (_page(client, import_.slug, number, size) for number in range(page, promised + 1))
+        async with aclosing(in_turn(pages, PAGES_AHEAD)) as replies:
+            async for answer in replies:
+                reply = swept.note(answer)
+                gathered.note(reply)
+                if page == 1:
+                    gathered.metadata = reply.metadata
+                page += 1
+                empty = 0 if reply.size else empty + 1
+                if empty >= EMPTY_ENOUGH:
+                    break
+        if 0 < swept.longest < size and len(swept.shown) < expected:
+            promised = max(promised, expected // swept.longest + 1)  # per_page is clamped lower than asked
+    full = swept.last >= (swept.longest if promised > 1 else min(size, _known_room(client, import_)))
+    if len(gathered) != import_.row_count or full:
+        await _read_on(client, import_, gathered, swept, page, size)
+    return swept
+
+
+async def _read_on(
+    client: RecordsClient, import_: Import, gathered: _Gathered, swept: _Pass, page: int, size: int
+) -> None:
+    """Pages behind the promised ones, more and more at once, until they are empty or only repeat this pass."""
+    idle, window, limit = 0, 1, page + MAX_PAGES_BEYOND
+    while idle < (1 if len(gathered) == import_.row_count else EMPTY_PAGES):
+        if page >= limit:
+            swept.endless = True
+            return
+        for answer in await _ask(client, import_, range(page, page + window), size):
+            shown = len(swept.shown)
+            gathered.note(swept.note(answer))
+            idle = 0 if len(swept.shown) > shown else idle + 1
+        page += window
+        window = 1 if idle else min(2 * window, MAX_WINDOW_BEYOND)
+
+
+async def _page_0_adds(client: RecordsClient, import_: Import, gathered: _Gathered, swept: _Pass) -> bool:
+    """Looks for more where a service has them that counts its pages from 0, before it is believed to have no more.
+
+    Raises what the client raises where no other check would notice that something is missing.
+    """
+    known = len(gathered)
+    try:
+        page = await client.list_records(import_.slug, 0, swept.size)
+    except AuthError:
+        raise
+    except TransientError:
+        if import_.status != COMPLETED and known < import_.row_count:
+            raise
+        return False
+    except ConnectorError:
+        return False
+    gathered.note(page)
+    if len(gathered) == known:
+        return False
+    swept.before_refusal += page.size
+    return True
+
+
+async def _ask(client: RecordsClient, import_: Import, pages: range, size: int) -> list[RecordPage | ConnectorError]:
+    return await together(_page(client, import_.slug, page, size) for page in pages)
+
+
+async def _page(client: RecordsClient, slug: str, page: int, size: int) -> RecordPage | ConnectorError:
+    """Return the page, or how it was refused if it may lie behind the last one; a deleted import shows later."""
+    try:
+        return await client.list_records(slug, page, size)
+    except ConnectorError as error:
+        if means_no_such_page(error, page):
+            return error
+        raise

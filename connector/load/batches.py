@@ -1,0 +1,227 @@
+"""From an import read to the Arrow columns of its rows.
+
+What one import brings decides how the next one is named and typed. So imports are built one at a time, in the order
+in which they are loaded; they may be built long before that, as neither the package nor its load id is known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from connector.extract.records import ImportRead
+from connector.extract.spill import SpilledRecords, Spool, batches
+from connector.load.flatten_process import Texts, flatten_here
+from connector.models import Import, Record
+from connector.settings import Settings
+from connector.transform.flatten import Flattened
+from connector.transform.json_rows import read_rows
+from connector.transform.naming import table_name
+from connector.transform.row_limits import Limits
+from connector.transform.schema import TableSchema
+from connector.transform.width import UNBOUNDED, NewFields, Room, TooWide, Width
+from connector.warehouse.tables import UTC_US
+
+MOST_BYTES = 16 * 2**20  # of JSON that are flattened at once
+
+
+class Flatten(Protocol):
+    """`connector.load.flatten_process.flatten_here`, wherever it runs."""
+
+    def __call__(
+        self, texts: Texts, schema: TableSchema, hints: Mapping[str, str], /, *, nul_safe: bool, room: Room = ...
+    ) -> Flattened: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Some records of one import as columns of one length: what raw and typed row share, and what each has alone.
+
+    `data` is None without raw rows, `flat` without typed ones, `extra` where no record has any.
+    """
+
+    slug: pa.Array[Any]
+    sort: pa.Array[Any]
+    created_at: pa.Array[Any]
+    updated_at: pa.Array[Any]
+    data: pa.Array[Any] | None
+    flat: Flattened | None
+    extra: pa.Array[Any] | None = None
+
+    def __len__(self) -> int:
+        return len(self.slug)
+
+    @property
+    def nbytes(self) -> int:
+        columns = [] if self.flat is None else list(self.flat.columns.values())
+        raw = sum(0 if column is None else column.get_total_buffer_size() for column in (self.data, self.extra))
+        return max(sum(column.get_total_buffer_size() for column in columns), raw)  # nbytes takes ten times as long
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """An import's rows; `read` has its records no more. `refusal`: why the destination cannot hold them typed."""
+
+    read: ImportRead
+    table: str | None = None
+    refusal: str | None = None
+    rows: Iterable[Rows] = ()
+    size: int = 0
+
+    def __len__(self) -> int:
+        return self.size
+
+
+class SpilledRows:
+    """Rows that wait in a spool, all but their slugs; they come as often as they are asked for."""
+
+    def __init__(self) -> None:
+        self._spool = Spool()
+        self._slugs: list[pa.Array[Any]] = []
+        self._flats: list[tuple[Flattened, tuple[str, ...]] | None] = []
+        self._raw = False
+        self._extras: list[bool] = []
+
+    def append(self, rows: Rows) -> None:
+        flat = rows.flat
+        columns = [rows.sort, rows.created_at, rows.updated_at]
+        if rows.data is not None:
+            columns.append(rows.data)
+        self._raw = rows.data is not None
+        self._extras.append(rows.extra is not None)
+        if rows.extra is not None:
+            columns.append(rows.extra)
+        self._slugs.append(rows.slug)  # the package keeps them to its end, and they would keep all of their piece
+        self._flats.append(None if flat is None else (replace(flat, columns={}), tuple(flat.columns)))
+        columns.extend([] if flat is None else flat.columns.values())
+        batch = pa.RecordBatch.from_arrays(columns, [str(n) for n in range(len(columns))])
+        packed = pa.BufferOutputStream()
+        with pa.ipc.new_stream(packed, batch.schema) as stream:
+            stream.write_batch(batch)
+        self._spool.add(packed.getvalue())
+
+    def __iter__(self) -> Iterator[Rows]:
+        for piece, slug, flat, extras in zip(self._spool, self._slugs, self._flats, self._extras, strict=True):
+            with pa.ipc.open_stream(piece) as stream:
+                sort, created_at, updated_at, *columns = stream.read_next_batch().columns
+            data = columns.pop(0) if self._raw else None
+            extra = columns.pop(0) if extras else None
+            filled = None if flat is None else replace(flat[0], columns=dict(zip(flat[1], columns, strict=True)))
+            yield Rows(slug, sort, created_at, updated_at, data, filled, extra)
+
+
+class Builder:
+    """Knows the typed tables as they will be once everything it built is loaded. Not for several threads at once."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        schemas: Mapping[str, TableSchema],
+        template_tables: Mapping[str, str],
+        *,
+        foreign: frozenset[str] = frozenset(),
+        limits: Limits | None,
+        nul_safe: bool,
+        width: Width | None = None,
+        flatten: Flatten = flatten_here,
+    ) -> None:
+        self._settings = settings
+        self._schemas = dict(schemas)
+        self._template_tables = dict(template_tables)
+        self._foreign = foreign
+        self._limits = limits
+        self._nul_safe = nul_safe
+        self._width = width
+        self._flatten = flatten
+
+    def build(self, read: ImportRead) -> Built:
+        """Takes the rows out of `read`, whatever its verdict is. Raises ConnectorError for want of disk space."""
+        table = self._table_for(read.import_) if self._settings.typed else None
+        rows, refusal = self._all_rows(read, table)
+        if refusal is not None:
+            table = None
+            rows, _ = self._all_rows(read, None)
+        return Built(replace(read, records=()), table, refusal, rows, len(read.records))
+
+    def _all_rows(self, read: ImportRead, table: str | None) -> tuple[Iterable[Rows], str | None]:
+        """With typed columns if there is a `table`; or why the destination cannot hold them."""
+        if table is None:
+            rows = _place_for(read)
+            for some in batches(read.records):
+                rows.append(self._rows(some, _texts(some), None))
+            return rows, None
+        schema = self._schemas.get(table) or TableSchema(table)
+        room = UNBOUNDED if self._width is None else self._width.room(schema)
+        try:
+            return self._typed_rows(read, schema, room)
+        except TooWide:
+            narrowed = self._narrowed(read, schema, room)
+            return self._typed_rows(read, narrowed, Room(0, room.columns))
+
+    def _typed_rows(self, read: ImportRead, schema: TableSchema, room: Room) -> tuple[Iterable[Rows], str | None]:
+        """Raises TooWide for more new fields than there is room for."""
+        rows, table, most = _place_for(read), schema.table, schema.size + room.fresh
+        hints = self._settings.hints.get(table, {})
+        for some in _pieces(read):
+            texts = _texts(some)
+            left = Room(max(most - schema.size, 0), room.columns)
+            flat = self._flatten(texts, schema, hints, nul_safe=self._nul_safe, room=left)
+            refusal = self._limits.refusal(flat.schema, [flat.columns]) if self._limits is not None else None
+            if refusal is not None:
+                return (), refusal
+            rows.append(self._rows(some, texts, flat))
+            schema = flat.schema
+        self._schemas[table] = schema
+        return rows, None
+
+    def _narrowed(self, read: ImportRead, schema: TableSchema, room: Room) -> TableSchema:
+        """The table as it is once the new fields of these records that there is room for are in it, and no others."""
+        width = self._width or Width()
+        new = NewFields(schema, room.fresh + width.listed)
+        for some in batches(read.records):
+            for record in some:
+                new.add(read_rows([record.data]))
+        return width.narrowed(schema, new, room)
+
+    def _table_for(self, import_: Import) -> str:
+        table = table_name(import_.template_name, import_.template_slug, self._template_tables, self._foreign)
+        self._template_tables.setdefault(table, import_.template_slug or "")
+        return table
+
+    def _rows(self, records: Sequence[Record], texts: Texts, flat: Flattened | None) -> Rows:
+        created_at = [r.created_at for r in records]
+        updated_at = [r.updated_at for r in records]
+        created = pa.array(created_at, pa.int64()).view(UTC_US)
+        extras = [r.extra for r in records] if self._settings.raw else []
+        return Rows(
+            pa.array([r.slug for r in records], pa.string()),
+            pa.array([r.sort for r in records], pa.int64()),
+            created,
+            created if updated_at == created_at else pa.array(updated_at, pa.int64()).view(UTC_US),
+            texts.column.cast(pa.string()) if self._settings.raw else None,
+            flat,
+            pa.array(extras, pa.binary()).cast(pa.string()) if any(extras) else None,
+        )
+
+
+def _place_for(read: ImportRead) -> list[Rows] | SpilledRows:
+    return SpilledRows() if isinstance(read.records, SpilledRecords) else []
+
+
+def _pieces(read: ImportRead) -> Iterator[Sequence[Record]]:
+    """The records as they are flattened at once: what is decoded takes ten times the memory of its text."""
+    for some in batches(read.records):
+        start = size = 0
+        for at, record in enumerate(some):
+            if size + len(record.data) > MOST_BYTES and at > start:
+                yield some[start:at]
+                start, size = at, 0
+            size += len(record.data)
+        yield some[start:] if start else some
+
+
+def _texts(records: Sequence[Record]) -> Texts:
+    return Texts([record.data for record in records])

@@ -1,0 +1,171 @@
+"""Rows of the table `imports`: what changed, with its metadata as columns, and tombstones.
+
+Invariant: a row shows what the listing and the records' reply said last, and each part stays as it was where only the
+other one was read: `_content_hash` has a hash of each.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+
+from connector.load.package import Catalogue
+from connector.models import Import
+from connector.transform.escaping import storable
+from connector.transform.members import flatten_members
+from connector.transform.naming import display_path, encode_keys
+from connector.transform.schema import OVERFLOWED, Field, TableSchema
+from connector.warehouse.tables import (
+    FIELDS,
+    FIELDS_SCHEMA,
+    IMPORTS,
+    IMPORTS_SCHEMA,
+    LOAD_ID,
+    UTC_US,
+    Emission,
+    table_of,
+)
+
+METADATA, EXTRA = "metadata", "extra"
+SYSTEM_BYTES = 800  # of a row of PostgreSQL: what it has beside the columns of metadata and extra, at most
+_FORMAT = 2  # raised where the same import gives another row than before: all rows are then written anew
+
+
+@dataclass(frozen=True, slots=True)
+class ImportRow:
+    """An import, and what the reply with its records had beside them when it was read last."""
+
+    import_: Import
+    records_metadata: str | None
+
+    @property
+    def content_hash(self) -> str:
+        """Changes whenever a column of the row does."""
+        if self.records_metadata is None:
+            return listing_hash(self.import_)
+        digest = hashlib.blake2b(self.records_metadata.encode(), digest_size=16).hexdigest()
+        return f"{listing_hash(self.import_)}:{digest}"
+
+
+def read_row(import_: Import, records_metadata: bytes | None) -> ImportRow:
+    """The row of an import whose records were just read."""
+    text = None if records_metadata is None else records_metadata.decode("utf-8", "backslashreplace")
+    return ImportRow(import_, text)
+
+
+def listing_hash(import_: Import) -> str:
+    """Of what the listing shows of an import: the first part of the row's `_content_hash`."""
+    parts: list[Any] = [
+        _FORMAT,
+        import_.slug,
+        import_.row_count,
+        import_.created_at.isoformat(),
+        import_.updated_at.isoformat(),
+        import_.status,
+        import_.template_slug,
+        import_.template_name,
+        (import_.metadata_json or b"").decode(),
+        (import_.extra_json or b"").decode(),
+    ]
+    return hashlib.blake2b(json.dumps(parts).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def is_listed_as(stored_hash: str | None, import_: Import) -> bool:
+    """Whether the row with this `_content_hash` is what the listing shows."""
+    return stored_hash is not None and stored_hash.partition(":")[0] == listing_hash(import_)
+
+
+def import_emissions(
+    imports: Sequence[ImportRow],
+    catalogue: Catalogue,
+    load_id: str,
+    now: datetime,
+    *,
+    row_bytes: int | None,
+    nul_safe: bool,
+) -> Iterable[Emission]:
+    """The rows of these imports, and what `sync_fields` says of the columns that they have a value for."""
+    if not imports:
+        return
+    rows = table_of(IMPORTS_SCHEMA, [_row(each, load_id, nul_safe) for each in imports])
+    known = catalogue.schema(IMPORTS)
+    free = [{METADATA: each.import_.metadata_json, EXTRA: each.import_.extra_json} for each in imports]
+    room = None if row_bytes is None else row_bytes - SYSTEM_BYTES
+    members = flatten_members(free, known, beside=IMPORTS_SCHEMA.names, row_bytes=room, nul_safe=nul_safe)
+    flat = members.flat
+    for name, column in flat.columns.items():
+        rows = rows.append_column(name, column)
+    catalogue.schemas[IMPORTS] = TableSchema(IMPORTS, {**known.fields, **flat.schema.fields}, known.physical)
+    yield Emission(IMPORTS, rows)
+    seen = [flat.schema.fields[keys] for keys in flat.counts]
+    seen += [Field((name,), name, OVERFLOWED) for name in sorted(members.overflowed)]
+    fields = [_field_row(each, catalogue, load_id, now, nul_safe) for each in seen]
+    if fields:
+        yield Emission(FIELDS, table_of(FIELDS_SCHEMA, fields))
+
+
+def records_metadata_of(rows: pa.Table) -> dict[str, str | None]:
+    """Slug → `records_metadata` of stored rows; a table of an earlier version has none."""
+    if not rows.num_rows or "records_metadata" not in rows.column_names:
+        return {}
+    texts = rows.column("records_metadata").cast(pa.string()).to_pylist()
+    slugs: list[Any] = rows.column("slug").to_pylist()
+    return dict(zip(slugs, texts, strict=True))
+
+
+def tombstones(old: pa.Table, slugs: Sequence[str], load_id: str, now: datetime) -> Emission:
+    """The rows of deleted imports as the warehouse has them, marked; one it never had gets a row of its slug."""
+    rows = old
+    if rows.num_rows:
+        deleted_at = [value or now for value in rows.column("_deleted_at").to_pylist()]
+        rows = rows.set_column(rows.column_names.index("_deleted_at"), "_deleted_at", pa.array(deleted_at, UTC_US))
+        loads = pa.repeat(pa.scalar(load_id), rows.num_rows)
+        rows = rows.set_column(rows.column_names.index(LOAD_ID), LOAD_ID, loads)
+        fields = [
+            IMPORTS_SCHEMA.field(f.name) if f.name in IMPORTS_SCHEMA.names else pa.field(f.name, f.type)
+            for f in rows.schema
+        ]
+        rows = rows.cast(pa.schema(fields))
+    there = set(rows.column("slug").to_pylist()) if rows.num_rows else set()
+    missing = [{"slug": s, "_deleted_at": now, LOAD_ID: load_id} for s in slugs if s not in there]
+    parts = [part for part in (rows, table_of(IMPORTS_SCHEMA, missing)) if part.num_rows]
+    return Emission(IMPORTS, pa.concat_tables(parts, promote_options="default"))
+
+
+def _row(row: ImportRow, load_id: str, nul_safe: bool) -> dict[str, Any]:
+    import_ = row.import_
+    return {
+        "slug": import_.slug,
+        "row_count": import_.row_count,
+        "created_at": import_.created_at,
+        "updated_at": import_.updated_at,
+        "status": storable(import_.status, nul_safe=nul_safe),
+        "template__slug": import_.template_slug,
+        "template__name": None if import_.template_name is None else storable(import_.template_name, nul_safe=nul_safe),
+        "metadata": None if import_.metadata_json is None else import_.metadata_json.decode(),
+        "extra": None if import_.extra_json is None else import_.extra_json.decode(),
+        "records_metadata": row.records_metadata,
+        "_content_hash": row.content_hash,
+        LOAD_ID: load_id,
+    }
+
+
+def _field_row(known: Field, catalogue: Catalogue, load_id: str, now: datetime, nul_safe: bool) -> dict[str, Any]:
+    return {
+        "table_name": IMPORTS,
+        "column_name": known.column,
+        "path": storable(display_path(known.keys), nul_safe=nul_safe),
+        "keys": encode_keys(known.keys),
+        "data_type": known.type,
+        "has_text": known.has_text,
+        "has_double": known.has_double,
+        "first_seen_at": catalogue.first_seen.setdefault((IMPORTS, known.column), now),
+        "last_seen_at": now,
+        LOAD_ID: load_id,
+    }

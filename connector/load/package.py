@@ -1,0 +1,563 @@
+"""From imports read to the tables of one load package: records, typed rows, ledger, rejects and fields.
+
+Invariant: whatever is emitted for an import goes into the same package as its ledger row, all of it under the
+package's load id, and replaces everything the warehouse had of that import, in every typed table it ever lived in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from connector.ledger import Due, Known, State
+from connector.load.batches import Built, Rows
+from connector.models import Import
+from connector.settings import Settings
+from connector.transform.escaping import storable
+from connector.transform.naming import display_path, encode_keys, overflowed_name
+from connector.transform.schema import OVERFLOWED, Field, Keys, Kind, TableSchema, arrow_type, parse_type
+from connector.warehouse import Warehouse
+from connector.warehouse.state import Memory
+from connector.warehouse.tables import (
+    FIELDS,
+    FIELDS_SCHEMA,
+    LEDGER,
+    LEDGER_SCHEMA,
+    LOAD_ID,
+    NO_SLUG,
+    RECORDS,
+    RECORDS_SCHEMA,
+    REJECTS,
+    REJECTS_SCHEMA,
+    TYPED_SCHEMA,
+    UTC_US,
+    Arrival,
+    Emission,
+    keys_of,
+    table_of,
+)
+from connector.warehouse.typed_tables import totals
+
+FLUSH_ROWS = 20_000
+
+
+@dataclass(slots=True)
+class Catalogue:
+    """What is known of the typed tables and grows during a run: their schemas, whose they are, when fields came.
+
+    `text_conflicts` has, for the imports that have any, their table and what the ledger says of them there.
+    """
+
+    schemas: dict[str, TableSchema]
+    template_tables: dict[str, str]
+    first_seen: dict[tuple[str, str], datetime]
+    miscounted: set[str]
+    text_conflicts: dict[str, tuple[str, Mapping[str, int]]]
+
+    @classmethod
+    def of(cls, memory: Memory) -> Catalogue:
+        known = dict(memory.schemas), dict(memory.template_tables), dict(memory.first_seen)
+        conflicts = {
+            each.slug: (each.table_name, json.loads(each.text_conflicts))
+            for each in memory.ledger.values()
+            if each.text_conflicts and each.table_name
+        }
+        return cls(*known, set(memory.miscounted), conflicts)
+
+    def text_conflicts_of(self, table: str, without: Collection[str]) -> Counter[str]:
+        """Column → scalars that text columns of the table took from imports other than these."""
+        found: Counter[str] = Counter()
+        for slug, (home, counts) in self.text_conflicts.items():
+            if home == table and slug not in without:
+                found.update(counts)
+        return found
+
+    def schema(self, table: str) -> TableSchema:
+        return self.schemas.setdefault(table, TableSchema(table))
+
+
+@dataclass(slots=True)
+class _Counts:
+    values: int = 0
+    conflicts: int = 0
+
+
+@dataclass(slots=True)
+class _Typed:
+    """Typed rows of one table waiting to be emitted, and what the package adds to its fields."""
+
+    batches: list[pa.Table] = field(default_factory=list)
+    rows: int = 0
+    live_rows: int = 0
+    imports: set[str] = field(default_factory=set)
+    counts: dict[Keys, _Counts] = field(default_factory=lambda: defaultdict(_Counts))
+
+
+@dataclass(slots=True)
+class _Arriving:
+    """What has come so far for one table; see `Arrival`."""
+
+    records: list[pa.Array[Any]] = field(default_factory=list)
+    imports: list[str] = field(default_factory=list)
+    replacing: bool = False
+
+    @property
+    def slugs(self) -> pa.ChunkedArray[Any]:
+        return pa.chunked_array(self.records, pa.string())
+
+    def are_distinct(self) -> bool:
+        slugs = self.slugs
+        found: int = pc.count_distinct(slugs).as_py()
+        return found == len(slugs)
+
+
+class Package:
+    """Builds the emissions of one load package; `rows` counts the records accepted so far."""
+
+    def __init__(
+        self,
+        load_id: str,
+        run_id: str,
+        now: datetime,
+        settings: Settings,
+        memory: Memory,
+        catalogue: Catalogue,
+        warehouse: Warehouse,
+    ) -> None:
+        self.load_id = load_id
+        self.rows = 0
+        self.rejected = 0
+        self.heaviest = 0
+        self._run_id = run_id
+        self._now = now
+        self._settings = settings
+        self._memory = memory
+        self._catalogue = catalogue
+        self._warehouse = warehouse
+        self._raw: list[pa.Table] = []
+        self._raw_rows = 0
+        self._typed: dict[str, _Typed] = defaultdict(_Typed)
+        self._arriving: dict[str, _Arriving] = defaultdict(_Arriving)
+        self._sources = 0  # of records: imports, one as often as it comes
+        self._ledger: list[dict[str, Any]] = []
+        self._rejects: list[dict[str, Any]] = []
+        self._nul_safe = not warehouse.is_duckdb
+        self._carried: list[tuple[str, pa.Table]] = []
+        self.withheld: list[str] = []
+
+    @property
+    def typed_tables(self) -> list[str]:
+        return list(self._typed)
+
+    def arrivals(self) -> list[Arrival]:
+        """What the package brings for each table of records."""
+        arriving = self._arriving
+        # no import has a record twice (`LatestRecords`), and every typed row has a raw one beside it, if there are any
+        all_distinct = self._sources < 2 or (
+            self._settings.raw and RECORDS in arriving and arriving[RECORDS].are_distinct()
+        )
+        return [
+            Arrival(table, got.slugs, got.imports, all_distinct or got.are_distinct(), got.replacing)
+            for table, got in arriving.items()
+        ]
+
+    def __bool__(self) -> bool:
+        return bool(self._ledger or self._rejects)
+
+    def add(self, built: Built, known: Known | None, due: Due | None = None) -> Iterator[Emission]:
+        """An import whose records were read; yields what has become due to be written. `due`: why to read it again."""
+        read, import_, table = built.read, built.read.import_, built.table
+        if built.refusal is not None:
+            sentence = f"Import {import_.slug} is in no typed table: {built.refusal}."
+            self.withheld.append(sentence)
+            if not self._settings.raw:
+                self.add_failure(import_, known, sentence)
+                return
+        if table is not None:
+            self._catalogue.template_tables.setdefault(table, import_.template_slug or "")
+        self._sources += 1
+        self._clear(import_, known, table)
+        old = self._vanished(import_.slug, known, built.rows, table)
+        text_conflicts: Counter[str] = Counter()
+        for rows in built.rows:
+            self.heaviest = max(self.heaviest, rows.nbytes)
+            self._add_raw(import_, rows)
+            if table is not None:
+                self._add_typed(table, import_, rows)
+                text_conflicts.update(_text_conflicts(rows))
+            if self._raw_rows >= FLUSH_ROWS or (table and self._typed[table].rows >= FLUSH_ROWS):
+                yield from self._due()
+        self._carry(old)
+        for reject in read.rejects:
+            self.reject(import_.slug, reject.record_slug, reject.reason, reject.payload)
+        self.rows += len(built)
+        self._catalogue.text_conflicts.pop(import_.slug, None)
+        if table is not None and text_conflicts:
+            self._catalogue.text_conflicts[import_.slug] = table, text_conflicts
+        state = State.synced
+        if read.doubtful and not (read.miscounted and self._settings.reconcile == "off"):
+            state = State.unreconciled
+        self._note(
+            import_.slug,
+            state,
+            known,
+            updated_at=import_.updated_at,
+            row_count=import_.row_count,
+            status=import_.status,
+            template_slug=import_.template_slug,
+            table_name=table,
+            has_raw=self._settings.raw,
+            records_loaded=len(built),
+            records_rejected=len(read.rejects),
+            text_conflicts=json.dumps(text_conflicts, sort_keys=True) if text_conflicts else None,
+            attempts=1,
+            error=built.refusal or read.why,
+            last_synced_at=self._now,
+            due=due,
+        )
+        if self._raw_rows >= FLUSH_ROWS:
+            yield from self._due()
+
+    def add_failure(self, import_: Import, known: Known | None, error: str, killed_runs: int | None = None) -> None:
+        """An import that could not be read: what the warehouse has of it stays as it is.
+
+        One that killed runs is left out while it is as it is now, so its ledger row says how that is.
+        """
+        row = _as_before(known)
+        if killed_runs:
+            row |= {"updated_at": import_.updated_at, "row_count": import_.row_count, "status": import_.status}
+            row |= {"template_slug": import_.template_slug, "killed_runs": killed_runs}
+        self._note(
+            import_.slug,
+            State.failed,
+            known,
+            **row,
+            attempts=(known.attempts if known and known.state is State.failed else 0) + 1,
+            error=error,
+        )
+
+    def add_deleted(self, slug: str, known: Known | None) -> None:
+        """An import that the service answers 404 for: its rows go, or stay as deleted, by the setting `deletes`."""
+        old = self._vanished(slug, known, (), None)
+        self._clear_homes(slug, known, None)
+        self._carry(old)
+        self._catalogue.text_conflicts.pop(slug, None)
+        nothing = {"records_loaded": 0, "records_rejected": 0, "text_conflicts": None, "due": None}
+        before = {**_as_before(known), **nothing}
+        self._note(slug, State.deleted, known, **before, attempts=1, error=None)
+
+    def reject(self, import_slug: str | None, record_slug: str | None, reason: str, payload: str) -> None:
+        self.rejected += 1
+        identity = json.dumps([self._run_id, import_slug, record_slug, reason, payload])
+        safe = storable(payload, nul_safe=self._nul_safe)
+        self._rejects.append(
+            {
+                "reject_id": hashlib.blake2b(identity.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest(),
+                "run_id": self._run_id,
+                "import_slug": import_slug,
+                "record_slug": None if record_slug is None else storable(record_slug, nul_safe=self._nul_safe),
+                "reason": reason,
+                "payload": safe,
+                "seen_at": self._now,
+                LOAD_ID: self.load_id,
+            }
+        )
+
+    def finish(self) -> Iterator[Emission]:
+        """The rest of the rows, then rejects, fields and ledger."""
+        self._bring_carried()
+        yield from self._due()
+        if self._rejects:
+            yield Emission(REJECTS, table_of(REJECTS_SCHEMA, self._rejects))
+        fields = self._field_rows()
+        if fields:
+            yield Emission(FIELDS, table_of(FIELDS_SCHEMA, fields))
+        if self._ledger:
+            yield Emission(LEDGER, table_of(LEDGER_SCHEMA, self._ledger))
+
+    def _note(self, slug: str, state: State, known: Known | None, **columns: Any) -> None:
+        row = {"slug": slug, "state": state.value, "run_id": self._run_id, LOAD_ID: self.load_id, **columns}
+        if state is State.unreconciled and known is not None and known.state is State.unreconciled:
+            row["attempts"] = known.attempts + 1
+        self._ledger.append(row)
+
+    def _add_raw(self, import_: Import, rows: Rows) -> None:
+        if rows.data is None:
+            return
+        n = len(rows)
+        columns: list[pa.Array[Any]] = [
+            rows.slug,
+            pa.repeat(pa.scalar(import_.slug), n),
+            pa.repeat(pa.scalar(import_.template_slug, pa.string()), n),
+            rows.sort,
+            rows.created_at,
+            rows.updated_at,
+            rows.data,
+            pa.nulls(n, pa.string()) if rows.extra is None else rows.extra,
+            pa.nulls(n, UTC_US),
+            pa.repeat(pa.scalar(self.load_id), n),
+        ]
+        self._raw.append(pa.Table.from_arrays(columns, schema=RECORDS_SCHEMA))
+        self._raw_rows += n
+        self._arrived(RECORDS, import_.slug, rows)
+
+    def _add_typed(self, table: str, import_: Import, rows: Rows) -> None:
+        if rows.flat is None:
+            return
+        self._catalogue.schemas[table] = rows.flat.schema
+        n = len(rows)
+        columns: dict[str, pa.Array[Any]] = {
+            "_record_slug": rows.slug,
+            "_import_slug": pa.repeat(pa.scalar(import_.slug), n),
+            "_sort": rows.sort,
+            "_created_at": rows.created_at,
+            "_updated_at": rows.updated_at,
+            "_deleted_at": pa.nulls(n, UTC_US),
+            LOAD_ID: pa.repeat(pa.scalar(self.load_id), n),
+        }
+        typed = self._typed[table]
+        typed.batches.append(_typed_table({**columns, **rows.flat.columns}))
+        typed.rows += n
+        typed.live_rows += n
+        for keys, count in rows.flat.counts.items():
+            typed.counts[keys].values += count.values
+            typed.counts[keys].conflicts += count.conflicts
+        self._arrived(table, import_.slug, rows)
+
+    def _arrived(self, table: str, slug: str, rows: Rows) -> None:
+        arriving = self._arriving[table]
+        arriving.records.append(rows.slug)
+        if arriving.imports[-1:] != [slug]:
+            arriving.imports.append(slug)
+
+    def _clear(self, import_: Import, known: Known | None, table: str | None) -> None:
+        if table is not None:
+            self._typed[table].imports.add(import_.slug)
+        if known is not None:
+            self._clear_homes(import_.slug, known, table)
+
+    def _clear_homes(self, slug: str, known: Known | None, table: str | None) -> None:
+        """Placeholders, so that the merge removes what an import had where nothing of it comes any more."""
+        if self._settings.raw or RECORDS in self._memory.tables:
+            self._arriving[RECORDS].replacing = True
+            self._raw.append(_placeholder(RECORDS_SCHEMA, "slug", "import_slug", slug, self.load_id))
+            self._raw_rows += 1
+        homes = set(self._memory.homes.get(slug, ()))
+        if known is not None and known.table_name:
+            homes.add(known.table_name)
+        if table is not None:
+            homes.add(table)
+        for home in sorted(homes):
+            typed = self._typed[home]
+            typed.imports.add(slug)
+            self._arriving[home].replacing = True
+            row = _placeholder(TYPED_SCHEMA, "_record_slug", "_import_slug", slug, self.load_id)
+            typed.batches.append(self._with_dropped(home, row))
+            typed.rows += 1
+
+    def _with_dropped(self, table: str, row: pa.Table) -> pa.Table:
+        """The columns that the table lost come again though no row has a value for them now."""
+        kinds = {n: k for known in self._catalogue.schema(table).fields.values() for n, k in known.columns().items()}
+        for column in sorted(self._memory.dropped.get(table, frozenset()) & set(kinds)):
+            row = row.append_column(column, pa.array([None] * row.num_rows, arrow_type(kinds[column])))
+        return row
+
+    def _vanished(
+        self, slug: str, known: Known | None, arriving: Iterable[Rows], table: str | None
+    ) -> dict[str, pa.Table]:
+        """With `deletes = keep`: rows the warehouse has and the service has no more, per table, marked deleted."""
+        if self._settings.deletes != "keep" or known is None:
+            return {}
+        old: dict[str, pa.Table] = {}
+        present = {value for rows in arriving for value in rows.slug.to_pylist()}
+        # the table it comes to may have marked rows of it from an earlier stay
+        homes = {*self._memory.homes.get(slug, ()), known.table_name, table} - {None}
+        with self._warehouse.connect() as connection:
+            for home in {RECORDS, *homes} & self._memory.tables:
+                key, record = ("import_slug", "slug") if home == RECORDS else ("_import_slug", "_record_slug")
+                rows = connection.rows_of(home, key, [slug])
+                gone = [value not in present for value in rows.column(record).to_pylist()] if rows.num_rows else []
+                if any(gone):
+                    old[home] = self._marked(rows.filter(pa.array(gone)))
+        return old
+
+    def _marked(self, rows: pa.Table) -> pa.Table:
+        deleted_at = [value or self._now for value in rows.column("_deleted_at").to_pylist()]
+        rows = _replaced(rows, "_deleted_at", pa.array(deleted_at, UTC_US))
+        return _replaced(rows, LOAD_ID, pa.repeat(pa.scalar(self.load_id), rows.num_rows))
+
+    def _carry(self, old: Mapping[str, pa.Table]) -> None:
+        for table, rows in old.items():
+            self._arriving[table].replacing = True
+            self._carried.append((table, rows))
+
+    def _bring_carried(self) -> None:
+        """Rows that vanished from one import and came with another of the same package are not carried over."""
+        for table, vanished in self._carried:
+            arrived = self._arriving[table].slugs
+            rows = vanished.filter(pc.invert(pc.is_in(vanished.column(keys_of(table)[0]), value_set=arrived)))
+            if not rows.num_rows:
+                continue
+            if table == RECORDS:
+                absent = [f for f in RECORDS_SCHEMA if f.name not in rows.column_names]  # of an earlier version's table
+                for column in absent:
+                    rows = rows.append_column(column, pa.nulls(rows.num_rows, column.type))
+                self._raw.append(rows.select(RECORDS_SCHEMA.names).cast(RECORDS_SCHEMA))
+                self._raw_rows += rows.num_rows
+            else:
+                self._typed[table].batches.append(_typed_table(self._as_declared(table, rows)))
+                self._typed[table].rows += rows.num_rows
+
+    def _as_declared(self, table: str, rows: pa.Table) -> dict[str, pa.Array[Any]]:
+        """The columns with the types they were written with: a client may read narrower ones off the values."""
+        fields = self._catalogue.schema(table).fields.values()
+        declared = {name: arrow_type(kind) for known in fields for name, kind in known.columns().items()}
+        columns = {name: rows.column(name).combine_chunks() for name in rows.column_names}
+        return {name: column.cast(declared.get(name, column.type)) for name, column in columns.items()}
+
+    def _due(self) -> Iterator[Emission]:
+        if self._raw:
+            yield Emission(RECORDS, pa.concat_tables(self._raw))
+            self._raw, self._raw_rows = [], 0
+        for table, typed in self._typed.items():
+            if typed.batches:
+                rows = pa.concat_tables(typed.batches, promote_options="default")
+                typed.batches, typed.rows = [], 0
+                yield Emission(table, rows, self._json_columns(table), self._catalogue.template_tables.get(table))
+
+    def _json_columns(self, table: str) -> frozenset[str]:
+        if not self._warehouse.is_duckdb:
+            return frozenset()  # elsewhere JSON types reorder keys or refuse what JSON allows; text keeps all
+        schema = self._catalogue.schema(table)
+        known = {f.column for f in schema.fields.values() if f.type and parse_type(f.type).kind is Kind.JSON}
+        # rows that are carried over bring all columns there are, also one that a dead run made and no field knows yet
+        return frozenset(known | {column for column, kind in schema.physical.items() if kind == Kind.JSON})
+
+    def _field_rows(self) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = []
+        while self._catalogue.miscounted:  # by a dead run, and maybe none of its imports is there any more
+            _ = self._typed[self._catalogue.miscounted.pop()]
+        totals_by_table = self._totals() if self._typed else {}
+        for table, typed in self._typed.items():
+            before, totals = totals_by_table[table]
+            schema, template = self._catalogue.schema(table), self._catalogue.template_tables.get(table) or None
+            elsewhere = self._catalogue.text_conflicts_of(table, typed.imports)
+            for known in schema.fields.values():
+                values, conflicts = totals.get(known.keys, (0, 0))
+                added = typed.counts.get(known.keys, _Counts())
+                conflicts += elsewhere[known.column] + added.conflicts
+                values += added.values
+                rows.append(self._field_row(table, template, known, values, before + typed.live_rows, conflicts))
+            rows += overflowed_rows(
+                schema, template, self._catalogue.first_seen, self._now, self.load_id, nul_safe=self._nul_safe
+            )
+        return rows
+
+    def _totals(self) -> dict[str, tuple[int, dict[Keys, tuple[int, int]]]]:
+        """Table → (live rows, (values, conflicts) by field) of the imports that this package does not touch."""
+        found: dict[str, tuple[int, dict[Keys, tuple[int, int]]]] = {}
+        with self._warehouse.connect() as connection:
+            columns = connection.columns()
+            for table, typed in self._typed.items():
+                # the warehouse is asked, not sync_fields: rows without any field are rows all the same
+                physical = columns.get(table, {})
+                stored = TableSchema(table, self._catalogue.schema(table).fields, physical)
+                found[table] = totals(connection, stored, sorted(typed.imports)) if physical else (0, {})
+        return found
+
+    def _field_row(
+        self, table: str, template: str | None, known: Field, values: int, rows: int, conflicts: int
+    ) -> dict[str, Any]:
+        first = self._catalogue.first_seen.setdefault((table, known.column), self._now)
+        return {
+            "table_name": table,
+            "column_name": known.column,
+            "template_slug": template,
+            "path": storable(display_path(known.keys), nul_safe=self._nul_safe),
+            "keys": encode_keys(known.keys),
+            "data_type": known.type,
+            "has_text": known.has_text,
+            "has_double": known.has_double,
+            "first_seen_at": first,
+            "last_seen_at": self._now,
+            "value_count": values,
+            "null_count": rows - values,
+            "conflict_count": conflicts,
+            LOAD_ID: self.load_id,
+        }
+
+
+def overflowed_rows(
+    schema: TableSchema,
+    template: str | None,
+    first_seen: dict[tuple[str, str], datetime],
+    now: datetime,
+    load_id: str,
+    *,
+    nul_safe: bool,
+) -> Iterator[dict[str, Any]]:
+    """What `sync_fields` says of the fields that have no column; nobody counts their values."""
+    for keys in sorted(schema.overflowed):
+        name = overflowed_name(keys)
+        yield {
+            "table_name": schema.table,
+            "column_name": name,
+            "template_slug": template,
+            "path": storable(display_path(keys), nul_safe=nul_safe),
+            "keys": encode_keys(keys),
+            "data_type": OVERFLOWED,
+            "first_seen_at": first_seen.setdefault((schema.table, name), now),
+            "last_seen_at": now,
+            LOAD_ID: load_id,
+        }
+
+
+def _text_conflicts(rows: Rows) -> dict[str, int]:
+    """Column → scalars that it took as their text."""
+    if rows.flat is None:
+        return {}
+    fields = rows.flat.schema.fields
+    return {fields[keys].column: count.kept for keys, count in rows.flat.counts.items() if count.kept}
+
+
+def _as_before(known: Known | None) -> dict[str, Any]:
+    if known is None:
+        return {"records_loaded": 0, "records_rejected": 0}
+    return {
+        "updated_at": known.updated_at,
+        "row_count": known.row_count,
+        "status": known.status,
+        "template_slug": known.template_slug,
+        "table_name": known.table_name,
+        "has_raw": known.has_raw,
+        "records_loaded": known.records_loaded,
+        "records_rejected": known.records_rejected,
+        "text_conflicts": known.text_conflicts,
+        "last_synced_at": known.last_synced_at,
+        "due": known.due,
+    }
+
+
+def _placeholder(schema: pa.Schema, record_key: str, import_key: str, slug: str, load_id: str) -> pa.Table:
+    return pa.Table.from_pylist([{record_key: NO_SLUG, import_key: slug, LOAD_ID: load_id}], schema=schema)
+
+
+def _typed_table(columns: Mapping[str, pa.Array[Any]]) -> pa.Table:
+    fields = [
+        TYPED_SCHEMA.field(name) if name in TYPED_SCHEMA.names else pa.field(name, column.type)
+        for name, column in columns.items()
+    ]
+    typed = [c if c.type == f.type else c.cast(f.type) for c, f in zip(columns.values(), fields, strict=True)]
+    return pa.Table.from_arrays(typed, schema=pa.schema(fields))
+
+
+def _replaced(rows: pa.Table, name: str, column: pa.Array[Any]) -> pa.Table:
+    return rows.set_column(rows.column_names.index(name), name, column)

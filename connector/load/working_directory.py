@@ -1,0 +1,106 @@
+"""dlt's working directory: a scratch of one run, which no file of an earlier one can stop (CONTRACT §4.12).
+
+Invariant: nothing is read of what an earlier run left there. What a run needs to know, dlt fetches from the warehouse,
+so the directory is made anew under the lock at each beginning. A command that only reads has one of its own for as long
+as it takes; that of a run belongs to pipeline × destination × dataset, for dlt loads whatever lies in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from weakref import WeakKeyDictionary
+
+from dlt.common.pipeline import get_dlt_pipelines_dir
+from dlt.common.runtime.run_context import active
+from dlt.pipeline.pipeline import Pipeline
+
+from connector.errors import ConfigError
+from connector.folders import believe
+from connector.warehouse.lock import dataset_fingerprint, destination_config, duckdb_file
+
+log = logging.getLogger("connector.run")
+
+_PACKAGES = ("normalize/extracted", "load/normalized")
+_MARK_OF_FIRST_LAYOUT = "importer_destination.json"
+_lasting: WeakKeyDictionary[Pipeline, Path] = WeakKeyDictionary()
+
+
+def opened(make: Callable[[str], Pipeline]) -> Pipeline:
+    """Return the pipeline that `make` opens in an empty directory; `make_anew` moves it to the one that lasts."""
+    scratch = tempfile.mkdtemp(prefix="importer-sync-")
+    try:
+        pipeline = make(scratch)
+        lasting = Path(get_dlt_pipelines_dir(), f"warehouse-{dataset_fingerprint(pipeline)}")
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
+    weakref.finalize(pipeline, shutil.rmtree, scratch, ignore_errors=True)
+    _lasting[pipeline] = lasting
+    return pipeline
+
+
+def make_anew(pipeline: Pipeline) -> None:
+    """Empty the working directory: the ledger does not count what a dead run left in it, so that is read again.
+
+    The caller holds the lock. A pipeline that was told to take nothing from its destination keeps its state, which is
+    nowhere else. Raises ConfigError where the warehouse itself would go with the directory.
+    """
+    file = duckdb_file(pipeline)
+    if file is not None and file.is_relative_to(pipeline.working_dir):
+        raise ConfigError(
+            "The DuckDB file lies in dlt's working directory (`:pipeline:`), which each run makes anew; give it a path "
+            "of its own."
+        )
+    if unfinished(pipeline):
+        log.warning(
+            "A load package that an earlier run left unfinished is dropped; its imports are read again.",
+            extra={"event": "package.dropped"},
+        )
+    elif not pipeline.config.restore_from_destination:
+        return
+    lasting = _lasting.get(pipeline)
+    if lasting is not None:
+        for left in (lasting / pipeline.pipeline_name, _first_layout(pipeline)):
+            with suppress(FileNotFoundError):
+                shutil.rmtree(left)
+        pipeline.pipelines_dir = str(lasting)
+    pipeline.drop()
+
+
+def unfinished(pipeline: Pipeline) -> list[Path]:
+    """Return the load packages that a dead run left, whole or torn."""
+    lasting = _lasting.get(pipeline)
+    own = [Path(pipeline.working_dir)]
+    places = own if lasting is None else [lasting / pipeline.pipeline_name, _first_layout(pipeline)]
+    return [package for place in places for name in _PACKAGES for package in sorted((place / name).glob("*"))]
+
+
+def _first_layout(pipeline: Pipeline) -> Path:
+    """Return where an earlier version worked for all datasets of a destination, if it last did so for this one.
+
+    Else a path where nothing is: what it left there for another dataset is for a run into that one.
+    """
+    file, config = duckdb_file(pipeline), destination_config(pipeline)
+    place = [getattr(config.credentials, name, None) for name in ("host", "port", "database")]
+    identity = [config.fingerprint(), *place] if file is None else [str(file.absolute())]
+    digest = hashlib.blake2b(repr(identity).encode(), digest_size=6).hexdigest()
+    left = Path(get_dlt_pipelines_dir(), f"warehouse-{digest}", pipeline.pipeline_name)
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        if json.loads((left / _MARK_OF_FIRST_LAYOUT).read_text())["dataset"] == pipeline.dataset_name:
+            return left
+    return left / "none"
+
+
+def believe_folders() -> None:
+    """Raise ConfigError if dlt, which others imported, takes settings or packages from a folder of others."""
+    context = active()
+    for folder in {context.global_dir, context.data_dir}:
+        believe(Path(folder))

@@ -1,0 +1,264 @@
+"""What may be wrong with a warehouse or its working directory, in sentences, and the repairs that lose nothing.
+
+Nothing here is needed for a sync to heal itself; it is for the person who wants to know, or who wants it now. The
+lock is held all the while, so nothing that is looked at can move.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from dlt.pipeline.pipeline import Pipeline
+
+from connector.errors import ConnectorError
+from connector.ledger import COMPLETED, State
+from connector.load.working_directory import make_anew, unfinished
+from connector.maintain.rebuild import BESIDE_SCHEMA
+from connector.transform.naming import MORE
+from connector.transform.schema import REST, Kind, TableSchema, parse_type
+from connector.warehouse import Connection, Warehouse
+from connector.warehouse.connection import LOADS
+from connector.warehouse.failures import understandable
+from connector.warehouse.ledger_table import doubt, errors
+from connector.warehouse.lock import lock_path, sole_writer
+from connector.warehouse.mending import imports_with
+from connector.warehouse.ownership import BESIDE
+from connector.warehouse.runs_table import bury_dead_runs, dead_runs
+from connector.warehouse.state import Memory, audit, remembered
+from connector.warehouse.tables import LEDGER, RECORDS, RUNS, SYSTEM_SCHEMAS
+from connector.warehouse.typed_tables import discard
+
+DOUBTED = "doctor: its rows in the warehouse are not those that were loaded; it is read again."
+READ_AGAIN = "the next run reads it again"
+MADE_ANEW = "the next run makes it anew and reads again what it spoke of"
+READ_ANEW = "the next run makes it anew and reads again the imports whose rows it had"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is not as it should be, and what to do about it."""
+
+    kind: str
+    sentence: str
+    cure: str
+    import_slug: str | None = None
+
+    def as_json(self) -> dict[str, str | None]:
+        return {"kind": self.kind, "sentence": self.sentence, "cure": self.cure, "import_slug": self.import_slug}
+
+
+@dataclass(slots=True)
+class DoctorReport:
+    """`findings` remain, `repaired` are sentences on what was done, `notes` need nothing to be done."""
+
+    findings: list[Finding] = field(default_factory=list)
+    repaired: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def exit_code(self) -> int:
+        return 3 if self.findings else 0
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "status": "findings" if self.findings else "healthy",
+            "findings": [finding.as_json() for finding in self.findings],
+            "repaired": list(self.repaired),
+            "notes": list(self.notes),
+        }
+
+
+def doctor(pipeline: Pipeline, *, repair: bool = False, now: datetime | None = None) -> DoctorReport:
+    """Looks at everything, and with `repair` mends what can be mended without loss. Raises LockedError, which names
+    the holder, while a run is under way."""
+    report = DoctorReport()
+    warehouse = Warehouse(pipeline)
+    warehouse.check_supported()
+    stale = _holder_left_behind(pipeline)
+    try:
+        with sole_writer(pipeline):
+            if stale is not None:
+                report.notes.append(f"{stale} ended without giving its lock back; it went with the process.")
+            _Examination(pipeline, warehouse, report, repair, now or datetime.now(UTC)).run()
+    except Exception as error:
+        raise understandable(error) from None
+    return report
+
+
+def _holder_left_behind(pipeline: Pipeline) -> str | None:
+    """Who the note beside the lock names; a run that ends takes its note away."""
+    with suppress(OSError, ValueError, KeyError):
+        note = json.loads(lock_path(pipeline).with_suffix(".holder").read_text())
+        return f"Process {note['process']} of {note['user']} on {note['host']}, which began at {note['since']},"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Examination:
+    pipeline: Pipeline
+    warehouse: Warehouse
+    report: DoctorReport
+    repair: bool
+    now: datetime
+
+    def run(self) -> None:
+        self._working_directory()
+        try:
+            there = self.warehouse.exists()
+        except Exception as error:
+            self._find(_unreadable(error))
+            return
+        if not there:
+            self.report.notes.append("There is no warehouse yet; `importer-sync run` makes it.")
+            return
+        with self.warehouse.connect() as connection:
+            memory = remembered(connection)
+            self._tables(connection, memory)
+            self._dead_runs(connection, memory)
+            doubted = self._rows(connection, memory)
+            self._imports(connection, memory, doubted)
+
+    def _find(self, finding: Finding) -> None:
+        self.report.findings.append(finding)
+
+    def _working_directory(self) -> None:
+        if not unfinished(self.pipeline):
+            return
+        sentence = "A load package that an earlier run left unfinished lies in dlt's working directory."
+        if self.repair:
+            make_anew(self.pipeline)
+            self.report.repaired.append(f"{sentence} It was dropped; the ledger does not count it.")
+        else:
+            cure = "the next run drops it and reads its imports again, or --repair drops it now"
+            self._find(Finding("pending_package", sentence, cure))
+
+    def _tables(self, connection: Connection, memory: Memory) -> None:
+        if BESIDE in memory.tables:
+            sentence = "A rebuild that died left a half-written table behind."
+            if self.repair:
+                discard(connection, BESIDE, BESIDE_SCHEMA)
+                self.report.repaired.append(f"{sentence} It was dropped.")
+            else:
+                self._find(Finding("half_rebuilt", sentence, "the next rebuild drops it, or --repair does now"))
+        for table in sorted({*SYSTEM_SCHEMAS, LOADS} - memory.tables):
+            self._find(Finding("table_missing", f"The table {table} is missing.", MADE_ANEW))
+        for finding in (*_missing_columns(memory), *_unexplained_columns(connection, memory)):
+            self._find(finding)
+        for table, schema in sorted(memory.schemas.items()):
+            if schema.is_bounded:
+                self.report.notes.append(_overflowed(table, schema))
+
+    def _dead_runs(self, connection: Connection, memory: Memory) -> None:
+        if RUNS not in memory.tables:
+            return
+        for run_id in dead_runs(connection):
+            sentence = f"Run {run_id} died before it ended."
+            if self.repair:
+                self.report.repaired.append(f"{sentence} It is recorded as failed.")
+            else:
+                cure = "the next run records that and reads again what it left, or --repair records it now"
+                self._find(Finding("dead_run", sentence, cure))
+        if self.repair:
+            bury_dead_runs(connection, self.now)
+
+    def _rows(self, connection: Connection, memory: Memory) -> set[str]:
+        """The rows against the ledger; what disagrees is distrusted, so that the next run audits and reads again."""
+        wrong = audit(connection, memory)
+        for slug, where in wrong.items():
+            tables = ", ".join(sorted(where)) or "no table"
+            if slug in memory.ledger:
+                sentence = f"Import {slug}: its rows ({tables}) are not those its ledger row speaks of."
+            else:
+                sentence = f"Import {slug} has rows ({tables}), but the ledger does not know it."
+            if self.repair:
+                self.report.repaired.append(f"{sentence} It is distrusted now, and {READ_AGAIN}.")
+            else:
+                cure = "--repair distrusts it, so that the next run reads it again"
+                kind = "rows_disagree" if slug in memory.ledger else "orphan_rows"
+                self._find(Finding(kind, sentence, cure, slug))
+        if self.repair and wrong:
+            doubt(connection, list(wrong), set(memory.ledger), DOUBTED)
+        return set(wrong)
+
+    def _imports(self, connection: Connection, memory: Memory, doubted: set[str]) -> None:
+        if LEDGER not in memory.tables:
+            return
+        for slug, state, error in errors(connection):
+            if slug in doubted:
+                continue
+            if state == State.failed:
+                cure = f"{READ_AGAIN}; `importer-sync backfill --import {slug}` tries now"
+                sentence = f"Import {slug} failed: {error or 'no reason kept'}"
+                self._find(Finding("import_failed", sentence, cure, slug))
+            else:
+                cure = f'{READ_AGAIN}; if it stays so, the service counts wrongly: reconcile = "warn" accepts that'
+                sentence = f"Import {slug} does not reconcile: {error or 'no reason kept'}"
+                self._find(Finding("import_unreconciled", sentence, cure, slug))
+        live = [k for k in memory.ledger.values() if k.state is State.synced]
+        unfinished = sum(known.status != COMPLETED for known in live)
+        if unfinished:
+            self.report.notes.append(f"{unfinished} imports are not completed upstream, so every run reads them again.")
+
+
+def _unreadable(error: Exception) -> Finding:
+    problem: ConnectorError = understandable(error)
+    if "lock on file" in str(problem):
+        cure = "close it in the program that has it open; DuckDB lets only one in"
+        return Finding("file_in_use", f"The database file is in use. {problem}", cure)
+    cure = "restore it from a backup, or move it away and run again: the service still has everything but kept deletes"
+    return Finding("unreadable", f"The warehouse cannot be read. {problem}", cure)
+
+
+def _missing_columns(memory: Memory) -> Iterator[Finding]:
+    """The data dictionary and dlt's schema against the columns that are there."""
+    for table, schema in sorted(memory.schemas.items()):
+        columns = {name: kind for known in schema.fields.values() for name, kind in known.columns().items()}
+        if columns and table not in memory.tables:
+            yield Finding("table_missing", f"The table {table} of sync_fields is missing.", READ_ANEW)
+            continue
+        for name, kind in columns.items():
+            there = schema.physical.get(name, kind)
+            if not _same_type(there, kind):
+                sentence = f"The column {table}.{name} is {there} where sync_fields says {kind}."
+                yield Finding("column_type", sentence, _cure_for(table))
+    for table, missing in sorted(memory.dropped.items()):
+        for name in sorted(missing):
+            cure = f"the next run makes it whole by reading again; {_cure_for(table)}"
+            yield Finding("column_missing", f"The column {table}.{name} is missing.", cure)
+
+
+def _unexplained_columns(connection: Connection, memory: Memory) -> Iterator[Finding]:
+    """Values of which `sync_fields` does not say of which field they are."""
+    for table, columns in sorted(memory.unexplained.items()):
+        if imports_with(connection, table, columns):
+            sentence = f"sync_fields does not know {', '.join(sorted(columns))} of {table}, where there are values."
+            cure = "the next run empties them and reads again the imports whose values they hold"
+            yield Finding("columns_unexplained", sentence, cure)
+
+
+def _overflowed(table: str, schema: TableSchema) -> str:
+    rest, more = schema.fields.get(REST), " or more" if schema.closed else ""
+    return (
+        f"{len(schema.overflowed)}{more} fields of {table} have no column, as it has as many as it may; their values "
+        f"are in its column {rest.column if rest is not None else MORE}. `importer-sync rebuild --table {table}` gives "
+        "the columns that are left to the fields of most rows."
+    )
+
+
+def _same_type(there: str, kind: str) -> bool:
+    wanted = parse_type(kind)
+    try:
+        return parse_type(there) == wanted or (wanted.kind is Kind.JSON and parse_type(there).kind is Kind.TEXT)
+    except ValueError:
+        return False
+
+
+def _cure_for(table: str) -> str:
+    if table.startswith(f"{RECORDS}_"):
+        return f"`importer-sync rebuild --table {table}` makes it anew from the raw rows"
+    return "`importer-sync backfill --full` loads everything again"

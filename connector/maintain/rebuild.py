@@ -1,0 +1,412 @@
+"""Typed tables made anew from the raw rows, without one request: for hints that came later and unlucky first types.
+
+Two passes over the raw rows of a template: the first counts every value towards the type of its column, the second
+writes. A table is written beside the one that people read and takes its place in one transaction, together with its
+rows of `sync_fields`. Each typed row keeps the load id of its raw row, so what ties rows to the ledger stays tied.
+
+dlt forbids that a column changes its type and remembers types in three places: its schema, here and in the warehouse,
+and the columns of its staging table. So it is first made to forget the table, which is harmless at any moment: a
+table that dlt doesn't know it takes as it finds it. A kill before the swap leaves everything as it was but for the
+half-written table, which nobody reads and the next rebuild drops; a kill after it leaves nothing to do.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import dlt
+import pyarrow as pa
+import pyarrow.compute as pc
+from dlt.common.destination.client import WithStateSync
+from dlt.common.schema import Schema
+from dlt.common.schema.typing import TColumnSchema
+from dlt.pipeline.pipeline import Pipeline
+
+from connector.errors import ConfigError, ConnectorError
+from connector.extract.spill import BATCH_ROWS
+from connector.load.package import Catalogue, overflowed_rows
+from connector.load.working_directory import make_anew
+from connector.reporting.views.applying import readers, refresh
+from connector.run.ports import Progress, Silent
+from connector.settings import Settings
+from connector.transform import width
+from connector.transform.casting import Votes
+from connector.transform.escaping import storable
+from connector.transform.flatten import flatten, leaf_values
+from connector.transform.json_rows import read_rows
+from connector.transform.naming import display_path, encode_keys
+from connector.transform.schema import REST, Field, Keys, Kind, TableSchema, arrow_type, hint_for, parse_type
+from connector.transform.width import NewFields, Room
+from connector.warehouse import Connection, Warehouse
+from connector.warehouse.failures import understandable
+from connector.warehouse.lock import prove_held, sole_writer
+from connector.warehouse.ownership import BESIDE
+from connector.warehouse.state import Memory, recall
+from connector.warehouse.tables import FIELDS_SCHEMA, LOAD_ID, RECORDS, SOURCE, TYPED_SCHEMA
+from connector.warehouse.typed_tables import count_rows, discard, raw_counts, raw_rows, swap, totals, without_raw_row
+
+log = logging.getLogger("connector.maintain.rebuild")
+
+BESIDE_SCHEMA = "importer_rebuild"
+MARK = "x-importer-rebuilt"
+ROWS_AT_ONCE = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """One table: its rows, deleted ones too, and each column whose type changed, with type before and after."""
+
+    table: str
+    rows: int
+    retyped: tuple[tuple[str, str | None, str | None], ...]
+    conflicts_before: int
+    conflicts: int
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "table": self.table,
+            "rows": self.rows,
+            "retyped": [{"column": c, "before": b, "after": a} for c, b, a in self.retyped],
+            "conflicts_before": self.conflicts_before,
+            "conflicts": self.conflicts,
+        }
+
+
+@dataclass(slots=True)
+class _Count:
+    values: int = 0
+    conflicts: int = 0
+
+
+@dataclass(slots=True)
+class _Written:
+    """What the second pass learns while it writes."""
+
+    schema: TableSchema
+    rows: int = 0
+    live: int = 0
+    counts: dict[Keys, _Count] = field(default_factory=lambda: defaultdict(_Count))
+    text_conflicts: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+
+
+def rebuild(
+    pipeline: Pipeline,
+    settings: Settings,
+    tables: Sequence[str] = (),
+    progress: Progress | None = None,
+    *,
+    now: datetime | None = None,
+) -> list[Rebuilt]:
+    """Rebuilds these typed tables, or all. Raises LockedError while a run is under way, and ConfigError where there
+    is nothing to rebuild from; a table is either rebuilt or as it was."""
+    if not settings.raw:
+        raise ConfigError(
+            "A rebuild reads the raw rows, and raw = false keeps none; run `importer-sync backfill --full`."
+        )
+    if not settings.typed:
+        raise ConfigError("typed = false, so there are no typed tables to rebuild.")
+    warehouse = Warehouse(pipeline)
+    warehouse.check_writable()
+    try:
+        if not warehouse.exists():
+            raise ConfigError("There is no warehouse to rebuild yet; run `importer-sync run` first.")
+        with sole_writer(pipeline):
+            make_anew(pipeline)
+            moment = now or datetime.now(UTC)
+            return list(_Rebuild(pipeline, settings, warehouse, progress or Silent(), moment).run(tables))
+    except Exception as error:
+        raise understandable(error) from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Rebuild:
+    pipeline: Pipeline
+    settings: Settings
+    warehouse: Warehouse
+    progress: Progress
+    now: datetime
+
+    def run(self, wanted: Sequence[str]) -> Iterator[Rebuilt]:
+        with self.warehouse.connect() as connection:
+            memory = recall(connection)
+            if BESIDE in memory.foreign:
+                raise ConfigError(f"The dataset has a {BESIDE!r} that is not the connector's; rename it, then rebuild.")
+            discard(connection, BESIDE, BESIDE_SCHEMA)
+        tables = self._checked(wanted, memory)
+        if not tables:
+            return
+        self.progress.planned(len(tables), 0)
+        load_id = forget(self.pipeline, tables, self.now)
+        for table in tables:
+            done = self._rebuild(table, memory, load_id)
+            log.info("Rebuilt %s: %d rows, %d columns of another type.", table, done.rows, len(done.retyped))
+            self.progress.read(table, done.rows, "rebuilt")
+            yield done
+        with self.warehouse.connect() as connection:
+            refresh(connection, self.warehouse.destination_type)
+
+    def _checked(self, wanted: Sequence[str], memory: Memory) -> list[str]:
+        """The tables to rebuild, all of whose rows have a raw row."""
+        known = sorted(set(memory.template_tables) & memory.tables)
+        unknown = sorted(set(wanted) - set(known))
+        if unknown:
+            raise ConfigError(f"There is no typed table {', '.join(unknown)}; there are: {', '.join(known) or 'none'}.")
+        if RECORDS not in memory.tables:
+            raise ConfigError("The warehouse has no raw rows; run `importer-sync backfill --full` with raw = true.")
+        tables = [table for table in known if table in wanted or not wanted]
+        with self.warehouse.connect() as connection:
+            for table in tables:
+                lost = without_raw_row(connection, table)
+                if lost:
+                    raise ConfigError(
+                        f"{lost} rows of {table} have no raw row, so a rebuild would lose them; nothing was changed. "
+                        "Run `importer-sync run`, or if they were loaded with raw = false, `backfill --full`."
+                    )
+            filled = [t for t in tables if raw_counts(connection, memory.template_tables[t])]
+            self._check_unread(connection, filled)
+        return filled
+
+    def _check_unread(self, connection: Connection, tables: Sequence[str]) -> None:
+        """PostgreSQL drops no table that a view reads, and a view may be in use: taking it away is the user's call."""
+        views = readers(connection, tables) if tables and self.warehouse.destination_type == "postgres" else []
+        if views:
+            raise ConfigError(
+                f"PostgreSQL does not replace a table that views read, and these do: {', '.join(views)}. Run "
+                "`importer-sync sql apply --drop` (and drop those that are not its own), rebuild, then "
+                "`importer-sync sql apply`; nothing was changed."
+            )
+
+    def _rebuild(self, table: str, memory: Memory, load_id: str | None) -> Rebuilt:
+        before = memory.schemas[table]
+        hints, template = self.settings.hints.get(table, {}), memory.template_tables[table]
+        named = self._named(before, template)
+        schema = self._typed(before, named, self._votes(template, named), hints)
+        written = _Written(schema)
+        fill_beside(self.pipeline, self._batches(template, written, hints), json_columns(schema, self.warehouse))
+        with self.warehouse.connect() as connection:
+            rows, distinct = count_rows(connection, BESIDE, "_record_slug")
+            if not rows == distinct == written.rows:
+                raise ConnectorError(
+                    f"{table} was left as it was: {written.rows} raw rows became {rows} rows of {distinct} records."
+                )
+            fields = list(self._fields(table, template, written, memory, load_id))
+            _, old = totals(connection, before, [])
+            in_text = Catalogue.of(memory).text_conflicts_of(table, ()).total()
+            known = [slug for slug, each in memory.ledger.items() if each.table_name == table and each.text_conflicts]
+            found = {slug: json.dumps(c, sort_keys=True) for slug, c in written.text_conflicts.items()}
+            text_conflicts = {**dict.fromkeys(known), **found}
+            prove_held(self.pipeline)
+            swap(connection, table, BESIDE, fields, BESIDE_SCHEMA, text_conflicts)
+        retyped = tuple(
+            (f.column, f.type, written.schema.fields[keys].type)
+            for keys, f in before.fields.items()
+            if keys != REST and f.type != written.schema.fields[keys].type
+        )
+        conflicts = sum(count.conflicts for count in written.counts.values())
+        return Rebuilt(table, rows, retyped, sum(conflicts for _, conflicts in old.values()) + in_text, conflicts)
+
+    # -- the raw rows --------------------------------------------------------------------------------------------
+
+    def _raw(self, template: str) -> Iterator[pa.Table]:
+        """All raw rows of a template, import by import, as many at once as fit in memory with ease."""
+        with self.warehouse.connect() as connection:
+            waiting: list[str] = []
+            rows = 0
+            for slug, count in raw_counts(connection, template).items():
+                if waiting and rows + count > ROWS_AT_ONCE:
+                    yield raw_rows(connection, template, waiting)
+                    waiting, rows = [], 0
+                waiting.append(slug)
+                rows += count
+            if waiting:
+                yield raw_rows(connection, template, waiting)
+
+    def _named(self, before: TableSchema, template: str) -> TableSchema:
+        """The fields that have a column, and of those that had none as many as there is room for."""
+        schema = before.retyped()
+        room = max(width.WIDTH.columns - schema.size, 0)
+        new = NewFields(schema, room + width.WIDTH.listed)
+        for rows in self._raw(template):
+            for text in _texts(rows):
+                new.add(read_rows([text]))
+        named = width.WIDTH.narrowed(schema, new, Room(room))
+        return named.with_rest() if named.is_bounded else named
+
+    def _votes(self, template: str, schema: TableSchema) -> dict[Keys, Votes]:
+        votes: dict[Keys, Votes] = {}
+        for rows in self._raw(template):
+            for start in range(0, rows.num_rows, BATCH_ROWS):
+                for keys, values in leaf_values(_texts(rows.slice(start, BATCH_ROWS)), schema):
+                    votes.setdefault(keys, Votes()).add(values)
+        return votes
+
+    def _typed(
+        self, before: TableSchema, schema: TableSchema, votes: Mapping[Keys, Votes], hints: Mapping[str, str]
+    ) -> TableSchema:
+        """The types that hints and votes give; without a single value the type stays."""
+        typed: list[Field] = []
+        for keys, known in schema.fields.items():
+            if keys == REST:
+                continue
+            hint, cast = hint_for(known, hints), votes.get(keys)
+            if cast is None or not cast.counted:
+                kept = before.fields[keys].type if keys in before.fields else None
+                typed.append(replace(known, type=kept and str(parse_type(hint or kept))))
+            else:
+                typed.append(replace(known, type=str(parse_type(hint or cast.kind.value))))
+        return schema.with_fields(typed)
+
+    def _batches(self, template: str, written: _Written, hints: Mapping[str, str]) -> Iterator[pa.Table]:
+        for rows in self._raw(template):
+            deleted = rows.column("_deleted_at").is_valid()
+            for part, live in ((rows.filter(pc.invert(deleted)), True), (rows.filter(deleted), False)):
+                for start in range(0, part.num_rows, BATCH_ROWS):
+                    yield self._batch(part.slice(start, BATCH_ROWS), live, written, hints)
+
+    def _batch(self, rows: pa.Table, live: bool, written: _Written, hints: Mapping[str, str]) -> pa.Table:
+        room, nul_safe = Room(columns=width.WIDTH.columns), not self.warehouse.is_duckdb
+        flat = flatten(_texts(rows), written.schema, hints, nul_safe=nul_safe, room=room)
+        written.schema = flat.schema
+        if live and any(count.kept for count in flat.counts.values()):
+            self._count_by_import(rows, written, hints)
+        written.rows += rows.num_rows
+        if live:
+            written.live += rows.num_rows
+            for keys, count in flat.counts.items():
+                written.counts[keys].values += count.values
+                written.counts[keys].conflicts += count.conflicts
+        columns = {name: rows.column(raw).cast(TYPED_SCHEMA.field(name).type) for name, raw in _FROM_RAW.items()}
+        made = pa.table(columns, schema=TYPED_SCHEMA)
+        for known in flat.schema.fields.values():
+            for name, kind in known.columns().items():
+                column: Any = flat.columns.get(name)
+                if column is None:
+                    column = pa.array([None] * rows.num_rows, arrow_type(kind))
+                made = made.append_column(name, column)
+        return made
+
+    def _count_by_import(self, rows: pa.Table, written: _Written, hints: Mapping[str, str]) -> None:
+        imports: Any = rows.column("import_slug")
+        for slug in pc.unique(imports).to_pylist():
+            own = rows.filter(pc.equal(imports, pa.scalar(slug, imports.type)))
+            flat = flatten(_texts(own), written.schema, hints)
+            for keys, count in flat.counts.items():
+                if count.kept:
+                    written.text_conflicts[slug][flat.schema.fields[keys].column] += count.kept
+
+    def _fields(
+        self, table: str, template: str, written: _Written, memory: Memory, load_id: str | None
+    ) -> Iterator[dict[str, Any]]:
+        nul_safe = not self.warehouse.is_duckdb
+        for keys, known in written.schema.fields.items():
+            count = written.counts.get(keys, _Count())
+            yield {
+                "table_name": table,
+                "column_name": known.column,
+                "template_slug": template or None,
+                "path": storable(display_path(keys), nul_safe=nul_safe),
+                "keys": encode_keys(keys),
+                "data_type": known.type,
+                "has_text": known.has_text,
+                "has_double": known.has_double,
+                "first_seen_at": memory.first_seen.get((table, known.column), self.now),
+                "last_seen_at": self.now,
+                "value_count": count.values,
+                "null_count": written.live - count.values,
+                "conflict_count": count.conflicts,
+                LOAD_ID: load_id or "",
+            }
+        first_seen = dict(memory.first_seen)
+        rows = overflowed_rows(written.schema, template or None, first_seen, self.now, load_id or "", nul_safe=nul_safe)
+        yield from ({**dict.fromkeys(FIELDS_SCHEMA.names), **row} for row in rows)
+
+
+_FROM_RAW = {
+    "_record_slug": "slug",
+    "_import_slug": "import_slug",
+    "_sort": "sort",
+    "_created_at": "created_at",
+    "_updated_at": "updated_at",
+    "_deleted_at": "_deleted_at",
+    LOAD_ID: LOAD_ID,
+}
+
+
+def _texts(rows: pa.Table) -> list[bytes]:
+    texts: list[Any] = rows.column("data").cast(pa.binary()).to_pylist()
+    return texts
+
+
+def json_columns(schema: TableSchema, warehouse: Warehouse) -> list[str]:
+    """Columns that are JSON in the warehouse too, where a sync would make them so."""
+    kinds = {f.column: parse_type(f.type).kind for f in schema.fields.values() if f.type is not None}
+    return sorted(c for c, kind in kinds.items() if kind is Kind.JSON) if warehouse.is_duckdb else []
+
+
+def forget(pipeline: Pipeline, tables: Sequence[str], now: datetime) -> str | None:
+    """Makes dlt forget what it knows of these tables, here, in the warehouse, and in other working directories.
+
+    The mark makes this schema unlike any before, so that dlt stores it; the changed state makes every other working
+    directory fetch it before its next run.
+    """
+    pipeline.sync_destination()
+    schema = pipeline.schemas[SOURCE] if SOURCE in pipeline.schemas else _stored_schema(pipeline)
+    if schema is None:
+        return None
+    schema.drop_tables([table for table in tables if table in schema.tables])
+    if RECORDS in schema.tables:
+        schema.tables[RECORDS][MARK] = now.isoformat()  # type: ignore[literal-required]
+    pipeline.schemas.save_schema(schema)
+
+    @dlt.source(name=SOURCE, section=SOURCE)
+    def importer() -> Any:
+        @dlt.resource(name=RECORDS)
+        def records() -> Iterator[Any]:
+            dlt.current.source_state()["rebuilt_at"] = now.isoformat()
+            yield from ()
+
+        return records
+
+    loaded = pipeline.run(importer())
+    loaded.raise_on_failed_jobs()
+    return loaded.loads_ids[-1] if loaded.loads_ids else None
+
+
+def _stored_schema(pipeline: Pipeline) -> Schema | None:
+    """Return the schema that the warehouse has by the work of other pipelines, or None."""
+    with pipeline.destination_client() as client:
+        stored = client.get_stored_schema(SOURCE) if isinstance(client, WithStateSync) else None
+    return None if stored is None else Schema.from_dict(json.loads(stored.schema))
+
+
+def fill_beside(pipeline: Pipeline, batches: Iterator[pa.Table], json_columns: Sequence[str]) -> None:
+    """Loads a table through dlt, in a working directory of its own that nothing is left of."""
+    folder = tempfile.mkdtemp(prefix="importer-rebuild-")
+    try:
+        beside = dlt.pipeline(
+            pipeline.pipeline_name,
+            destination=pipeline.destination,
+            dataset_name=pipeline.dataset_name,
+            pipelines_dir=folder,
+        )
+        beside.config.restore_from_destination = False  # else it would take and overwrite the pipeline's state
+
+        @dlt.source(name=BESIDE_SCHEMA, section=SOURCE)
+        def rebuilt() -> Any:
+            columns: list[TColumnSchema] = [{"name": name, "data_type": "json"} for name in json_columns]
+            return dlt.resource(
+                batches, name=BESIDE, write_disposition="append", columns=columns, file_format="parquet"
+            )
+
+        beside.run(rebuilt()).raise_on_failed_jobs()
+    finally:
+        pipeline.activate()
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,117 @@
+"""What the service shows right now, for whoever compares and loads nothing: the listing, single imports, records.
+
+Same way of listing and reading as a sync, so what a sync would not lose is not lost here either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from connector.errors import AuthError, ConnectorError, NotFoundError
+from connector.extract.listing import Lister, Listing, together
+from connector.extract.records import ImportRead, ask_for, read_import
+from connector.models import Import, Reject, born_at, key_of, replaces
+from connector.run.pipeline import READ_AHEAD_ROWS
+from connector.run.ports import Loop, Progress
+from connector.service.client import ServiceClient
+from connector.settings import Settings
+
+READS_AT_ONCE = 32
+
+Answer = Import | ConnectorError | None
+"""An import asked for by its slug; None where the service answers 404."""
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """Asks the service from a synchronous caller."""
+
+    client: ServiceClient
+    loop: Loop
+    settings: Settings
+    progress: Progress
+
+    def listing(self, expected: int) -> Listing[Import | Reject]:
+        """All imports, of the configured status if there is one; `expected` of them are asked for at once."""
+        return self.loop.call(self._list, 0 if self.settings.status else expected)
+
+    def wanted(self, import_: Import) -> bool:
+        return self.settings.status is None or import_.status == self.settings.status
+
+    def current(self, slugs: Sequence[str]) -> dict[str, Answer]:
+        """Each of these imports as it is now."""
+        return dict(zip(slugs, self.loop.call(self._ask_all, slugs), strict=True))
+
+    def reads(self, imports: Iterable[Import]) -> Iterator[tuple[Import, ImportRead | ConnectorError]]:
+        """The records of each import, read ahead by a bounded number of rows, in whatever order they arrive."""
+        outcomes = self._read_ahead(imports)
+        try:
+            while True:
+                try:
+                    outcome = self.loop.call(outcomes.__anext__)
+                except StopAsyncIteration:
+                    return
+                yield outcome
+        finally:
+            self.loop.call(outcomes.aclose)  # type: ignore[attr-defined]
+
+    async def _list(self, expected: int) -> Listing[Import | Reject]:
+        async def fetch(page: int, per_page: int) -> Sequence[Import | Reject]:
+            reply = await self.client.list_imports(page, per_page, self.settings.status)
+            self.progress.listed(reply.size)
+            return [*reply.imports, *reply.rejects]
+
+        lister = Lister(fetch, key_of, replaces, born_at, expected=expected)
+        listing = await lister.all()
+        self.client.first_page = lister.first_page
+        return listing
+
+    async def _ask_all(self, slugs: Sequence[str]) -> list[Answer]:
+        found: list[Answer] = []
+        for start in range(0, len(slugs), READS_AT_ONCE):
+            found += await together(self._ask(slug) for slug in slugs[start : start + READS_AT_ONCE])
+        return found
+
+    async def _ask(self, slug: str) -> Answer:
+        try:
+            return await ask_for(self.client, slug)
+        except NotFoundError:
+            return None
+        except ConnectorError as error:
+            return _unless_fatal(error)
+
+    async def _read(self, import_: Import) -> ImportRead | ConnectorError:
+        try:
+            return await read_import(self.client, import_)
+        except ConnectorError as error:
+            return _unless_fatal(error)
+
+    async def _read_ahead(self, imports: Iterable[Import]) -> AsyncIterator[tuple[Import, ImportRead | ConnectorError]]:
+        waiting = deque(imports)
+        running: dict[asyncio.Task[ImportRead | ConnectorError], Import] = {}
+        try:
+            while waiting or running:
+                while waiting and _has_room(running.values(), waiting[0]):
+                    following = waiting.popleft()
+                    running[asyncio.ensure_future(self._read(following))] = following
+                done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    yield running.pop(task), task.result()
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+
+def _has_room(running: Iterable[Import], following: Import) -> bool:
+    rows = [max(i.row_count, 1) for i in running]
+    return not rows or (len(rows) < READS_AT_ONCE and sum(rows) + following.row_count <= READ_AHEAD_ROWS)
+
+
+def _unless_fatal(error: ConnectorError) -> ConnectorError:
+    if isinstance(error, AuthError) and error.status == 401:
+        raise error
+    return error

@@ -1,0 +1,372 @@
+"""The service against the warehouse: every import, every count, and with `deep` every row and every typed cell.
+
+Writes nothing and takes no lock, so both sides may move while they are read. What looks different is therefore looked
+at again: a difference counts only if neither the import nor its rows in the warehouse moved between the two looks,
+or if the warehouse was behind before anything moved. What changed meanwhile is reported as moved.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from dlt.pipeline.pipeline import Pipeline
+
+from connector.errors import ConnectorError
+from connector.extract.records import ImportRead, Verdict
+from connector.ledger import State
+from connector.load.imports_table import ImportRow, import_emissions, read_row, records_metadata_of
+from connector.load.package import Catalogue
+from connector.maintain.compare import (
+    Difference,
+    Holding,
+    Kind,
+    import_differences,
+    live_rows,
+    record_differences,
+    row_differences,
+    sorted_lines,
+    typed_differences,
+)
+from connector.maintain.service_view import Answer, Survey
+from connector.models import Import, Reject
+from connector.run.ports import Outside, Progress, Silent
+from connector.settings import Settings
+from connector.transform.escaping import storable
+from connector.transform.row_limits import LIMITS
+from connector.warehouse import Connection, Warehouse
+from connector.warehouse.failures import understandable
+from connector.warehouse.state import Memory, recall, rows_by_import
+from connector.warehouse.tables import IMPORTS, LOAD_ID, RECORDS, REJECTS
+
+MAX_LOOKS = 4
+IMPORTS_AT_ONCE = 500
+_NOTHING = Holding(None, None, {})
+_RAW_COLUMNS = {name: name for name in ("slug", "sort", "created_at", "updated_at", "data", "extra")}
+_TYPED_COLUMNS = {"slug": "_record_slug", "sort": "_sort", "created_at": "_created_at", "updated_at": "_updated_at"}
+
+
+@dataclass(slots=True)
+class VerifyReport:
+    """What verify found. `moved` are imports that changed meanwhile, `unchecked` sentences on what was not compared."""
+
+    deep: bool
+    imports: int = 0
+    records: int = 0
+    differences: list[Difference] = field(default_factory=list)
+    moved: list[str] = field(default_factory=list)
+    unchecked: list[str] = field(default_factory=list)
+    requests: int = 0
+
+    @property
+    def exit_code(self) -> int:
+        """0 equal, 3 different, 1 if something could not be compared and nothing else is wrong."""
+        return 3 if self.differences else 1 if self.unchecked else 0
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "status": {0: "equal", 3: "different", 1: "unknown"}[self.exit_code],
+            "deep": self.deep,
+            "imports_compared": self.imports,
+            "records_compared": self.records,
+            "kinds": dict(sorted(Counter(str(d.kind) for d in self.differences).items())),
+            "differences": [difference.as_json() for difference in self.differences],
+            "moved": list(self.moved),
+            "unchecked": list(self.unchecked),
+            "requests": self.requests,
+        }
+
+
+def verify(
+    pipeline: Pipeline,
+    settings: Settings,
+    deep: bool = False,
+    progress: Progress | None = None,
+    *,
+    outside: Outside | None = None,
+) -> VerifyReport:
+    """Compares. Raises ConnectorError if it can't be done: no warehouse, no service, no right to see it."""
+    warehouse, world, told = Warehouse(pipeline), outside or Outside.real(), progress or Silent()
+    warehouse.check_supported()
+    try:
+        if not warehouse.exists():
+            raise ConnectorError("There is no warehouse to verify yet; run `importer-sync run` first.")
+        with _survey(settings, world, told) as survey:
+            return _Verification(warehouse, settings, survey, told, world, VerifyReport(deep)).run()
+    except Exception as error:
+        raise understandable(error) from None
+
+
+@contextmanager
+def _survey(settings: Settings, world: Outside, progress: Progress) -> Iterator[Survey]:
+    with world.open_loop() as loop:
+        client = world.open_client(settings)
+        loop.call(client.__aenter__)
+        try:
+            yield Survey(client, loop, settings, progress)
+        finally:
+            loop.call(client.__aexit__, None, None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """One look at one import: the version of both sides that was looked at, and what differed.
+
+    `behind`: the warehouse itself says that it does not hold this version. `restless`: it changed during the look.
+    """
+
+    version: object
+    behind: bool
+    restless: bool
+    differences: tuple[Difference, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Verification:
+    warehouse: Warehouse
+    settings: Settings
+    survey: Survey
+    progress: Progress
+    outside: Outside
+    report: VerifyReport
+    sizes: dict[str, int] = field(default_factory=dict)
+    vanished: dict[str, _Look] = field(default_factory=dict)
+
+    def run(self) -> VerifyReport:
+        report = self.report
+        with self.warehouse.connect() as connection:
+            expected = sum(not seen.deleted for seen in recall(connection).imports.values())
+        listing = self.survey.listing(expected)
+        if not listing.complete:
+            report.unchecked.append(f"The listing of imports is not known to be complete: {listing.reason}.")
+        listed = {i.slug: i for i in listing.rows if isinstance(i, Import) and self.survey.wanted(i)}
+        for reject in (row for row in listing.rows if isinstance(row, Reject)):
+            sentence = f"Import {reject.record_slug or 'without a slug'} can't be read: {reject.reason}."
+            report.differences.append(Difference(Kind.import_differs, sentence, reject.record_slug))
+        self.progress.planned(len(listed), sum(max(i.row_count, 0) for i in listed.values()))
+        self._settle(self._look(listed))
+        self._ask_for_vanished()
+        self._extras({*listed, *(row.record_slug for row in listing.rows if isinstance(row, Reject))})
+        report.imports, report.records = len(listed), sum(self.sizes.values())
+        report.differences = sorted_lines(report.differences)
+        report.moved.sort()
+        report.requests = self.survey.client.stats.requests
+        return report
+
+    # -- one look ------------------------------------------------------------------------------------------------
+
+    def _look(self, imports: Mapping[str, Import]) -> dict[str, _Look]:
+        """At each of these imports, on both sides."""
+        with self.warehouse.connect() as connection:
+            memory = recall(connection)
+            holdings = _holdings(connection, memory)
+            found = {
+                slug: list(import_differences(import_, holdings.get(slug, _NOTHING), self.settings))
+                for slug, import_ in imports.items()
+            }
+            self._compare_fields(connection, memory, imports, found)
+            reads = dict(self._compare_all_rows(connection, memory, imports, found)) if self.report.deep else {}
+        return {slug: _look_at(i, memory, reads.get(slug), found[slug]) for slug, i in imports.items()}
+
+    def _compare_fields(
+        self,
+        connection: Connection,
+        memory: Memory,
+        imports: Mapping[str, Import],
+        found: Mapping[str, list[Difference]],
+    ) -> None:
+        """The columns of `imports`, against what a sync would write now."""
+        there = [i for slug, i in imports.items() if slug in memory.imports]
+        nul_safe = not self.warehouse.is_duckdb
+        limits = LIMITS.get(self.warehouse.destination_type)
+        columns = {name for known in memory.schemas[IMPORTS].fields.values() for name in known.columns()}
+        for start in range(0, len(there), IMPORTS_AT_ONCE):
+            some = there[start : start + IMPORTS_AT_ONCE]
+            stored = connection.rows_of(IMPORTS, "slug", [i.slug for i in some])
+            kept = records_metadata_of(stored)  # not to be had without the records: compared by its hash, or with them
+            written = import_emissions(
+                [ImportRow(i, kept.get(i.slug)) for i in some],
+                Catalogue.of(memory),
+                "",
+                self.outside.now(),
+                row_bytes=limits.row_bytes if limits else None,
+                nul_safe=nul_safe,
+            )
+            expected = next(iter(written)).rows.drop_columns([LOAD_ID, "_deleted_at"])
+            for name in sorted((columns & set(stored.column_names)) - set(expected.column_names)):
+                expected = expected.append_column(name, pa.nulls(expected.num_rows))
+            for slug, unlike in row_differences("slug", expected, stored):
+                told = ", ".join([name for name in unlike if name != "_content_hash"] or unlike)
+                sentence = f"Import {slug} differs in imports: {told}."
+                found[slug].append(Difference(Kind.import_differs, sentence, slug, table=IMPORTS, column=told))
+
+    def _compare_all_rows(
+        self,
+        connection: Connection,
+        memory: Memory,
+        imports: Mapping[str, Import],
+        found: Mapping[str, list[Difference]],
+    ) -> Iterator[tuple[str, ImportRead]]:
+        for import_, read in self.survey.reads(imports.values()):
+            if isinstance(read, ConnectorError):
+                self.report.unchecked.append(f"Import {import_.slug} could not be read: {read}")
+                continue
+            found[import_.slug].extend(self._compare_rows(connection, memory, read))
+            self.progress.read(import_.slug, len(read.records), read.verdict.value)
+            yield import_.slug, ImportRead(read.import_, read.verdict)
+
+    def _compare_rows(self, connection: Connection, memory: Memory, read: ImportRead) -> Iterator[Difference]:
+        if read.verdict is Verdict.gone:
+            return
+        slug, known = read.import_.slug, memory.ledger.get(read.import_.slug)
+        yield from self._unreconciled(read)
+        yield from _beside_records(connection, read)
+        if known is None:
+            yield Difference(Kind.count_differs, f"Import {slug}: {len(read.records)} records are not loaded.", slug)
+            return
+        self.sizes[slug] = len(read.records)
+        yield from self._rejects(connection, memory, read)
+        source = None
+        if self.settings.raw and RECORDS in memory.tables:
+            stored = connection.rows_of(RECORDS, "import_slug", [slug])
+            yield from record_differences(slug, RECORDS, read.records, stored, _RAW_COLUMNS)
+            source = live_rows(stored)
+        table = known.table_name
+        if not self.settings.typed or table is None or table not in memory.tables:
+            return
+        typed = connection.rows_of(table, "_import_slug", [slug])
+        if source is None:
+            yield from record_differences(slug, table, read.records, typed, _TYPED_COLUMNS)
+        renamed = {} if source is None else _TYPED_COLUMNS
+        source = _texts(read) if source is None else source
+        hints, nul_safe = self.settings.hints.get(table, {}), not self.warehouse.is_duckdb
+        yield from typed_differences(slug, source, typed, memory.schemas[table], renamed, hints, nul_safe=nul_safe)
+
+    def _unreconciled(self, read: ImportRead) -> Iterator[Difference]:
+        if read.doubtful and not (read.miscounted and self.settings.reconcile == "off"):
+            sentence = f"Import {read.import_.slug} does not reconcile now: {read.why}."
+            yield Difference(Kind.not_reconciled, sentence, read.import_.slug)
+
+    def _rejects(self, connection: Connection, memory: Memory, read: ImportRead) -> Iterator[Difference]:
+        """What the service sends and nobody can load: reported, and not as missing."""
+        slug = read.import_.slug
+        noted: set[Any] = set()
+        if read.rejects and REJECTS in memory.tables:
+            rows = connection.rows_of(REJECTS, "import_slug", [slug])
+            noted = set(rows.column("payload").to_pylist()) if rows.num_rows else noted
+        for reject in read.rejects:
+            there = storable(reject.payload, nul_safe=not self.warehouse.is_duckdb) in noted
+            where = "is in sync_rejects" if there else "is not in sync_rejects either"
+            sentence = f"Import {slug}: record {reject.record_slug or 'without a slug'} can't be loaded and {where}"
+            yield Difference(Kind.record_rejected, f"{sentence} ({reject.reason}).", slug, reject.record_slug)
+
+    # -- what moved ----------------------------------------------------------------------------------------------
+
+    def _settle(self, first: Mapping[str, _Look]) -> None:
+        """Looks again at whatever differed, until both sides stood still between two looks, or too often."""
+        latest = {slug: look for slug, look in first.items() if look.differences or look.restless}
+        for looks in range(2, MAX_LOOKS + 1):
+            if not latest:
+                return
+            answers = self.survey.current(list(latest))
+            self._leave_out(answers, latest)
+            again = self._look({slug: a for slug, a in answers.items() if isinstance(a, Import)})
+            before, latest = latest, {}
+            for slug, look in again.items():
+                stood_still = not look.restless and before[slug].version == look.version
+                if looks == MAX_LOOKS or stood_still or not (look.differences or look.restless):
+                    self._conclude(slug, first[slug], look)
+                else:
+                    latest[slug] = look
+
+    def _conclude(self, slug: str, first: _Look, now: _Look) -> None:
+        moved = first.restless or now.restless or first.version != now.version
+        if now.differences and (first.behind or not moved):
+            self.report.differences += now.differences
+        else:
+            self.report.moved.append(slug)
+
+    def _leave_out(self, answers: Mapping[str, Answer], latest: Mapping[str, _Look]) -> None:
+        for slug, answer in answers.items():
+            if answer is None:
+                self.vanished[slug] = latest[slug]
+            elif isinstance(answer, ConnectorError):
+                self.report.differences += latest[slug].differences
+                self.report.unchecked.append(f"Import {slug} could not be looked at again: {answer}")
+
+    def _ask_for_vanished(self) -> None:
+        """What answered 404 was deleted meanwhile, unless the service lists it all the same."""
+        if not self.vanished:
+            return
+        listing = self.survey.listing(len(self.vanished))
+        listed = {row.slug if isinstance(row, Import) else row.record_slug for row in listing.rows}
+        for slug, look in self.vanished.items():
+            if slug in listed or not listing.complete:
+                self.report.differences += look.differences
+                self.report.unchecked.append(f"Import {slug}: the service lists it and yet answers 404 for it.")
+            else:
+                self.report.moved.append(slug)
+
+    def _extras(self, listed: set[str | None]) -> None:
+        """What the warehouse shows as live and the service did not list."""
+        unlisted = self._unlisted(listed)
+        answers = self.survey.current(sorted(unlisted))
+        still = self._unlisted(listed) if unlisted else {}  # a sync under way may have removed it
+        for slug, answer in answers.items():
+            if isinstance(answer, ConnectorError):
+                self.report.unchecked.append(f"Import {slug} is not listed, and asking for it failed: {answer}")
+            elif answer is not None and self.survey.wanted(answer):
+                self.report.unchecked.append(f"Import {slug} exists, but the service does not list it.")
+            elif answer is None and slug in still:
+                rows = ", ".join(f"{n} rows in {t}" for t, n in sorted(still[slug].live.items()) if n) or "no rows"
+                sentence = f"Import {slug} is live in the warehouse ({rows}), but the service has no such import."
+                self.report.differences.append(Difference(Kind.import_extra, sentence, slug))
+
+    def _unlisted(self, listed: set[str | None]) -> dict[str, Holding]:
+        """With a status filter, only imports that were synced at that status are this pipeline's business."""
+        with self.warehouse.connect() as connection:
+            holdings = _holdings(connection, recall(connection))
+        status = self.settings.status
+        return {
+            slug: h
+            for slug, h in holdings.items()
+            if slug not in listed
+            and (h.deleted is False or any(h.live.values()))
+            and (status is None or (h.known is not None and h.known.status == status))
+        }
+
+
+def _beside_records(connection: Connection, read: ImportRead) -> Iterator[Difference]:
+    slug = read.import_.slug
+    stored = connection.rows_of(IMPORTS, "slug", [slug])
+    shown = read_row(read.import_, read.records_metadata).records_metadata
+    if stored.num_rows and records_metadata_of(stored).get(slug) != shown:
+        sentence = f"Import {slug} differs in imports: records_metadata."
+        yield Difference(Kind.import_differs, sentence, slug, table=IMPORTS, column="records_metadata")
+
+
+def _look_at(import_: Import, memory: Memory, read: ImportRead | None, found: Sequence[Difference]) -> _Look:
+    known = memory.ledger.get(import_.slug)
+    restless = read is not None and (read.verdict is Verdict.gone or read.import_.fingerprint != import_.fingerprint)
+    behind = known is None or not known.trusted or known.state is not State.synced or not known.is_at(import_)
+    return _Look((import_.fingerprint, known), behind, restless, tuple(found))
+
+
+def _holdings(connection: Connection, memory: Memory) -> dict[str, Holding]:
+    live: dict[str, dict[str, int]] = defaultdict(dict)
+    for table, counts in rows_by_import(connection, memory).items():
+        for slug, (rows, _) in counts.items():
+            live[slug][table] = rows
+    slugs = {*live, *memory.ledger, *memory.imports}
+    seen = memory.imports
+    return {s: Holding(memory.ledger.get(s), seen[s].deleted if s in seen else None, live.get(s, {})) for s in slugs}
+
+
+def _texts(read: ImportRead) -> pa.Table:
+    """The records as the service sends them, in place of raw rows."""
+    texts = pa.array([r.data for r in read.records], pa.binary()).cast(pa.string())
+    return pa.table({"slug": pa.array([r.slug for r in read.records], pa.string()), "data": texts})

@@ -1,0 +1,256 @@
+"""The warehouse → Facts, by the standing views of `sql/` and the audit that a run after a dead one makes."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from connector.reporting.html.facts import (
+    DOUBTFUL,
+    Capped,
+    Facts,
+    FieldProfile,
+    OpenImport,
+    Reject,
+    Run,
+    Template,
+    Upload,
+)
+from connector.reporting.views import select
+from connector.reporting.views import standing as standing_views
+from connector.runs import connector_version
+from connector.standing import Shown, Standing, standing
+from connector.warehouse import Connection, Warehouse
+from connector.warehouse.ownership import take_stock
+from connector.warehouse.state import Memory, audit, remembered
+from connector.warehouse.tables import FIELDS, REJECTS
+
+RUNS_KEPT = 300
+OPEN_KEPT = 200
+TEMPLATES_KEPT = 500
+REASONS_KEPT = 50
+FIELDS_KEPT = 2000
+TEXT_KEPT = 600
+NO_TEMPLATE = "(no template)"
+
+Row = dict[str, Any]
+
+
+def gather(
+    warehouse: Warehouse, where: str, dataset: str, now: datetime, hide: Callable[[str], str] = lambda text: text
+) -> Facts:
+    """Reads all of it over one connection; `hide` takes secrets out of every text."""
+    empty = Facts(hide(where), dataset, now, connector_version())
+    if not warehouse.exists():
+        return empty
+    with warehouse.connect() as connection:
+        return _Reader(connection, warehouse.destination_type, dataset, hide).facts(empty)
+
+
+class _Reader:
+    def __init__(self, connection: Connection, kind: str, dataset: str, hide: Callable[[str], str]) -> None:
+        self._connection = connection
+        self._kind = kind
+        self._dataset = dataset
+        self._hide = hide
+        self._tables = take_stock(connection).ours
+        self._views = {each.name: each for each in standing_views()}
+
+    def facts(self, empty: Facts) -> Facts:
+        memory = remembered(self._connection)
+        wrong = set(audit(self._connection, memory))
+        imports = [_judged(row, memory, wrong) for row in self._imports()]
+        uploads, undated = self._uploads()
+        return Facts(
+            warehouse=empty.warehouse,
+            dataset=empty.dataset,
+            made_at=empty.made_at,
+            version=empty.version,
+            synced=True,
+            fresh_as_of=self._fresh(),
+            records=sum(row["rows_loaded"] for row in imports),
+            rejected=sum(row["rows_rejected"] for row in imports),
+            undated=undated,
+            strangers=len(wrong - set(memory.ledger) - set(memory.imports)),
+            templates=Capped.of(_templates(imports), TEMPLATES_KEPT),
+            standings=dict(Counter(row["standing"] for row in imports)),
+            runs=self._runs(),
+            uploads=uploads,
+            open_imports=Capped.of(_open(imports), OPEN_KEPT),
+            rejects=self._rejects(),
+            fields=self._fields(),
+            typed=FIELDS in self._tables and any(table.startswith("records_") for table in self._tables),
+        )
+
+    def _rows(self, columns: str, view: str, rest: str = "") -> list[Row]:
+        statement = select(self._views[view], self._kind, self._dataset, self._tables)
+        return self._plain(f"SELECT {columns} FROM ({statement}) AS v {rest}")
+
+    def _plain(self, sql: str) -> list[Row]:
+        """Texts without secrets and not too long, times in UTC, numbers as Python's own."""
+        found: list[Row] = self._connection.query(sql).to_pylist()
+        return [{name: self._value(value) for name, value in row.items()} for row in found]
+
+    def _value(self, value: Any) -> Any:
+        if isinstance(value, str):
+            text = self._hide(value)
+            return text if len(text) <= TEXT_KEPT else text[: TEXT_KEPT - 1] + "…"
+        if isinstance(value, datetime):
+            return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+        return value
+
+    def _imports(self) -> list[Row]:
+        return self._rows(
+            "import_slug, template, template_slug, uploaded_at, changed_at, status, state, "
+            "row_count, rows_loaded, rows_rejected, attempts, error, last_synced_at",
+            "v_imports",
+            "ORDER BY import_slug",
+        )
+
+    def _uploads(self) -> tuple[tuple[Upload, ...], int]:
+        rows = self._rows("upload_day, template, template_slug, imports, rows_loaded", "v_uploads_per_day")
+        dated = [row for row in rows if row["upload_day"] is not None]
+        uploads = tuple(
+            Upload(row["upload_day"], _name(row), int(row["imports"]), int(row["rows_loaded"] or 0)) for row in dated
+        )
+        return uploads, sum(int(row["imports"]) for row in rows if row["upload_day"] is None)
+
+    def _fresh(self) -> datetime | None:
+        rows = self._rows("max(started_at) AS at", "v_runs", "WHERE is_full AND status = 'succeeded'")
+        found: datetime | None = rows[0]["at"]
+        return found
+
+    def _runs(self) -> Capped[Run]:
+        total = self._rows("count(*) AS n", "v_runs")[0]["n"]
+        rows = self._rows("*", "v_runs", f"ORDER BY started_at DESC, run_id DESC LIMIT {RUNS_KEPT}")
+        return Capped(tuple(_run(row) for row in rows), int(total))
+
+    def _rejects(self) -> Capped[Reject]:
+        if REJECTS not in self._tables:
+            return Capped()
+        rows = self._plain(
+            "SELECT reason, count(*) AS records, count(DISTINCT import_slug) AS imports, "
+            "min(seen_at) AS first_seen_at, max(seen_at) AS last_seen_at, max(import_slug) AS example "
+            f"FROM {self._connection.name(REJECTS)} "
+            "GROUP BY reason ORDER BY 2 DESC, 1"
+        )
+        return Capped.of(
+            (
+                Reject(
+                    row["reason"] or "no reason kept",
+                    int(row["records"]),
+                    int(row["imports"]),
+                    row["first_seen_at"],
+                    row["last_seen_at"],
+                    row["example"],
+                )
+                for row in rows
+            ),
+            REASONS_KEPT,
+        )
+
+    def _fields(self) -> Capped[FieldProfile]:
+        """Those with conflicts first if not all are kept, and then by template as the table shows them."""
+        if FIELDS not in self._tables:
+            return Capped()
+        total = self._rows("count(*) AS n", "v_fields")[0]["n"]
+        order = "conflict_share DESC NULLS LAST, template, table_name, column_name"
+        rows = self._rows("*", "v_fields", f"ORDER BY {order} LIMIT {FIELDS_KEPT}")
+        profiles = [
+            FieldProfile(
+                template=_name(row),
+                table=row["table_name"],
+                path=row["field"] or "",
+                column=row["column_name"],
+                data_type=row["data_type"],
+                values=int(row["value_count"]),
+                nulls=int(row["null_count"]),
+                conflicts=int(row["conflict_count"]),
+                first_seen_at=row["first_seen_at"],
+            )
+            for row in rows
+        ]
+        return Capped(tuple(sorted(profiles, key=lambda f: (f.template, f.table, f.path, f.column))), int(total))
+
+
+def _judged(row: Row, memory: Memory, wrong: set[str]) -> Row:
+    """The row of an import with its standing; counts that nobody knows are nothing."""
+    numbers = {name: int(row[name] or 0) for name in ("rows_loaded", "rows_rejected", "attempts")}
+    return {**row, **numbers, "standing": _standing(row, memory, wrong)}
+
+
+def _standing(row: Row, memory: Memory, wrong: set[str]) -> Standing:
+    found = standing(memory.ledger.get(row["import_slug"]), Shown(row["changed_at"], row["row_count"]))
+    damaged = row["import_slug"] in wrong and found not in (Standing.failed, Standing.waiting)
+    return Standing.damaged if damaged else found
+
+
+def _name(row: Row) -> str:
+    return str(row["template"] or row["template_slug"] or NO_TEMPLATE)
+
+
+def _templates(imports: Sequence[Row]) -> list[Template]:
+    """What needs a look first, then the largest."""
+    by_slug: dict[str, list[Row]] = defaultdict(list)
+    for row in imports:
+        by_slug[row["template_slug"] or ""].append(row)
+    found = [_template(slug, rows) for slug, rows in by_slug.items()]
+    return sorted(found, key=lambda t: (-t.doubtful, -t.loaded, t.name))
+
+
+def _template(slug: str, rows: Sequence[Row]) -> Template:
+    begin = datetime.min.replace(tzinfo=UTC)
+    newest = max(rows, key=lambda row: row["changed_at"] or begin)
+    return Template(
+        slug=slug,
+        name=_name(newest),
+        imports=len(rows),
+        expected=sum(int(row["row_count"] or 0) for row in rows),
+        loaded=sum(row["rows_loaded"] for row in rows),
+        rejected=sum(row["rows_rejected"] for row in rows),
+        standings=dict(Counter(row["standing"] for row in rows)),
+        uploaded_at=_latest(row["uploaded_at"] for row in rows),
+        synced_at=_latest(row["last_synced_at"] for row in rows),
+    )
+
+
+def _latest(times: Iterable[datetime | None]) -> datetime | None:
+    return max((time for time in times if time is not None), default=None)
+
+
+def _open(imports: Sequence[Row]) -> list[OpenImport]:
+    found = [
+        OpenImport(
+            slug=row["import_slug"],
+            template=_name(row),
+            standing=row["standing"],
+            expected=None if row["row_count"] is None else int(row["row_count"]),
+            loaded=row["rows_loaded"],
+            attempts=row["attempts"],
+            error=row["error"],
+            synced_at=row["last_synced_at"],
+        )
+        for row in imports
+        if row["standing"] in DOUBTFUL
+    ]
+    return sorted(found, key=lambda each: (DOUBTFUL.index(each.standing), each.slug))
+
+
+def _run(row: Row) -> Run:
+    counts = ("listed", "changed", "deleted")
+    return Run(
+        run_id=row["run_id"],
+        status=row["status"] or "running",
+        mode=row["mode"] or "",
+        started_at=row["started_at"],
+        finished_at=row["finished_at"],
+        seconds=None if row["duration_s"] is None else max(0.0, float(row["duration_s"])),
+        **{f"imports_{name}": int(row[f"imports_{name}"] or 0) for name in counts},
+        records_loaded=int(row["records_loaded"] or 0),
+        records_rejected=int(row["records_rejected"] or 0),
+        requests=int(row["requests"] or 0),
+        retries=int(row["retries"] or 0),
+        error=row["error"],
+    )

@@ -1,0 +1,109 @@
+"""Numbers, times and counsel as a person reads them; each is a filter of the template."""
+
+from __future__ import annotations
+
+import shlex
+import unicodedata
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from markupsafe import Markup, escape
+
+from connector.reporting.html.facts import OpenImport
+from connector.standing import Standing
+
+LONGEST_NAME = 36
+HIDDEN = ("Cc", "Cf", "Cs")
+JOINERS = "\u200c\u200d\n\t"  # they belong to the spelling of words and emoji, or are blanks
+STANDING_WORDS = {
+    Standing.reconciled: "reconciled",
+    Standing.accepted: "accepted as they are",
+    Standing.unfinished: "still being uploaded",
+    Standing.waiting: "not loaded yet",
+    Standing.damaged: "lost or gained rows here",
+    Standing.unreconciled: "not reconciled",
+    Standing.failed: "failed",
+}
+
+
+def number(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.0f}"
+
+
+def amount(count: int, singular: str, plural: str = "") -> str:
+    return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
+
+
+def share(value: float | None) -> str:
+    """A percentage that calls neither a few nothing nor almost all of them everything."""
+    if value is None:
+        return "–"
+    if 0 < value < 0.001:
+        return "<0.1 %"
+    if 0.999 < value < 1:
+        return ">99.9 %"
+    return f"{value * 100:.1f} %".replace(".0 %", " %")
+
+
+def moment(value: datetime | None) -> str:
+    return "never" if value is None else f"{value.astimezone(UTC):%Y-%m-%d %H:%M}"
+
+
+def age(value: datetime | None, now: datetime) -> str:
+    if value is None:
+        return "never"
+    seconds = (now - value).total_seconds()
+    return "just now" if seconds < 60 else f"{duration(seconds)} ago"
+
+
+def duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "–"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.0f} h" if seconds < 172800 else f"{seconds / 86400:.0f} days"
+
+
+def commands(text: str) -> Markup:
+    """Our own sentence with its `commands` set as code."""
+    parts = [escape(part) for part in text.split("`")]
+    return Markup("").join(Markup("<code>{}</code>").format(p) if n % 2 else p for n, p in enumerate(parts))
+
+
+def visible(text: str) -> str:
+    """With what has no shape of its own but changes how its neighbours look (control signs, turns of direction) shown
+    by its number."""
+    return "".join(
+        f"⟨U+{ord(sign):04X}⟩" if sign not in JOINERS and unicodedata.category(sign) in HIDDEN else sign
+        for sign in text
+    )
+
+
+def distinct_labels(names: Sequence[str], taken: str = "", longest: int = LONGEST_NAME) -> dict[str, str]:
+    """Name → label short enough for a chart; no two names share one, and none gets the one that is `taken`."""
+    labels: dict[str, str] = {}
+    for name in names:
+        text = visible(" ".join(name.split())) or "(blank)"
+        label = base = text if len(text) <= longest else text[: longest - 1] + "…"
+        twin = 1
+        while label in (taken, *labels.values()):
+            twin += 1
+            label = f"{base} ({twin})"
+        labels[name] = label
+    return labels
+
+
+def advice(found: OpenImport) -> tuple[str, str]:
+    """What to do about an import: a sentence, and the command that does it now."""
+    again = shlex.join(["importer-sync", "backfill", "--import", found.slug])
+    match found.standing:
+        case Standing.failed:
+            return "The next run tries it again; this does so now:", again
+        case Standing.unreconciled:
+            return "The next run reads it again; this says what differs from the service:", "importer-sync verify"
+        case Standing.damaged:
+            return "The rows here are not those that were loaded; this says more:", "importer-sync doctor"
+        case _:
+            return "The next run loads it:", "importer-sync run"

@@ -1,0 +1,5 @@
+"""SQL for analysts: standing views and checks from `sql/`, and those generated from the data dictionary."""
+
+from connector.reporting.views.statements import Statement, select, standing
+
+__all__ = ["Statement", "select", "standing"]

@@ -1,0 +1,210 @@
+"""The views in a schema of their own, beside the dataset: made, made anew where they changed, and dropped.
+
+Each view carries a comment that says it is ours and a digest of its text. So a second time changes nothing, what
+somebody else made there stays, and a view that is made anew keeps the grants it had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any
+
+from dlt.pipeline.pipeline import Pipeline
+
+from connector.errors import ConfigError, ConnectorError
+from connector.reporting.views.generated import DISTINCT, NULLS, Ready, ready_views
+from connector.reporting.views.layout import DIALECTS, VIEWS_SUFFIX, Layout, dialect_of, literal, quoted, read_layout
+from connector.reporting.views.statements import standing
+from connector.warehouse import Connection, Warehouse
+from connector.warehouse.lock import sole_writer
+
+OURS = "importer-sync "
+_DIGEST = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """Names of views by what became of them; `left_out` are standing views with the reason why they are not there."""
+
+    schema: str
+    made: tuple[str, ...] = ()
+    made_anew: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    views: tuple[Ready, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "schema": self.schema,
+            "made": list(self.made),
+            "made_anew": list(self.made_anew),
+            "kept": list(self.kept),
+            "dropped": list(self.dropped),
+            "left_out": dict(self.left_out),
+        }
+
+
+def apply(pipeline: Pipeline) -> Applied:
+    """Makes the views what they should be now, all or nothing. Raises LockedError while a run is under way."""
+    warehouse, dialect = opened(pipeline)
+    with sole_writer(pipeline), warehouse.connect() as connection:
+        return _apply(connection, dialect)
+
+
+def refresh(connection: Connection, dialect: str) -> None:
+    """After tables changed under them: the views anew, if there are any. The caller holds the lock."""
+    if dialect in DIALECTS and any(comment.startswith(OURS) for comment in _relations(connection, dialect).values()):
+        _apply(connection, dialect)
+
+
+def drop(pipeline: Pipeline) -> Applied:
+    """Drops every view that `apply` made; their schema stays, with the rights that readers have in it."""
+    warehouse, dialect = opened(pipeline)
+    with sole_writer(pipeline), warehouse.connect() as connection:
+        there = _relations(connection, dialect)
+        dataset = connection.client.dataset_name
+        layout = Layout(dataset, dialect)
+        ours = sorted(name for name, comment in there.items() if comment.startswith(OURS))
+        with connection.client.begin_transaction():
+            for name in ours:
+                _drop(connection, layout, name)
+        return Applied(layout.views_schema, dropped=tuple(ours))
+
+
+def opened(pipeline: Pipeline) -> tuple[Warehouse, str]:
+    """The warehouse and its dialect; ConfigError if there is none yet."""
+    warehouse = Warehouse(pipeline)
+    warehouse.check_supported()
+    dialect = dialect_of(warehouse)
+    if not warehouse.exists():
+        raise ConfigError("There is no warehouse yet; run `importer-sync run` first.")
+    return warehouse, dialect
+
+
+def planned(connection: Connection, dialect: str) -> tuple[Layout, list[Ready]]:
+    """The views that `apply` would make now."""
+    layout = read_layout(connection, dialect, names_to_avoid(_relations(connection, dialect)))
+    return layout, ready_views(layout)[0]
+
+
+def names_to_avoid(there: Mapping[str, str]) -> set[str]:
+    """Names that a template's view cannot have: those of other views, and what somebody else put into the schema."""
+    fixed = {each.name for each in standing() if each.kind == "view"} | {NULLS, DISTINCT}
+    return fixed | {name for name, comment in there.items() if not comment.startswith(OURS)}
+
+
+def readers(connection: Connection, tables: Sequence[str]) -> list[str]:
+    """Views in PostgreSQL that read one of these tables of the dataset, with their schemas; it drops none of them."""
+    marks = ", ".join(["%s"] * len(tables))
+    rows = connection.query(
+        "SELECT DISTINCT vn.nspname AS schema_name, v.relname AS view_name FROM pg_depend d "
+        "JOIN pg_rewrite w ON w.oid = d.objid AND d.classid = 'pg_rewrite'::regclass "
+        "JOIN pg_class v ON v.oid = w.ev_class JOIN pg_namespace vn ON vn.oid = v.relnamespace "
+        "JOIN pg_class t ON t.oid = d.refobjid AND d.refclassid = 'pg_class'::regclass AND t.oid <> v.oid "
+        "JOIN pg_namespace tn ON tn.oid = t.relnamespace "
+        f"WHERE tn.nspname = %s AND t.relname IN ({marks}) ORDER BY 1, 2",
+        connection.client.dataset_name,
+        *tables,
+    ).to_pylist()
+    return [f"{row['schema_name']}.{row['view_name']}" for row in rows]
+
+
+def _apply(connection: Connection, dialect: str) -> Applied:
+    there = _relations(connection, dialect)
+    layout = read_layout(connection, dialect, names_to_avoid(there))
+    views, left_out = ready_views(layout)
+    for view in views:
+        if not there.get(view.name, OURS).startswith(OURS):
+            raise ConfigError(
+                f"{layout.views_schema}.{view.name} is there already and was not made by this command; "
+                "rename or drop it, then run `importer-sync sql apply` again."
+            )
+    return _carry_out(connection, layout, there, views, left_out)
+
+
+def _carry_out(
+    connection: Connection, layout: Layout, there: Mapping[str, str], views: Sequence[Ready], left_out: dict[str, str]
+) -> Applied:
+    wanted = {view.name: _comment(view) for view in views}
+    dropped = sorted(n for n, comment in there.items() if comment.startswith(OURS) and n not in wanted)
+    changed = [view for view in views if there.get(view.name) != wanted[view.name]]
+    with connection.client.begin_transaction():
+        connection.client.execute_sql(f"CREATE SCHEMA IF NOT EXISTS {quoted(layout.views_schema)}")
+        for name in dropped:
+            _drop(connection, layout, name)
+        for view in changed:
+            name = layout.view_name(view.name)
+            grants = _grants(connection, layout, view.name) if view.name in there else []
+            if view.name in there:
+                _drop(connection, layout, view.name)
+            connection.client.execute_sql(f"CREATE VIEW {name} AS\n{view.sql}")
+            connection.client.execute_sql(f"COMMENT ON VIEW {name} IS {literal(wanted[view.name])}")
+            for grant in grants:
+                connection.client.execute_sql(grant)
+    return Applied(
+        layout.views_schema,
+        tuple(view.name for view in changed if view.name not in there),
+        tuple(view.name for view in changed if view.name in there),
+        tuple(view.name for view in views if view not in changed),
+        tuple(dropped),
+        left_out,
+        tuple(views),
+    )
+
+
+def _comment(view: Ready) -> str:
+    digest = sha256(view.sql.encode()).hexdigest()[:_DIGEST]
+    return f"{OURS}{digest}: {view.summary} Grain: {view.grain}"
+
+
+def _drop(connection: Connection, layout: Layout, view: str) -> None:
+    try:
+        connection.client.execute_sql(f"DROP VIEW {layout.view_name(view)}")
+    except Exception as error:
+        if "depend" not in str(error):
+            raise
+        raise ConnectorError(
+            f"{layout.views_schema}.{view} has to be made anew, and something that is not ours depends on it; nothing "
+            f"was changed. Drop that first: {' '.join(str(error).split())}"
+        ) from None
+
+
+def _relations(connection: Connection, dialect: str) -> dict[str, str]:
+    """Whatever has a name in the views' schema → its comment."""
+    schema = connection.client.dataset_name + VIEWS_SUFFIX
+    if dialect == "duckdb":
+        sql = (
+            "SELECT view_name AS name, comment FROM duckdb_views() WHERE database_name = current_database() AND "
+            "schema_name = %s UNION ALL SELECT table_name, 'a table' FROM duckdb_tables() "
+            "WHERE database_name = current_database() AND schema_name = %s"
+        )
+        rows = connection.query(sql, schema, schema).to_pylist()
+    else:
+        sql = (
+            "SELECT c.relname AS name, "
+            "CASE WHEN c.relkind = 'v' THEN obj_description(c.oid, 'pg_class') END AS comment "
+            "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relkind <> 'i'"
+        )
+        rows = connection.query(sql, schema).to_pylist()
+    return {row["name"]: row["comment"] or "" for row in rows}
+
+
+def _grants(connection: Connection, layout: Layout, view: str) -> list[str]:
+    """What gives back the rights that others have on a view; DuckDB knows none."""
+    if layout.dialect != "postgres":
+        return []
+    rows = connection.query(
+        "SELECT grantee, privilege_type, is_grantable FROM information_schema.role_table_grants "
+        "WHERE table_schema = %s AND table_name = %s AND grantee <> current_user ORDER BY 1, 2",
+        layout.views_schema,
+        view,
+    ).to_pylist()
+    return [
+        f"GRANT {row['privilege_type']} ON {layout.view_name(view)} TO "
+        f"{'PUBLIC' if row['grantee'] == 'PUBLIC' else quoted(row['grantee'])}"
+        + (" WITH GRANT OPTION" if row["is_grantable"] == "YES" else "")
+        for row in rows
+    ]

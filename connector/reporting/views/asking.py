@@ -1,0 +1,178 @@
+"""One question to the warehouse, read-only: DuckDB's file is opened so, PostgreSQL's transaction is made so.
+
+Names without a schema are looked for in the dataset, then among its views.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import sqlglot
+from dlt.pipeline.pipeline import Pipeline
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from connector.errors import ConfigError, ConnectorError
+from connector.reporting.views.layout import VIEWS_SUFFIX, dialect_of, quoted
+from connector.warehouse import Warehouse
+from connector.warehouse.lock import duckdb_file
+
+ROWS_AT_ONCE = 2_000
+WAIT_S = 5.0
+_READS = "only one SELECT (or WITH … SELECT) is run here"
+_WRITES = (exp.Insert, exp.Update, exp.Delete, exp.Merge, exp.Into, exp.Create, exp.Drop, exp.Copy)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The names of the columns, made distinct, and the rows, which can be read once."""
+
+    columns: tuple[str, ...]
+    rows: Iterator[tuple[Any, ...]]
+
+
+@contextmanager
+def ask(pipeline: Pipeline, sql: str) -> Iterator[Answer]:
+    """Raises ConfigError for anything but one SELECT, and ConnectorError with the database's words if it refuses."""
+    warehouse = Warehouse(pipeline)
+    warehouse.check_supported()
+    dialect = dialect_of(warehouse)
+    check_reads(sql, dialect)
+    with ExitStack() as opened:
+        try:
+            if dialect == "duckdb":
+                answer = opened.enter_context(_duckdb(pipeline, sql))
+            else:
+                answer = opened.enter_context(_postgres(pipeline, sql))
+        except ConnectorError:
+            raise
+        except Exception as error:
+            raise _refused(error) from None
+        yield answer
+
+
+def check_reads(sql: str, dialect: str) -> None:
+    """Raises ConfigError unless it is one statement that only reads."""
+    if dialect == "duckdb":
+        try:
+            statements = duckdb.extract_statements(sql)
+        except duckdb.Error as error:
+            raise _refused(error) from None
+        if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+            raise ConfigError(f"This is not a query: {_READS}.")
+        return
+    try:
+        trees = [tree for tree in sqlglot.parse(sql, read=dialect) if tree is not None]
+    except SqlglotError as error:
+        raise ConfigError(f"This cannot be read as SQL ({_first_line(error)}); {_READS}.") from None
+    if len(trees) != 1 or not isinstance(trees[0], exp.Query | exp.Values) or trees[0].find(*_WRITES):
+        raise ConfigError(f"This is not a query: {_READS}.")
+
+
+@contextmanager
+def _duckdb(pipeline: Pipeline, sql: str) -> Iterator[Answer]:
+    file = duckdb_file(pipeline)
+    if file is None or not file.exists():
+        raise ConfigError("There is no warehouse yet; run `importer-sync run` first.")
+    with _patiently_opened(file) as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        found = connection.execute(
+            "SELECT schema_name FROM duckdb_schemas() WHERE database_name = current_database()"
+        ).fetchall()
+        there = {name for (name,) in found}
+        connection.execute("SET search_path = $path", {"path": _search_path(pipeline.dataset_name, there)})
+        with _explained(pipeline.dataset_name, there):
+            cursor = connection.execute(sql)
+        yield Answer(_distinct([column[0] for column in cursor.description or ()]), _rows(cursor))
+
+
+def _patiently_opened(file: Path) -> duckdb.DuckDBPyConnection:
+    """A run under way holds the file until it ends, which may be soon."""
+    until = time.monotonic() + WAIT_S
+    while True:
+        try:
+            return duckdb.connect(str(file), read_only=True)
+        except duckdb.IOException as error:
+            if "Could not set lock" not in str(error) or time.monotonic() > until:
+                raise
+            time.sleep(0.1)
+
+
+@contextmanager
+def _postgres(pipeline: Pipeline, sql: str) -> Iterator[Answer]:
+    with pipeline.sql_client() as client:
+        connection: Any = client.native_connection
+        connection.set_session(readonly=True, autocommit=False)
+        with connection.cursor() as cursor:
+            # the transaction is read-only; this is for a query that would end it and begin another
+            cursor.execute("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY")
+            cursor.execute("SET TimeZone = 'UTC'")
+            cursor.execute("SELECT nspname FROM pg_namespace")
+            there = {name for (name,) in cursor.fetchall()}
+            cursor.execute(f"SET search_path = {_search_path(client.dataset_name, there)}")
+        # on the server: a result of any size is read piece by piece
+        with connection.cursor(name="importer_sync_query") as cursor:
+            cursor.itersize = ROWS_AT_ONCE
+            with _explained(client.dataset_name, there):
+                cursor.execute(sql)
+            first = cursor.fetchmany(ROWS_AT_ONCE)
+            yield Answer(_distinct([column[0] for column in cursor.description or ()]), _rows(cursor, first))
+        connection.rollback()
+
+
+def _search_path(dataset: str, there: set[str]) -> str:
+    path = [name for name in (dataset, dataset + VIEWS_SUFFIX) if name in there]
+    if dataset not in there:
+        raise ConfigError(f"There is no dataset {dataset} in this warehouse; --dataset names another.")
+    return ",".join(quoted(name) for name in path)
+
+
+@contextmanager
+def _explained(dataset: str, there: set[str]) -> Iterator[None]:
+    """The database's own words; whoever asks for a view before there are any learns where views come from."""
+    try:
+        yield
+    except Exception as error:
+        refused = _refused(error)
+        if "does not exist" in str(refused) and dataset + VIEWS_SUFFIX not in there:
+            refused = ConnectorError(f"{refused}. There are no views yet: `importer-sync sql apply` makes them.")
+        raise refused from None
+
+
+def _rows(cursor: Any, rows: Sequence[tuple[Any, ...]] = ()) -> Iterator[tuple[Any, ...]]:
+    try:
+        rows = rows or cursor.fetchmany(ROWS_AT_ONCE)
+        while rows:
+            yield from rows
+            rows = cursor.fetchmany(ROWS_AT_ONCE)
+    except Exception as error:
+        raise _refused(error) from None
+
+
+def _distinct(names: Sequence[str]) -> tuple[str, ...]:
+    """A row as a JSON object has each name once."""
+    made: list[str] = []
+    for name in names:
+        plain, n = name, 2
+        while name in made:
+            name, n = f"{plain}_{n}", n + 1
+        made.append(name)
+    return tuple(made)
+
+
+def _refused(error: Exception) -> Exception:
+    if type(error).__module__.split(".")[0] not in ("duckdb", "_duckdb", "psycopg2"):
+        return error
+    if "Could not set lock" in str(error):
+        return error
+    return ConnectorError(f"The database refused the query: {' '.join(str(error).split())}")
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0].rstrip(". ")

@@ -1,0 +1,212 @@
+"""Views and checks that the data dictionary writes: per template, and over the fields of all.
+
+Their text is plain enough for both dialects, and is not sent through sqlglot: two hundred templates have a megabyte of
+it. A table is scanned once for a hundred of its fields; what is counted in columns is then turned into rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from connector.reporting.views.layout import Layout, TypedField, TypedTable, literal, quoted
+from connector.reporting.views.statements import Kind, Statement, select, standing, tables_of
+from connector.transform.schema import Kind as TypeKind
+from connector.transform.schema import parse_type
+from connector.warehouse.tables import IMPORTS, LEDGER, RECORDS
+
+NULLS, DISTINCT = "v_field_nulls", "v_field_distinct"
+FIELDS_AT_ONCE = (
+    100  # PostgreSQL takes 1,664 columns from a subquery; DuckDB takes ever longer for more distinct counts
+)
+UNMATCHED, TWICE = "unmatched_typed_rows", "duplicate_typed_rows"
+LIVE = f"{quoted('_deleted_at')} IS NULL"
+RECORD, IMPORT = quoted("_record_slug"), quoted("_import_slug")
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A statement for one warehouse, in its dialect, every table with its schema."""
+
+    name: str
+    kind: Kind
+    summary: str
+    grain: str
+    sql: str
+
+
+def ready_views(layout: Layout) -> tuple[list[Ready], dict[str, str]]:
+    """Every view that the warehouse can have now, and the standing ones it cannot, with the reason."""
+    left_out: dict[str, str] = {}
+    ready: list[Ready] = []
+    for statement in standing():
+        if statement.kind != "view":
+            continue
+        missing = sorted(tables_of(statement) - set(layout.tables))
+        if missing:
+            left_out[statement.name] = f"there is no table {', '.join(missing)} yet"
+        else:
+            ready.append(_ready(statement, select(statement, layout.dialect, layout.dataset)))
+    with_fields = [typed for typed in layout.typed if typed.fields]
+    if with_fields:
+        ready.append(_distinct(layout, with_fields))
+        if IMPORTS in layout.tables:
+            ready.append(_nulls(layout, with_fields))
+    ready += [_clean(layout, typed) for typed in layout.typed]
+    return ready, left_out
+
+
+def ready_checks(layout: Layout) -> list[Ready]:
+    """Every check; one that reads a table which is not there yet reads it as empty."""
+    ready = [
+        _ready(statement, select(statement, layout.dialect, layout.dataset, layout.tables))
+        for statement in standing()
+        if statement.kind == "check"
+    ]
+    if layout.typed:
+        ready.append(_duplicates(layout))
+        if RECORDS in layout.tables and LEDGER in layout.tables:
+            ready.append(_unmatched(layout))
+    return sorted(ready, key=lambda each: each.name)
+
+
+def _ready(statement: Statement, sql: str) -> Ready:
+    return Ready(statement.name, statement.kind, statement.summary, statement.grain, sql)
+
+
+def _clean(layout: Layout, typed: TypedTable) -> Ready:
+    """Variants coalesced, columns as people wrote them, system columns last, live rows only."""
+    columns = [f"{field.value} AS {quoted(field.label)}" for field in typed.fields]
+    columns += [quoted(column) for column in typed.system if column != "_deleted_at"]
+    lines = ",\n    ".join(columns)
+    of = "imports without a template" if typed.template is None else f"the template {typed.template}"
+    return Ready(
+        typed.view,
+        "view",
+        f"Live rows of {of}, columns as people wrote them.",
+        "one row per live record.",
+        f"SELECT\n    {lines}\nFROM {layout.name(typed.table)}\nWHERE {LIVE}",
+    )
+
+
+def _nulls(layout: Layout, tables: list[TypedTable]) -> Ready:
+    parts = "\nUNION ALL\n".join(_by_day(layout, some) for typed in tables for some in _sliced(typed))
+    share = "CAST(row_count - value_count AS DOUBLE PRECISION) / row_count"
+    return Ready(
+        NULLS,
+        "view",
+        "How the share of nulls of each field changed from one upload day to the next.",
+        "one row per field of a typed table and day (UTC) on which an import with rows was created.",
+        "SELECT\n    template, table_name, field, column_name, upload_day, row_count, value_count,\n"
+        f"    row_count - value_count AS null_count,\n    {share} AS null_share,\n"
+        f"    {share} - LAG({share}) OVER (PARTITION BY template, table_name, field, column_name ORDER BY upload_day)"
+        f" AS null_share_change\nFROM (\n{parts}\n) AS counted",
+    )
+
+
+def _by_day(layout: Layout, typed: TypedTable) -> str:
+    # no column of a typed table has a blank in its name, so what is joined to it cannot be taken for one
+    imports = f'SELECT slug AS "import slug", created_at AS "created at" FROM {layout.name(IMPORTS)}'
+    day = "CAST(i.\"created at\" AT TIME ZONE 'UTC' AS DATE)"
+    values = _counts([f"COUNT(*) FILTER (WHERE {field.is_there})" for field in typed.fields])
+    return (
+        f"SELECT {_named(typed)}, u.field, u.column_name, u.upload_day, u.row_count, u.value_count\nFROM (\n"
+        f"    SELECT d.upload_day, d.row_count, {_names(typed)}, {_turned('v', typed)} AS value_count\n    FROM (\n"
+        f"        SELECT {day} AS upload_day, COUNT(*) AS row_count,\n        {values}\n"
+        f"        FROM (SELECT * FROM {layout.name(typed.table)} WHERE {LIVE}) AS r\n"
+        f'        JOIN ({imports}) AS i ON i."import slug" = r.{IMPORT}\n        GROUP BY 1\n    ) AS d\n) AS u'
+    )
+
+
+def _distinct(layout: Layout, tables: list[TypedTable]) -> Ready:
+    return Ready(
+        DISTINCT,
+        "view",
+        "How many values of each field are distinct; counted when it is asked, over all rows.",
+        "one row per field of a typed table.",
+        "\nUNION ALL\n".join(_distinct_of(layout, some) for typed in tables for some in _sliced(typed)),
+    )
+
+
+def _distinct_of(layout: Layout, typed: TypedTable) -> str:
+    values = _counts([f"COUNT(*) FILTER (WHERE {field.is_there})" for field in typed.fields])
+    distinct = _counts([f"COUNT(DISTINCT {_comparable(field)})" for field in typed.fields], "u")
+    return (
+        f"SELECT {_named(typed)}, u.field, u.column_name, u.row_count, u.value_count, u.distinct_count\nFROM (\n"
+        f"    SELECT d.row_count, {_names(typed)}, {_turned('v', typed)} AS value_count, "
+        f"{_turned('u', typed)} AS distinct_count\n    FROM (\n        SELECT COUNT(*) AS row_count,\n"
+        f"        {values},\n        {distinct}\n        FROM {layout.name(typed.table)}\n        WHERE {LIVE}\n"
+        f"    ) AS d\n) AS u"
+    )
+
+
+def _sliced(typed: TypedTable) -> Iterator[TypedTable]:
+    for start in range(0, len(typed.fields), FIELDS_AT_ONCE):
+        yield replace(typed, fields=typed.fields[start : start + FIELDS_AT_ONCE])
+
+
+def _comparable(field: TypedField) -> str:
+    """JSON is compared as text: PostgreSQL's has no equality."""
+    is_json = parse_type(field.type).kind is TypeKind.JSON
+    return f"CAST({field.value} AS TEXT)" if is_json else field.value
+
+
+def _named(typed: TypedTable) -> str:
+    """Outside of what turns columns into rows: a filter by template then leaves the other tables unread."""
+    return f"{literal(typed.template)} AS template, {literal(typed.table)} AS table_name"
+
+
+def _counts(expressions: list[str], letter: str = "v") -> str:
+    return ",\n        ".join(f"{what} AS {letter}{n}" for n, what in enumerate(expressions))
+
+
+def _turned(letter: str, typed: TypedTable) -> str:
+    return f"UNNEST(ARRAY[{', '.join(f'd.{letter}{n}' for n in range(len(typed.fields)))}])"
+
+
+def _names(typed: TypedTable) -> str:
+    paths = ", ".join(literal(field.path) for field in typed.fields)
+    columns = ", ".join(literal(field.column) for field in typed.fields)
+    return f"UNNEST(ARRAY[{paths}]) AS field, UNNEST(ARRAY[{columns}]) AS column_name"
+
+
+def _unmatched(layout: Layout) -> Ready:
+    """Only where the ledger says that an import has both kinds of rows: the settings raw and typed may have changed."""
+    parts = [
+        f"SELECT {literal(typed.table)} AS table_name, t.{RECORD} AS record_slug, t.{IMPORT} AS import_slug, "
+        f"'typed row without a raw row' AS problem FROM {layout.name(typed.table)} t LEFT JOIN (SELECT slug, "
+        f"import_slug FROM {layout.name(RECORDS)} WHERE {LIVE}) r ON r.slug = t.{RECORD} AND r.import_slug = "
+        f"t.{IMPORT} LEFT JOIN {layout.name(LEDGER)} s ON s.slug = t.{IMPORT} WHERE t.{LIVE} AND r.slug IS NULL "
+        "AND COALESCE(s.has_raw, TRUE)"
+        for typed in layout.typed
+    ]
+    parts += [
+        f"SELECT {literal(typed.table)}, r.slug, r.import_slug, 'raw row without a typed row' FROM "
+        f"{layout.name(RECORDS)} r JOIN {layout.name(LEDGER)} s ON s.slug = r.import_slug AND s.has_raw AND "
+        f"s.table_name = {literal(typed.table)} LEFT JOIN (SELECT {RECORD} AS record_slug_ FROM "
+        f"{layout.name(typed.table)} WHERE {LIVE}) t ON t.record_slug_ = r.slug "
+        f"WHERE r.{LIVE} AND t.record_slug_ IS NULL AND s.state <> 'failed'"
+        for typed in layout.typed
+    ]
+    return Ready(
+        UNMATCHED,
+        "check",
+        "Typed rows without their raw row, and raw rows without their typed row.",
+        "one row per typed table and record.",
+        "\nUNION ALL\n".join(parts) + "\nORDER BY 1, 4, 2",
+    )
+
+
+def _duplicates(layout: Layout) -> Ready:
+    parts = [
+        f"SELECT {literal(typed.table)} AS table_name, {RECORD} AS record_slug, COUNT(*) AS times "
+        f"FROM {layout.name(typed.table)} GROUP BY {RECORD} HAVING COUNT(*) > 1"
+        for typed in layout.typed
+    ]
+    return Ready(
+        TWICE,
+        "check",
+        "Records that are in a typed table more than once.",
+        "one row per typed table and record.",
+        "\nUNION ALL\n".join(parts) + "\nORDER BY 1, 2",
+    )

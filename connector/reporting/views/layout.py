@@ -1,0 +1,187 @@
+"""What the warehouse holds, as the generated views need it: typed tables with their fields and the columns of each."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from connector.errors import ConfigError
+from connector.reporting.views.labels import label
+from connector.transform.naming import DOUBLE_VARIANT, SYSTEM_COLUMNS, TEXT_VARIANT
+from connector.transform.schema import Kind, parse_type
+from connector.warehouse import Connection, Warehouse
+from connector.warehouse.ownership import take_stock
+from connector.warehouse.tables import FIELDS, IMPORTS, LEDGER
+
+DIALECTS = ("duckdb", "postgres")
+TABLE_PREFIX = "records_"
+VIEWS_SUFFIX = "_views"
+Columns = Mapping[str, str]  # name → type as the destination calls it, in their order
+_NUMBERS = frozenset({Kind.BIGINT, Kind.DOUBLE})
+
+
+@dataclass(frozen=True, slots=True)
+class TypedField:
+    """A field of a template: `label` in its view, `path` as in `sync_fields`, and its columns, variants behind."""
+
+    label: str
+    path: str
+    column: str
+    type: str
+    variants: tuple[str, ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (self.column, *self.variants)
+
+    @property
+    def value(self) -> str:
+        """One expression for the field, whichever column a value is in. Both dialects read it.
+
+        Where all is numbers it is a double, which may round a whole number beyond 2^53; where anything is text, all is.
+        """
+        if not self.variants:
+            return quoted(self.column)
+        numeric = parse_type(self.type).kind in _NUMBERS and all(v.endswith(DOUBLE_VARIANT) for v in self.variants)
+        kind = "DOUBLE PRECISION" if numeric else "TEXT"
+        return f"COALESCE({', '.join(f'CAST({quoted(c)} AS {kind})' for c in self.columns)})"
+
+    @property
+    def is_there(self) -> str:
+        return " OR ".join(f"{quoted(column)} IS NOT NULL" for column in self.columns)
+
+
+@dataclass(frozen=True, slots=True)
+class TypedTable:
+    """`view` is the name its clean view is to have; `system` are the columns that every typed table has."""
+
+    table: str
+    view: str
+    template: str | None
+    fields: tuple[TypedField, ...]
+    system: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    dataset: str
+    dialect: str
+    tables: Mapping[str, Columns] = field(default_factory=lambda: MappingProxyType({}))
+    typed: tuple[TypedTable, ...] = ()
+
+    @property
+    def views_schema(self) -> str:
+        return self.dataset + VIEWS_SUFFIX
+
+    def name(self, table: str) -> str:
+        return f"{quoted(self.dataset)}.{quoted(table)}"
+
+    def view_name(self, view: str) -> str:
+        return f"{quoted(self.views_schema)}.{quoted(view)}"
+
+
+def dialect_of(warehouse: Warehouse) -> str:
+    """Raises ConfigError for a destination whose dialect nobody has tried."""
+    if warehouse.destination_type not in DIALECTS:
+        raise ConfigError(
+            f"SQL for analysts is for duckdb and postgres; the destination here is {warehouse.destination_type}."
+        )
+    return warehouse.destination_type
+
+
+def read_layout(connection: Connection, dialect: str, avoid: Collection[str] = ()) -> Layout:
+    """`avoid` are names that no clean view may have."""
+    dataset = connection.client.dataset_name
+    tables, ours = _columns(connection, dataset), take_stock(connection).ours
+    fields = _fields(connection) if FIELDS in ours else {}
+    owned = {*fields, *_ledger_tables(connection, tables)} & ours - {IMPORTS}
+    templates = _templates(connection, tables)
+    taken = {name.casefold() for name in (*tables, *avoid)}
+    typed: list[TypedTable] = []
+    for table in sorted(owned):
+        view = _view_name(table, taken)
+        taken.add(view)
+        rows = fields.get(table, [])
+        slug = next((row["template_slug"] for row in rows if row["template_slug"]), None)
+        typed.append(_typed(table, view, templates.get(slug or ""), rows, tables[table]))
+    return Layout(dataset, dialect, MappingProxyType(tables), tuple(typed))
+
+
+def quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(text: str | None) -> str:
+    return "CAST(NULL AS TEXT)" if text is None else "'" + text.replace("'", "''") + "'"
+
+
+def _columns(connection: Connection, dataset: str) -> dict[str, Columns]:
+    rows = connection.query(
+        "SELECT c.table_name, c.column_name, c.data_type FROM information_schema.columns c "
+        "JOIN information_schema.tables t "
+        "ON t.table_catalog = c.table_catalog AND t.table_schema = c.table_schema AND t.table_name = c.table_name "
+        "WHERE c.table_schema = %s AND t.table_type = 'BASE TABLE' ORDER BY c.table_name, c.ordinal_position",
+        dataset,
+    ).to_pylist()
+    found: dict[str, dict[str, str]] = defaultdict(dict)
+    for row in rows:
+        found[row["table_name"]][row["column_name"]] = str(row["data_type"]).lower()
+    return dict(found)
+
+
+def _fields(connection: Connection) -> dict[str, list[dict[str, Any]]]:
+    rows = connection.query(
+        "SELECT table_name, column_name, template_slug, path, data_type, first_seen_at "
+        f"FROM {connection.name(FIELDS)} ORDER BY table_name, first_seen_at, column_name"
+    ).to_pylist()
+    found: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        found[row["table_name"]].append(row)
+    return found
+
+
+def _ledger_tables(connection: Connection, tables: Mapping[str, Columns]) -> set[str]:
+    if LEDGER not in tables:
+        return set()
+    rows = connection.query(f"SELECT DISTINCT table_name FROM {connection.name(LEDGER)} WHERE table_name IS NOT NULL")
+    return {row["table_name"] for row in rows.to_pylist()}
+
+
+def _templates(connection: Connection, tables: Mapping[str, Columns]) -> dict[str, str | None]:
+    """Slug of a template → what it was called last."""
+    if IMPORTS not in tables:
+        return {}
+    rows = connection.query(
+        f"SELECT template__slug AS slug, template__name AS name FROM {connection.name(IMPORTS)} "
+        "WHERE template__slug IS NOT NULL "
+        f"ORDER BY CASE WHEN {connection.column('_deleted_at')} IS NULL THEN 1 ELSE 0 END, updated_at, slug DESC"
+    )
+    return {row["slug"]: row["name"] for row in rows.to_pylist()}
+
+
+def _view_name(table: str, taken: set[str]) -> str:
+    """The table's name without its prefix: readable, and as stable as the table's own."""
+    short = table.removeprefix(TABLE_PREFIX)
+    names = [short, f"{short}_rows", *(f"{short}_rows_{n}" for n in range(2, len(taken) + 3))]
+    return next(name for name in names if name not in taken)
+
+
+def _typed(
+    table: str, view: str, template: str | None, rows: Sequence[Mapping[str, Any]], columns: Columns
+) -> TypedTable:
+    system = tuple(column for column in columns if column in SYSTEM_COLUMNS)
+    taken = {column.casefold() for column in system}
+    fields: list[TypedField] = []
+    for row in rows:
+        column = row["column_name"]
+        if column not in columns or row["data_type"] is None:
+            continue
+        named = label(row["path"], column, taken)
+        taken.add(named.casefold())
+        variants = tuple(v for v in (column + DOUBLE_VARIANT, column + TEXT_VARIANT) if v in columns)
+        fields.append(TypedField(named, row["path"], column, row["data_type"], variants))
+    place = {column: n for n, column in enumerate(columns)}
+    return TypedTable(table, view, template, tuple(sorted(fields, key=lambda f: place[f.column])), system)

@@ -1,0 +1,179 @@
+"""The dataset as a dbt source: every table with its columns, what they mean, and tests that hold after each run.
+
+Freshness is asked of `sync_runs` only: what did not change is not loaded again, so the age of a row says nothing about
+how fresh it is, while the beginning of the last whole run that succeeded does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+from dlt.pipeline.pipeline import Pipeline
+
+from connector.reporting.views.applying import opened
+from connector.reporting.views.layout import Layout, TypedField, TypedTable, read_layout
+from connector.transform.naming import DOUBLE_VARIANT
+from connector.warehouse import Connection
+from connector.warehouse.tables import FIELDS, IMPORTS, LEDGER, RECORDS, REJECTS, RUNS
+
+SOURCE_NAME = "importer"
+_HEADER = "# Written by `importer-sync dbt sources`, for dbt 1.10.6 or later; write it anew when fields were added.\n"
+_TABLES: Mapping[str, str] = {
+    IMPORTS: "Imports, one row each; the key that a column metadata__… or extra__… holds is in sync_fields.",
+    RECORDS: "Records as received, one row each; data is the row as JSON, digit for digit.",
+    RUNS: "Runs of the sync, one row each, failed and interrupted ones too.",
+    LEDGER: "The ledger, one row an import: its state, and what it was last synced at.",
+    REJECTS: "What could not be loaded, as received, with the reason.",
+    FIELDS: "The data dictionary: each field's original key, column and type, and how many values do not fit it.",
+}
+_COLUMNS: Mapping[str, Mapping[str, str]] = {
+    IMPORTS: {
+        "slug": "Key of the import.",
+        "row_count": "Rows it has, as the service says.",
+        "created_at": "When it was created (UTC).",
+        "updated_at": "When it last changed (UTC).",
+        "status": "created, submitting, submitted or completed.",
+        "template__slug": "Key of its template; null where it has none.",
+        "template__name": "Name of its template.",
+        "metadata": "Its metadata as received, JSON.",
+        "extra": "The fields that the interface does not name, JSON, values as received; null without any.",
+        "records_metadata": "What the service sent beside its records when they were read last, JSON as received.",
+        "_deleted_at": "When it was found gone from the service; null while it is there.",
+    },
+    RECORDS: {
+        "slug": "Key of the record.",
+        "import_slug": "The import it belongs to.",
+        "template_slug": "The template of that import.",
+        "sort": "Its position in the import.",
+        "data": "The row exactly as received, JSON.",
+        "extra": "The record's fields that the interface does not name, JSON, values as received; null without any.",
+        "_deleted_at": "When it was found gone; null while it is there.",
+    },
+    LEDGER: {
+        "slug": "Key of the import.",
+        "state": "synced, failed, unreconciled or deleted.",
+        "table_name": "The typed table that holds its rows.",
+        "records_loaded": "Live rows that were loaded.",
+        "records_rejected": "Rows that could not be loaded; they are in sync_rejects.",
+        "last_synced_at": "When it was last read whole (UTC).",
+    },
+    RUNS: {"run_id": "Key of the run.", "status": "succeeded, partial, failed, interrupted or running."},
+    REJECTS: {"reject_id": "Key of the reject.", "reason": "Why it could not be loaded.", "payload": "As received."},
+    FIELDS: {"path": "The original key, levels with dots between them.", "keys": "The same, exactly, as JSON."},
+}
+_TYPED_COLUMNS: Mapping[str, str] = {
+    "_record_slug": "Key of the record.",
+    "_import_slug": "The import it belongs to.",
+    "_sort": "Its position in the import.",
+    "_created_at": "When the record was created (UTC).",
+    "_updated_at": "When it last changed (UTC).",
+    "_deleted_at": "When it was found gone; null while it is there.",
+    "_dlt_load_id": "The load it came with.",
+}
+_UNIQUE = {IMPORTS: "slug", RECORDS: "slug", LEDGER: "slug", RUNS: "run_id", REJECTS: "reject_id"}
+_OF_IMPORT = {RECORDS: "import_slug"}
+_ACCEPTED = {
+    (LEDGER, "state"): ["synced", "failed", "unreconciled", "deleted"],
+    (RUNS, "status"): ["running", "succeeded", "partial", "failed", "interrupted"],
+}
+_FRESHNESS = {
+    "loaded_at_field": "started_at",
+    "freshness": {
+        "warn_after": {"count": 24, "period": "hour"},
+        "error_after": {"count": 48, "period": "hour"},
+        "filter": "status = 'succeeded' and mode = 'incremental' and window_since is null and window_until is null",
+    },
+}
+
+
+def sources(pipeline: Pipeline) -> dict[str, Any]:
+    """What sources.yml says, as plain values. ConfigError where there is no warehouse yet."""
+    warehouse, dialect = opened(pipeline)
+    with warehouse.connect() as connection:
+        layout = read_layout(connection, dialect)
+        metadata = _metadata_paths(connection) if FIELDS in layout.tables else {}
+    tables = [_system_table(layout, name, metadata) for name in _TABLES if name in layout.tables]
+    tables += [_typed_table(layout, typed) for typed in layout.typed]
+    source = {
+        "name": SOURCE_NAME,
+        "schema": layout.dataset,
+        "description": "Imports and records of the Importer Service, as importer-sync loads them.",
+        "tables": tables,
+    }
+    return {"version": 2, "sources": [source]}
+
+
+def as_yaml(document: Mapping[str, Any]) -> str:
+    return _HEADER + str(yaml.safe_dump(dict(document), sort_keys=False, allow_unicode=True, width=120))
+
+
+def _metadata_paths(connection: Connection) -> dict[str, str]:
+    rows = connection.query(
+        f"SELECT column_name, path FROM {connection.name(FIELDS)} WHERE table_name = %s", IMPORTS
+    ).to_pylist()
+    return {row["column_name"]: row["path"] for row in rows}
+
+
+def _system_table(layout: Layout, name: str, metadata: Mapping[str, str]) -> dict[str, Any]:
+    described = dict(_COLUMNS.get(name, {}))
+    if name == IMPORTS:
+        described = {**{column: f"`{path}` of the import." for column, path in metadata.items()}, **described}
+    columns = [
+        _column(column, kind, described.get(column), _tests(layout, name, column))
+        for column, kind in layout.tables[name].items()
+    ]
+    extra = {"config": _FRESHNESS} if name == RUNS else {}
+    return {"name": name, "description": _TABLES[name], **extra, "columns": columns}
+
+
+def _typed_table(layout: Layout, typed: TypedTable) -> dict[str, Any]:
+    described = dict(_TYPED_COLUMNS)
+    for field in typed.fields:
+        described[field.column] = f"`{field.path}`"
+        described.update({variant: _variant(field, variant) for variant in field.variants})
+    of = "imports without a template" if typed.template is None else f"the template {typed.template}"
+    columns = [
+        _column(column, kind, described.get(column), _typed_tests(layout, column))
+        for column, kind in layout.tables[typed.table].items()
+    ]
+    return {"name": typed.table, "description": f"Records of {of}, a column per field.", "columns": columns}
+
+
+def _variant(field: TypedField, variant: str) -> str:
+    what = "fractions" if variant.endswith(DOUBLE_VARIANT) else "values"
+    return f"`{field.path}` where it has {what} that are not {field.type}."
+
+
+def _column(name: str, kind: str, description: str | None, tests: list[Any]) -> dict[str, Any]:
+    made: dict[str, Any] = {"name": name}
+    if description:
+        made["description"] = description
+    made["data_type"] = kind
+    if tests:
+        made["data_tests"] = tests
+    return made
+
+
+def _tests(layout: Layout, table: str, column: str) -> list[Any]:
+    tests: list[Any] = []
+    if _UNIQUE.get(table) == column:
+        tests += ["unique", "not_null"]
+    if _OF_IMPORT.get(table) == column and IMPORTS in layout.tables:
+        tests += ["not_null", _relationship(IMPORTS, "slug")]
+    if (table, column) in _ACCEPTED:
+        tests.append({"accepted_values": {"arguments": {"values": _ACCEPTED[table, column]}}})
+    return tests
+
+
+def _typed_tests(layout: Layout, column: str) -> list[Any]:
+    if column == "_record_slug":
+        return ["unique", "not_null"]
+    if column == "_import_slug" and IMPORTS in layout.tables:
+        return ["not_null", _relationship(IMPORTS, "slug")]
+    return []
+
+
+def _relationship(table: str, column: str) -> dict[str, Any]:
+    return {"relationships": {"arguments": {"to": f"source('{SOURCE_NAME}', '{table}')", "field": column}}}

@@ -1,0 +1,297 @@
+"""Lists the imports and decides which of them are read and which have earned their deletion.
+
+An import that the listing misses is asked for by its slug: one that answers is listed again or read all the same, one
+that the service answers 404 for is gone (CONTRACT §4.4), one that another import answers for is reported. A bounded run
+deletes nothing; with the setting `status` it asks for what it knows at that status.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from connector.errors import AuthError, ConfigError, ConnectorError, NotFoundError
+from connector.extract.listing import MAX_PER_PAGE, Lister, Listing, together
+from connector.extract.records import ask_for
+from connector.models import Import, Reject, born_at, key_of, replaces
+from connector.nearest import instead_of
+from connector.run.deaths import KilledTwice
+from connector.run.plan import Plan, Rules, make_plan, too_many_vanished
+from connector.run.ports import Progress
+from connector.run.settling import SECOND, resolution
+from connector.runs import Tally
+from connector.service.client import ServiceClient
+from connector.settings import Scope, Selection, Settings
+from connector.warehouse.state import Memory
+
+log = logging.getLogger("connector.run")
+
+SUSPECT_ROUNDS = 3
+ASKED_AT_ONCE = 64
+LATELY = timedelta(minutes=5)  # clocks differ
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """The listing, decided upon; `unit` is the resolution of the service's times as they show in it."""
+
+    imports: tuple[Import, ...]
+    rejects: tuple[Reject, ...]
+    plan: Plan[Import]
+    deleted: tuple[str, ...]
+    unit: timedelta = SECOND
+
+
+class Decision:
+    """Made once a run. What keeps it from being complete goes into the tally.
+
+    `foreseen(import_)` is called for imports that were listed, have not changed lately and will be read, unless the
+    rest of the listing says otherwise.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        scope: Scope,
+        memory: Memory,
+        client: ServiceClient,
+        tally: Tally,
+        *,
+        progress: Progress,
+        stop: Callable[[], int | None],
+        now: datetime,
+        foreseen: Callable[[Import], None],
+    ) -> None:
+        self._settings = settings
+        self._scope = scope
+        self._memory = memory
+        self._client = client
+        self._tally = tally
+        self._progress = progress
+        self._stop = stop
+        self._foreseen = foreseen
+        self._rules = Rules(
+            now,
+            scope.force,
+            scope.recheck_days,
+            settings.raw,
+            settings.typed,
+            counted=settings.reconcile != "off",
+            named=bool(scope.selection.slugs),
+        )
+
+    async def make(self) -> Decided:
+        if self._scope.selection.slugs:
+            if await self._lister(0).counts_from_zero():
+                self._client.first_page = 0
+            return self._decide(Listing(await self._by_slug(), True, 0), (), ())
+        known = {s for s, k in self._memory.ledger.items() if k.live}
+        known |= {s for s, seen in self._memory.imports.items() if not seen.deleted}
+        lister = self._lister(len(known))
+        listing = await lister.all()
+        self._client.first_page = lister.first_page
+        if self._bounded:
+            if not self._selects:
+                await self._miss(listing)
+            return self._decide(listing, (), ())
+        confirmed: tuple[str, ...] = ()
+        for _ in range(SUSPECT_ROUNDS):
+            listed = {_slug_of(row) for row in listing.rows}
+            suspects = sorted(known - listed)
+            alive, confirmed = await self._question(suspects)
+            if not alive:
+                return self._decide(listing, (), confirmed)
+            log.warning(
+                "%d imports exist but were not listed; listing again.", len(alive), extra={"event": "listing.again"}
+            )
+            listing = await lister.again()
+            self._client.first_page = lister.first_page
+        unlisted = tuple(i for i in alive if i.slug not in {_slug_of(row) for row in listing.rows})
+        return self._decide(listing, unlisted, confirmed)
+
+    async def departed(self, slugs: Sequence[str]) -> frozenset[str]:
+        """Which imports that answered 404 while they were read are neither there nor listed any more.
+
+        One that is still listed was there all the time, whatever its own address answers, and must not be passed over.
+        """
+        try:
+            answers: list[Import | ConnectorError | None] = []
+            for start in range(0, len(slugs), ASKED_AT_ONCE):
+                answers += await together(self._ask(slug) for slug in slugs[start : start + ASKED_AT_ONCE])
+            listing = await self._lister(self._tally.imports_listed).all()
+        except ConnectorError:
+            return frozenset()
+        listed = {_slug_of(row) for row in listing.rows}
+        absent = {slug for slug, answer in zip(slugs, answers, strict=True) if answer is None}
+        return frozenset(absent - listed) if listing.complete else frozenset()
+
+    def _lister(self, expected: int) -> Lister[Import | Reject]:
+        return Lister(
+            self._fetch_page,
+            key_of,
+            replaces,
+            born_at,
+            expected=0 if self._settings.status else expected,
+            stop=lambda: self._stop() is not None,
+        )
+
+    @property
+    def _bounded(self) -> bool:
+        return self._selects or self._settings.status is not None
+
+    @property
+    def _selects(self) -> bool:
+        scope = self._scope
+        window = scope.window.since is not None or scope.window.until is not None
+        return window or scope.selection != Selection()
+
+    async def _fetch_page(self, page: int, per_page: int) -> list[Import | Reject]:
+        reply = await self._client.list_imports(page, per_page, self._settings.status)
+        self._progress.listed(reply.size)
+        if per_page == MAX_PER_PAGE:  # a shorter page tells less of how many rows the service sends at once
+            self._foresee(reply.imports)
+        return [*reply.imports, *reply.rejects]
+
+    def _foresee(self, listed: Sequence[Import]) -> None:
+        for import_ in listed:
+            settled = import_.updated_at < self._rules.now - LATELY
+            asked_for = not self._scope.selection.slugs and self._wanted(import_)
+            if settled and asked_for and self._rules.reason(import_, self._memory.ledger.get(import_.slug)):
+                self._foreseen(import_)
+
+    async def _by_slug(self) -> tuple[Import, ...]:
+        found = await together(self._get_or_none(slug) for slug in sorted(self._scope.selection.slugs))
+        meant: list[Import] = []
+        for slug, import_ in zip(sorted(self._scope.selection.slugs), found, strict=True):
+            known = self._memory.ledger.get(slug)
+            if import_ is None:
+                self._tally.shortfall = True
+                self._tally.problems.append(f"The service has no import {slug}.")
+            elif known is not None and known.live and import_.slug != slug:
+                self._tally.shortfall = True
+                self._tally.problems.append(f"The service answers with import {import_.slug} for import {slug}.")
+            else:
+                meant.append(import_)
+        return tuple(meant)
+
+    async def _get_or_none(self, slug: str) -> Import | None:
+        try:
+            return await self._client.get_import(slug)
+        except NotFoundError:
+            return None
+
+    async def _miss(self, listing: Listing[Any]) -> None:
+        """Reports what is known at the status that is asked for, and is there, but not listed."""
+        listed = {_slug_of(row) for row in listing.rows}
+        status = self._settings.status
+        known = sorted(s for s, k in self._memory.ledger.items() if k.live and k.status == status and s not in listed)
+        for start in range(0, len(known), ASKED_AT_ONCE):
+            alive, _ = await self._question(known[start : start + ASKED_AT_ONCE])
+            for import_ in alive:
+                if self._wanted(import_):
+                    self._tally.shortfall = True
+                    self._tally.problems.append(f"Import {import_.slug} exists, but the service does not list it.")
+
+    async def _question(self, suspects: list[str]) -> tuple[list[Import], tuple[str, ...]]:
+        """Asks for each import that was not listed: (those that exist, those that the service answers 404 for)."""
+        alive: list[Import] = []
+        gone: list[str] = []
+        for start in range(0, len(suspects), ASKED_AT_ONCE):
+            some = suspects[start : start + ASKED_AT_ONCE]
+            for slug, answer in zip(some, await together(self._ask(slug) for slug in some), strict=True):
+                if isinstance(answer, Import):
+                    alive.append(answer)
+                elif answer is None:
+                    gone.append(slug)
+                else:
+                    self._tally.shortfall = True
+                    self._tally.problems.append(f"Import {slug} is not listed, and asking for it failed: {answer}")
+            if alive:
+                break
+        return alive, tuple(gone)
+
+    async def _ask(self, slug: str) -> Import | ConnectorError | None:
+        try:
+            return await ask_for(self._client, slug)
+        except NotFoundError:
+            return None
+        except AuthError as error:
+            if error.status == 401:
+                raise
+            return error
+        except ConnectorError as error:
+            return error
+
+    def _decide(self, listing: Listing[Any], unlisted: tuple[Import, ...], gone: tuple[str, ...]) -> Decided:
+        found = [row for row in listing.rows if isinstance(row, Import)] + list(unlisted)
+        imports = list({i.slug: i for i in found}.values())  # a backfill may name one in several ways
+        rejects = tuple(row for row in listing.rows if isinstance(row, Reject))
+        wanted = [i for i in imports if self._wanted(i)]
+        plan = make_plan(wanted, self._memory.ledger, self._rules)
+        self._tally.imports_listed = len(imports)
+        if not wanted and listing.complete and self._scope.mode == "backfill":
+            self._refuse_empty(imports)
+        if not listing.complete or unlisted:
+            self._tally.shortfall = True
+            why = listing.reason or f"{len(unlisted)} imports exist that the service does not list"
+            self._tally.problems.append(f"The listing of imports is not known to be complete: {why}.")
+            gone = ()
+        self._mention_old_rejects(wanted, plan)
+        self._mention_left_out(wanted, plan)
+        unit = resolution(i.updated_at for i in imports) if plan.read else SECOND
+        return Decided(tuple(wanted), rejects, plan, self._permitted(gone, plan), unit)
+
+    def _refuse_empty(self, imports: Sequence[Import]) -> None:
+        """Raise ConfigError where nothing has the name that a backfill was told; in a window there may be nothing."""
+        scope = self._scope
+        if scope.selection.slugs:
+            asked = sorted(scope.selection.slugs)
+            found = "is excluded by the other conditions" if imports else "is not there"
+            raise ConfigError(f"Import {asked[0]} {found}: {instead_of(asked[0], self._memory.ledger)}")
+        template = scope.selection.template
+        names = {name for i in imports for name in (i.template_name, i.template_slug) if name}
+        if template is not None and template not in names:
+            raise ConfigError(f"No import has the template {template!r}: {instead_of(template, names)}")
+
+    def _wanted(self, import_: Import) -> bool:
+        if self._settings.status is not None and import_.status != self._settings.status:
+            return False
+        selection = self._scope.selection
+        return self._scope.window.contains(import_.updated_at) and selection.contains(
+            import_.template_slug, import_.template_name
+        )
+
+    def _mention_old_rejects(self, wanted: list[Import], plan: Plan[Import]) -> None:
+        reading = {p.import_.slug for p in plan.read}
+        known = (self._memory.ledger.get(i.slug) for i in wanted if i.slug not in reading)
+        kept_out = sum(k.records_rejected for k in known if k is not None)
+        if kept_out:
+            self._tally.shortfall = True
+            self._tally.problems.append(f"{kept_out} records rejected by earlier runs are in sync_rejects only.")
+
+    def _mention_left_out(self, wanted: list[Import], plan: Plan[Import]) -> None:
+        reading = {p.import_.slug for p in plan.read}
+        for import_ in wanted:
+            known = self._memory.ledger.get(import_.slug)
+            if known is not None and known.killed_runs and import_.slug not in reading:
+                self._tally.imports_failed += 1
+                self._tally.problems.append(f"Import {import_.slug}: {KilledTwice(import_.slug)}")
+
+    def _permitted(self, gone: tuple[str, ...], plan: Plan[Import]) -> tuple[str, ...]:
+        limit = self._settings.mass_delete_limit
+        live = max(plan.known_live, sum(not seen.deleted for seen in self._memory.imports.values()))
+        if self._scope.allow_mass_delete or not too_many_vanished(len(gone), live, limit):
+            return gone
+        self._tally.shortfall = True
+        self._tally.problems.append(
+            f"{len(gone)} of {live} known imports vanished, more than mass_delete_limit = {limit:g} allows; nothing "
+            "was deleted. If that is right, run once with --allow-mass-delete."
+        )
+        return ()
+
+
+def _slug_of(row: Import | Reject) -> str | None:
+    return row.slug if isinstance(row, Import) else row.record_slug

@@ -1,0 +1,125 @@
+"""What a run reads: the listing against the ledger, import by import, and never a watermark.
+
+Invariant: an import is left alone only if a load that dlt completed holds it at exactly the fingerprint the
+service shows now, its records reconcile, and nothing asks for it (`Known.due`). Everything else that is listed is
+read; everything that is known and not listed is a suspect that has yet to earn its deletion (CONTRACT §4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from fractions import Fraction
+from typing import Generic, TypeVar
+
+from connector.ledger import COMPLETED, Known, Listed, State
+
+T = TypeVar("T", bound=Listed)
+
+
+class Reason(StrEnum):
+    """Why an import is read."""
+
+    new = "new"
+    changed = "changed"
+    unwritten = "unwritten"
+    unfinished = "unfinished"
+    retry = "retry"
+    due = "due"
+    recheck = "recheck"
+    asked = "asked"
+
+
+@dataclass(frozen=True, slots=True)
+class Planned(Generic[T]):
+    import_: T
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Plan(Generic[T]):
+    """`read` in the order to read it; `suspects` are slugs known as live that the listing does not show."""
+
+    read: tuple[Planned[T], ...]
+    suspects: tuple[str, ...]
+    unchanged: int
+    known_live: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What, besides an import that differs from its ledger row, is worth reading at `now`.
+
+    `force`: everything; `recheck_days`: what was last changed so many days ago or less; `raw`, `typed`: the tables that
+    rows have to be in; `counted`: whether the records of a completed import have to be as many as its `row_count`;
+    `named`: whether the imports were asked for by their slugs.
+    """
+
+    now: datetime
+    force: bool = False
+    recheck_days: int | None = None
+    raw: bool = True
+    typed: bool = True
+    counted: bool = True
+    named: bool = False
+
+    def reason(self, import_: Listed, known: Known | None) -> Reason | None:
+        """Why to read the import; None if it is up to date, or killed runs as it is and nobody asked for it."""
+        if known is not None and known.killed_runs and not self.named and known.is_at(import_):
+            return None
+        return self._reason(import_, known) or (Reason.asked if self.force else None)
+
+    def _reason(self, import_: Listed, known: Known | None) -> Reason | None:
+        if known is None or (known.state is State.deleted and known.trusted):
+            return Reason.new
+        if not known.trusted or known.state in (State.failed, State.unreconciled):
+            return Reason.retry
+        if not known.is_at(import_):
+            return Reason.changed
+        if (self.raw and not known.has_raw) or (self.typed and known.table_name is None):
+            return Reason.unwritten
+        if known.due is not None:
+            return Reason.due
+        if import_.status != COMPLETED:
+            return Reason.unfinished
+        if self.counted and not known.adds_up:
+            return Reason.retry  # taken as it came under `reconcile = "off"`
+        if self.recheck_days is not None and import_.updated_at >= self.now - timedelta(days=self.recheck_days):
+            return Reason.recheck
+        return None
+
+
+def make_plan(listed: Iterable[T], ledger: Mapping[str, Known], rules: Rules) -> Plan[T]:
+    """Decides for every listed import."""
+    read: list[Planned[T]] = []
+    slugs: set[str] = set()
+    unchanged = 0
+    for import_ in listed:
+        slugs.add(import_.slug)
+        reason = rules.reason(import_, ledger.get(import_.slug))
+        if reason is None:
+            unchanged += 1
+        else:
+            read.append(Planned(import_, reason))
+    live = [known.slug for known in ledger.values() if known.live]
+    suspects = tuple(slug for slug in live if slug not in slugs)
+    return Plan(tuple(read), suspects, unchanged, len(live))
+
+
+def lost_rows(import_: Listed, found: int, known: Known | None) -> int:
+    """Return how many rows an unfinished import would lose though its fingerprint stands still; 0 if none.
+
+    An upload that goes on may have other than `row_count` records, but never fewer than it had: what is there stays
+    until the import changes or shows them again, also where a dead run has left its rows in doubt.
+    """
+    if known is None or import_.status == COMPLETED or not known.is_at(import_):
+        return 0
+    return max(known.records_loaded - found, 0)
+
+
+def too_many_vanished(vanished: int, known_live: int, limit: float) -> bool:
+    """Whether deleting `vanished` of `known_live` imports would exceed `mass_delete_limit` (CONTRACT §1)."""
+    # as the decimal it was written as: 0.29 * 100 is less than 29
+    return vanished > 0 and vanished > Fraction(str(limit)) * known_live

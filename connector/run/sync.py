@@ -1,0 +1,306 @@
+"""A whole run, as the command does it: lock, leftovers, bounded packages, proof of what was loaded, summary.
+
+Invariant: a run is called `succeeded` only if every package was completed by dlt and the warehouse holds, for every
+import of it, exactly as many rows as were accepted from the service.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+import dlt
+import pyarrow as pa
+from dlt.common.pipeline import LoadInfo
+from dlt.common.schema.typing import TTableSchema
+from dlt.pipeline.exceptions import PipelineStepFailed
+from dlt.pipeline.pipeline import Pipeline
+
+from connector import telemetry
+from connector.load.dlt_bridge import Marker, current_load_id
+from connector.load.working_directory import believe_folders, make_anew
+from connector.run.deaths import UnderWay
+from connector.run.ports import Outside, Progress
+from connector.run.session import Extraction
+from connector.runs import Status, Tally
+from connector.settings import Scope, Settings
+from connector.standing import Standing
+from connector.warehouse import Warehouse
+from connector.warehouse.connection import capabilities_resolved_once
+from connector.warehouse.failures import understandable
+from connector.warehouse.ledger_table import distrust, is_new, missing_rows
+from connector.warehouse.lock import lock_path, prove_held, sole_writer
+from connector.warehouse.lookup import index_keys
+from connector.warehouse.memory_limit import is_out_of_memory
+from connector.warehouse.ownership import Dataset, take_stock
+from connector.warehouse.standings import forget_unread, standings
+from connector.warehouse.state import audit, ledger_loads, remembered
+from connector.warehouse.status import noted
+from connector.warehouse.tables import SOURCE, Arrival, Emission
+
+log = logging.getLogger("connector.run")
+
+APPEND: dict[str, Any] = {"write_disposition": "append"}
+
+
+def sync(
+    pipeline: Pipeline,
+    settings: Settings,
+    scope: Scope | None = None,
+    *,
+    progress: Progress | None = None,
+    stop: Callable[[], int | None] = lambda: None,
+    outside: Outside | None = None,
+) -> Tally:
+    """One run. `stop()` returns the number of a signal once one arrived.
+
+    Returns the run's tally whatever its outcome was, `tally.fatal` holding what made it fail. Raises LockedError if
+    another run is under way and ConfigError for a destination that cannot be used: in both cases nothing was done.
+    """
+    believe_folders()
+    warehouse = Warehouse(pipeline)
+    warehouse.check_writable()
+    with sole_writer(pipeline), capabilities_resolved_once(pipeline):
+        make_anew(pipeline)
+        under_way = UnderWay(lock_path(pipeline).with_suffix(".reading"))
+        extraction = Extraction(
+            settings,
+            scope or Scope(),
+            warehouse,
+            outside or Outside.real(),
+            progress=progress,
+            stop=stop,
+            under_way=under_way,
+        )
+        with telemetry.run(extraction.tally):
+            _begun(extraction.tally)
+            _run(pipeline, extraction, settings)
+            _ended(extraction.tally)
+        under_way.close()
+        return extraction.tally
+
+
+def _run(pipeline: Pipeline, extraction: Extraction, settings: Settings) -> None:
+    """Raises nothing: what went wrong is in the tally."""
+    try:
+        with extraction.warehouse.hold():
+            try:
+                _load_all(pipeline, extraction, settings)
+            except Exception as error:
+                extraction.tally.fatal = extraction.tally.fatal or understandable(error)
+                log.debug("The run failed.", exc_info=True, extra={"event": "run.failed"})
+            finally:
+                _end(extraction)
+    except Exception as error:  # the destination could not be opened, or not be closed properly
+        extraction.tally.fatal = extraction.tally.fatal or understandable(error)
+        log.debug("The destination failed.", exc_info=True, extra={"event": "destination.failed"})
+
+
+def _begun(tally: Tally) -> None:
+    log.info("Run %s begins (%s).", tally.run_id, tally.mode, extra={"event": "run.began", "mode": tally.mode})
+
+
+def _ended(tally: Tally) -> None:
+    fields = {**tally.as_json(), "event": "run.ended"}
+    level = {Status.failed: logging.ERROR, Status.partial: logging.WARNING}.get(tally.status, logging.INFO)
+    log.log(level, "Run %s ended: %s.", tally.run_id, tally.status.value, extra=fields)
+
+
+def _load_all(pipeline: Pipeline, extraction: Extraction, settings: Settings) -> None:
+    extraction.open()
+    if extraction.lacks_tables():
+        extraction.made_tables(_load(pipeline, lambda _: extraction.missing_tables()))
+    with extraction.warehouse.connect() as connection, noted(pipeline, connection):
+        _load_packages(pipeline, extraction, settings)
+
+
+def _load_packages(pipeline: Pipeline, extraction: Extraction, settings: Settings) -> None:
+    if extraction.is_idle():
+        return
+    try:
+        _load_each(pipeline, extraction, settings)
+        prove_held(pipeline)
+    except BaseException:
+        extraction.tally.unsettled = True
+        raise
+
+
+def _load_each(pipeline: Pipeline, extraction: Extraction, settings: Settings) -> None:
+    _load_package(pipeline, extraction, lambda load_id: _first(extraction, load_id, settings.batch_rows), settings)
+    while not extraction.exhausted:
+        _load_package(
+            pipeline, extraction, lambda load_id: extraction.record_tables(load_id, settings.batch_rows), settings
+        )
+    with extraction.warehouse.connect() as connection:
+        dataset = take_stock(connection)
+    _look_at_the_others(extraction, dataset)
+    _look_at_standings(extraction, dataset)
+
+
+def _look_at_standings(extraction: Extraction, dataset: Dataset) -> None:
+    """Counts what failed and does not reconcile as everybody else will: a run never says less than `status`."""
+    tally = extraction.tally
+    with extraction.warehouse.connect() as connection:
+        forget_unread(connection, extraction.unread)
+        if extraction.bounded or tally.interrupted_by is not None or tally.fatal is not None:
+            return
+        found = Counter(each for each, _ in standings(connection, dataset).values())
+    tally.imports_failed = found[Standing.failed]
+    tally.imports_unreconciled = found[Standing.unreconciled]
+    if found[Standing.waiting]:
+        tally.shortfall = True
+        tally.problems.append(
+            f"{found[Standing.waiting]} imports are listed, and not loaded as they are now; the next run reads them."
+        )
+
+
+def _look_at_the_others(extraction: Extraction, dataset: Dataset) -> None:
+    """A record that comes with another import than before leaves that one short: no such import is called synced."""
+    if not extraction.merged:
+        return
+    before = extraction.memory.ledger
+    with extraction.warehouse.connect() as connection:
+        memory = remembered(connection, dataset)
+        loads = ledger_loads(connection)
+        short = [
+            slug
+            for slug in audit(connection, memory, extraction.merged)
+            if slug in memory.ledger
+            and memory.ledger[slug].trusted
+            and (slug not in before or before[slug].trusted or loads[slug] in extraction.tally.load_ids)
+        ]
+        distrust(connection, short, "Some of its records came with another import as well.")
+    for slug in short:
+        extraction.tally.shortfall = True
+        extraction.tally.problems.append(
+            f"Import {slug}: some of its records came with another import as well, and a record is in the warehouse "
+            "once; it is read again next run."
+        )
+
+
+def _first(extraction: Extraction, load_id: str, limit: int) -> Iterator[Emission]:
+    yield from extraction.import_tables(load_id)
+    yield from extraction.record_tables(load_id, limit)
+
+
+def _load_package(
+    pipeline: Pipeline, extraction: Extraction, tables: Callable[[str], Iterator[Emission]], settings: Settings
+) -> None:
+    with telemetry.package(extraction.tally):
+        try:
+            load_id = _load(pipeline, tables, lambda: _ways(extraction))
+        except PipelineStepFailed as error:
+            # in an earlier step there is nothing yet that could be loaded once more
+            if not (error.step == "load" and is_out_of_memory(error) and extraction.warehouse.lift()):
+                raise
+            log.info("DuckDB gets more memory to load this package.", extra={"event": "memory.lifted"})
+            prove_held(pipeline)
+            load_id = _load_id(pipeline.load())
+            if load_id is None:
+                raise
+        finally:
+            if allowance := extraction.warehouse.allowance:
+                allowance.all_threads()
+        extraction.committed(load_id)
+        extraction.note_progress()
+    if load_id is None:
+        return
+    log.info(
+        "Committed package %s: %d records so far.",
+        load_id,
+        extraction.tally.records_loaded,
+        extra={"event": "package.committed", "load_id": load_id, "records_loaded": extraction.tally.records_loaded},
+    )
+    with extraction.warehouse.connect() as connection:
+        wrong = missing_rows(connection, load_id, settings.raw, extraction.typed_tables)
+        if wrong:
+            distrust(connection, [slug for slug, *_ in wrong], "The warehouse does not hold the rows that were loaded.")
+    if (allowance := extraction.warehouse.allowance) and not extraction.exhausted:
+        allowance.rest()
+    for slug, table, accepted, there in wrong:
+        extraction.tally.shortfall = True
+        extraction.tally.problems.append(
+            f"Import {slug}: {accepted} rows were loaded into {table} but {there} are there; it is read again next run."
+        )
+
+
+def _ways(extraction: Extraction) -> dict[str, dict[str, Any]]:
+    """How dlt is to write the package just built; the destination gets the memory and threads for it."""
+    arrivals, extraction.arrivals = extraction.arrivals, []  # all those slugs are not needed while it is loaded
+    ways = _shortest_ways(extraction, arrivals)
+    replacing = [arrival for arrival in arrivals if ways[arrival.table] != APPEND]
+    extraction.merged.update(arrival.table for arrival in replacing)
+    if allowance := extraction.warehouse.allowance:
+        replaced = sum(len(arrival.records) for arrival in replacing)
+        allowance.fit(extraction.widest, extraction.heaviest, replaced)
+        if not replacing:
+            allowance.one_thread()
+    return ways
+
+
+def _shortest_ways(extraction: Extraction, arrivals: Sequence[Arrival]) -> dict[str, dict[str, Any]]:
+    """How dlt may write the records of the package just built, where that is less work than it has to be told before.
+
+    Rows are appended where the destination holds none of these records and imports, which this process, its only
+    writer, has just asked; else a merge need not look for doubles if there are none. Both hold for a package that is
+    loaded at once or never (`make_anew`), and its rows are counted afterwards all the same.
+    """
+    ways: dict[str, dict[str, Any]] = {}
+    with extraction.warehouse.connect() as connection:
+        able = extraction.warehouse.finds_slugs
+        there = connection.columns() if able and arrivals else {}
+        index_keys(connection, {arrival.table for arrival in arrivals} & set(there))
+        for arrival in arrivals:
+            may_append = able and arrival.distinct and not arrival.replacing
+            appends = may_append and (arrival.table not in there or is_new(connection, arrival))
+            ways[arrival.table] = APPEND if appends else {"x-stage-data-deduplicated": arrival.distinct}
+    return ways
+
+
+def _load(
+    pipeline: Pipeline,
+    tables: Callable[[str], Iterator[Emission]],
+    ways: Callable[[], Mapping[str, Mapping[str, Any]]] = dict,
+) -> str | None:
+    """One dlt package of what `tables` yields, written as `ways` says once all of it is known.
+
+    Returns its load id, or None if there was nothing to load.
+    """
+
+    @dlt.source(name=SOURCE, section=SOURCE)
+    def importer() -> Any:
+        @dlt.resource(name="records")
+        def records() -> Iterator[Any]:
+            mark = Marker()
+            yield from map(mark, tables(current_load_id()))
+            pa.default_memory_pool().release_unused()  # to the system, before the destination needs some
+            written = dlt.current.source_schema().tables
+            for table, way in ways().items():
+                written[table].update(cast("TTableSchema", way))
+            prove_held(pipeline)  # what is not extracted whole is never loaded
+
+        return records
+
+    return _load_id(pipeline.run(importer()))
+
+
+def _load_id(loaded: LoadInfo) -> str | None:
+    loaded.raise_on_failed_jobs()
+    return loaded.loads_ids[-1] if loaded.loads_ids else None
+
+
+def _end(extraction: Extraction) -> None:
+    """Writes the run's row and closes the client; a destination that is gone by now does not hide the first error."""
+    try:
+        extraction.finish()
+    except Exception as error:
+        extraction.tally.fatal = extraction.tally.fatal or understandable(error)
+        log.warning(
+            "The row of this run could not be written to sync_runs: %s",
+            understandable(error),
+            extra={"event": "run.unrecorded"},
+        )
+    finally:
+        extraction.close()

@@ -1,0 +1,403 @@
+"""The four endpoints of the service: requests with retries and pacing in, pages out.
+
+Each attempt ends in a value, a page or an `Outcome`, and errors are raised from outcomes only, outside any
+`except`: no exception of the transport, whose request carries the token, becomes a cause or context of ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from random import Random
+from types import TracebackType
+from typing import Any, Self, TypeVar
+from urllib.parse import quote
+
+from pydantic import SecretStr
+from yarl import URL
+
+from connector import telemetry
+from connector.errors import AuthError, ConfigError, ConnectorError, NotFoundError, TransientError
+from connector.models import Import, ImportPage, RecordPage, Session
+from connector.service.decode import (
+    WrongShape,
+    decode_import,
+    decode_import_page,
+    decode_record_page,
+    decode_session,
+)
+from connector.service.outage import Outage
+from connector.service.rate_limit import Gate
+from connector.service.retry import (
+    Budget,
+    Outcome,
+    Raise,
+    Retry,
+    RetryPolicy,
+    Trouble,
+    budget_of,
+    decide,
+    finds_nobody,
+    finds_somebody,
+    retry_after_s,
+    without_endless_wait,
+)
+from connector.service.transport import (
+    FEW,
+    MAX_BODY_BYTES,
+    MAX_FEW_BYTES,
+    Body,
+    Call,
+    Room,
+    Transport,
+    exchange,
+    open_transport,
+)
+from connector.transform.json_slices import NotJson
+
+log = logging.getLogger("connector.service.client")
+_T = TypeVar("_T")
+_Page = TypeVar("_Page", ImportPage, RecordPage)
+_TOKEN = re.compile(r"[\x21-\x7e]+", re.ASCII)
+_PREFIX = "/api/v1"
+_HEADERS = {
+    "Accept": "application/json",
+    "Accept-Encoding": "gzip",
+    "Content-Type": "application/json",
+    "User-Agent": "importer-connector",
+}
+SERVICE_CLOCKS_DIFFER = timedelta(seconds=2)  # of the machine that answers and the one that sets `updated_at`
+OUR_CLOCK_DIFFERS = timedelta(minutes=5)
+_RECORDS, _IMPORTS, _IMPORT, _SESSION = "list_records", "list_imports", "get_import", "create_session"
+
+
+@dataclass(slots=True)
+class ClientStats:
+    """What the client has done so far; `requests` counts attempts, `bytes_received` bodies as they came."""
+
+    requests: int = 0
+    retries: int = 0
+    bytes_received: int = 0
+    throttled: int = 0
+    by_endpoint: Counter[str] = field(default_factory=Counter)
+
+    def received(self, size: int) -> None:
+        self.bytes_received += size
+
+
+class ServiceClient:
+    """The service's endpoints; use it with `async with`. The token is sent to `base_url` and shown nowhere."""
+
+    def __init__(
+        self,
+        base_url: str,
+        token: str,
+        *,
+        max_concurrency: int = 8,
+        requests_per_second: float | None = None,
+        transport: Transport | None = None,
+        retry: RetryPolicy | None = None,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        monotonic: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        random: Random | None = None,
+    ) -> None:
+        if max_concurrency < 1:
+            raise ConfigError("max_concurrency must be at least 1.")
+        if requests_per_second is not None and not 0 < requests_per_second < float("inf"):
+            raise ConfigError("requests_per_second must be above 0.")
+        self.stats = ClientStats()
+        self.first_page = 1  # the number of the first page of records; callers count from 1 whatever it is
+        self.largest_page = 0  # elements in the fullest page so far: what the service is known to send at once
+        self.largest_page_of_records = 0
+        self.arrived: Callable[[str, int], None] | None = None  # told of each page of records before it is decoded
+        self._base_url = _base_url(base_url)
+        self._token = SecretStr(_sendable(token))
+        self._max_concurrency = max_concurrency
+        self._given_transport = transport
+        self._transport: Transport | None = None
+        self._policy = retry or RetryPolicy()
+        self._room = Room(max_concurrency)
+        self._gate = Gate(max_concurrency, requests_per_second, sleep=sleep, monotonic=monotonic)
+        self._sleep = sleep
+        self._now = now
+        self._random = random or Random()
+        self._outage = Outage(self._policy.outage_s, sleep=sleep, monotonic=monotonic, now=now, random=self._random)
+        self._dated: datetime | None = None
+        self._instruments = telemetry.find()
+
+    def __repr__(self) -> str:
+        return f"ServiceClient({self._base_url!r})"
+
+    async def __aenter__(self) -> Self:
+        self._transport = self._given_transport or open_transport(self._base_url, self._max_concurrency)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            await transport.close()
+
+    def service_time(self) -> datetime:
+        """Return an instant that the service's clock has passed.
+
+        By the `Date` of its latest reply, for only the service's own clock can be compared with `updated_at`; from a
+        service that sends none, by this machine's clock, which may differ by more.
+        """
+        if self._dated is not None:
+            return self._dated - SERVICE_CLOCKS_DIFFER
+        return self._now() - OUR_CLOCK_DIFFERS
+
+    async def list_imports(self, page: int, per_page: int | None = 100, status: str | None = None) -> ImportPage:
+        """Without `per_page` the service sends as many as it likes to."""
+        query = f"?page={page}" if per_page is None else f"?page={page}&per_page={per_page}"
+        if status is not None:
+            query += f"&status={quote(status, safe='')}"
+        return self._measured(await self._call(self._get(_IMPORTS, "/imports", query, page), decode_import_page))
+
+    async def get_import(self, slug: str) -> Import:
+        return await self._call(self._get(_IMPORT, f"/imports/{_segment(slug)}", slug=slug), decode_import)
+
+    async def list_records(self, import_slug: str, page: int, per_page: int = 100) -> RecordPage:
+        path = f"/imports/{_segment(import_slug)}/records"
+        query = f"?page={page - 1 + self.first_page}&per_page={per_page}"
+        most = MAX_FEW_BYTES if per_page <= FEW else MAX_BODY_BYTES
+
+        def decode(body: bytes) -> RecordPage:
+            if self.arrived is not None:
+                self.arrived(import_slug, len(body))
+            return decode_record_page(body)
+
+        found = await self._call(self._get(_RECORDS, path, query, page, import_slug, most), decode)
+        self.largest_page_of_records = max(self.largest_page_of_records, found.size)
+        return self._measured(found)
+
+    def _measured(self, page: _Page) -> _Page:
+        self.largest_page = max(self.largest_page, page.size)
+        return page
+
+    async def create_session(self, importer_slug: str, metadata: Mapping[str, Any] | None) -> Session:
+        """Not repeated once it may have been carried out: only a 429 or 503 leads to another try."""
+        path = "/importer/sessions"
+        wanted: dict[str, Any] = {"importer_slug": importer_slug}
+        if metadata is not None:
+            wanted["metadata"] = dict(metadata)
+        try:
+            content = json.dumps(wanted, allow_nan=False).encode()
+        except (TypeError, ValueError, RecursionError):
+            content = b""
+        if not content:
+            raise ConfigError("The session's metadata can't be written as JSON; nothing was sent.")
+        call = Call(_SESSION, "POST", self._base_url + path, f"POST {path}", content=content)
+        return await self._call(call, decode_session)
+
+    def _get(
+        self,
+        operation: str,
+        path: str,
+        query: str = "",
+        page: int | None = None,
+        slug: str | None = None,
+        max_bytes: int = MAX_BODY_BYTES,
+    ) -> Call:
+        url = f"{self._base_url}{path}{query}"
+        return Call(operation, "GET", url, f"GET {path}", page, slug, max_bytes=max_bytes)
+
+    async def _call(self, call: Call, decode: Callable[[bytes], _T]) -> _T:
+        if self._instruments is None:
+            return await self._persist(call, decode)
+        with self._instruments.request(call.operation, call.fields()) as watched:
+            return await self._persist(call, decode, watched)
+
+    async def _persist(self, call: Call, decode: Callable[[bytes], _T], watched: telemetry.Request | None = None) -> _T:
+        drawn: Counter[Budget] = Counter()
+        silences: set[int] = set()
+        waited_s, attempts = 0.0, 0
+        while True:
+            result = await self._attempt(call, decode, watched)
+            if not isinstance(result, Outcome):
+                return result
+            attempts += 1
+            result = without_endless_wait(result, self._policy, self._now())
+            budget = budget_of(result)
+            in_silence = budget is Budget.ERRORS and self._outage.began and not call.once
+            if not in_silence or self._outage.number not in silences:
+                drawn[budget] += 1
+            verdict = decide(result, drawn[budget], waited_s, self._policy, self._random, self._now(), once=call.once)
+            if in_silence:
+                silences.add(self._outage.number)
+                verdict = self._in_silence(verdict)
+            if isinstance(verdict, Raise):
+                raise _error(verdict.kind, result, call, attempts, self._outage.since if in_silence else None)
+            self.stats.retries += 1
+            log.log(
+                logging.WARNING if verdict.delay_s else logging.DEBUG,
+                "%s: the service %s (attempt %d); trying again in %.2f s",
+                call.words, result.words, attempts, verdict.delay_s,
+                extra=call.fields("request.retried", result.status, attempt=attempts, delay_s=verdict.delay_s),
+            )  # fmt: skip
+            if watched is not None:
+                watched.repeated(result.words, result.status, attempts, verdict.delay_s)
+            await self._sleep(verdict.delay_s)
+            waited_s += verdict.delay_s
+
+    def _in_silence(self, verdict: Retry | Raise) -> Retry | Raise:
+        """Of an attempt that shares its failure with all other requests, which have said so: its turn comes later."""
+        if self._outage.is_over_limit:
+            return Raise(TransientError)
+        return Retry(0.0) if self._outage.is_waited_for and isinstance(verdict, Retry) else verdict
+
+    async def _attempt(
+        self, call: Call, decode: Callable[[bytes], _T], watched: telemetry.Request | None
+    ) -> _T | Outcome:
+        if self._transport is None:
+            raise RuntimeError("ServiceClient is used with `async with`")
+        started = await self._gate.enter(urgent=call.operation == _IMPORTS)
+        try:
+            async with self._outage.turn():  # with a place in flight, so that no others go on meanwhile
+                reply = await self._send(self._transport, call, watched)
+                self._adapt(reply, started)
+        finally:
+            self._gate.leave()
+        if isinstance(reply, Outcome):
+            return reply
+        if log.isEnabledFor(logging.DEBUG):
+            fields = call.fields("request.answered", reply.status, bytes=len(reply.content))
+            log.debug("%s: %d, %d bytes", call.words, reply.status, len(reply.content), extra=fields)
+        try:
+            return decode(reply.content)
+        except WrongShape as why:
+            return Outcome(Trouble.SHAPE, f"sent {why}", reply.status)
+        except NotJson as why:
+            return _not_json(reply, why)
+
+    async def _send(self, transport: Transport, call: Call, watched: telemetry.Request | None) -> Body | Outcome:
+        self.stats.requests += 1
+        self.stats.by_endpoint[call.operation] += 1
+        received: Callable[[int], None] = self.stats.received
+        if watched is not None:
+            watched.sent()
+            received = _both(received, watched.received)
+        headers = {"Authorization": f"Bearer {self._token.get_secret_value()}", **_HEADERS}
+        reply = await exchange(transport, call, headers, received, self._room)
+        if watched is not None:
+            watched.answered(reply.status)
+        return reply
+
+    def _adapt(self, reply: Body | Outcome, started: float) -> None:
+        if isinstance(reply, Body) or finds_somebody(reply):
+            self._outage.answered()
+        elif finds_nobody(without_endless_wait(reply, self._policy, self._now())):
+            self._outage.failed(reply.words)
+        if isinstance(reply, Body):
+            self._gate.went_well()
+            self._dated = _instant(reply.date) or self._dated
+        elif reply.status == HTTPStatus.TOO_MANY_REQUESTS:
+            self.stats.throttled += 1
+            pause_s = retry_after_s(reply.retry_after, self._now()) or 0.0
+            patient = pause_s <= self._policy.wait_budget_s
+            self._gate.throttled(started, min(pause_s, self._policy.retry_after_cap_s) if patient else 0.0)
+
+
+def _both(first: Callable[[int], None], second: Callable[[int], None]) -> Callable[[int], None]:
+    def received(size: int) -> None:
+        first(size)
+        second(size)
+
+    return received
+
+
+def _instant(date: str | None) -> datetime | None:
+    """The header `Date` of a reply; None where it is absent or nonsense."""
+    try:
+        found = parsedate_to_datetime(date or "")
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError, TypeError, IndexError):
+        return None
+
+
+def _not_json(reply: Body, why: NotJson) -> Outcome:
+    if why.cut and not reply.framed:
+        return Outcome(Trouble.CUT, "cut its reply short", reply.status)
+    words = f"answered {reply.status} with something that is not JSON ({reply.media_type}: {why})"
+    return Outcome(Trouble.GARBAGE, words, reply.status)
+
+
+def _base_url(given: str) -> str:
+    """Ends in `/api/v1`, without a slash. What was given is not repeated in errors: it may hold a password."""
+    try:
+        given = given.strip().rstrip("/")
+        url = URL(given) if given.isprintable() else URL()
+        host = url.host or ""
+    except (TypeError, AttributeError, ValueError):
+        url, host = URL(), ""
+    if url.scheme not in ("http", "https") or not host or " " in host:
+        raise ConfigError("base_url must be an address such as https://service.example.")
+    if url.raw_user or url.raw_password or url.raw_query_string or url.raw_fragment:
+        raise ConfigError("base_url must not hold a user, a password, a query or a fragment.")
+    base = str(url).rstrip("/")
+    return base if base.endswith(_PREFIX) else base + _PREFIX
+
+
+def _sendable(token: str) -> str:
+    token = token.strip()
+    if not _TOKEN.fullmatch(token):
+        raise ConfigError("access_token is empty or has characters that can't stand in a header.")
+    return token
+
+
+def _segment(slug: str) -> str:
+    """A slug as one segment of a path; `.` and `..` would be taken for steps in it."""
+    encoded = quote(slug, safe="", errors="replace")
+    if encoded in ("", ".", ".."):
+        raise ConfigError(f"{slug!r} is not the slug of an import; nothing was sent.")
+    return encoded
+
+
+def _error(
+    kind: type[ConnectorError], outcome: Outcome, call: Call, attempts: int, silent_since: datetime | None = None
+) -> ConnectorError:
+    tried = f" after {attempts} attempts" if attempts > 1 else ""
+    if outcome.trouble is Trouble.STATUS:
+        what = f"The service {outcome.words} to {call.words}{tried}"
+    else:
+        what = f"The service {outcome.words} at {call.words}{tried}"
+    silent = f"it has not answered since {silent_since:%H:%M:%S} UTC, " if silent_since else ""
+    return kind(
+        f"{what}; {silent}{_advice(kind, outcome, call)}.",
+        endpoint=call.endpoint,
+        status=outcome.status,
+        page=call.page,
+    )
+
+
+def _advice(kind: type[ConnectorError], outcome: Outcome, call: Call) -> str:
+    if kind is AuthError:
+        return "check access_token" if outcome.status == HTTPStatus.UNAUTHORIZED else "ask for access"
+    if kind is NotFoundError:
+        return "it does not exist, or base_url is wrong"
+    if outcome.trouble is Trouble.PLAIN:
+        return "it may speak plain HTTP there, then base_url has to begin with http://"
+    if kind is ConfigError:
+        return "check base_url and the trusted certificates"
+    if kind is TransientError and call.once and outcome.trouble is not Trouble.STATUS:
+        return "it is not known whether it was carried out, so it was not repeated"
+    if kind is TransientError:
+        return "it may be down, try again later"
+    if outcome.status is not None and outcome.status // 100 == 3:
+        return "redirects are not followed, check base_url"
+    return "this is not what the interface says, look at the service"

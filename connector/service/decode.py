@@ -1,0 +1,400 @@
+"""Bytes of a reply → pages of imports and records, losing no digit and no neighbour of a bad element.
+
+Fast: msgspec reads a page of records in one go, keeping each row's own bytes. Where it refuses (a bad element, a
+lone surrogate escape, extreme depth), the page is cut into its elements, and each is read for itself. Fields that the
+interface does not name are looked for only in a page that is known to have some.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Annotated, Any, TypeVar, cast
+
+import msgspec
+import pyarrow as pa
+from pydantic import SecretStr
+
+from connector.models import Import, ImportPage, Record, RecordPage, Reject, Session, Template, microseconds
+from connector.transform.json_slices import SPACE, array_elements, is_json, object_members
+
+_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
+_BRACE = ord("{")
+_SHORT = 8 * 2**20  # bytes; millions of tiny elements in a longer page are not even counted by taking them apart
+_BOM = b"\xef\xbb\xbf"
+_UNUSUAL_TIME = re.compile(r"(\d{4}-?\d\d-?\d\d|\d{4}-?W\d\d-?\d)([ Tt][0-9:.,]+ ?([Zz]|[+-][0-9:]+)?)?", re.ASCII)
+_USUAL_LENGTHS = frozenset(map(len, (f"2026-01-01T00:00:00{fraction}Z" for fraction in ("", ".000", ".000000"))))
+_UTC_US = pa.timestamp("us", "UTC")
+_YEAR_ONE = microseconds(datetime.min.replace(tzinfo=UTC))  # Arrow knows the year before it, datetime does not
+_IMPORT_FIELDS = frozenset({"slug", "row_count", "created_at", "updated_at", "status", "template", "metadata"})
+_RECORD_FIELDS = frozenset({"slug", "data", "created_at", "updated_at", "sort"})
+
+MOST_ELEMENTS = 1_000  # of a page, ten times as many as can be asked for: a service may ignore what was asked
+
+_T = TypeVar("_T")
+_Slug = Annotated[str, msgspec.Meta(min_length=1)]
+_Int64 = Annotated[int, msgspec.Meta(ge=_INT64_MIN, le=_INT64_MAX)]
+
+
+class WrongShape(ValueError):
+    """The reply is JSON, but not what the interface says; the message completes "the service sent …"."""
+
+
+class _Refused(ValueError):
+    """One element can't be used; the message says why."""
+
+
+class _Row(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    slug: _Slug
+    data: msgspec.Raw
+    created_at: str | None = None
+    updated_at: str | None = None
+    sort: _Int64 | None = None
+
+
+class _LaxRow(_Row, gc=False, forbid_unknown_fields=False):
+    pass
+
+
+class _RowPage(msgspec.Struct):
+    data: list[_Row]
+    metadata: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class _LaxRowPage(msgspec.Struct):
+    data: list[_LaxRow]
+    metadata: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class _MembersPage(msgspec.Struct):
+    data: list[dict[str, msgspec.Raw]]
+
+
+class _RawPage(msgspec.Struct):
+    data: list[msgspec.Raw]
+
+
+_ROW_PAGE = msgspec.json.Decoder(_RowPage)
+_LAX_ROW_PAGE = msgspec.json.Decoder(_LaxRowPage)
+_MEMBERS_PAGE = msgspec.json.Decoder(_MembersPage)
+_ROW = msgspec.json.Decoder(_Row)
+_RAW_PAGE = msgspec.json.Decoder(_RawPage)
+_RAW_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+def decode_record_page(body: bytes) -> RecordPage:
+    """Raises `NotJson` or `WrongShape` where the page as a whole can't be read."""
+    if _is_utf8(body):
+        for decode in (_usual_page, _page_with_extras):
+            with suppress(ValueError, OverflowError, RecursionError):
+                return decode(body)
+    records: list[Record] = []
+    rejects: list[Reject] = []
+    elements = _elements(body)
+    for text in elements:
+        found = _read_record(text)
+        if isinstance(found, Record):
+            records.append(found)
+        else:
+            rejects.append(found)
+    return RecordPage(records, rejects, len(elements), _or_none(_top_level(_document(body)).get("metadata", b"null")))
+
+
+def _usual_page(body: bytes) -> RecordPage:
+    page = _ROW_PAGE.decode(body)
+    _check_elements(len(page.data))
+    return RecordPage(_records(page.data), [], len(page.data), _or_none(page.metadata))
+
+
+def decode_import_page(body: bytes) -> ImportPage:
+    """Raises `NotJson` or `WrongShape` where the page as a whole can't be read."""
+    imports: list[Import] = []
+    rejects: list[Reject] = []
+    elements = _elements(body)
+    for text in elements:
+        found = _read_import(text)
+        if isinstance(found, Import):
+            imports.append(found)
+        else:
+            rejects.append(found)
+    return ImportPage(imports, rejects, len(elements))
+
+
+def decode_import(body: bytes) -> Import:
+    text = _document(body)
+    found = _read_import(text)
+    if isinstance(found, Import):
+        return found
+    if text[:1] != b"{" or not is_json(text):
+        _top_level(text)
+    raise WrongShape(f"an import that can't be read: {found.reason}")
+
+
+def decode_session(body: bytes) -> Session:
+    token = _loosely(_top_level(_document(body)).get("token", b"null"))
+    if not isinstance(token, str) or not token:
+        raise WrongShape("a session without a token")
+    return Session(token=SecretStr(token))
+
+
+def parse_instant(text: str) -> datetime:
+    """An ISO 8601 date-time as an instant in UTC; no offset means UTC, digits beyond microseconds are dropped.
+
+    Raises ValueError or OverflowError.
+    """
+    if text[10:11] != "T" or text[-1:] == "z":
+        if not _UNUSUAL_TIME.fullmatch(text):
+            raise ValueError("not ISO 8601")
+        text = text.upper()
+    found = datetime.fromisoformat(text)
+    zone = found.tzinfo
+    if zone is UTC:
+        return found
+    return found.replace(tzinfo=UTC) if zone is None else found.astimezone(UTC)
+
+
+def _page_with_extras(body: bytes) -> RecordPage:
+    """A page with fields that the interface does not name. Raises what `_records` raises."""
+    page = _LAX_ROW_PAGE.decode(body)
+    _check_elements(len(page.data))
+    extras = [_unnamed(members, _RECORD_FIELDS) for members in _MEMBERS_PAGE.decode(body).data]
+    return RecordPage(_records(page.data, extras), [], len(page.data), _or_none(page.metadata))
+
+
+def _unnamed(members: Mapping[str, bytes | msgspec.Raw], named: frozenset[str]) -> bytes | None:
+    """The members that are not `named` as one JSON object, each value as received; None if there are none."""
+    found = [(key, value) for key, value in members.items() if key not in named]
+    return _object_text(found) if found else None
+
+
+def _object_text(members: Iterable[tuple[str, bytes | msgspec.Raw]]) -> bytes:
+    return b"{" + b",".join([_key_text(key) + bytes(text) for key, text in members]) + b"}"
+
+
+@lru_cache(maxsize=1024)
+def _key_text(key: str) -> bytes:
+    return json.dumps(key, ensure_ascii=not _encodable(key)).encode() + b":"
+
+
+def _or_none(text: bytes | msgspec.Raw) -> bytes | None:
+    found = bytes(text)
+    return None if found == b"null" else found
+
+
+def _records(rows: Sequence[_Row], extras: Sequence[bytes | None] | None = None) -> list[Record]:
+    """Of rows as they were decoded. Raises ValueError or OverflowError if one of them can't be used."""
+    slugs = [row.slug for row in rows]
+    data = [bytes(row.data) for row in rows]  # copied on purpose: a row must not keep its whole page alive
+    if {text[0] for text in data} - {_BRACE} or "\0" in "".join(slugs):
+        raise _Refused("data is not an object, or slug holds a NUL character")
+    times = _instants([*[row.created_at for row in rows], *[row.updated_at for row in rows]])
+    columns = (slugs, data, times[: len(rows)], times[len(rows) :], [row.sort for row in rows])
+    return list(map(Record, *columns)) if extras is None else list(map(Record, *columns, extras))
+
+
+def _instants(texts: Sequence[str | None]) -> Sequence[int | None]:
+    """`parse_instant` of each in microseconds since 1970: by Arrow, all at once, if they are spelled as usual."""
+    if texts and None not in texts and _USUAL_LENGTHS.issuperset(map(len, cast("Sequence[str]", texts))):
+        with suppress(pa.ArrowInvalid):
+            stamps: Any = pa.array(texts, pa.string()).cast(_UTC_US)
+            found: list[int] = memoryview(stamps.buffers()[1]).cast("q")[: len(texts)].tolist()
+            if min(found) >= _YEAR_ONE:
+                return found
+    return [None if text is None else microseconds(parse_instant(text)) for text in texts]
+
+
+def _read_record(text: bytes) -> Record | Reject:
+    if _is_utf8(text):
+        try:
+            return _records([_ROW.decode(text)])[0]
+        except (ValueError, OverflowError, RecursionError):
+            pass
+    slug: str | None = None
+    try:
+        members = _members(text, "the record")
+        slug = _slug(members)
+        data = members.get("data", b"null")
+        if data == b"null":
+            raise _Refused("data is missing")
+        if data[0] != _BRACE:
+            raise _Refused("data is not an object")
+        created_at, updated_at = (
+            None if time is None else microseconds(time)
+            for time in (_instant(members, "created_at"), _instant(members, "updated_at"))
+        )
+        extra = _unnamed(members, _RECORD_FIELDS)
+        return Record(slug, data, created_at, updated_at, _integer(members, "sort"), extra)
+    except _Refused as why:
+        return _rejected(slug, why, text)
+
+
+def _rejected(slug: str | None, why: _Refused, text: bytes) -> Reject:
+    """`slug` as far as it was read; it may be legible where the element as a whole is not JSON."""
+    if slug is None:
+        with suppress(ValueError, RecursionError):
+            slug = _slug(object_members(text))
+    return Reject(slug, str(why), text.decode("utf-8", "backslashreplace"))
+
+
+def _read_import(text: bytes) -> Import | Reject:
+    slug: str | None = None
+    try:
+        members = _members(text, "the import")
+        slug = _slug(members)
+        if slug in (".", ".."):
+            raise _Refused("slug can't stand in an address")
+        template, rest = _template(members.get("template", b"null"))
+        unnamed = [(key, value) for key, value in members.items() if key not in _IMPORT_FIELDS]
+        if rest is not None:
+            unnamed.append(("template", rest))
+        return Import(
+            slug=slug,
+            row_count=_required(_integer(members, "row_count"), "row_count"),
+            created_at=_required(_instant(members, "created_at"), "created_at"),
+            updated_at=_required(_instant(members, "updated_at"), "updated_at"),
+            status=_required(_text(members, "status"), "status"),
+            template=template,
+            metadata_json=_or_none(members.get("metadata", b"null")),
+            extra_json=_object_text(unnamed) if unnamed else None,
+        )
+    except _Refused as why:
+        return _rejected(slug, why, text)
+
+
+def _template(text: bytes) -> tuple[Template | None, bytes | None]:
+    """The template, and what else its object has, as JSON."""
+    if text == b"null":
+        return None, None
+    members = _members(text, "template")
+    slug = _slug(members, "template.slug")
+    name = _loosely(members.get("name", b"null"))
+    rest = _unnamed(members, frozenset({"slug", "name"}))
+    return Template(slug=slug, name=name if isinstance(name, str) and name and _encodable(name) else slug), rest
+
+
+def _document(body: bytes) -> bytes:
+    return body.removeprefix(_BOM).strip(SPACE)
+
+
+def _elements(body: bytes) -> list[bytes]:
+    """The exact text of each element of the page's `data`."""
+    body = _document(body)
+    try:
+        if len(body) <= _SHORT:
+            found = _RAW_PAGE.decode(body).data
+            _check_elements(len(found))
+            return [bytes(element) for element in found]
+    except WrongShape:
+        raise
+    except (ValueError, RecursionError):
+        pass
+    elements = _top_level(body).get("data")
+    if elements is None:
+        raise WrongShape("a page without data")
+    if elements[:1] != b"[":
+        raise WrongShape("a page whose data is not a list")
+    parts = array_elements(elements, MOST_ELEMENTS)
+    _check_elements(len(parts))
+    return parts
+
+
+def _check_elements(count: int) -> None:
+    if count > MOST_ELEMENTS:
+        raise WrongShape(f"a page of more than {MOST_ELEMENTS:,} elements, where 100 were asked for at most")
+
+
+def _top_level(text: bytes) -> dict[str, bytes]:
+    if text[:1] != b"{" and is_json(text):
+        raise WrongShape("JSON that is not an object")
+    return object_members(text)
+
+
+def _members(text: bytes, what: str) -> Mapping[str, bytes]:
+    if not _is_utf8(text):
+        raise _Refused(f"{what} is not UTF-8 text")
+    try:
+        return {key: bytes(value) for key, value in _RAW_MEMBERS.decode(text).items()}
+    except (ValueError, RecursionError):
+        pass
+    if not is_json(text):
+        raise _Refused(f"{what} is not JSON")
+    if text[0] != _BRACE:
+        raise _Refused(f"{what} is not an object")
+    return object_members(text)
+
+
+def _slug(members: Mapping[str, bytes], field: str = "slug") -> str:
+    slug = _text(members, "slug", field)
+    if slug is None:
+        raise _Refused(f"{field} is missing")
+    if not slug:
+        raise _Refused(f"{field} is empty")
+    return slug
+
+
+def _text(members: Mapping[str, bytes], key: str, field: str | None = None) -> str | None:
+    found = _loosely(members.get(key, b"null"))
+    if found is None:
+        return None
+    if not isinstance(found, str):
+        raise _Refused(f"{field or key} is not a string")
+    if not _encodable(found):
+        raise _Refused(f"{field or key} holds half a surrogate pair")
+    if "\0" in found:  # not every warehouse can hold it, and a key can't be spelled differently in some
+        raise _Refused(f"{field or key} holds a NUL character")
+    return found
+
+
+def _integer(members: Mapping[str, bytes], key: str) -> int | None:
+    found = _loosely(members.get(key, b"null"))
+    if found is None:
+        return None
+    if isinstance(found, bool) or not isinstance(found, int | float) or found != found // 1:
+        raise _Refused(f"{key} is not an integer")
+    if not _INT64_MIN <= found <= _INT64_MAX:
+        raise _Refused(f"{key} does not fit into 64 bits")
+    return int(found)
+
+
+def _instant(members: Mapping[str, bytes], key: str) -> datetime | None:
+    found = _loosely(members.get(key, b"null"))
+    if found is None:
+        return None
+    try:
+        if isinstance(found, str):
+            return parse_instant(found)
+    except (ValueError, OverflowError):
+        pass
+    raise _Refused(f"{key} is not a date-time")
+
+
+def _required(value: _T | None, field: str) -> _T:
+    if value is None:
+        raise _Refused(f"{field} is missing")
+    return value
+
+
+def _loosely(text: bytes) -> Any:
+    """A value parsed with the standard library's leniency; text too extreme even for that stays as it is."""
+    try:
+        return json.loads(text.decode())
+    except (ValueError, RecursionError):
+        return text
+
+
+def _is_utf8(text: bytes) -> bool:
+    if text.isascii():
+        return True
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _encodable(text: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in text)

@@ -1,0 +1,111 @@
+"""Whether the service answers at all, as all requests of a client see it together.
+
+Invariant: from the third failure in a row until the next reply, one request at a time asks whether the service is
+back while all others wait; and none of them fails for it before the service has been silent for `limit_s`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import datetime
+from random import Random
+
+log = logging.getLogger("connector.service.client")
+
+FAILURES = 3  # in a row, of all requests together, before the others wait too
+FIRST_PAUSE_S = 0.5
+LONGEST_PAUSE_S = 5.0  # one request at a time is no burden, and a restart is noticed soon
+
+
+class Outage:
+    """One for all requests of a client. With a `limit_s` of 0 it never begins."""
+
+    def __init__(
+        self,
+        limit_s: float,
+        *,
+        sleep: Callable[[float], Awaitable[object]],
+        monotonic: Callable[[], float],
+        now: Callable[[], datetime],
+        random: Random,
+    ) -> None:
+        self._limit_s = limit_s
+        self._sleep = sleep
+        self._monotonic = monotonic
+        self._now = now
+        self._random = random
+        self._one_at_a_time = asyncio.Lock()
+        self.number = 0  # of the present or latest silence
+        self._reset()
+
+    def _reset(self) -> None:
+        self.since: datetime | None = None  # the first failure that no reply has followed
+        self._since_s = self._latest_s = self._slept_s = 0.0
+        self._failures = self._pauses = 0
+
+    @property
+    def began(self) -> bool:
+        return self.since is not None
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether requests wait for their turn."""
+        return self._failures >= FAILURES and not self.is_over_limit
+
+    @property
+    def is_over_limit(self) -> bool:
+        """Whether the silence has lasted so long that nobody waits for its end any more."""
+        return self.began and self._lasted_s() >= self._limit_s
+
+    def _lasted_s(self) -> float:
+        """By the clock, and by what was slept where the clock stands still."""
+        return max(self._monotonic() - self._since_s, self._slept_s)
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Send one request inside: at once while the service answers, else after a pause and alone."""
+        if self.is_waited_for:
+            async with self._one_at_a_time:
+                if self.is_waited_for:
+                    await self._pause()
+                    yield
+                    return
+        yield
+
+    async def _pause(self) -> None:
+        longest_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(self._pauses, 30))
+        self._pauses += 1
+        pause_s = self._random.uniform(longest_s / 2, longest_s)
+        await self._sleep(pause_s)
+        self._slept_s += pause_s
+
+    def answered(self) -> None:
+        """End the silence: the service replied to a request, whatever it said."""
+        if self._failures >= FAILURES:
+            log.warning(
+                "The service answers again, after %.0f s.", self._lasted_s(), extra={"event": "service.answers"}
+            )
+        if self.began:
+            self._reset()
+
+    def failed(self, words: str) -> None:
+        """Count a request that found nobody there; `words` complete "the service …"."""
+        if self._limit_s <= 0:
+            return
+        now_s = self._monotonic()
+        if self.began and now_s - self._latest_s > self._limit_s:
+            self._reset()  # nobody has asked for so long that this may well be another silence
+        if not self.began:
+            self.since, self._since_s = self._now(), now_s
+            self.number += 1
+        self._latest_s = now_s
+        self._failures += 1
+        if self._failures == FAILURES and self.since is not None:
+            log.warning(
+                "The service has not answered since %s UTC (it %s); waiting up to %.0f s for it.",
+                f"{self.since:%H:%M:%S}", words, self._limit_s,
+                extra={"event": "service.silent", "since": self.since.isoformat()},
+            )  # fmt: skip

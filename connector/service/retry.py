@@ -1,0 +1,237 @@
+"""Reply → decision, as a table: what is tried again, after how long, and what is raised in the end.
+
+===================================  ==================  ================
+outcome                              tried again         error in the end
+===================================  ==================  ================
+401, 403                             never               AuthError
+404                                  never               NotFoundError
+429, and any retryable reply with    within the waiting  TransientError
+a `Retry-After`                      budget
+the same with a `Retry-After`        error attempts      TransientError
+longer than that budget
+408, 425, 5xx, time-out, connection  error attempts      TransientError
+lost, body cut short or empty
+the same while nobody answers at     until the silence   TransientError
+all: no connection, 502 to 504, …    is too long
+not JSON, not HTTP                   garbage attempts    ContractError
+other statuses, wrong shape          never               ContractError
+reply too large                      never               TooLargeError
+certificate not trusted              never               ConfigError
+===================================  ==================  ================
+
+Whatever befalls a request in one silence of the service (`outage`) counts as one error attempt: a restart is waited
+for, and a request that fails while others are answered is given up.
+
+A request that must not be carried out twice is repeated only after a 429 or 503: the service said it did not act.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from random import Random
+
+from connector.errors import (
+    AuthError,
+    ConfigError,
+    ConnectorError,
+    ContractError,
+    NotFoundError,
+    TooLargeError,
+    TransientError,
+)
+
+_ANY_MOMENT = datetime(2000, 1, 1, tzinfo=UTC)  # for asking only whether a header can be read
+_SECONDS = re.compile(r"[0-9]{1,15}(\.[0-9]*)?", re.ASCII)
+
+
+class Trouble(enum.Enum):
+    """What went wrong with one attempt."""
+
+    STATUS = "status"
+    TIMEOUT = "timeout"
+    CONNECTION = "connection"
+    CERTIFICATE = "certificate"
+    PLAIN = "no TLS"
+    CUT = "cut"
+    GARBAGE = "garbage"
+    SHAPE = "shape"
+    TOO_LARGE = "too large"
+
+
+class Budget(enum.Enum):
+    """What limits the repetitions of an outcome."""
+
+    NONE = "none"
+    ERRORS = "errors"
+    GARBAGE = "garbage"
+    WAITING = "waiting"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """An attempt that did not succeed; `words` completes "the service …"."""
+
+    trouble: Trouble
+    words: str
+    status: int | None = None
+    retry_after: str | None = None
+    too_long: bool = False  # it asked for a longer wait than any call has
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How long to go on; times in seconds, attempts include the first."""
+
+    error_attempts: int = 6
+    garbage_attempts: int = 3
+    base_s: float = 0.3
+    backoff_cap_s: float = 20.0
+    retry_after_cap_s: float = 120.0
+    wait_budget_s: float = 300.0
+    outage_s: float = 90.0  # a restart of a minute and then some
+
+    def attempts(self, budget: Budget) -> float:
+        return {
+            Budget.NONE: 1,
+            Budget.ERRORS: self.error_attempts,
+            Budget.GARBAGE: self.garbage_attempts,
+            Budget.WAITING: float("inf"),
+        }[budget]
+
+
+QUICK = RetryPolicy(error_attempts=3, wait_budget_s=30.0, outage_s=0.0)
+"""For somebody who waits in front of the screen, to be told what is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    delay_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Raise:
+    kind: type[ConnectorError]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    budget: Budget
+    kind: type[ConnectorError]
+
+
+_FATAL = _Rule(Budget.NONE, ContractError)
+_ERROR = _Rule(Budget.ERRORS, TransientError)
+_THROTTLE = _Rule(Budget.WAITING, TransientError)
+
+_BY_STATUS = {
+    401: _Rule(Budget.NONE, AuthError),
+    403: _Rule(Budget.NONE, AuthError),
+    404: _Rule(Budget.NONE, NotFoundError),
+    408: _ERROR,
+    425: _ERROR,
+    429: _THROTTLE,
+}
+_BY_TROUBLE = {
+    Trouble.TIMEOUT: _ERROR,
+    Trouble.CONNECTION: _ERROR,
+    Trouble.CUT: _ERROR,
+    Trouble.GARBAGE: _Rule(Budget.GARBAGE, ContractError),
+    Trouble.SHAPE: _FATAL,
+    Trouble.TOO_LARGE: _Rule(Budget.NONE, TooLargeError),
+    Trouble.CERTIFICATE: _Rule(Budget.NONE, ConfigError),
+    Trouble.PLAIN: _Rule(Budget.NONE, ConfigError),
+}
+_NOT_CARRIED_OUT = frozenset({429, 503})
+_NOBODY_THERE = frozenset({502, 503, 504, *range(520, 528), 530})  # said by what stands in front of the service
+
+
+def decide(
+    outcome: Outcome,
+    attempt: int,
+    waited: float,
+    policy: RetryPolicy,
+    random: Random,
+    now: datetime,
+    *,
+    once: bool = False,
+) -> Retry | Raise:
+    """What to do after the `attempt`-th outcome (counted from 1) that draws on the same budget.
+
+    `waited` is the time this call has spent waiting so far; `once` marks a request that must not be
+    carried out twice.
+    """
+    rule = _rule(outcome)
+    if once and outcome.status not in _NOT_CARRIED_OUT:
+        return Raise(rule.kind)
+    if attempt >= policy.attempts(rule.budget):
+        return Raise(rule.kind)
+    delay_s = _delay(outcome, rule.budget, attempt, policy, random, now)
+    return Raise(rule.kind) if waited + delay_s > policy.wait_budget_s else Retry(delay_s)
+
+
+def without_endless_wait(outcome: Outcome, policy: RetryPolicy, now: datetime) -> Outcome:
+    """A `Retry-After` beyond the whole waiting budget is tried a few times like an error, and waited for by nobody."""
+    asked_s = retry_after_s(outcome.retry_after, now)
+    if asked_s is None or asked_s <= policy.wait_budget_s:
+        return outcome
+    words = f"{outcome.words} (with a pause of {asked_s:,.0f} s, too long to wait)"
+    return replace(outcome, words=words, retry_after=None, too_long=True)
+
+
+def finds_nobody(outcome: Outcome) -> bool:
+    """Return whether the service did not get to answer, and nothing says how long that will last."""
+    nobody = outcome.trouble is Trouble.CONNECTION or outcome.status in _NOBODY_THERE
+    return nobody and budget_of(outcome) is Budget.ERRORS
+
+
+def finds_somebody(outcome: Outcome) -> bool:
+    """Return whether the service itself answered, if only that it did not want to."""
+    return outcome.trouble is Trouble.STATUS and (outcome.status or 0) // 100 < 5
+
+
+def budget_of(outcome: Outcome) -> Budget:
+    """Which budget an outcome draws on; the caller counts attempts for each."""
+    return _rule(outcome).budget
+
+
+def retry_after_s(value: str | None, now: datetime) -> float | None:
+    """A `Retry-After` header as seconds from `now`, in both of its forms; None where it is absent or nonsense."""
+    if value is None:
+        return None
+    value = value.strip()
+    if _SECONDS.fullmatch(value):
+        return float(value)
+    try:
+        moment = parsedate_to_datetime(value)
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC)
+        return max(0.0, (moment - now).total_seconds())
+    except (ValueError, OverflowError, TypeError, IndexError):
+        return None
+
+
+def _rule(outcome: Outcome) -> _Rule:
+    if outcome.trouble is not Trouble.STATUS:
+        return _BY_TROUBLE[outcome.trouble]
+    status = outcome.status or 0
+    rule = _BY_STATUS.get(status) or (_ERROR if 500 <= status <= 599 else _FATAL)
+    if outcome.too_long and rule is _THROTTLE:
+        return _ERROR
+    if rule is _ERROR and retry_after_s(outcome.retry_after, _ANY_MOMENT) is not None:
+        return _THROTTLE
+    return rule
+
+
+def _delay(outcome: Outcome, budget: Budget, attempt: int, policy: RetryPolicy, random: Random, now: datetime) -> float:
+    ceiling_s = min(policy.backoff_cap_s, policy.base_s * 2.0 ** min(attempt - 1, 30))
+    if budget is not Budget.WAITING:
+        return random.uniform(0, ceiling_s)
+    asked_s = retry_after_s(outcome.retry_after, now)
+    if asked_s:
+        # a little later than asked, so that everyone who was told the same does not return at once
+        return min(asked_s, policy.retry_after_cap_s) + random.uniform(0, policy.base_s)
+    return random.uniform(ceiling_s / 2, ceiling_s)

@@ -1,0 +1,212 @@
+"""Rows of any shape → Arrow columns that lose nothing.
+
+Objects become `a__b__c` down to three levels of keys, deeper ones and arrays JSON text. A value that does not fit
+the type its column has goes unchanged to the column's variant: `__v_double` for a fraction beside whole numbers,
+`__v_text` for all else. Two things are not in the typed columns, only in the raw row: an empty string where the
+column is neither text nor JSON, and the earlier values of a key that occurs twice in one object.
+
+A value that may get no column is in `_more`, an object of the row's own keys: a field beyond the room that the table
+has (`width`), or a value that would need a variant for which there is none left. It is not in `counts`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from operator import itemgetter
+from types import MappingProxyType
+from typing import Any
+
+import pyarrow as pa
+
+from connector.transform.casting import choose_kind
+from connector.transform.columns import FieldCount, Placed, place
+from connector.transform.json_rows import MAX_DEPTH, Row, Value, may_have_minus_zero, read_exactly, read_rows
+from connector.transform.naming import naming_order
+from connector.transform.overflow import Rests
+from connector.transform.schema import REST, Field, Keys, TableSchema, hint_for, parse_type
+from connector.transform.struct_decoder import Leaf, shape_of
+from connector.transform.width import UNBOUNDED, Room, TooWide
+
+__all__ = ["FieldCount", "Flattened", "flatten", "leaf_values"]
+
+_NULL = type(None)
+_NO_MEMBERS: Row = {}
+_NO_HINTS: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Flattened:
+    """A batch as columns of one length; a column of the schema that is missing here is null throughout."""
+
+    schema: TableSchema
+    columns: dict[str, pa.Array[Any]]
+    counts: Mapping[Keys, FieldCount]
+
+
+def flatten(
+    rows: Sequence[bytes],
+    schema: TableSchema,
+    hints: Mapping[str, str] = _NO_HINTS,
+    *,
+    nul_safe: bool = False,
+    room: Room = UNBOUNDED,
+) -> Flattened:
+    """The records' `data` objects, as JSON in UTF-8, against what is known of their table.
+
+    `hints` name a type by column name or by original key. `nul_safe` is for destinations that hold no NUL
+    character: see `connector.transform.escaping`. Raises TooWide for more new fields than there is room for.
+    """
+    shape = None if may_have_minus_zero(*rows) else shape_of(tuple(filter(None, schema.fields)))
+    leaves = None if shape is None else shape.read(rows)
+    try:
+        if leaves is not None:
+            return _flatten(leaves, Rests(len(rows)), schema, hints, nul_safe, room)
+        return _flatten_any(read_rows(rows), schema, hints, nul_safe, room)
+    except RecursionError:  # nested deeper than can be written back as JSON: keep the source text
+        return _flatten_any([read_exactly(row) for row in rows], schema, hints, nul_safe, room)
+
+
+def leaf_values(rows: Sequence[bytes], schema: TableSchema) -> Iterator[tuple[Keys, Iterable[Value]]]:
+    """Each path that `flatten` has a column for, with what the rows hold there, nulls left out."""
+    try:
+        objects = read_rows(rows)
+        leaves = list(_leaves(Rests(len(rows)).split(objects, schema) if schema.is_bounded else objects, ()))
+    except RecursionError:
+        objects = [read_exactly(row) for row in rows]
+        leaves = list(_leaves(Rests(len(rows)).split(objects, schema) if schema.is_bounded else objects, ()))
+    for leaf in leaves:
+        yield leaf.keys, (cell for cell in leaf.cells if cell is not None)
+
+
+def _flatten_any(
+    objects: Sequence[Row], schema: TableSchema, hints: Mapping[str, str], nul_safe: bool, room: Room
+) -> Flattened:
+    rests = Rests(len(objects))
+    if schema.is_bounded:
+        objects = rests.split(objects, schema)
+    leaves: list[Leaf] = []
+    fresh = 0
+    for leaf in _leaves(objects, ()):
+        fresh += leaf.keys not in schema.fields
+        if fresh > room.fresh:  # before the cells of each of them take memory
+            raise TooWide
+        leaves.append(leaf)
+    return _flatten(leaves, rests, schema, hints, nul_safe, room)
+
+
+def _flatten(
+    leaves: list[Leaf], rests: Rests, schema: TableSchema, hints: Mapping[str, str], nul_safe: bool, room: Room
+) -> Flattened:
+    schema = schema.with_paths(leaf.keys for leaf in leaves)
+    counts: dict[Keys, FieldCount] = {}
+    all_placed: dict[Keys, Placed] = {}
+    typed: list[Field] = []
+    for leaf in leaves:
+        if not leaf.kinds:
+            counts[leaf.keys] = FieldCount(0, 0)
+            continue
+        known = schema.fields[leaf.keys]
+        hint = hint_for(known, hints) if hints else None
+        column_type = known.type or _first_type(known.column, leaf, schema, hint)
+        hinted = hint is not None and parse_type(hint) == parse_type(column_type)
+        all_placed[leaf.keys] = place(leaf.cells, leaf.kinds, column_type, hinted=hinted, nul_safe=nul_safe)
+        if known.type is None:
+            typed.append(replace(known, type=column_type))
+    schema = _with_variants(schema.with_fields(typed), all_placed, leaves, rests, room)
+    columns: dict[str, pa.Array[Any]] = {}
+    for keys, placed in all_placed.items():
+        known = schema.fields[keys]
+        columns[known.column] = placed.base
+        if placed.text is not None:
+            columns[known.text_column] = placed.text
+        if placed.double is not None:
+            columns[known.double_column] = placed.double
+        counts[keys] = placed.count
+    rest = rests.column(nul_safe=nul_safe)
+    if rest is not None:
+        schema = schema.with_rest()
+        columns[schema.fields[REST].column] = rest
+        counts[REST] = FieldCount(len(rest) - rest.null_count, 0)
+    return Flattened(schema, columns, MappingProxyType(counts))
+
+
+def _with_variants(
+    schema: TableSchema, all_placed: dict[Keys, Placed], leaves: Iterable[Leaf], rests: Rests, room: Room
+) -> TableSchema:
+    """The table with the variants that these values need; those for which there is no room go to `rests`."""
+    wanted: list[tuple[Keys, str]] = []
+    for keys, placed in all_placed.items():
+        known = schema.fields[keys]
+        if placed.text is not None and not known.has_text:
+            wanted.append((keys, "text"))
+        if placed.double is not None and not known.has_double:
+            wanted.append((keys, "double"))
+    if not wanted:
+        return schema
+    left = max(room.columns - schema.width, 0)
+    if left < len(wanted):
+        wanted.sort(key=lambda variant: (naming_order(variant[0]), variant[1]))
+        cells = {leaf.keys: leaf.cells for leaf in leaves}
+        for keys, variant in wanted[left:]:
+            all_placed[keys] = _moved(all_placed[keys], variant, keys, cells[keys], rests)
+    for keys, variant in wanted[:left]:
+        known = schema.fields[keys]
+        text, double = known.has_text or variant == "text", known.has_double or variant == "double"
+        schema = schema.with_fields([replace(known, has_text=text, has_double=double)])
+    return schema
+
+
+def _moved(placed: Placed, variant: str, keys: Keys, cells: Sequence[Value], rests: Rests) -> Placed:
+    """The column without that variant, the values of which are in `rests`."""
+    column = placed.text if variant == "text" else placed.double
+    rows = [row for row, there in enumerate(() if column is None else column.is_valid().to_pylist()) if there]
+    for row in rows:
+        rests.put(row, keys, cells[row])
+    counted = placed.count
+    left = FieldCount(counted.values - len(rows), counted.conflicts - len(rows), counted.kept)
+    if variant == "text":
+        return replace(placed, text=None, count=left)
+    return replace(placed, double=None, count=left)
+
+
+def _first_type(column: str, leaf: Leaf, schema: TableSchema, hint: str | None) -> str:
+    """The type for ever: the warehouse's if the column is there already, else the hint's, else the values'."""
+    given = schema.physical.get(column) or hint
+    if given is not None:
+        return str(parse_type(given))
+    return choose_kind(cell for cell in leaf.cells if cell is not None).value
+
+
+def _leaves(objects: Sequence[Row], prefix: Keys) -> Iterator[Leaf]:
+    """One leaf per path that is a value in some object. An object above the last level is no value but members;
+    an empty one has no member to stand for it, so it is a value."""
+    for name, cells in _members(objects):
+        keys = (*prefix, name)
+        kinds = set(map(type, cells))
+        if dict in kinds and len(keys) < MAX_DEPTH:
+            yield from _leaves([cell if type(cell) is dict else _NO_MEMBERS for cell in cells], keys)
+            if kinds == {dict} and all(cells):
+                continue
+            cells = [None if type(cell) is dict and cell else cell for cell in cells]
+            kinds = set(map(type, cells))
+            if kinds == {_NULL} and not any(name in members and members[name] is None for members in objects):
+                continue
+        kinds.discard(_NULL)
+        yield Leaf(keys, cells, frozenset(kinds))
+
+
+def _members(objects: Sequence[Row]) -> Iterator[tuple[str, Sequence[Value]]]:
+    """Each name with what every object has there, null where it has nothing."""
+    names = list(objects[0]) if objects else []
+    if len(names) > 1 and set(map(len, objects)) == {len(names)}:
+        try:
+            # As many names as the first object and all of its names: the same names. Tuples are then the fast way.
+            yield from zip(names, zip(*map(itemgetter(*names), objects), strict=True), strict=True)
+        except KeyError:
+            pass
+        else:
+            return
+    for name in dict.fromkeys(chain.from_iterable(objects)):
+        yield name, [members.get(name) for members in objects]

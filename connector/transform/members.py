@@ -1,0 +1,118 @@
+"""The free-form objects of an import → columns of the table `imports`, within what one table and one row can hold.
+
+Invariant: each scalar at the top of such an object is in the column of its key or in a variant of it, whatever other
+imports have there; arrays, objects, and what is beyond the limits are in the object's JSON alone. What is written
+follows from the values of one import and the columns there are, so that `verify` finds the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from connector.transform.flatten import Flattened, flatten
+from connector.transform.json_slices import object_members
+from connector.transform.row_limits import within_row
+from connector.transform.schema import Field, Keys, TableSchema
+
+MOST_COLUMNS = 1000  # of the table, variants aside
+MOST_WITH_VARIANTS = 1400  # PostgreSQL has room for 1,600, and a column that was dropped goes on taking its place
+
+_decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """The columns; `overflowed` names the objects of which a scalar has no column of its own."""
+
+    flat: Flattened
+    overflowed: frozenset[str]
+
+
+def flatten_members(
+    rows: Sequence[Mapping[str, bytes | None]],
+    known: TableSchema,
+    *,
+    beside: Collection[str],
+    row_bytes: int | None,
+    nul_safe: bool,
+) -> Members:
+    """Of each row its objects by name; `beside` are the other columns of the table.
+
+    A scalar that does not fit into the `row_bytes` of its row has no column there.
+    """
+    fields: dict[Keys, Field] = {keys: each for keys, each in known.fields.items() if len(keys) == 2}
+    schema = TableSchema(known.table, fields, known.physical)
+    room = MOST_COLUMNS - len(_names(schema).union(beside))
+    fresh: set[Keys] = set()
+    overflowed: set[str] = set()
+    texts: list[bytes] = []
+    for row in rows:
+        objects: list[str] = []
+        for name, text in row.items():
+            kept: list[str] = []
+            for key, value in _scalars(text):
+                keys = (name, key)
+                if keys not in fields and keys not in fresh:
+                    if len(fresh) >= room:
+                        overflowed.add(name)
+                        continue
+                    fresh.add(keys)
+                kept.append(f"{json.dumps(key)}:{value}")
+            if kept:
+                objects.append(f'"{name}":{{{",".join(kept)}}}')
+        texts.append(f"{{{','.join(objects)}}}".encode())
+    flat, cut = _within_table(flatten(texts, schema, nul_safe=nul_safe), _names(schema).union(beside))
+    if row_bytes is not None:
+        columns = within_row(flat.columns, row_bytes)
+        cut |= {name for name, column in columns.items() if column.null_count != flat.columns[name].null_count}
+        flat = replace(flat, columns={n: c for n, c in columns.items() if c.null_count < len(c)})
+    overflowed.update(each.keys[0] for each in flat.schema.fields.values() if cut & _places(each))
+    return Members(flat, frozenset(overflowed))
+
+
+def _scalars(text: bytes | None) -> Iterator[tuple[str, str]]:
+    """The members at the top that are neither object nor array, each value as its text."""
+    if text is None or text[:1] != b"{":
+        return
+    members: Mapping[str, bytes | msgspec.Raw]
+    try:
+        members = _decode(text)
+    except (ValueError, RecursionError):
+        members = object_members(text)
+    for key, value in members.items():
+        found = bytes(value).decode()
+        if found[:1] not in ("{", "["):
+            yield key, found
+
+
+def _within_table(flat: Flattened, before: set[str]) -> tuple[Flattened, set[str]]:
+    """Without the new variants that a table with the columns `before` has no room for, and their names."""
+    names = before | {each.column for each in flat.schema.fields.values()}
+    new = sorted(column for column in flat.columns if column not in names)
+    cut = set(new[max(MOST_WITH_VARIANTS - len(names), 0) :])
+    if not cut:
+        return flat, cut
+    fields = [
+        replace(
+            each,
+            has_text=each.has_text and each.text_column not in cut,
+            has_double=each.has_double and each.double_column not in cut,
+        )
+        for each in flat.schema.fields.values()
+    ]
+    columns = {name: column for name, column in flat.columns.items() if name not in cut}
+    return Flattened(flat.schema.with_fields(fields), columns, flat.counts), cut
+
+
+def _names(schema: TableSchema) -> set[str]:
+    """Every column that there is or will be; a field that was only null so far has its place, too."""
+    fields = schema.fields.values()
+    return {*schema.physical, *(each.column for each in fields), *(name for each in fields for name in each.columns())}
+
+
+def _places(known: Field) -> set[str]:
+    return {known.column, known.text_column, known.double_column}

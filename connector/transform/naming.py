@@ -1,0 +1,138 @@
+"""Original keys → stable, readable column and table names.
+
+Every name is a fixed point of dlt's snake_case naming at 63 characters, so dlt never renames a column behind our
+back. Base names stop at 53 characters to leave room for the longest variant suffix in PostgreSQL's 63.
+"""
+
+import json
+import re
+import unicodedata
+from collections.abc import Container, Iterator, Mapping
+from hashlib import sha256
+from itertools import chain, count
+
+from anyascii import anyascii
+
+from connector.transform.escaping import storable
+
+SYSTEM_COLUMNS: frozenset[str] = frozenset(
+    {
+        "_record_slug",
+        "_import_slug",
+        "_sort",
+        "_created_at",
+        "_updated_at",
+        "_deleted_at",
+        "_dlt_load_id",
+        "_dlt_id",
+    }
+)
+# PostgreSQL refuses a column of such a name in any table; the names are the same on every destination.
+_RESERVED_COLUMNS = frozenset({"ctid", "xmin", "xmax", "cmin", "cmax", "tableoid"})
+TEXT_VARIANT = "__v_text"
+DOUBLE_VARIANT = "__v_double"
+VARIANTS = (TEXT_VARIANT, DOUBLE_VARIANT)
+MORE = "_more"  # what of a row has no column of its own; a key of this name gets another column
+UNTEMPLATED = "records_untemplated"
+
+_TABLE_PREFIX = "records_"
+_COLUMN_LIMIT = 53
+_TABLE_LIMIT = 50
+_DIGEST = 8
+
+_NOT_WORD = re.compile(r"[^A-Za-z0-9_]+")
+_CAPITALISED = re.compile(r"([^_])([A-Z][a-z]+)")
+_CAMEL_HUMP = re.compile(r"([a-z0-9])([A-Z])")
+_UNDERSCORES = re.compile(r"_{2,}")
+
+
+def column_name(keys: tuple[str, ...], taken: Container[str]) -> str:
+    """The column for a key path: readable if that name is free, else with a hash of the exact keys."""
+    segments = [_segment(key) for key in keys]
+    readable = "__".join(segment or "blank" for segment in segments)
+    names = _candidates(readable, encode_keys(keys), _COLUMN_LIMIT, plain=all(segments))
+    return next(name for name in names if _is_free(name, taken))
+
+
+def more_column(taken: Container[str]) -> str:
+    """The column for what has none of its own: `_more`, unless an earlier version gave that name to a field."""
+    return next(name for name in chain([MORE], (f"{MORE}_{n}" for n in count(2))) if name not in taken)
+
+
+def overflowed_name(keys: tuple[str, ...]) -> str:
+    """What stands for the column of a field that has none, `_more.` and a name; no column is called so."""
+    readable = "__".join(_segment(key) or "blank" for key in keys)
+    return f"{MORE}.{next(_candidates(readable, encode_keys(keys), _COLUMN_LIMIT, plain=False))}"
+
+
+def table_name(
+    template_name: str | None, template_slug: str | None, taken: Mapping[str, str], foreign: Container[str] = ()
+) -> str:
+    """The typed table of a template; `taken` maps the known tables to the slug of their template, '' for none.
+
+    A slug that already has a table keeps it, whatever the template is called by now. Names in `foreign` are those of
+    somebody else's tables and views.
+    """
+    identity = template_slug or template_name or ""
+    known = next((table for table, slug in taken.items() if slug == identity), None)
+    if known is not None:
+        return known
+    segment = _segment(template_name or identity).lstrip("_")
+    readable = _TABLE_PREFIX + (segment or "blank") if identity else UNTEMPLATED
+    names = _candidates(readable, identity, _TABLE_LIMIT, plain=bool(segment) or not identity)
+    free = (name for name in names if name not in taken and name not in foreign)
+    return next(name for name in free if name != UNTEMPLATED or not identity)
+
+
+def display_path(keys: tuple[str, ...]) -> str:
+    """The path as people write it, `address.city`. For reading only: `encode_keys` is the exact form.
+
+    The path without keys is that of the column with the rest of the row.
+    """
+    if not keys:
+        return MORE
+    return ".".join(storable(key) for key in keys)
+
+
+def encode_keys(keys: tuple[str, ...]) -> str:
+    """The exact path as an ASCII JSON array, the same on every machine; `decode_keys` reads it back."""
+    return json.dumps(keys, separators=(",", ":"))
+
+
+def decode_keys(text: str) -> tuple[str, ...]:
+    return tuple(json.loads(text))
+
+
+def naming_order(keys: tuple[str, ...]) -> tuple[bool, tuple[str, ...]]:
+    """Sort key for naming the new paths of one batch: a key that is its own readable name comes first,
+    so that `a_b` is called `a_b` and `a-b` gets the hash, in whatever order the rows came."""
+    return any(_segment(key) != key for key in keys), keys
+
+
+def _is_free(name: str, taken: Container[str]) -> bool:
+    if name in SYSTEM_COLUMNS or name in _RESERVED_COLUMNS or name == MORE or name in taken or name.endswith(VARIANTS):
+        return False
+    return not any(name + suffix in taken for suffix in VARIANTS)
+
+
+def _candidates(readable: str, identity: str, limit: int, *, plain: bool) -> Iterator[str]:
+    if plain and len(readable) <= limit:
+        yield readable
+    attempt = 0
+    while True:
+        salted = identity if attempt == 0 else f"{identity}#{attempt}"
+        stem = readable[: limit - _DIGEST - 1].rstrip("_")
+        yield f"{stem}_{sha256(salted.encode('utf-8', 'backslashreplace')).hexdigest()[:_DIGEST]}"
+        attempt += 1
+
+
+def _segment(key: str) -> str:
+    """One key as lower snake case, or "" if nothing in it can be read."""
+    latin = _NOT_WORD.sub("_", anyascii(storable(key)))
+    if not latin.strip("_"):
+        latin = _NOT_WORD.sub("_", " ".join(unicodedata.name(char, "") for char in key.strip("_ ")))
+    words = _CAMEL_HUMP.sub(r"\1_\2", _CAPITALISED.sub(r"\1_\2", latin)).lower()
+    words = _UNDERSCORES.sub("_", words).rstrip("_")
+    if not key.startswith("_") or words.startswith("_dlt"):
+        words = words.lstrip("_")
+    return f"_{words}" if words[:1].isdigit() else words

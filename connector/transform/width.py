@@ -1,0 +1,93 @@
+"""How many columns the rows of uploads may make, and which new fields get them.
+
+Invariant: no import makes more columns than its `Room` allows, whatever its rows are, and which fields get one depends
+on the set of its rows alone, not on their order. Everything else is in the column `_more` of its row, whole.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from connector.transform.json_rows import MAX_DEPTH, Row
+from connector.transform.naming import naming_order
+from connector.transform.schema import Keys, TableSchema
+
+MOST_COUNTED = 200_000  # new fields of one import that are counted one by one
+
+
+class TooWide(Exception):
+    """Rows have more new fields than may get a column; nothing was made of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What may be added to a table: `fresh` fields by the rows at hand, up to `columns` columns in all."""
+
+    fresh: int = sys.maxsize
+    columns: int = sys.maxsize
+
+
+UNBOUNDED = Room()
+
+
+@dataclass(frozen=True, slots=True)
+class Width:
+    """`columns` of fields and variants in a typed table, `fresh` new fields per import once the table has some.
+
+    Of the fields in `_more`, `listed` are remembered by name. A table with so many is closed: every field that is not
+    known goes to `_more`, so that none of those that were not remembered can get a column later.
+    """
+
+    columns: int = 1_000
+    fresh: int = 200
+    listed: int = 1_000
+
+    def room(self, schema: TableSchema) -> Room:
+        """For one import that comes to this table."""
+        left = max(self.columns - schema.width, 0)
+        return Room(min(left, self.fresh) if any(schema.fields) else left, self.columns)
+
+    def narrowed(self, schema: TableSchema, new: NewFields, room: Room) -> TableSchema:
+        """Give columns to the first of the new fields, as many as there is room for, and keep the others from any."""
+        ranked = new.ranked()
+        return schema.with_paths(ranked[: room.fresh]).overflowing(ranked[room.fresh :], self.listed)
+
+
+WIDTH = Width()
+
+
+class NewFields:
+    """The fields of some rows that a table does not know; those in most rows rank first.
+
+    Beyond `MOST_COUNTED` fields only the `most` first by name are kept, and the name alone decides.
+    """
+
+    def __init__(self, schema: TableSchema, most: int) -> None:
+        self._schema = schema
+        self._most = most
+        self._counts: Counter[Keys] = Counter()
+        self._cut = False
+
+    def add(self, rows: Iterable[Row]) -> None:
+        for row in rows:
+            self._add(row, ())
+            if len(self._counts) > max(MOST_COUNTED, 2 * self._most):
+                self._cut = True
+                self._counts = Counter(dict.fromkeys(sorted(self._counts, key=naming_order)[: self._most], 0))
+
+    def _add(self, members: Row, prefix: Keys) -> None:
+        for name, value in members.items():
+            keys = (*prefix, name)
+            if type(value) is dict and value and len(keys) < MAX_DEPTH:
+                self._add(value, keys)
+            elif self._schema.admits(keys) and keys not in self._schema.fields:
+                self._counts[keys] += value is not None
+
+    def ranked(self) -> list[Keys]:
+        counts = self._counts
+        if self._cut:
+            return sorted(counts, key=naming_order)[: self._most]
+        return sorted(counts, key=lambda keys: (-counts[keys], naming_order(keys)))

@@ -1,0 +1,52 @@
+"""Which sentence an operator gets for a failure of dlt or of the destination."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+
+from dlt.common.destination.exceptions import DestinationException
+from dlt.pipeline.exceptions import PipelineStepFailed
+
+from connector.errors import ConnectorError
+from connector.warehouse.memory_limit import is_out_of_memory
+
+_NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+_FILE_NOT_WRITTEN = re.compile(r'Could not write (?:all bytes to )?file "[^"]*"')
+
+
+def understandable(error: BaseException) -> ConnectorError:
+    """The cause that an operator can act on, out of dlt's layers of exceptions."""
+    seen: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in seen:
+        seen.append(cause)
+        if isinstance(cause, ConnectorError):
+            return cause
+        cause = cause.__cause__ or cause.__context__
+    root = next((e for e in reversed(seen) if not isinstance(e, PipelineStepFailed)), error)
+    step = next((e.step for e in seen if isinstance(e, PipelineStepFailed)), None)
+    where = f" while dlt was in its step {step!r}" if step else ""
+    if is_out_of_memory(error):
+        return ConnectorError(
+            f"DuckDB ran out of memory{where}; give it more, by raising a memory_limit of yours if there is one, or "
+            "load less at once with a lower batch_rows."
+        )
+    if room := next((found for e in seen if (found := _without_room(e))), None):
+        return ConnectorError(
+            f"There was no room left on a disk{where}: {room}; make some and run again, what is missing is read again."
+        )
+    destination = any(isinstance(e, DestinationException) or type(e).__module__.startswith("duckdb") for e in seen)
+    what = "The destination refused" if destination else "Something unforeseen happened"
+    text = " ".join(str(root).split())[:500] or type(root).__name__
+    return ConnectorError(f"{what}{where}: {text}")
+
+
+def _without_room(error: BaseException) -> str | None:
+    """What could not be written, of an error that says so: DuckDB and dlt have the system's words for it in theirs."""
+    if isinstance(error, OSError) and error.errno in _NO_ROOM:
+        return str(error)
+    reason = next((why for number in _NO_ROOM if (why := os.strerror(number)) in str(error)), None)
+    written = _FILE_NOT_WRITTEN.search(str(error))
+    return reason and (f"{written[0]}: {reason}" if written else reason)

@@ -1,0 +1,63 @@
+"""The rows of `sync_runs`: this run's, and those of runs that died before they could write how they ended."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import datetime
+
+from connector.runs import SETTLED, UNSETTLED, Status, Tally
+from connector.warehouse.connection import Connection
+from connector.warehouse.tables import LOAD_ID, RUNS, RUNS_SCHEMA
+
+DIED = "The process ended without a word (killed, or the machine stopped); what it had not committed is read again."
+
+
+def dead_runs(connection: Connection, tables: Collection[str] | None = None) -> list[str]:
+    """Runs that never ended, or whose load never completed."""
+    load_id = connection.column(LOAD_ID)
+    rows = connection.query(
+        f"SELECT run_id FROM {connection.name(RUNS)} WHERE status = '{Status.running}' OR "
+        f"({load_id} <> '' AND {load_id} NOT IN {connection.completed_loads(tables)}) ORDER BY 1"
+    ).to_pylist()
+    return [row["run_id"] for row in rows]
+
+
+def bury_dead_runs(connection: Connection, now: datetime, tables: Collection[str] | None = None) -> list[str]:
+    """Marks runs that never ended as failed; returns their ids. The caller holds the lock."""
+    found = dead_runs(connection, tables)
+    for run_id in found:
+        connection.execute(
+            f"UPDATE {connection.name(RUNS)} SET status = '{Status.failed}', error = %s, error_kind = '{UNSETTLED}', "
+            f"{connection.column(LOAD_ID)} = '', finished_at = COALESCE(finished_at, %s) WHERE run_id = %s",
+            DIED,
+            now,
+            run_id,
+        )
+    return found
+
+
+def settle_dead_runs(connection: Connection) -> None:
+    """Nothing that dead runs left is in disorder any more: the next run need not look again."""
+    connection.execute(
+        f"UPDATE {connection.name(RUNS)} SET error_kind = '{SETTLED}' WHERE error_kind = '{UNSETTLED}'",
+    )
+
+
+def note_progress(connection: Connection, tally: Tally) -> None:
+    """Note in the row of a run that goes on what it has done so far, in one statement: it may die at any moment."""
+    row = tally.as_row(Status.running)
+    names = [name for name in RUNS_SCHEMA.names if name in row and name not in ("run_id", "status")]
+    values = ", ".join(f"{connection.column(name)} = %s" for name in names)
+    connection.execute(
+        f"UPDATE {connection.name(RUNS)} SET {values} WHERE run_id = %s", *(row[name] for name in names), tally.run_id
+    )
+
+
+def write_run(connection: Connection, tally: Tally, status: Status | None = None) -> None:
+    """Replaces this run's row, in the columns that are there; where there is no table yet, nothing is written."""
+    there = connection.columns().get(RUNS)
+    if there is None:
+        return
+    connection.execute(f"DELETE FROM {connection.name(RUNS)} WHERE run_id = %s", tally.run_id)
+    names = [name for name in RUNS_SCHEMA.names if name in there]
+    connection.insert(RUNS, names, {**tally.as_row(status), LOAD_ID: ""})

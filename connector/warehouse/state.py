@@ -1,0 +1,383 @@
+"""What earlier runs left: ledger, imports, field names; and whether the rows are those that the ledger speaks of.
+
+The ledger decides (CONTRACT §4.2), so what it says has to be earned. A ledger row is trusted only if
+
+1. dlt completed the load it came with (`_dlt_loads.status = 0`), and
+2. after a run that did not end properly, the rows of that import are really there: as many live ones as the ledger
+   says, each from the ledger row's own load, in its own table and nowhere else. Every run looks again until one finds
+   all in order, for the run after a dead one may be bounded, stopped or refused, and not repair what it found.
+
+Everything else is read again; rows of imports the ledger does not know become suspects like vanished imports do.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from connector.ledger import Known, State
+from connector.runs import UNSETTLED, Status
+from connector.transform import width
+from connector.transform.naming import SYSTEM_COLUMNS, decode_keys
+from connector.transform.schema import NOT_OURS, OVERFLOWED, Field, Keys, TableSchema
+from connector.warehouse.connection import LOADS, VERSIONS, Connection
+from connector.warehouse.ownership import Dataset, take_stock
+from connector.warehouse.tables import (
+    FIELDS,
+    FIELDS_SCHEMA,
+    IMPORTS,
+    IMPORTS_SCHEMA,
+    LEDGER,
+    LEDGER_SCHEMA,
+    LOAD_ID,
+    RECORDS,
+    RUNS,
+    SYSTEM_SCHEMAS,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ImportSeen:
+    """An import as the table `imports` has it."""
+
+    content_hash: str | None
+    deleted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Everything a run needs to know of earlier ones.
+
+    `tables` are those that are ours, `foreign` the names that others have taken (see `ownership`). `homes` are the
+    typed tables that hold rows of an import; `miscounted` those whose counts in `sync_fields` came with a load that was
+    never completed; `sound` is false while rows contradict the ledger. By table, `dropped` are columns that we once
+    made and that are not there, `unexplained` those that dlt made for a field that `sync_fields` does not know.
+    """
+
+    tables: frozenset[str] = frozenset()
+    foreign: frozenset[str] = frozenset()
+    dropped: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    unexplained: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    ledger: Mapping[str, Known] = field(default_factory=dict)
+    imports: Mapping[str, ImportSeen] = field(default_factory=dict)
+    schemas: Mapping[str, TableSchema] = field(default_factory=dict)
+    first_seen: Mapping[tuple[str, str], datetime] = field(default_factory=dict)
+    template_tables: Mapping[str, str] = field(default_factory=dict)
+    homes: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    miscounted: frozenset[str] = frozenset()
+    repaired: int = 0
+    sound: bool = True
+
+    @property
+    def lost(self) -> frozenset[str]:
+        """Tables that hold rows by the word of the ledger, and are not there."""
+        filled = [known for known in self.ledger.values() if known.records_loaded and known.live]
+        wanted = {RECORDS} if any(known.has_raw for known in filled) else set()
+        return frozenset(wanted | {known.table_name for known in filled if known.table_name}) - self.tables
+
+    @property
+    def lacking(self) -> frozenset[str]:
+        """Tables of a warehouse that dlt has to make or to complete, though it may take them for whole."""
+        wanted = frozenset({*SYSTEM_SCHEMAS, LOADS})
+        return (wanted - self.tables | self.lost | frozenset(self.dropped)) if self.tables else frozenset()
+
+
+def recall(connection: Connection, dataset: Dataset | None = None) -> Memory:
+    """Reads everything; audits the rows themselves unless nothing speaks against them.
+
+    That is: all runs ended properly, all loads completed, and no table is missing.
+    """
+    memory = remembered(connection, dataset)
+    clean = all(known.trusted for known in memory.ledger.values()) and not memory.lost
+    there = {LEDGER, LOADS} <= memory.tables or not memory.tables
+    return memory if clean and there and _ended_properly(connection, memory.tables) else _recovered(connection, memory)
+
+
+def remembered(connection: Connection, dataset: Dataset | None = None) -> Memory:
+    """What the tables of this package say, taken at their word, whichever of them are there."""
+    dataset = dataset or take_stock(connection)
+    tables = dataset.ours
+    fields = [f for f in _fields(connection, dataset) if f["table_name"].casefold() not in dataset.foreign]
+    ledger = ledger_rows(connection, dataset)
+    schemas = _schemas(dataset, fields)
+    return Memory(
+        tables=tables,
+        foreign=dataset.foreign,
+        dropped=_dropped(dataset, schemas),
+        unexplained=_unexplained(dataset, schemas),
+        ledger=ledger,
+        imports=_imports(connection, dataset),
+        schemas=schemas,
+        first_seen={(f["table_name"], f["column_name"]): f["first_seen_at"] for f in fields},
+        template_tables=_template_tables(dataset, ledger.values(), fields),
+        homes={k.slug: frozenset({k.table_name} if k.table_name else ()) for k in ledger.values()},
+        miscounted=frozenset(f["table_name"] for f in fields if not f["trusted"]) - {IMPORTS},
+    )
+
+
+def ledger_rows(connection: Connection, dataset: Dataset) -> dict[str, Known]:
+    """The ledger, slug by slug; a column that is not there, as in a ledger of an earlier version, is null."""
+    if LEDGER not in dataset.ours:
+        return {}
+    chosen = selected(connection, dataset, LEDGER, LEDGER_SCHEMA.names, "s")
+    known = "l.load_id IS NOT NULL" if LOADS in dataset.ours else f"s.state = '{State.deleted}'"
+    rows = connection.query(
+        # without the table of loads nothing is known of them, and what was deleted stays so: its rows are audited
+        f"SELECT {chosen}, CASE WHEN {known} THEN 1 ELSE 0 END AS trusted FROM {connection.name(LEDGER)} s "
+        f"LEFT JOIN {connection.completed_loads(dataset.ours)} l "
+        f"ON l.load_id = s.{connection.column(LOAD_ID)}"
+    ).to_pylist()
+    return {row["slug"]: _known(row, dataset.foreign) for row in rows}
+
+
+def selected(connection: Connection, dataset: Dataset, table: str, names: Sequence[str], alias: str) -> str:
+    """The columns of a table by name, null for those that are not there."""
+    there = dataset.columns[table]
+    return ", ".join(
+        f"{alias}.{connection.column(name)} AS {connection.column(name)}"
+        if name in there
+        else f"NULL AS {connection.column(name)}"
+        for name in names
+    )
+
+
+def _imports(connection: Connection, dataset: Dataset) -> dict[str, ImportSeen]:
+    if IMPORTS not in dataset.ours:
+        return {}
+    there = dataset.columns[IMPORTS]
+    content_hash, deleted_at = (
+        f"i.{connection.column(name)}" if name in there else "NULL" for name in ("_content_hash", "_deleted_at")
+    )
+    lost = "l.load_id IS NULL" if LOADS in dataset.ours else "1 = 0"
+    # a row of a load that was never completed counts as neither written nor deleted, but its import is known:
+    # it may have been deleted since, and nothing else may speak of it
+    rows = connection.query(
+        f"SELECT i.slug, CASE WHEN l.load_id IS NULL THEN NULL ELSE {content_hash} END "
+        f"AS content_hash, CASE WHEN {lost} OR {deleted_at} IS NULL "
+        f"THEN 0 ELSE 1 END AS deleted FROM {connection.name(IMPORTS)} i "
+        f"LEFT JOIN {connection.completed_loads(dataset.ours)} l "
+        f"ON l.load_id = i.{connection.column(LOAD_ID)}"
+    )
+    return {r["slug"]: ImportSeen(r["content_hash"], bool(r["deleted"])) for r in rows.to_pylist()}
+
+
+def _fields(connection: Connection, dataset: Dataset) -> list[dict[str, Any]]:
+    """The rows of `sync_fields`; one that does not say which field it is about counts as lost."""
+    if FIELDS not in dataset.ours or not {"keys", "data_type"} <= set(dataset.columns[FIELDS]):
+        return []
+    rows = connection.query(
+        f"SELECT {selected(connection, dataset, FIELDS, FIELDS_SCHEMA.names, 'f')}, "
+        f"CASE WHEN l.load_id IS NULL THEN 0 ELSE 1 END AS trusted "
+        f"FROM {connection.name(FIELDS)} f "
+        f"LEFT JOIN {connection.completed_loads(dataset.ours)} l "
+        f"ON l.load_id = f.{connection.column(LOAD_ID)}"
+    ).to_pylist()
+    return [row for row in rows if row["keys"] is not None]
+
+
+def _ended_properly(connection: Connection, tables: frozenset[str]) -> bool:
+    if not {RUNS, LOADS} <= tables:
+        return False
+    load_id = connection.column(LOAD_ID)
+    rows = connection.query(
+        f"SELECT count(*) AS n, sum(CASE WHEN status = '{Status.running}' OR error_kind = '{UNSETTLED}' OR "
+        f"({load_id} IS NOT NULL AND {load_id} <> '' AND {load_id} NOT IN {connection.completed_loads(tables)}) "
+        f"THEN 1 ELSE 0 END) AS dead FROM {connection.name(RUNS)}"
+    ).to_pylist()
+    return bool(rows[0]["n"]) and not rows[0]["dead"] and not loaded_late(connection)
+
+
+def loaded_late(connection: Connection) -> bool:
+    """Whether a package was completed after the last run had ended: dlt alone finishes what a dead run left.
+
+    That package may have been superseded since. The one that brings the row of its run is always completed later.
+    """
+    rows = connection.query(
+        f"SELECT count(*) AS n FROM {connection.name(LOADS)} WHERE status = 0 AND "
+        f"inserted_at > (SELECT max(finished_at) FROM {connection.name(RUNS)}) AND "
+        f"load_id NOT IN (SELECT COALESCE({connection.column(LOAD_ID)}, '') FROM {connection.name(RUNS)})"
+    ).to_pylist()
+    return bool(rows[0]["n"])
+
+
+def rows_by_import(
+    connection: Connection, memory: Memory, only: Collection[str] | None = None
+) -> dict[str, dict[str, tuple[int, set[str]]]]:
+    """Table → import → (live rows, loads its rows came with), by one scan of each table."""
+    found: dict[str, dict[str, tuple[int, set[str]]]] = {}
+    tables = ({RECORDS, *memory.schemas} & memory.tables - {IMPORTS}) | memory.lost
+    for table in sorted(tables if only is None else tables & set(only)):
+        if table in memory.lost:
+            found[table] = {}
+            continue
+        key = "import_slug" if table == RECORDS else "_import_slug"
+        rows = connection.query(
+            f"SELECT {connection.column(key)} AS slug, {connection.column(LOAD_ID)} AS load_id, "
+            f"sum(CASE WHEN {connection.column('_deleted_at')} IS NULL THEN 1 ELSE 0 END) AS live "
+            f"FROM {connection.name(table)} GROUP BY 1, 2"
+        ).to_pylist()
+        counts: dict[str, tuple[int, set[str]]] = {}
+        for row in rows:
+            live, loads = counts.get(row["slug"], (0, set()))
+            counts[row["slug"]] = (live + int(row["live"]), loads | {row["load_id"]})
+        found[table] = counts
+    return found
+
+
+def audit(connection: Connection, memory: Memory, only: Collection[str] | None = None) -> dict[str, frozenset[str]]:
+    """Imports whose rows are not exactly those their ledger row speaks of → the tables that hold rows of them.
+
+    `only` some tables may be looked at.
+    """
+    present = rows_by_import(connection, memory, only)
+    loads = ledger_loads(connection) if memory.ledger else {}
+    where: dict[str, set[str]] = defaultdict(set)
+    for table, counts in present.items():
+        for slug in counts:
+            where[slug].add(table)
+    return {
+        slug: frozenset(where[slug])
+        for slug in sorted({*memory.ledger, *where})
+        if slug not in memory.ledger or not _agrees(memory.ledger[slug], loads.get(slug), slug, present)
+    }
+
+
+def _recovered(connection: Connection, memory: Memory) -> Memory:
+    """Distrusts every import whose rows are not exactly those its ledger row speaks of."""
+    ledger, homes = dict(memory.ledger), dict(memory.homes)
+    repaired = 0
+    wrong = audit(connection, memory)
+    for slug, where in wrong.items():
+        known = ledger.get(slug)
+        repaired += known is None or known.trusted
+        ledger[slug] = _distrusted(slug, known)
+        homes[slug] = homes.get(slug, frozenset()) | (where - {RECORDS})
+    return replace(memory, ledger=ledger, homes=homes, repaired=repaired, sound=not wrong)
+
+
+def forget_schemas(connection: Connection, schema_name: str) -> None:
+    """Has dlt compare its schema with the tables again: it takes them as made once a schema of its hash was stored.
+
+    See `SqlJobClientBase.update_stored_schema`. The schemas stay, for they say which tables are ours.
+    """
+    connection.execute(f"UPDATE {connection.name(VERSIONS)} SET version_hash = '' WHERE schema_name = %s", schema_name)
+
+
+def ledger_loads(connection: Connection) -> dict[str, str]:
+    rows = connection.query(
+        f"SELECT slug, {connection.column(LOAD_ID)} AS load_id FROM {connection.name(LEDGER)}"
+    ).to_pylist()
+    return {row["slug"]: row["load_id"] for row in rows}
+
+
+def _known(row: Mapping[str, Any], foreign: Collection[str]) -> Known:
+    """A column that was lost is null, which is not what any import listed says, or its count."""
+    table = row["table_name"]
+    state = State(row["state"] or State.failed)
+    return Known(
+        slug=row["slug"],
+        state=state,
+        updated_at=row["updated_at"],
+        row_count=row["row_count"],
+        status=row["status"],
+        template_slug=row["template_slug"],
+        table_name=None if table is None or table.casefold() in foreign else table,
+        records_loaded=row["records_loaded"] or 0,
+        records_rejected=row["records_rejected"] or 0,
+        attempts=row["attempts"] or 0,
+        last_synced_at=row["last_synced_at"],
+        trusted=bool(row["trusted"]) and (state is State.failed or row["records_loaded"] is not None),
+        has_raw=bool(row["has_raw"]),
+        due=row["due"],
+        text_conflicts=row["text_conflicts"],
+        killed_runs=row["killed_runs"] or 0,
+    )
+
+
+def _distrusted(slug: str, known: Known | None) -> Known:
+    if known is None:
+        return Known(slug, State.failed, None, None, None, None, None, 0, 0, 0, None, trusted=False)
+    return replace(known, trusted=False)
+
+
+def _agrees(
+    known: Known, load_id: str | None, slug: str, present: Mapping[str, Mapping[str, tuple[int, set[str]]]]
+) -> bool:
+    for table, counts in present.items():
+        live, loads = counts.get(slug, (0, set()))
+        here = known.has_raw if table == RECORDS else table == known.table_name
+        if known.state is State.failed:  # read again in any case; only where its rows are has to be known
+            if live and not here:
+                return False
+            continue
+        wanted = known.records_loaded if here and known.state is not State.deleted else 0
+        # rows elsewhere that are marked deleted stay where `deletes = keep` left them
+        if live != wanted or (here and loads - {load_id}):
+            return False
+    return known.trusted
+
+
+def _template_tables(dataset: Dataset, ledger: Any, fields: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Typed table → slug of its template ('' for imports without one)."""
+    found = {table: slug for table, slug in dataset.templates.items() if table in dataset.ours}
+    found.update({k.table_name: k.template_slug or "" for k in ledger if k.table_name})
+    found.update({f["table_name"]: f["template_slug"] or "" for f in fields if f["table_name"] != IMPORTS})
+    return found
+
+
+def _schemas(dataset: Dataset, fields: Sequence[Mapping[str, Any]]) -> dict[str, TableSchema]:
+    by_table: dict[str, dict[Keys, Field]] = defaultdict(dict)
+    overflowed: dict[str, set[Keys]] = defaultdict(set)
+    for row in fields:
+        keys = decode_keys(row["keys"])
+        if row["data_type"] == OVERFLOWED:
+            if row["table_name"] != IMPORTS:
+                overflowed[row["table_name"]].add(keys)
+            continue
+        by_table[row["table_name"]][keys] = Field(
+            keys, row["column_name"], row["data_type"], bool(row["has_text"]), bool(row["has_double"])
+        )
+    return {
+        table: TableSchema(
+            table,
+            by_table.get(table, {}),
+            _physical(dataset, table, by_table.get(table, {}).values()),
+            frozenset(overflowed.get(table, ())),
+            len(overflowed.get(table, ())) >= width.WIDTH.listed,
+        )
+        for table in {*dataset.typed, *by_table, IMPORTS}
+    }
+
+
+def _physical(dataset: Dataset, table: str, fields: Collection[Field]) -> dict[str, str]:
+    """The columns that are there; what neither dlt made nor a field knows is the user's own."""
+    if table not in dataset.ours:
+        return {}
+    ours = {*SYSTEM_COLUMNS, *dataset.made.get(table, ()), *(column for each in fields for column in each.columns())}
+    return {name: kind if name in ours else NOT_OURS for name, kind in dataset.columns[table].items()}
+
+
+def _dropped(dataset: Dataset, schemas: Mapping[str, TableSchema]) -> dict[str, frozenset[str]]:
+    """By the word of dlt's schema and of `sync_fields`."""
+    found: dict[str, frozenset[str]] = {}
+    for table in dataset.ours - {LOADS, VERSIONS}:
+        known = schemas[table].fields.values() if table in schemas else ()
+        wanted = {*dataset.made.get(table, ()), *(column for each in known for column in each.columns())}
+        if missing := wanted - set(dataset.columns[table]):
+            found[table] = frozenset(missing)
+    return found
+
+
+def _unexplained(dataset: Dataset, schemas: Mapping[str, TableSchema]) -> dict[str, frozenset[str]]:
+    """A column that dlt did not make is the user's own, and no business of ours."""
+    found: dict[str, frozenset[str]] = {}
+    for table, schema in schemas.items():
+        if table in dataset.ours:
+            ours = SYSTEM_COLUMNS if table != IMPORTS else IMPORTS_SCHEMA.names
+            known = {*ours, *(column for each in schema.fields.values() for column in each.columns())}
+            if unknown := dataset.made.get(table, frozenset()) & set(schema.physical) - known:
+                found[table] = frozenset(unknown)
+    return found

@@ -1,0 +1,143 @@
+"""How a warehouse stands: last runs, freshness, what is open. A run leaves it as a note for those it keeps waiting.
+
+DuckDB lets nobody read a file while a run has it open, which may take hours; a monitor has to know all the same.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypedDict
+
+import msgspec
+from dlt.pipeline.pipeline import Pipeline
+
+from connector.standing import Standing
+from connector.warehouse import Connection
+from connector.warehouse.lock import duckdb_file, holder_lives, lock_path
+from connector.warehouse.ownership import take_stock
+from connector.warehouse.standings import OPEN, standings
+from connector.warehouse.tables import LEDGER, RECORDS, REJECTS, RUNS
+
+OPEN_SHOWN = 20
+RUNS_NOTED = 50
+
+
+class RunRow(TypedDict):
+    """A row of `sync_runs`."""
+
+    run_id: str
+    status: str
+    mode: str
+    started_at: datetime
+    finished_at: datetime | None
+    imports_listed: int | None
+    imports_changed: int | None
+    imports_deleted: int | None
+    imports_failed: int | None
+    imports_unreconciled: int | None
+    records_loaded: int | None
+    records_rejected: int | None
+    requests: int | None
+    error: str | None
+
+
+class OpenImport(TypedDict):
+    """An import that failed, does not reconcile or is not loaded yet: its `Standing`, and its row of `sync_imports`."""
+
+    slug: str
+    state: str
+    attempts: int | None
+    error: str | None
+    last_synced_at: datetime | None
+
+
+class Overview(TypedDict):
+    """`fresh_as_of`: when the last full run that succeeded began; `imports`: state → how many; `runs`: latest first.
+
+    `standings`: how many of the imports that the service has stand how; `due`: how many the next run reads for what.
+    """
+
+    fresh_as_of: datetime | None
+    runs: list[RunRow]
+    imports: dict[str, int]
+    standings: dict[str, int]
+    due: dict[str, int]
+    records: int
+    rejects: int
+    open: list[OpenImport]
+
+
+def nothing_yet() -> Overview:
+    return Overview(fresh_as_of=None, runs=[], imports={}, standings={}, due={}, records=0, rejects=0, open=[])
+
+
+def look(connection: Connection, runs: int) -> Overview:
+    dataset = take_stock(connection)
+    tables = dataset.ours
+
+    def rows(sql: str, table: str) -> list[dict[str, Any]]:
+        return connection.query(sql.replace("{t}", connection.name(table))).to_pylist() if table in tables else []
+
+    def count(table: str, where: str = "") -> int:
+        return next((int(row["n"]) for row in rows(f"SELECT count(*) AS n FROM {{t}} {where}", table)), 0)
+
+    fresh = rows(
+        "SELECT max(started_at) AS at FROM {t} WHERE status = 'succeeded' AND mode = 'incremental' "
+        "AND window_since IS NULL AND window_until IS NULL",
+        RUNS,
+    )
+    latest = rows(f"SELECT {', '.join(RunRow.__annotations__)} FROM {{t}} ORDER BY started_at DESC LIMIT {runs}", RUNS)
+    states = rows("SELECT COALESCE(state, 'failed') AS state, count(*) AS n FROM {t} GROUP BY 1 ORDER BY 1", LEDGER)
+    found = standings(connection, dataset)
+    unsettled = sorted((OPEN.index(each), slug) for slug, (each, _) in found.items() if each in OPEN)[:OPEN_SHOWN]
+    kept = {row["slug"]: row for row in connection.rows_of(LEDGER, "slug", [s for _, s in unsettled]).to_pylist()}
+    return Overview(
+        fresh_as_of=fresh[0]["at"] if fresh else None,
+        runs=msgspec.convert(latest, list[RunRow]),
+        imports={row["state"]: int(row["n"]) for row in states},
+        records=count(RECORDS, f"WHERE {connection.column('_deleted_at')} IS NULL"),
+        rejects=count(REJECTS),
+        standings=dict(Counter(each.value for each, _ in found.values())),
+        due=dict(Counter(known.due for _, known in found.values() if known is not None and known.due)),
+        open=[_open(slug, OPEN[place], kept.get(slug, {})) for place, slug in unsettled],
+    )
+
+
+def _open(slug: str, standing: Standing, row: Mapping[str, Any]) -> OpenImport:
+    return OpenImport(
+        slug=slug,
+        state=standing.value,
+        attempts=row.get("attempts"),
+        error=row.get("error"),
+        last_synced_at=row.get("last_synced_at"),
+    )
+
+
+@contextmanager
+def noted(pipeline: Pipeline, connection: Connection) -> Iterator[None]:
+    """Within, whoever cannot open the file finds how it stood when the run began; see `left_by_a_run`."""
+    note = _note(pipeline)
+    if note is None:
+        yield
+        return
+    note.write_bytes(msgspec.json.encode(look(connection, RUNS_NOTED)))
+    try:
+        yield
+    finally:
+        note.unlink(missing_ok=True)
+
+
+def left_by_a_run(pipeline: Pipeline) -> Overview | None:
+    """What the run under way noted, or None. To be asked only if the file is taken: a dead run leaves its note too."""
+    note = _note(pipeline) if holder_lives(pipeline) else None
+    with suppress(OSError, msgspec.MsgspecError):
+        return None if note is None else msgspec.json.decode(note.read_bytes(), type=Overview)
+    return None
+
+
+def _note(pipeline: Pipeline) -> Path | None:
+    return lock_path(pipeline).with_suffix(".status") if duckdb_file(pipeline) is not None else None

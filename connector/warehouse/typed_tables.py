@@ -1,0 +1,112 @@
+"""A typed table written anew beside the old one: its raw rows, its counts, and the exchange of the two."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from connector.transform.schema import Keys, TableSchema
+from connector.warehouse.connection import LOADS, VERSIONS, Connection
+from connector.warehouse.tables import FIELDS, FIELDS_SCHEMA, LEDGER, RECORDS
+
+
+def raw_counts(connection: Connection, template_slug: str) -> dict[str, int]:
+    """Import → raw rows of this template, deleted ones too; '' stands for rows without a template."""
+    rows = connection.query(
+        f"SELECT import_slug, count(*) AS n FROM {connection.name(RECORDS)} "
+        f"WHERE COALESCE(template_slug, '') = %s GROUP BY 1 ORDER BY 1",
+        template_slug,
+    ).to_pylist()
+    return {row["import_slug"]: int(row["n"]) for row in rows}
+
+
+def raw_rows(connection: Connection, template_slug: str, slugs: Sequence[str]) -> pa.Table:
+    """The raw rows of these imports that are of this template."""
+    rows = connection.rows_of(RECORDS, "import_slug", slugs)
+    if not rows.num_rows:
+        return rows
+    templates: Any = rows.column("template_slug").to_pylist()
+    return rows.filter(pa.array([(value or "") == template_slug for value in templates]))
+
+
+def without_raw_row(connection: Connection, table: str) -> int:
+    """Rows of a typed table that no raw row stands behind."""
+    rows = connection.query(
+        f"SELECT count(*) AS n FROM {connection.name(table)} t WHERE NOT EXISTS "
+        f"(SELECT 1 FROM {connection.name(RECORDS)} r WHERE r.slug = t.{connection.column('_record_slug')})"
+    ).to_pylist()
+    return int(rows[0]["n"])
+
+
+def count_rows(connection: Connection, table: str, key: str) -> tuple[int, int]:
+    """(rows, distinct keys)."""
+    row = connection.query(
+        f"SELECT count(*) AS n, count(DISTINCT {connection.column(key)}) AS d FROM {connection.name(table)}"
+    ).to_pylist()[0]
+    return int(row["n"]), int(row["d"])
+
+
+def totals(
+    connection: Connection, schema: TableSchema, without: Sequence[str]
+) -> tuple[int, dict[Keys, tuple[int, int]]]:
+    """Live rows of a typed table that belong to other imports, and (values, conflicts) of each field in them."""
+    fields = [f for f in schema.fields.values() if any(c in schema.physical for c in f.columns())]
+    counts = [f"count({connection.column(c)})" for f in fields for c in f.columns() if c in schema.physical]
+    marks = ", ".join(["%s"] * len(without))
+    kept = f" AND {connection.column('_import_slug')} NOT IN ({marks})" if without else ""
+    selected = ", ".join(f"{what} AS c{n}" for n, what in enumerate(["count(*)", *counts]))
+    with connection.sparing(columns=len(counts) + 2, slugs=len(without)):
+        row = connection.query(
+            f"SELECT {selected} FROM {connection.name(schema.table)} "
+            f"WHERE {connection.column('_deleted_at')} IS NULL{kept}",
+            *without,
+        ).to_pylist()[0]
+    numbers = iter([row[f"c{n}"] for n in range(len(counts) + 1)])
+    rows = next(numbers)
+    totals: dict[Keys, tuple[int, int]] = {}
+    for f in fields:
+        by_column = {c: next(numbers) for c in f.columns() if c in schema.physical}
+        values = sum(by_column.values())
+        totals[f.keys] = (values, values - by_column.get(f.column, 0))
+    return rows, totals
+
+
+def discard(connection: Connection, beside: str, schema_name: str) -> None:
+    """Drops a half-written table, and what dlt noted of it: else it would believe that it is there."""
+    connection.drop_table(beside)
+    _forget_schema(connection, schema_name)
+
+
+def _forget_schema(connection: Connection, schema_name: str) -> None:
+    for table in (LOADS, VERSIONS):
+        connection.execute(f"DELETE FROM {connection.name(table)} WHERE schema_name = %s", schema_name)
+
+
+def swap(
+    connection: Connection,
+    table: str,
+    beside: str,
+    fields: Sequence[Mapping[str, Any]],
+    schema_name: str,
+    text_conflicts: Mapping[str, str | None],
+) -> None:
+    """In one transaction: `beside` becomes `table`, `fields` its rows of `sync_fields`, and `text_conflicts` what the
+    ledger says of these imports; dlt's staging copy of the table goes, for its columns have the types of before, and so
+    do the traces of the schema that made `beside`."""
+    if text_conflicts:  # an earlier version made no such column
+        connection.execute(f"ALTER TABLE {connection.name(LEDGER)} ADD COLUMN IF NOT EXISTS text_conflicts TEXT")
+    with connection.client.begin_transaction():
+        connection.drop_table(table)
+        connection.execute(f"ALTER TABLE {connection.name(beside)} RENAME TO {connection.column(table)}")
+        connection.execute(f"DELETE FROM {connection.name(FIELDS)} WHERE table_name = %s", table)
+        for row in fields:
+            connection.insert(FIELDS, FIELDS_SCHEMA.names, row)
+        for slug, counts in text_conflicts.items():
+            sql = f"UPDATE {connection.name(LEDGER)} SET text_conflicts = %s WHERE slug = %s"
+            connection.execute(sql, counts, slug)
+        _forget_schema(connection, schema_name)
+        with connection.client.with_staging_dataset():
+            if connection.client.has_dataset():
+                connection.drop_table(table)

@@ -1,0 +1,200 @@
+"""A rebuild gives typed tables the types that all rows and the hints call for, and loses nothing on the way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import dlt
+import pytest
+
+from connector.errors import ConfigError, ConnectorError, LockedError
+from connector.warehouse import Connection, Warehouse
+from connector.warehouse.lock import sole_writer
+from connector.warehouse.state import recall
+
+from .conftest import Place, unlucky
+
+HINTS = {"records_orders": {"when": "date", "half": "decimal(10,2)"}}
+
+
+def test_an_unlucky_first_type_is_healed_and_hints_apply(place: Place) -> None:
+    before = place.query("SELECT * FROM records_others")
+    done = {table.table: table for table in place.rebuild(hints=HINTS)}
+    assert set(done) == {"records_orders", "records_others"}
+    orders = done["records_orders"]
+    assert set(orders.retyped) == {
+        ("n", "text", "bigint"),
+        ("when", "text", "date"),
+        ("half", "double", "decimal(10,2)"),
+    }
+    assert (orders.rows, orders.conflicts_before, orders.conflicts) == (21, 20, 1)
+    assert done["records_others"].retyped == ()
+    types = place.types("records_orders")
+    assert (types["n"], types["when"], types["half"]) == ("bigint", "date", "decimal(10,2)")
+    assert types["tags"] == "json"
+    assert place.query("SELECT count(n), count(n__v_text), sum(n) FROM records_orders") == [(20, 1, 190)]
+    assert sorted(place.query("SELECT * FROM records_others")) == sorted(before)
+    assert place.verify(hints=HINTS).differences == []
+    counts = place.query(
+        "SELECT path, data_type, has_text, value_count, null_count, conflict_count FROM sync_fields "
+        "WHERE table_name = 'records_orders' ORDER BY path"
+    )
+    assert counts == [
+        ("gone", "text", False, 1, 20, 0),
+        ("half", "decimal(10,2)", False, 20, 1, 0),
+        ("n", "bigint", True, 21, 0, 1),
+        ("tags", "json", False, 20, 1, 0),
+        ("when", "date", False, 21, 0, 0),
+    ]
+    apart = (
+        "SELECT count(*) FROM records_orders t JOIN sync_imports s ON s.slug = t._import_slug "
+        "WHERE s._dlt_load_id <> t._dlt_load_id"
+    )
+    assert place.query(apart) == [(0,)], "typed rows keep the load of their import"
+
+
+def test_a_second_rebuild_changes_nothing(place: Place) -> None:
+    place.rebuild(hints=HINTS)
+    rows = sorted(place.query("SELECT * FROM records_orders"), key=str)
+    fields = "SELECT table_name, column_name, data_type, first_seen_at, value_count, conflict_count FROM sync_fields"
+    known = sorted(place.query(fields), key=str)
+    again = place.rebuild(hints=HINTS)
+    assert [table.retyped for table in again] == [(), ()]
+    assert sorted(place.query("SELECT * FROM records_orders"), key=str) == rows
+    assert sorted(place.query(fields), key=str) == known
+
+
+def test_only_the_table_that_was_asked_for(place: Place) -> None:
+    assert [table.table for table in place.rebuild("records_others")] == ["records_others"]
+    assert place.types("records_orders")["n"] == "varchar"
+    with pytest.raises(ConfigError, match="no typed table records_nothing; there are: records_orders, records_others"):
+        place.rebuild("records_nothing")
+
+
+def _goes_on(place: Place, working: str) -> None:
+    """Later runs load into the columns of another type, and a quiet one reads nothing."""
+    place.service.add_import("orders", [{"n": 77, "when": "2024-03-01", "half": 1.25, "fresh": True}])
+    place.service.edit_row(
+        place.service.slugs()[0], next(place.service.record_slugs(place.service.slugs()[0])), {"n": 5}
+    )
+    assert place.sync(working, hints=HINTS) == "succeeded"
+    assert place.verify(hints=HINTS).differences == []
+    assert place.query("SELECT count(n), count(n__v_text), sum(n) FROM records_orders") == [(22, 0, 272)]
+    place.service.requests.clear()
+    assert place.sync(working, hints=HINTS) == "succeeded"
+    assert place.service.requests["records"] == 0
+
+
+@pytest.mark.parametrize("working", ["pipelines", "lost"])
+def test_runs_go_on_after_it(place: Place, working: str) -> None:
+    place.rebuild(hints=HINTS)
+    _goes_on(place, working)
+
+
+def test_runs_go_on_in_another_working_directory_that_knows_the_types_of_before(place: Place) -> None:
+    place.service.add_import("orders", [{"n": 1}])
+    assert place.sync("other") == "succeeded"
+    place.rebuild(hints=HINTS)
+    place.service.delete_import(place.service.slugs()[-1])
+    _goes_on(place, "other")
+
+
+def test_back_and_forth_between_types(place: Place) -> None:
+    """The schema of the second rebuild was there before the first one: dlt must not take up the one in between."""
+    place.rebuild(hints=HINTS)
+    place.service.append_rows(place.service.slugs()[0], [{"n": 8, "when": "2024-01-03"}])
+    assert place.sync(hints=HINTS) == "succeeded"
+    place.rebuild(hints={"records_orders": {"n": "text", "when": "text"}})
+    assert place.types("records_orders")["n"] == "varchar"
+    place.service.append_rows(place.service.slugs()[0], [{"n": 9, "when": "x"}])
+    assert place.sync("lost", hints={"records_orders": {"n": "text", "when": "text"}}) == "succeeded"
+    assert place.verify(hints={"records_orders": {"n": "text"}}).differences == []
+
+
+def test_kept_deletes_stay_marked_and_a_template_without_imports_is_rebuilt(place: Place) -> None:
+    for slug in place.service.slugs()[1:]:
+        place.service.delete_import(slug)
+    assert place.sync(deletes="keep", mass_delete_limit=1) == "succeeded"
+    marked = "SELECT _record_slug, _deleted_at FROM {} WHERE _deleted_at IS NOT NULL ORDER BY 1"
+    before = [place.query(marked.format(table)) for table in ("records_orders", "records_others")]
+    assert [len(rows) for rows in before] == [20, 1]
+    place.rebuild(deletes="keep", hints={"records_others": {"a": "text"}})
+    assert [place.query(marked.format(table)) for table in ("records_orders", "records_others")] == before
+    assert place.types("records_others")["a"] == "varchar"
+    assert place.query("SELECT value_count, null_count FROM sync_fields WHERE path = 'a'") == [(0, 0)]
+    assert place.verify(deletes="keep").differences == []
+
+
+@pytest.mark.parametrize("moment", ["forget", "fill_beside", "swap"])
+def test_a_kill_before_the_swap_changes_nothing_and_heals(
+    place: Place, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = sorted(place.query("SELECT * FROM records_orders"), key=str)
+    with monkeypatch.context() as patch:
+        _dies_after(patch, moment)
+        with pytest.raises(ConnectorError, match="killed"):
+            place.rebuild(hints=HINTS)
+    assert sorted(place.query("SELECT * FROM records_orders"), key=str) == rows
+    place.service.add_import("orders", [{"n": "still text", "when": "2024-03-01"}])
+    assert place.sync() == "succeeded"
+    assert place.verify().differences == []
+    assert {table.rows for table in place.rebuild(hints=HINTS)} == {22, 1}
+    assert not place.types("sync_rebuild")
+    assert place.verify(hints=HINTS).differences == []
+
+
+def _dies_after(patch: pytest.MonkeyPatch, moment: str) -> None:
+    import connector.maintain.rebuild as module
+
+    real: Any = Connection.drop_table if moment == "swap" else getattr(module, moment)
+    calls = []
+
+    def dies(*args: Any, **kwargs: Any) -> Any:
+        calls.append(real(*args, **kwargs))
+        if moment != "swap" or len(calls) > 1:  # the first drop is that of a leftover
+            raise ConnectorError("killed")
+        return calls[-1]
+
+    patch.setattr(Connection if moment == "swap" else module, "drop_table" if moment == "swap" else moment, dies)
+
+
+def test_a_half_written_table_is_no_typed_table(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        _dies_after(patch, "fill_beside")
+        with pytest.raises(ConnectorError):
+            place.rebuild()
+    assert place.types("sync_rebuild")
+    with Warehouse(place.pipeline()).connect() as connection:
+        assert "sync_rebuild" not in recall(connection).schemas
+
+
+def test_what_has_no_raw_row_is_not_thrown_away(place: Place) -> None:
+    place.query("DELETE FROM records WHERE data LIKE '%few%'")
+    with pytest.raises(ConfigError, match="1 rows of records_orders have no raw row"):
+        place.rebuild()
+    assert place.query("SELECT count(*) FROM records_orders") == [(21,)]
+    assert [table.table for table in place.rebuild("records_others")] == ["records_others"]
+
+
+def test_it_needs_raw_rows_a_warehouse_and_the_lock(place: Place, empty: Place) -> None:
+    with pytest.raises(ConfigError, match="raw = false"):
+        place.rebuild(raw=False)
+    with pytest.raises(ConfigError, match="no warehouse to rebuild"):
+        empty.rebuild()
+    assert not (empty.folder / "warehouse.duckdb").exists()
+    with sole_writer(place.pipeline()), pytest.raises(LockedError):
+        place.rebuild()
+
+
+def test_on_postgresql(tmp_path: Path, postgres_uri: str) -> None:
+    place = Place(tmp_path, lambda: dlt.destinations.postgres(postgres_uri), "rebuilding")
+    unlucky(place)
+    place.rebuild(hints=HINTS)
+    types = place.types("records_orders")
+    assert (types["n"], types["when"], types["half"]) == ("bigint", "date", "numeric")
+    _goes_on(place, "pipelines")
+    assert place.rebuild(hints=HINTS)[0].retyped == ()
+    place.service.add_import("orders", [{"n": 3}])
+    assert place.sync("lost", hints=HINTS) == "succeeded"
+    assert place.verify(hints=HINTS).differences == []

@@ -1,0 +1,235 @@
+"""The commands as a person starts them: what they print, their exit codes, and that a query only reads."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from connector.cli import main
+from connector.cli.commands.sql import EXAMPLES
+from connector.errors import ConfigError, ConnectorError, LockedError
+from connector.reporting.views import asking
+from connector.reporting.views.asking import check_reads
+from connector.reporting.views.sources import as_yaml, sources
+from connector.warehouse.lock import sole_writer
+from tests.reporting.views.conftest import Place
+from tests.types.conftest import DuckDB, PostgreSQL
+from tests.types.hostile import KEYS
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(place: Place, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """The command on the warehouse of `place`, in this process."""
+    monkeypatch.setattr(main, "prepare_environment", lambda **_: None)
+    warehouse = place.warehouse
+    uri = f"duckdb://{warehouse.file}" if isinstance(warehouse, DuckDB) else ""
+    if isinstance(warehouse, PostgreSQL):
+        uri = warehouse.uri
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = main.invoke([*arguments, "--to", uri, "--dataset", warehouse.dataset])
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return run
+
+
+def fill(place: Place) -> None:
+    place.service.add_import(
+        "customers", [{"name": "Ana", "n": 1}, {"name": '=Bo, "x"\n', "n": 2.5}, {"name": None, "n": 3}]
+    )
+    assert place.sync() == "succeeded"
+
+
+def test_apply_list_check(place: Place, run: Run) -> None:
+    fill(place)
+    code, out, _ = run("sql", "apply")
+    assert (code, out.count("made  ")) == (0, 8)
+    assert f"made  {place.views_schema}.customers  Live rows of the template customers" in out
+    code, out, _ = run("sql", "apply", "--json")
+    assert (code, len(json.loads(out)["kept"])) == (0, 8)
+    code, out, _ = run("sql", "list", "--json")
+    kinds = {row["name"]: row["kind"] for row in json.loads(out)["statements"]}
+    assert (code, kinds["customers"], kinds["v_imports"], kinds["stale_imports"]) == (0, "view", "view", "check")
+    assert {"customers", "v_field_nulls"} <= {row[0] for row in place.tuples(LISTED.format(place.views_schema))}
+    assert "Grain: one row per live record." in run("sql", "list")[1]
+
+    code, out, _ = run("sql", "check", "failed_imports")
+    assert (code, "Nothing offends." in out) == (0, True)
+    place.execute("UPDATE sync_imports SET state = 'failed', error = 'cut off'")
+    code, out, _ = run("sql", "check")
+    assert code == 3
+    assert "FAIL  failed_imports  1 row" in out
+    assert "cut off" in out
+    code, out, _ = run("sql", "check", "--json")
+    document = json.loads(out)
+    found = {each["name"]: each for each in document["checks"]}
+    assert (code, document["status"]) == (3, "offending")
+    assert found["failed_imports"]["offending"] == 1
+    assert found["failed_imports"]["examples"][0]["error"] == "cut off"
+    code, _, err = run("sql", "check", "nothing")
+    assert (code, "There is no check nothing" in err) == (2, True)
+    code, out, _ = run("sql", "apply", "--drop")
+    assert (code, out.count("dropped  ")) == (0, 8)
+    assert place.views() == []
+
+
+LISTED = "SELECT table_name FROM information_schema.tables WHERE table_schema = '{}'"
+
+
+def test_query_prints_a_table_json_and_csv(place: Place, run: Run) -> None:
+    fill(place)
+    code, _, err = run("query", "SELECT name, n FROM customers ORDER BY n")
+    assert (code, "`importer-sync sql apply` makes them" in err) == (1, True)
+    run("sql", "apply")
+    code, out, _ = run("query", "SELECT name, n FROM customers ORDER BY n")
+    assert code == 0
+    assert out.splitlines()[0] == "3 rows"
+    assert out.splitlines()[1].split() == ["name", "n"]
+    sql = "SELECT name, n, n AS n, CAST('NaN' AS DOUBLE PRECISION) AS nan, now() AS at FROM customers ORDER BY n"
+    code, out, _ = run("query", sql, "--json", "--limit", "2")
+    document = json.loads(out)
+    assert (code, document["columns"], document["more"]) == (0, ["name", "n", "n_2", "nan", "at"], True)
+    assert [(row["name"], row["n"], row["n_2"]) for row in document["rows"]] == [
+        ("Ana", 1.0, 1.0),
+        ('=Bo, "x"\n', 2.5, 2.5),
+    ]
+    assert (document["rows"][0]["nan"], document["rows"][0]["at"][-6:]) == ("nan", "+00:00")
+    code, out, _ = run("query", "--csv", "SELECT name, n FROM customers ORDER BY n")
+    assert list(csv.reader(io.StringIO(out))) == [["name", "n"], ["Ana", "1.0"], ['=Bo, "x"\n', "2.5"], ["", "3.0"]]
+    code, out, _ = run("query", "SELECT 1 AS x WHERE 1 = 0")
+    assert (code, out.splitlines()[0]) == (0, "0 rows")
+    code, _, err = run("query", "SELECT 1", "--csv", "--json")
+    assert (code, "give one of them" in err) == (2, True)
+    code, _, err = run("query", "SELECT nothing FROM nowhere")
+    assert code == 1
+    assert "The database refused the query" in err
+    assert "nowhere" in err
+
+
+def test_a_table_shows_the_first_fifty_rows_and_csv_all(place: Place, run: Run) -> None:
+    place.service.add_import("many", [{"n": n} for n in range(5000)])
+    place.sync()
+    code, out, _ = run("query", "SELECT n FROM records_many")
+    assert (code, out.splitlines()[0]) == (0, "50 rows, and there are more: see --limit")
+    code, out, _ = run("query", "SELECT n FROM records_many", "--csv")
+    assert (code, len(out.splitlines())) == (0, 5001)
+
+
+WRITES = [
+    "DELETE FROM imports",
+    "UPDATE imports SET status = 'x'",
+    "DROP TABLE imports",
+    "CREATE TABLE x AS SELECT 1 AS a",
+    "SELECT 1; SELECT 2",
+    "SELECT 1; DROP TABLE imports",
+    "COPY imports TO '/tmp/never-written'",
+    "SET search_path = 'public'",
+    "BEGIN",
+    "",
+    "-- nothing",
+]
+
+
+@pytest.mark.parametrize("dialect", ["duckdb", "postgres"])
+@pytest.mark.parametrize("sql", WRITES)
+def test_anything_but_one_select_is_refused_before_it_runs(dialect: str, sql: str) -> None:
+    with pytest.raises((ConfigError, ConnectorError)):
+        check_reads(sql, dialect)
+
+
+@pytest.mark.parametrize("dialect", ["duckdb", "postgres"])
+@pytest.mark.parametrize(
+    "sql", ["SELECT 1", "SELECT 1;", "WITH a AS (SELECT 1) SELECT * FROM a", "(SELECT 1) UNION SELECT 2", "VALUES (1)"]
+)
+def test_queries_are_let_through(dialect: str, sql: str) -> None:
+    check_reads(sql, dialect)
+
+
+def test_what_the_words_do_not_show_the_database_refuses(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(place)
+    gone = "WITH gone AS (DELETE FROM imports RETURNING *) SELECT * FROM gone"
+    if place.is_duckdb:
+        with pytest.raises(ConnectorError, match="read-only mode"):
+            place.ask(gone)
+        return
+    place.execute(
+        "CREATE FUNCTION wipe() RETURNS int LANGUAGE sql AS $$ DELETE FROM imports; SELECT 1 $$; "
+        "CREATE SEQUENCE counter"
+    )
+    for sql in ("SELECT wipe()", "SELECT nextval('counter')", "SELECT * FROM imports FOR UPDATE"):
+        with pytest.raises(ConnectorError, match="read-only transaction"):
+            place.ask(sql)
+    for sql in (gone, "SELECT * INTO x FROM imports"):
+        with pytest.raises(ConfigError, match="not a query"):
+            place.ask(sql)
+    monkeypatch.setattr(asking, "check_reads", lambda *_: None)
+    with pytest.raises(ConnectorError):
+        place.ask("SELECT 1; COMMIT; DELETE FROM imports")
+    assert place.tuples("SELECT count(*) FROM imports") == [(1,)]
+
+
+def test_apply_waits_for_no_run_and_says_so(duck_place: Place) -> None:
+    fill(duck_place)
+    with sole_writer(duck_place.warehouse.pipeline()), pytest.raises(LockedError, match="under way"):
+        duck_place.apply()
+
+
+def test_sources_of_dbt_match_the_warehouse(place: Place, run: Run, tmp_path: Path) -> None:
+    place.service.add_import("customers", [{"n": 1, "First 'name\": #": "x", "tags": []}, {"n": 0.5}, {"n": "x"}])
+    place.service.add_import(None, [dict.fromkeys(KEYS[:60], 1)], {"who: me": "x"})
+    place.sync()
+    code, _, _ = run("dbt", "sources", "--out", str(tmp_path / "sources.yml"))
+    assert code == 0
+    text = (tmp_path / "sources.yml").read_text(encoding="utf-8")
+    document = yaml.safe_load(text)
+    assert document == sources(place.warehouse.pipeline())
+    assert document == yaml.safe_load(run("dbt", "sources")[1])
+    assert document == json.loads(run("dbt", "sources", "--json")[1])
+    [source] = document["sources"]
+    assert source["schema"] == place.warehouse.dataset
+    tables: dict[str, Any] = {table["name"]: table for table in source["tables"]}
+    there = {name for name in place.warehouse.tables("") if not name.startswith("_dlt")}
+    assert set(tables) == there >= {"imports", "records", "records_customers", "records_untemplated", "sync_runs"}
+    types = (
+        "SELECT column_name, lower(data_type) FROM information_schema.columns "
+        "WHERE table_schema = %s AND table_name = %s ORDER BY ordinal_position"
+    )
+    for name, table in tables.items():
+        assert table["description"]
+        columns = [(column["name"], column["data_type"]) for column in table["columns"]]
+        assert columns == place.warehouse.tuples(types, place.warehouse.dataset, name), name
+    described = {column["name"]: column for column in tables["records_customers"]["columns"]}
+    assert described["first_name"]["description"] == "`First 'name\": #`"
+    assert described["_record_slug"]["data_tests"] == ["unique", "not_null"]
+    assert described["_import_slug"]["data_tests"][1]["relationships"]["arguments"] == {
+        "to": "source('importer', 'imports')",
+        "field": "slug",
+    }
+    variants = [name for name in described if "__v_" in name]
+    assert variants
+    assert all("not" in described[name]["description"] for name in variants)
+    assert tables["sync_runs"]["config"]["freshness"]["warn_after"] == {"count": 24, "period": "hour"}
+    place.ask(
+        f"SELECT {tables['sync_runs']['config']['loaded_at_field']} FROM sync_runs WHERE "
+        f"{tables['sync_runs']['config']['freshness']['filter']}"
+    )
+    assert as_yaml({"version": 2, "sources": []}).startswith("# Written by")
+    code, _, err = run("dbt", "sources", "--out", str(tmp_path / "no" / "dir.yml"))
+    assert (code, "cannot be written" in err) == (2, True)
+
+
+def test_the_examples_name_what_there_is(place: Place, run: Run) -> None:
+    fill(place)
+    for example in EXAMPLES:
+        assert run(*example.split()[1:])[0] == 0

@@ -1,0 +1,133 @@
+"""The checks in SQL say of every state of ledger and imports what the one function says that all commands use."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import psycopg2
+
+import connector
+from connector.cli.commands.status import _advice
+from connector.ledger import COMPLETED, Known, State
+from connector.run.sync import sync
+from connector.sandbox import Request, serve
+from connector.settings import Scope, Settings
+from connector.standing import Shown, Standing, standing
+from connector.warehouse import Warehouse
+from connector.warehouse.status import look
+from tests.reporting.views.conftest import Place
+from tests.reporting.views.test_checks import fill
+
+THEN = datetime(2026, 2, 1, 8, tzinfo=UTC)
+TABLES = """
+    CREATE TABLE imports (slug text, template__name text, row_count bigint, updated_at timestamptz, status text,
+                          _deleted_at timestamptz);
+    CREATE TABLE sync_imports (slug text, state text, row_count bigint, updated_at timestamptz, status text,
+                               records_loaded bigint, records_rejected bigint, has_raw boolean, attempts bigint,
+                               error text, last_synced_at timestamptz);
+    CREATE TABLE records (slug text, import_slug text, _deleted_at timestamptz)
+"""
+IMPORT = "INSERT INTO imports (slug, row_count, updated_at, status) VALUES (%s, %s, %s, %s)"
+LEDGER = (
+    "INSERT INTO sync_imports (slug, state, row_count, updated_at, status, records_loaded, records_rejected, has_raw) "
+    "VALUES (%s, %s, %s, %s, %s, %s, %s, FALSE)"
+)
+
+
+def cases() -> Iterator[tuple[Shown, Known]]:
+    times = (THEN - timedelta(seconds=1), THEN, THEN + timedelta(seconds=1))
+    states = (State.synced, State.unreconciled, State.failed)
+    space = itertools.product(times, (2, 3), states, (COMPLETED, "submitted"), (1, 2, 3), (0, 1))
+    for at, row_count, state, status, loaded, rejected in space:
+        known = Known("", state, THEN, 2, status, None, None, loaded, rejected, 1, None, trusted=True)
+        yield Shown(at, row_count), known
+
+
+def offending(execute: Any, check: str) -> set[int]:
+    sql = (Path(connector.__file__).parent / "sql" / "checks" / f"{check}.sql").read_text()
+    return {int(row[0]) for row in execute(sql)}
+
+
+def compare(execute: Any) -> None:
+    found = list(cases())
+    for n, (shown, known) in enumerate(found):
+        execute(IMPORT, str(n), shown.row_count, shown.updated_at, known.status)
+        values = (known.row_count, known.updated_at, known.status, known.records_loaded, known.records_rejected)
+        execute(LEDGER, str(n), known.state.value, *values)
+    stands = [standing(known, shown) for shown, known in found]
+    assert set(stands) == set(Standing) - {Standing.damaged}
+    for check, meant in (("counts_do_not_reconcile", Standing.unreconciled), ("failed_imports", Standing.failed)):
+        wanted = {n for n, each in enumerate(stands) if each is meant}
+        differ = offending(execute, check) ^ wanted
+        assert not differ, [(check, stands[n], found[n]) for n in differ]
+
+
+def test_on_duckdb() -> None:
+    with duckdb.connect() as connection:
+        connection.execute(TABLES)
+        compare(lambda sql, *values: connection.execute(sql.replace("%s", "?"), values).fetchall())
+
+
+def test_on_postgres(postgres_uri: str) -> None:
+    with closing(psycopg2.connect(postgres_uri)) as connection, connection.cursor() as cursor:
+
+        def execute(sql: str, *values: Any) -> list[Any]:
+            cursor.execute(sql, values or None)
+            return cursor.fetchall() if cursor.description else []
+
+        cursor.execute(f"CREATE SCHEMA standings; SET search_path = standings; {TABLES}")
+        compare(execute)
+        connection.rollback()
+
+
+def test_a_backfill_that_fails_is_a_promise_that_status_tells(place: Place) -> None:
+    """Also in a ledger that an earlier version made."""
+    fill(place.service)
+    assert place.sync() == "succeeded"
+    place.execute("ALTER TABLE sync_imports DROP COLUMN due")
+    with serve(place.service) as url:
+        settings = Settings.load(base_url=url, access_token="wrong")
+        assert sync(place.warehouse.pipeline(), settings, Scope("backfill", force=True)).status == "failed"
+    found = overview(place)
+    assert found["due"] == {"backfill": 3}
+    assert any("a backfill asked for" in line for line in _advice({**found, "under_way": False, "stale": None}))
+    assert found["standings"] == {"reconciled": 3}
+
+    assert place.sync() == "succeeded"
+
+    assert "backfill" not in overview(place)["due"]
+    [(runs,)] = place.tuples("SELECT count(DISTINCT run_id) FROM sync_imports")
+    assert runs == 1
+
+
+def test_no_command_contradicts_another_on_an_import_that_changes_while_it_is_read(duck_place: Place) -> None:
+    service = duck_place.service
+    slug = service.add_import("t", [{"n": n} for n in range(150)], status="submitted")
+    edited = False
+
+    def edit(request: Request) -> None:
+        nonlocal edited
+        if request.path.endswith("/records") and not edited:
+            edited = True
+            service.append_rows(slug, [{"n": -1}])
+            service.set_status(slug, "completed")
+
+    service.on_request = edit
+    assert duck_place.sync() == "succeeded"
+    [(listed, read)] = duck_place.tuples(
+        "SELECT i.row_count, s.row_count FROM imports i JOIN sync_imports s ON s.slug = i.slug"
+    )
+    assert (listed, read) == (151, 151)
+    assert overview(duck_place)["standings"] == {"reconciled": 1}
+    assert {name for name, each in duck_place.check().items() if each.offending} == set()
+
+
+def overview(place: Place) -> Any:
+    with Warehouse(place.warehouse.pipeline()).connect() as connection:
+        return look(connection, 5)

@@ -1,0 +1,283 @@
+"""The views: what they show, what they are called, and that they stay in step with tables that change."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from connector.errors import ConfigError, ConnectorError
+from connector.maintain.rebuild import rebuild
+from connector.reporting.views import select, standing
+from connector.reporting.views.applying import drop
+from connector.sandbox.catalogue import Template
+from connector.settings import Settings
+from tests.reporting.views.conftest import Place
+from tests.types.hostile import KEYS
+from tests.types.test_identifiers import NAMES
+
+FIXED = ["v_field_distinct", "v_field_nulls", "v_fields", "v_freshness", "v_imports", "v_runs", "v_uploads_per_day"]
+
+
+def columns_of(place: Place, view: str) -> list[str]:
+    sql = (
+        "SELECT column_name FROM information_schema.columns WHERE table_schema = %s AND table_name = %s "
+        "ORDER BY ordinal_position"
+    )
+    return [name for (name,) in place.warehouse.tuples(sql, place.views_schema, view)]
+
+
+def test_every_file_says_what_it_answers_and_what_a_row_is() -> None:
+    statements = standing()
+    assert {s.name for s in statements if s.kind == "view"} == set(FIXED) - {"v_field_distinct", "v_field_nulls"}
+    assert len([s for s in statements if s.kind == "check"]) >= 7
+    for statement in statements:
+        assert statement.summary.endswith("."), statement.name
+        assert statement.grain.startswith("one row per "), statement.name
+        for dialect in ("duckdb", "postgres"):
+            assert '"a ""b"""' in select(statement, dialect, 'a "b"')
+
+
+def test_a_clean_view_has_the_names_people_wrote_variants_coalesced_and_live_rows_only(place: Place) -> None:
+    rows: list[dict[str, Any]] = [
+        {"First name": "Ana", "E-mail ": "a@x", "n": 1, "mixed": 1, "Total": 1, "total": "x", "a": {"b": [1]}},
+        {"First name": "Bo", "E-mail ": None, "n": 2, "mixed": 2, "Total": 2, "total": "y"},
+        {"First name": "Cy", "E-mail ": "c@x", "n": 3, "mixed": 3, "Total": 3, "total": "z"},
+    ]
+    slug = place.service.add_import("customers", rows)
+    assert place.sync() == "succeeded"
+    gone = place.service.add_import("customers", [{"First name": "Dee", "n": 2.5, "mixed": "four"}])
+    assert place.sync() == "succeeded"
+    place.apply()
+    assert columns_of(place, "customers")[-6:] == [
+        "_record_slug",
+        "_import_slug",
+        "_sort",
+        "_created_at",
+        "_updated_at",
+        "_dlt_load_id",
+    ]
+    own = columns_of(place, "customers")[:-6]
+    assert {name.casefold() for name in own} >= {"first name", "e-mail", "n", "mixed", "total", "a.b"}
+    assert len({name.casefold() for name in own}) == len(own) == 7
+    assert any(name.casefold().startswith("total #") for name in own)
+    found = place.ask('SELECT "First name", "E-mail", n, mixed FROM customers ORDER BY "First name"')
+    assert [row["n"] for row in found] == [1.0, 2.0, 3.0, 2.5], "all numeric: a double"
+    assert [row["mixed"] for row in found] == ["1", "2", "3", "four"], "a text among them: all text"
+    assert found[0]["E-mail"] == "a@x"
+
+    place.service.delete_import(gone)
+    assert place.sync(deletes="keep") == "succeeded"
+    assert place.tuples("SELECT count(*) FROM customers") == [(3,)]
+    assert place.tuples("SELECT count(*) FROM records_customers") == [(4,)]
+    assert place.tuples("SELECT DISTINCT _import_slug FROM customers") == [(slug,)]
+
+
+def test_hostile_names_of_templates_and_fields(place: Place) -> None:
+    templates = [Template(name, f"slug-{n}") for n, name in enumerate(NAMES)]
+    templates += [Template("Twin", "twin-1"), Template("twin", "twin-2"), Template("v runs", "v"), Template("", "e")]
+    for n, template in enumerate(templates):
+        place.service.add_import(template, [{"n": n, "": "x", "created_at": 5, "upload day": "x"}])
+    keys = KEYS[: len(KEYS) // 2] if place.is_duckdb else KEYS
+    for start in range(0, len(keys), 40):  # a row of PostgreSQL has 8 kB
+        place.service.add_import(None, [dict.fromkeys(keys[start : start + 40], n) for n in (1, None)])
+    place.service.add_import("deep", [{"x" * 300: {"y" * 300: {"'z": 1}}}, {"x" * 300: {"y" * 300: {"'z": "%s"}}}])
+    assert place.sync() == "succeeded"
+    applied = place.apply()
+    tables = place.warehouse.tables("")
+    views = place.views()
+    assert sorted(views) == sorted(applied.made)
+    assert len({view.casefold() for view in views}) == len(views) == len(templates) + 2 + len(FIXED)
+    assert not {view.casefold() for view in views} & {table.casefold() for table in tables}
+    assert "v_runs_rows" in views
+    for view in views:
+        quoted = view.replace('"', '""')
+        assert place.ask(f'SELECT * FROM "{quoted}"') or view == "v_field_distinct"
+        names = columns_of(place, view)
+        assert all(0 < len(name.encode()) <= 63 and name.strip() == name for name in names)
+        assert len({name.casefold() for name in names}) == len(names)
+    assert "🎉" in columns_of(place, "untemplated")
+    [count] = place.tuples("SELECT count(*) FROM sync_fields WHERE table_name = 'records_untemplated'")
+    assert len(columns_of(place, "untemplated")) == count[0] + 6
+    nulls = place.ask("SELECT DISTINCT null_share, row_count FROM v_field_nulls WHERE field = '🎉'")
+    assert nulls[0]["null_share"] > 0.5
+    assert place.apply().kept == applied.made
+
+
+def test_field_names_stay_when_twins_come_later(duck_place: Place) -> None:
+    place = duck_place
+    place.service.add_import("t", [{"Total": 1, "x" * 100: 1}])
+    place.sync()
+    place.apply()
+    before = columns_of(place, "t")[:-6]
+    assert "Total" in before
+    place.service.add_import("t", [{"ToTal": 0, "TOTAL": 1, "total": 2, "total ": 3, "x" * 101: 1}])
+    place.sync()
+    assert place.apply().made_anew == ("v_field_distinct", "v_field_nulls", "t")
+    after = columns_of(place, "t")[:-6]
+    assert set(before) < set(after)
+    assert len([name for name in after if name.casefold().startswith("total #")]) == 4
+    assert len([name for name in after if name.startswith("xxx") and " #" in name]) == 2
+
+
+def test_new_columns_break_nothing_and_show_after_the_next_apply(place: Place) -> None:
+    place.service.add_import("t", [{"a": 1}])
+    place.sync()
+    first = place.apply()
+    assert set(first.made) == {*FIXED, "t"}
+    place.service.add_import("t", [{"a": 2, "b": "new"}])
+    assert place.sync() == "succeeded"
+    assert place.tuples("SELECT a FROM t ORDER BY 1") == [(1,), (2,)]
+    second = place.apply()
+    assert (second.made, set(second.made_anew)) == ((), {"t", "v_field_nulls", "v_field_distinct"})
+    assert place.tuples("SELECT a, b FROM t ORDER BY 1") == [(1, None), (2, "new")]
+    third = place.apply()
+    assert (third.made, third.made_anew, third.dropped, len(third.kept)) == ((), (), (), 8)
+
+
+def test_views_that_no_longer_apply_go_and_those_of_others_stay(place: Place) -> None:
+    place.service.add_import("t", [{"a": 1}])
+    place.service.add_import("u", [{"a": 1}])
+    place.sync()
+    place.apply()
+    place.execute(f"CREATE VIEW {place.views_schema}.own AS SELECT 1 AS x")
+    place.execute(f"CREATE TABLE {place.views_schema}.w (x int)")
+    place.service.add_import("w", [{"a": 1}])
+    place.sync()
+    place.execute(f"DROP VIEW {place.views_schema}.u")
+    place.execute("DROP TABLE records_u CASCADE" if not place.is_duckdb else "DROP TABLE records_u")
+    if place.is_duckdb:
+        place.execute(f"CREATE VIEW {place.views_schema}.u AS SELECT 2 AS x")
+        place.execute(f"COMMENT ON VIEW {place.views_schema}.u IS 'importer-sync 000: once ours'")
+    applied = place.apply()
+    assert applied.dropped == (("u",) if place.is_duckdb else ())
+    assert {"own", "t", "w", "w_rows"} <= set(place.views())
+    assert place.tuples("SELECT a FROM w_rows") == [(1,)]
+    assert set(drop(place.warehouse.pipeline()).dropped) == {*FIXED, "t", "w_rows"}
+    assert place.views() == ["own", "w"]
+
+
+def test_a_foreign_view_of_a_standing_name_is_not_touched(place: Place) -> None:
+    place.service.add_import("t", [{"a": 1}])
+    place.sync()
+    place.execute(f"CREATE SCHEMA {place.views_schema}")
+    place.execute(f"CREATE VIEW {place.views_schema}.v_runs AS SELECT 1 AS mine")
+    with pytest.raises(ConfigError, match=r"_views\.v_runs is there already"):
+        place.apply()
+    assert place.views() == ["v_runs"]
+    assert drop(place.warehouse.pipeline()).dropped == ()
+
+
+def test_missing_tables_leave_out_what_reads_them(place: Place) -> None:
+    place.service.add_import("t", [{"a": 1}])
+    assert place.sync(typed=False) == "succeeded"
+    place.execute("DROP TABLE sync_runs")
+    applied = place.apply()
+    assert set(applied.left_out) == {"v_freshness", "v_runs"}
+    assert "sync_runs" in applied.left_out["v_runs"]
+    assert set(place.views()) == {"v_fields", "v_imports", "v_uploads_per_day"}
+    assert [each.name for each in place.check().values() if each.offending] == []
+
+
+def test_no_warehouse_yet(duck_place: Place) -> None:
+    for act in (duck_place.apply, duck_place.check, lambda: duck_place.ask("SELECT 1")):
+        with pytest.raises(ConfigError, match="run `importer-sync run` first"):
+            act()
+
+
+def test_grants_outlive_a_change_and_a_dependent_stops_it_with_a_sentence(postgres_place: Place) -> None:
+    place = postgres_place
+    role = f"analyst_{place.warehouse.dataset}"
+    place.service.add_import("t", [{"a": 1}])
+    place.sync()
+    place.apply()
+    place.execute(f"CREATE ROLE {role}")
+    place.execute(f"GRANT SELECT ON {place.views_schema}.t TO {role} WITH GRANT OPTION")
+    place.execute(f"GRANT SELECT ON {place.views_schema}.t TO PUBLIC")
+    granted = (
+        "SELECT grantee, is_grantable FROM information_schema.role_table_grants WHERE table_name = 't' "
+        f"AND table_schema = '{place.views_schema}' AND grantee IN ('PUBLIC', '{role}') ORDER BY 1"
+    )
+    before = place.tuples(granted)
+    assert len(before) == 2
+    place.service.add_import("t", [{"b": 1}])
+    place.sync()
+    assert "t" in place.apply().made_anew
+    assert place.tuples(granted) == before
+
+    place.execute(f"CREATE VIEW theirs AS SELECT a FROM {place.views_schema}.t")
+    place.service.add_import("t", [{"c": 1}])
+    assert place.sync() == "succeeded"
+    with pytest.raises(ConnectorError, match="nothing was changed"):
+        place.apply()
+    assert "c" not in columns_of(place, "t")
+    place.execute(f"DROP VIEW theirs; REVOKE ALL ON {place.views_schema}.t FROM {role}")
+    assert "t" in place.apply().made_anew
+
+    privileges = f"ALTER DEFAULT PRIVILEGES IN SCHEMA {place.views_schema}"
+    place.execute(
+        f"{privileges} GRANT SELECT ON TABLES TO {role}; GRANT USAGE ON SCHEMA {place.views_schema} TO {role}"
+    )
+    drop(place.warehouse.pipeline())
+    place.apply()
+    assert place.tuples(f"SELECT has_table_privilege('{role}', '{place.views_schema}.t', 'SELECT')") == [(True,)]
+    assert place.tuples(f"SELECT has_schema_privilege('{role}', '{place.views_schema}', 'USAGE')") == [(True,)]
+    place.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+def test_a_rebuild_names_the_cure_in_postgres_and_brings_the_views_along_in_duckdb(place: Place) -> None:
+    place.service.add_import("orders", [{"n": "a few"}])
+    place.sync()
+    place.service.add_import("orders", [{"n": n} for n in range(20)])
+    place.sync()
+    place.apply()
+    assert isinstance(place.ask("SELECT n FROM orders LIMIT 1")[0]["n"], str)
+    settings = Settings.load(base_url="http://127.0.0.1:9", access_token="x")
+    if not place.is_duckdb:
+        with pytest.raises(ConfigError, match=r"_views\.orders.*`importer-sync sql apply --drop`"):
+            rebuild(place.warehouse.pipeline(), settings)
+        assert drop(place.warehouse.pipeline()).dropped
+        assert place.views() == []
+    [table] = rebuild(place.warehouse.pipeline(), settings)
+    assert table.retyped == (("n", "text", "bigint"),)
+    if not place.is_duckdb:
+        place.apply()
+    assert place.tuples("SELECT n FROM orders WHERE n = '7'") == [("7",)], "one text is left, so all is text"
+    first = place.service.slugs()[0]
+    place.service.edit_row(first, next(place.service.record_slugs(first)), {"n": 99})
+    place.sync()
+    if not place.is_duckdb:
+        drop(place.warehouse.pipeline())
+    rebuild(place.warehouse.pipeline(), settings)
+    if not place.is_duckdb:
+        place.apply()
+    assert max(place.tuples("SELECT n FROM orders")) == (99,)
+
+
+def test_uploaders_are_found_in_metadata_of_any_shape(place: Place) -> None:
+    shapes: list[tuple[Any, str | None]] = [
+        ({"uploader": "ana"}, "ana"),
+        ({"user": {"id": 7, "email": "bo@x"}, "file_name": "b.xlsx"}, "bo@x"),
+        ({"user": {"id": 7}}, "7"),
+        ({"uploaded_by": "", "email": "cy@x"}, "cy@x"),
+        ({"user_id": 12}, "12"),
+        ({"user": "Bj\u00f6rn 🎉"}, "Bj\u00f6rn 🎉"),
+        ({"user": None}, None),
+        (None, None),
+        ({}, None),
+        ({"user": "dee", "nul": "\x00"}, "dee or none"),
+        ({"user": "dee", "lone": "\ud800"}, "dee or none"),
+        ({"'": '"', "user": "%s"}, "%s"),
+    ]
+    slugs = [place.service.add_import("t", [{"n": 1}]) for _ in shapes]
+    for slug, (metadata, _) in zip(slugs, shapes, strict=True):
+        place.service.set_metadata(slug, metadata)
+    assert place.sync() == "succeeded"
+    place.apply()
+    found = {row["import_slug"]: row for row in place.ask("SELECT * FROM v_imports")}
+    for slug, (metadata, uploader) in zip(slugs, shapes, strict=True):
+        allowed = ("dee", None) if uploader == "dee or none" else (uploader,)
+        assert found[slug]["uploader"] in allowed, metadata
+        assert found[slug]["metadata"] is None or json.loads(found[slug]["metadata"]) is not None
+    assert found[slugs[1]]["file_name"] == "b.xlsx"

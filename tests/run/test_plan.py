@@ -1,0 +1,191 @@
+"""What a run decides to read: every way an import may differ from the ledger, and none in which it does not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connector.ledger import COMPLETED, Known, State
+from connector.run.plan import Plan, Planned, Reason, Rules, make_plan, too_many_vanished
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+THEN = datetime(2026, 2, 1, 8, 30, 15, 123456, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Shown:
+    slug: str = "a"
+    row_count: int = 3
+    updated_at: datetime = THEN
+    status: str = COMPLETED
+    template_slug: str | None = "t"
+
+
+def known(shown: Shown, state: State = State.synced, *, trusted: bool = True) -> Known:
+    return Known(
+        slug=shown.slug,
+        state=state,
+        updated_at=shown.updated_at,
+        row_count=shown.row_count,
+        status=shown.status,
+        template_slug=shown.template_slug,
+        table_name="records_t",
+        records_loaded=shown.row_count,
+        records_rejected=0,
+        attempts=1,
+        last_synced_at=NOW,
+        trusted=trusted,
+    )
+
+
+def plan(shown: list[Shown], ledger: list[Known], **options: object) -> Plan[Shown]:
+    return make_plan(shown, {row.slug: row for row in ledger}, Rules(NOW, **options))  # type: ignore[arg-type]
+
+
+def reason(shown: Shown, ledger: list[Known], **options: object) -> Reason | None:
+    read = plan([shown], ledger, **options).read
+    return read[0].reason if read else None
+
+
+def test_what_is_new_is_read() -> None:
+    assert reason(Shown(), []) is Reason.new
+
+
+def test_what_is_the_same_is_left_alone() -> None:
+    found = plan([Shown()], [known(Shown())])
+    assert found == Plan((), (), 1, 1)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"row_count": 4},
+        {"row_count": 2},
+        {"updated_at": THEN + timedelta(microseconds=1)},
+        {"updated_at": THEN - timedelta(days=1)},
+        {"status": "submitted"},
+        {"template_slug": "u"},
+        {"template_slug": None},
+    ],
+)
+def test_any_difference_is_read_also_one_backwards(change: dict[str, object]) -> None:
+    assert reason(replace(Shown(), **change), [known(Shown())]) is Reason.changed  # type: ignore[arg-type]
+
+
+def test_an_instant_is_the_same_at_any_offset() -> None:
+    there = Shown(updated_at=THEN.astimezone(timezone(timedelta(hours=5, minutes=30))))
+    assert reason(there, [known(Shown())]) is None
+
+
+@pytest.mark.parametrize("gap", ["updated_at", "row_count", "status"])
+def test_a_ledger_row_with_gaps_is_no_proof(gap: str) -> None:
+    assert reason(Shown(), [replace(known(Shown()), **{gap: None})]) is Reason.changed  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("status", ["created", "submitting", "submitted", "anything"])
+def test_the_unfinished_is_read_each_run(status: str) -> None:
+    assert reason(Shown(status=status), [known(Shown(status=status))]) is Reason.unfinished
+
+
+@pytest.mark.parametrize("state", [State.failed, State.unreconciled])
+def test_what_failed_is_tried_again(state: State) -> None:
+    assert reason(Shown(), [known(Shown(), state)]) is Reason.retry
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_what_is_not_in_a_completed_load_is_read_again(state: State) -> None:
+    assert reason(Shown(), [known(Shown(), state, trusted=False)]) is Reason.retry
+
+
+def test_an_import_that_comes_back_is_new() -> None:
+    found = plan([Shown()], [known(Shown(), State.deleted)])
+    assert found.read == (Planned(Shown(), Reason.new),)
+    assert found.known_live == 0
+
+
+@pytest.mark.parametrize(
+    ("days", "expected"), [(None, None), (27, None), (28, Reason.recheck), (29, Reason.recheck), (0, None)]
+)
+def test_the_recently_completed_is_rechecked_on_demand(days: int | None, expected: Reason | None) -> None:
+    shown = Shown(updated_at=NOW - timedelta(days=28))
+    assert reason(shown, [known(shown)], recheck_days=days) is expected
+
+
+def test_force_reads_what_is_unchanged_and_keeps_better_reasons() -> None:
+    changed = Shown("b", row_count=9)
+    found = plan([Shown(), changed, Shown("c")], [known(Shown()), known(Shown("b"))], force=True)
+    assert [(p.import_.slug, p.reason) for p in found.read] == [
+        ("a", Reason.asked),
+        ("b", Reason.changed),
+        ("c", Reason.new),
+    ]
+    assert found.unchanged == 0
+
+
+def test_what_is_known_as_live_and_not_listed_is_suspected() -> None:
+    ledger = [
+        known(Shown("listed")),
+        known(Shown("gone")),
+        known(Shown("failed"), State.failed),
+        known(Shown("unreconciled"), State.unreconciled),
+        known(Shown("deleted"), State.deleted),
+        known(Shown("half-deleted"), State.deleted, trusted=False),  # the load that deleted it did not complete
+    ]
+    found = plan([Shown("listed")], ledger)
+    assert found.suspects == ("gone", "failed", "unreconciled", "half-deleted")
+    assert found.known_live == 5
+
+
+def test_the_order_of_the_listing_is_the_order_of_reading() -> None:
+    slugs = ["c", "a", "b"]
+    assert [p.import_.slug for p in plan([Shown(slug) for slug in slugs], []).read] == slugs
+
+
+SHOWN = st.builds(
+    Shown,
+    slug=st.sampled_from("abcdef"),
+    row_count=st.integers(0, 2),
+    updated_at=st.sampled_from([THEN, THEN + timedelta(seconds=1)]),
+    status=st.sampled_from([COMPLETED, "submitting"]),
+    template_slug=st.sampled_from([None, "t"]),
+)
+KNOWN = st.builds(
+    lambda shown, state, trusted: known(shown, state, trusted=trusted), SHOWN, st.sampled_from(State), st.booleans()
+)
+
+
+@given(st.lists(SHOWN, unique_by=lambda s: s.slug), st.lists(KNOWN, unique_by=lambda k: k.slug))
+def test_only_what_a_completed_load_holds_at_this_fingerprint_is_left_alone(
+    shown: list[Shown], ledger: list[Known]
+) -> None:
+    found = plan(shown, ledger)
+    up_to_date = {known(s).slug for s in shown if s.status == COMPLETED and known(s) in ledger}
+    assert {p.import_.slug for p in found.read} == {s.slug for s in shown} - up_to_date
+    assert found.unchanged == len(up_to_date)
+    dead = {k.slug for k in ledger if k.state is State.deleted and k.trusted}
+    assert set(found.suspects) == {k.slug for k in ledger} - dead - {s.slug for s in shown}
+    assert found.known_live == len(ledger) - len(dead)
+
+
+@pytest.mark.parametrize(
+    ("vanished", "live", "limit", "refused"),
+    [
+        (0, 0, 0.0, False),
+        (0, 10, 0.0, False),
+        (1, 10, 0.0, True),
+        (5, 10, 0.5, False),
+        (6, 10, 0.5, True),
+        (1, 1, 0.5, True),
+        (1, 2, 0.5, False),
+        (10, 10, 1.0, False),
+        (3, 10, 0.3, False),
+        (29, 100, 0.29, False),
+        (7, 100, 0.07, False),
+    ],
+)
+def test_the_share_that_may_vanish(vanished: int, live: int, limit: float, refused: bool) -> None:
+    assert too_many_vanished(vanished, live, limit) is refused

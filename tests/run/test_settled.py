@@ -1,0 +1,389 @@
+"""What may have changed unseen, or was asked for and not read, is read by the next run; nothing is passed over."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
+from typing import Any, cast
+
+import pytest
+
+from connector.maintain.verify import VerifyReport, verify
+from connector.run import session as extraction_module
+from connector.run.ports import Outside
+from connector.run.sync import sync
+from connector.runs import Tally
+from connector.sandbox import Request, Response, Service, Switches
+from connector.service.client import ServiceClient
+from connector.settings import Scope, Selection, Settings, Window
+from connector.warehouse.promises import DUE
+from tests.simulation.clockwork import Wire, virtual_loop
+from tests.simulation.fuse import Fuse
+from tests.simulation.machines import ModelMachine
+from tests.simulation.world import in_turn
+
+from .test_guarantees import rows_of_service
+
+NOON = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
+FULL = Scope(mode="backfill", force=True)
+
+
+@dataclass
+class Place:
+    """A service and its clock, which it tells in `Date` where `tells`; our own clock is `ahead` of it."""
+
+    machine: ModelMachine
+    now: datetime = NOON
+    tells: bool = True
+    ahead: timedelta = timedelta(0)
+    requests: list[str] = field(default_factory=list)
+    answer: Callable[[Request], Response | None] = lambda request: None
+
+    def __post_init__(self) -> None:
+        self.service = Service(seed=1, switches=Switches(time_fraction=0), clock=lambda: self.now)
+
+    def _handle(self, request: Request) -> Response:
+        self.requests.append(request.path.removeprefix("/api/v1"))
+        return self.answer(request) or self.service.handle(request)
+
+    def _open(self, settings: Settings) -> ServiceClient:
+        wire = Wire(self._handle, lambda: 0.01, lambda label: None, lambda: self.now if self.tells else None)
+        return ServiceClient(
+            settings.base_url,
+            settings.access_token.get_secret_value(),
+            max_concurrency=settings.max_concurrency,
+            transport=wire,
+            monotonic=lambda: asyncio.get_running_loop().time(),
+            now=self._ours,
+        )
+
+    def _ours(self) -> datetime:
+        return self.now + self.ahead
+
+    @property
+    def outside(self) -> Outside:
+        return Outside(self._open, virtual_loop, self._ours, in_turn)
+
+    def settings(self, **more: Any) -> Settings:
+        return Settings.load(base_url="http://service.example", access_token=self.service.token, **more)
+
+    def run(self, scope: Scope | None = None, stop: Callable[[], int | None] = lambda: None, **more: Any) -> Tally:
+        self.requests.clear()
+        with self.machine.process(Fuse(lambda where: None), Random(1)) as pipeline:
+            return sync(cast("Any", pipeline), self.settings(**more), scope, stop=stop, outside=self.outside)
+
+    def verify(self) -> VerifyReport:
+        with self.machine.process(Fuse(lambda where: None), Random(1)) as pipeline:
+            return verify(cast("Any", pipeline), self.settings(), outside=self.outside)
+
+    def query(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+        connection = self.machine._database.cursor()
+        return connection.execute("USE importer_data").execute(sql, values).fetchall()
+
+    @property
+    def read(self) -> set[str]:
+        return {path.split("/")[2] for path in self.requests if path.endswith("/records")}
+
+    def names(self) -> list[str]:
+        return [name for (name,) in self.query("SELECT name FROM records_t ORDER BY 1")]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    """On the model of dlt, whose runs take a twentieth of the time."""
+    machine = ModelMachine(tmp_path)
+    yield Place(machine)
+    machine.close()
+
+
+def rows_of(place: Place) -> list[tuple[str]]:
+    found = rows_of_service(place.service)
+    return [(data,) for _, data in found.values()]
+
+
+def rename(place: Place, slug: str, name: str) -> None:
+    place.service.edit_row(slug, next(iter(place.service.record_slugs(slug))), {"name": name})
+
+
+# -- settled -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tells", [True, False], ids=["by its own clock", "by ours"])
+def test_an_edit_in_the_second_of_the_last_one_is_seen_by_the_next_run(place: Place, tells: bool) -> None:
+    place.tells = tells
+    slug = place.service.add_import("t", [{"name": "before"}])
+    assert place.run().status == "succeeded"
+    rename(place, slug, "after")
+    place.now += timedelta(hours=1)
+    assert place.run().status == "succeeded"
+    assert place.names() == ["after"]
+
+    assert place.run().records_loaded == 0
+    assert place.requests
+    assert place.read == set(), "settled once it was read later than that"
+
+
+@pytest.mark.parametrize("minutes", [-300, 300])
+def test_the_clock_of_the_service_counts_and_not_ours(place: Place, minutes: int) -> None:
+    place.ahead = timedelta(minutes=minutes)
+    slug = place.service.add_import("t", [{"name": "before"}])
+    place.run()
+    rename(place, slug, "after")
+    place.now += timedelta(seconds=10)
+    place.run()
+    assert place.names() == ["after"]
+    place.run()
+    assert place.read == set()
+
+
+def test_an_import_is_read_again_only_while_it_may_change_unseen(place: Place) -> None:
+    place.service.add_import("t", [{"name": "x"}])
+    for seconds, again in ((0, True), (1, True), (2, True), (3, False), (4, False)):
+        place.now = NOON + timedelta(seconds=seconds)
+        place.run(FULL)
+        place.run()
+        assert bool(place.read) is again, seconds
+
+
+def test_a_time_that_no_clock_has_shown_yet_is_not_waited_for(place: Place) -> None:
+    place.now = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+    place.service.add_import("t", [{"name": "x"}])
+    place.now = NOON
+    place.run()
+    place.run()
+    assert place.read == set()
+
+
+def test_an_import_that_vanishes_and_comes_back_is_read_again_and_never_called_failed(place: Place) -> None:
+    gone = place.service.add_import("t", [{"name": "x"}])
+    place.service.add_import("t", [{"name": "y"}])
+    place.now += timedelta(seconds=61)
+    place.run()
+
+    def vanish(request: Request) -> None:
+        if request.path.endswith(f"{gone}/records") and place.service.find(gone) is not None:
+            place.service.delete_import(gone)
+
+    place.answer = vanish
+    assert place.run(FULL).status == "succeeded"
+    assert place.query("SELECT state, error FROM sync_imports WHERE slug = ?", gone) == [("synced", None)]
+    place.answer = lambda request: None
+    place.service.restore_import(gone)
+    assert place.run().status == "succeeded"
+    assert place.read == {gone}
+    place.run()
+    assert place.read == set()
+
+
+# -- a backfill is a promise ---------------------------------------------------------------------------------------
+
+
+def promised(place: Place) -> set[str]:
+    return {slug for (slug,) in place.query("SELECT slug FROM sync_imports WHERE due = 'backfill'")}
+
+
+class Killed(BaseException):
+    pass
+
+
+@contextmanager
+def killed_after(packages: int) -> Iterator[None]:
+    """The process dies with the package after so many: nothing of what it would still do is done."""
+    committed, done = extraction_module.Extraction.committed, 0
+
+    def dying(self: Any, load_id: str | None) -> None:
+        nonlocal done
+        done += 1
+        if done > packages:
+            raise Killed
+        committed(self, load_id)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(extraction_module.Extraction, "committed", dying)
+        patched.setattr(extraction_module.Extraction, "finish", lambda self: None)
+        with pytest.raises(Killed):
+            yield
+
+
+@pytest.mark.parametrize(
+    ("scope", "asked"),
+    [
+        (FULL, {"a", "b", "c"}),
+        (Scope("backfill", selection=Selection(template="t"), force=True), {"a", "b"}),
+        (Scope("backfill", selection=Selection(slugs=frozenset("ac")), force=True), {"a", "c"}),
+        (Scope("backfill", window=Window(since=NOON, until=NOON + timedelta(seconds=1)), force=True), {"a"}),
+    ],
+    ids=["full", "template", "imports", "window"],
+)
+@pytest.mark.parametrize("end", ["stopped", "killed", "service down"])
+def test_what_a_backfill_has_not_read_is_read_by_the_next_run(
+    place: Place, scope: Scope, asked: set[str], end: str
+) -> None:
+    for slug, template in (("a", "t"), ("b", "t"), ("c", "u")):
+        place.service.add_import(template, [{"name": slug}], slug=slug)
+        place.now += timedelta(seconds=61)
+    place.run()
+    place.query("UPDATE records SET data = '{}'")
+    if end == "stopped":
+        assert place.run(scope, stop=lambda: 15 if place.read else None, batch_rows=1).status == "interrupted"
+    elif end == "killed":
+        with killed_after(0):
+            place.run(scope, batch_rows=1)
+    else:
+        place.answer = lambda request: Response(401, {}, b"{}")
+        assert place.run(scope).status == "failed"
+        place.answer = lambda request: None
+    left = promised(place)
+    assert left <= asked
+    if end == "service down":
+        assert left
+
+    assert place.run().status == "succeeded"
+
+    assert place.read == (asked if end == "service down" else left)
+    assert promised(place) == set()
+    emptied = place.query("SELECT import_slug FROM records WHERE data = '{}'")
+    assert {slug for (slug,) in emptied} == set("abc") - asked
+    place.run()
+    assert place.read == set()
+
+
+def test_a_promise_is_kept_in_a_ledger_of_an_earlier_version(place: Place) -> None:
+    place.service.add_import("t", [{"name": "x"}], slug="a")
+    place.now += timedelta(seconds=61)
+    place.run()
+    place.query(f"ALTER TABLE sync_imports DROP COLUMN {DUE}")
+    place.answer = lambda request: Response(401, {}, b"{}")
+    assert place.run(FULL).status == "failed"
+    place.answer = lambda request: None
+    assert promised(place) == {"a"}
+    assert place.run().status == "succeeded"
+    assert (place.read, promised(place)) == ({"a"}, set())
+
+
+# -- rows that are there stay --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("row_count", [5, 0])
+@pytest.mark.parametrize("shown", [0, 2])
+def test_an_unfinished_import_never_loses_rows_while_it_stands_still(place: Place, shown: int, row_count: int) -> None:
+    slug = place.service.add_import("t", [{"name": f"n{n}"} for n in range(5)], status="submitted")
+    place.service.set_row_count(slug, row_count)
+    place.now += timedelta(seconds=61)
+    place.run()
+    loaded = place.query("SELECT count(*) FROM records WHERE _deleted_at IS NULL")
+    place.answer = lambda request: _only(place, request, shown) if request.path.endswith("/records") else None
+
+    for _ in range(2):
+        tally = place.run()
+        assert (tally.status, tally.imports_failed) == ("partial", 1)
+        assert f"{shown} records were found, fewer than are loaded" in str(tally.error)
+        assert place.query("SELECT count(*) FROM records WHERE _deleted_at IS NULL") == loaded == [(5,)]
+        assert place.verify().exit_code == 3
+
+    place.answer = lambda request: None
+    assert place.run().status == "succeeded"
+    assert place.verify().exit_code == 0
+    assert sorted(place.query("SELECT data FROM records")) == sorted(rows_of(place))
+
+
+def _only(place: Place, request: Request, shown: int) -> Response:
+    reply = place.service.handle(request)
+    if reply.status != 200:
+        return reply
+    rows = json.loads(reply.body)["data"][:shown]
+    return replace(reply, body=json.dumps({"data": rows}).encode())
+
+
+def test_an_unfinished_import_that_changed_may_have_fewer_rows(place: Place) -> None:
+    slug = place.service.add_import("t", [{"name": f"n{n}"} for n in range(5)], status="submitted")
+    place.run()
+    place.now += timedelta(seconds=61)
+    place.service.delete_row(slug, next(iter(place.service.record_slugs(slug))))
+    assert place.run().status == "succeeded"
+    assert sorted(place.query("SELECT data FROM records")) == sorted(rows_of(place))
+
+
+def test_an_empty_import_without_an_address_for_its_records_is_empty(place: Place) -> None:
+    place.service.add_import("t", [], slug="a")
+    place.answer = lambda request: Response(404, {}, b"{}") if request.path.endswith("/records") else None
+    assert place.run().status == "succeeded"
+    assert place.query("SELECT state, records_loaded FROM sync_imports") == [("synced", 0)]
+
+
+# -- one import answers for another --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("settings", [{}, {"status": "completed"}], ids=["all", "with a status"])
+def test_an_unlisted_import_that_another_one_answers_for_is_reported(place: Place, settings: dict[str, Any]) -> None:
+    for slug in ("a", "b", "c"):
+        place.service.add_import("t", [{"name": slug}], slug=slug)
+    place.now += timedelta(seconds=61)
+    place.run(**settings)
+    place.run(**settings)
+    usual = len(place.requests)
+    _answers_for(place, "b", "a")
+
+    tally = place.run(**settings)
+
+    assert tally.status == "partial"
+    assert "with import a where import b is asked for" in str(tally.error)
+    assert len(place.requests) <= usual + 2, "it is asked for, and nothing is listed again for it"
+    assert place.names() == ["a", "b", "c"]
+    assert any("with import a where import b" in line for line in place.verify().unchecked)
+
+
+def _answers_for(place: Place, gone: str, other: str) -> None:
+    def answer(request: Request) -> Response | None:
+        if gone in request.path:
+            return place.service.handle(replace(request, path=request.path.replace(f"/{gone}", f"/{other}")))
+        return None
+
+    ordered = place.service._ordered_imports
+    shown = [found for found in ordered() if found.slug != gone]
+    place.service._ordered_imports = lambda: shown  # type: ignore[method-assign]
+    place.answer = answer
+
+
+def test_a_listed_import_that_another_one_answers_for_fails(place: Place) -> None:
+    place.service.add_import("t", [{"name": "a"}] * 150, slug="a")
+    place.service.add_import("t", [{"name": "b"}] * 150, slug="b")
+    place.answer = lambda request: (
+        place.service.handle(replace(request, path=request.path.replace("/b", "/a")))
+        if request.path.endswith("/b")
+        else None
+    )
+
+    tally = place.run()
+
+    assert (tally.status, tally.imports_failed) == ("partial", 1)
+    assert "with import a where import b is asked for" in str(tally.error)
+    assert place.query("SELECT slug, state FROM sync_imports ORDER BY 1") == [
+        ("a", "synced"),
+        ("b", "failed"),
+    ]
+
+
+# -- what a dead run did -------------------------------------------------------------------------------------------
+
+
+def test_the_row_of_a_dead_run_says_what_it_committed(place: Place) -> None:
+    for n in range(4):
+        place.service.add_import("t", [{"name": f"{n}"}], slug=f"s{n}")
+    with killed_after(2):
+        place.run(batch_rows=1)
+    place.now += timedelta(seconds=61)
+    place.run()
+
+    [(status, records, load_ids, requests)] = place.query(
+        "SELECT status, records_loaded, load_ids, requests FROM sync_runs ORDER BY started_at, run_id LIMIT 1"
+    )
+    assert status == "failed"
+    assert (records, len(json.loads(load_ids))) == (2, 2)
+    assert requests > 0

@@ -1,0 +1,54 @@
+"""The unit of a service's times, and what may change without one of them showing it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connector.run.settling import MICROSECOND, SECOND, may_change_unseen, resolution
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "unit"),
+    [
+        ([], SECOND),
+        ([timedelta(0)], SECOND),
+        ([timedelta(0), MINUTE], SECOND),
+        ([timedelta(0), MINUTE, MINUTE], SECOND),
+        ([timedelta(0), MINUTE, 2 * MINUTE], MINUTE),
+        ([timedelta(hours=12), DAY * 1.5, DAY * 2.5], DAY),
+        ([timedelta(0), SECOND, 5 * MINUTE], SECOND),
+        ([timedelta(0), timedelta(milliseconds=20)], timedelta(milliseconds=1)),
+        ([timedelta(0), SECOND, MICROSECOND], MICROSECOND),
+    ],
+)
+def test_the_unit_is_the_largest_that_all_times_are_multiples_of(offsets: list[timedelta], unit: timedelta) -> None:
+    assert resolution(NOON + offset for offset in offsets) == unit
+
+
+@pytest.mark.parametrize("instant", [datetime.min, datetime.max, datetime(9999, 12, 31, 23, 59, 59)])
+def test_times_at_both_ends_of_the_calendar_have_a_unit(instant: datetime) -> None:
+    moment = instant.replace(tzinfo=UTC)
+    unit = resolution([moment])
+    assert MICROSECOND <= unit <= SECOND
+    may_change_unseen(moment, NOON, unit)
+
+
+@given(st.integers(0, 10**7), st.integers(-(10**7), 10**7), st.sampled_from([MICROSECOND, SECOND, MINUTE]))
+def test_no_later_edit_has_the_time_of_a_settled_import(at: int, later: int, unit: timedelta) -> None:
+    """The service truncates its clock to the unit; the import was changed `at`, and is read at `reached`."""
+    changed = NOON + at * MICROSECOND
+    shown = _truncated(changed, unit)
+    reached = changed + later * MICROSECOND
+    if reached >= changed and not may_change_unseen(shown, reached, unit):
+        assert _truncated(reached, unit) > shown
+
+
+def _truncated(instant: datetime, unit: timedelta) -> datetime:
+    return instant - (instant - NOON) % unit

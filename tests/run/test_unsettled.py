@@ -1,0 +1,185 @@
+"""No later run is green on what an earlier one left in disorder, nor on a record that two imports claim."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from unittest import mock
+
+import duckdb
+import pytest
+from dlt.destinations.exceptions import DatabaseTerminalException
+from dlt.destinations.impl.duckdb.duck import DuckDbCopyJob
+
+from connector import importer_source
+from connector.maintain.verify import verify
+from connector.sandbox import Service, Switches, serve
+from connector.settings import Settings
+
+from .conftest import Warehouse, service_token
+from .test_guarantees import assert_equal
+
+TWICE = '{"slug": "twice", "data": {"n": 2}}'
+KILLED_BEHIND_AN_APPEND = """
+import os, sys, time, dlt
+from connector.settings import Settings
+from connector.run.sync import sync
+from dlt.destinations.impl.duckdb.duck import DuckDbCopyJob
+run = DuckDbCopyJob.run
+def dying(job):
+    if not os.path.basename(job._file_path).startswith(("records.", "records_t.")):
+        time.sleep(60)
+    run(job)
+    time.sleep(0.5)
+    os.kill(os.getpid(), 9)
+DuckDbCopyJob.run = dying
+url, token, file, folder = sys.argv[1:]
+pipeline = dlt.pipeline("importer", destination=dlt.destinations.duckdb(file), dataset_name="importer_data",
+                        pipelines_dir=folder)
+sync(pipeline, Settings.load(base_url=url, access_token=token))
+"""
+
+
+@contextmanager
+def disk_full(*tables: str) -> Iterator[None]:
+    """The files of these tables cannot be loaded, once those of the others are."""
+    run = DuckDbCopyJob.run
+
+    def failing(job: DuckDbCopyJob) -> None:
+        if os.path.basename(job._file_path).split(".")[0] in tables:  # noqa: PTH119
+            time.sleep(1)
+            raise DatabaseTerminalException(Exception("disk full"))
+        run(job)
+
+    with mock.patch.object(DuckDbCopyJob, "run", failing):
+        yield
+
+
+def differences(service: Service, warehouse: Warehouse) -> list[str]:
+    with serve(service) as url:
+        settings = Settings.load(base_url=url, access_token=service_token(service))
+        return [d.sentence for d in verify(warehouse.pipeline(), settings, True).differences]
+
+
+def emptied(service: Service, slug: str) -> None:
+    for record in list(service.record_slugs(slug)):
+        service.delete_row(slug, record)
+
+
+def run_dlt(service: Service, warehouse: Warehouse) -> None:
+    with serve(service) as url:
+        warehouse.pipeline().run(importer_source(base_url=url, access_token=service_token(service)))
+
+
+@pytest.mark.parametrize("lost", [("sync_imports",), ("sync_imports", "imports")])
+@pytest.mark.parametrize(
+    "change",
+    [emptied, Service.delete_import, lambda service, slug: service.set_template(slug, "u")],
+    ids=["emptied", "deleted", "another template"],
+)
+def test_what_a_failed_load_left_is_put_in_order(
+    warehouse: Warehouse, change: Callable[[Service, str], object], lost: tuple[str, ...]
+) -> None:
+    service = Service(seed=1)
+    service.add_import("u", [{"n": 1}])
+    assert warehouse.run(service).status == "succeeded"
+    slug = service.add_import("t", [{"n": n} for n in range(10)])
+    with disk_full(*lost):
+        failed = warehouse.run(service)
+    assert failed.status == "failed"
+    assert "disk full" in str(failed.error)
+    change(service, slug)
+
+    assert warehouse.run(service, mass_delete_limit=1).status == "succeeded"
+
+    assert differences(service, warehouse) == []
+    assert_equal(service, warehouse)
+
+
+@pytest.mark.filterwarnings("ignore:The 'warn' method is deprecated:DeprecationWarning")  # dlt's, of a package left
+def test_a_package_that_dlt_finishes_late_doubles_nothing_for_long(warehouse: Warehouse) -> None:
+    """Killed behind an append, put in order from another directory, and then dlt alone goes on in the first one."""
+    service = Service(seed=1)
+    service.add_import("u", [{"n": 1}])
+    assert warehouse.run(service).status == "succeeded"
+    service.add_import("t", [{"n": n} for n in range(10)])
+    pipelines, aside = warehouse.folder / "pipelines", warehouse.folder / "aside"
+    with serve(service) as url:
+        arguments = [url, service_token(service), str(warehouse.file), str(pipelines)]
+        killed = subprocess.run([sys.executable, "-c", KILLED_BEHIND_AN_APPEND, *arguments], capture_output=True)
+    assert killed.returncode == -9
+    pipelines.rename(aside)
+    for _ in range(2):
+        assert warehouse.run(service).status == "succeeded"
+    shutil.rmtree(pipelines)
+    aside.rename(pipelines)
+    run_dlt(service, warehouse)
+
+    assert warehouse.run(service).status == "succeeded"
+
+    assert_equal(service, warehouse)
+    assert differences(service, warehouse) == []
+
+
+@pytest.mark.parametrize("batch_rows", [500_000, 1])
+def test_a_record_that_moves_between_imports_is_live_once_where_deletes_are_kept(
+    warehouse: Warehouse, batch_rows: int
+) -> None:
+    service = Service(seed=1)
+    source = service.add_import("t", [{"n": 1}])
+    moving = service.add_raw_record(source, TWICE)
+    assert warehouse.run(service, deletes="keep").status == "succeeded"
+    service.delete_row(source, moving)
+    target = service.add_import("t", [{"n": 3}])
+    service.add_raw_record(target, TWICE)
+
+    warehouse.run(service, deletes="keep", batch_rows=batch_rows)
+    assert warehouse.run(service, deletes="keep", batch_rows=batch_rows).status == "succeeded"
+
+    for table, record, import_ in (("records", "slug", "import_slug"), ("records_t", "_record_slug", "_import_slug")):
+        rows = warehouse.query(f"SELECT {import_}, _deleted_at IS NULL FROM {table} WHERE {record} = 'twice'")
+        assert rows == [(target, True)]
+
+
+def test_a_record_of_two_imports_is_noticed_in_a_run_that_repairs_one_of_them(warehouse: Warehouse) -> None:
+    service = Service(seed=1)
+    first = service.add_import("t", [{"n": 1}])
+    service.add_raw_record(first, TWICE)
+    assert warehouse.run(service).status == "succeeded"
+    with duckdb.connect(str(warehouse.file)) as connection:  # as a run that died half way leaves it
+        connection.execute("UPDATE importer_data.sync_runs SET status = 'running'")
+        connection.execute("DELETE FROM importer_data.records WHERE slug <> 'twice'")
+    second = service.add_import("u", [{"n": 3}])
+    service.add_raw_record(second, TWICE)
+
+    assert warehouse.run(service, batch_rows=1).status == "partial"
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["in one package", "over two runs"])
+def test_dlt_alone_notices_a_record_of_two_imports(warehouse: Warehouse, together: bool) -> None:
+    service = Service(seed=1)
+    for template in ("t", "u"):
+        slug = service.add_import(template, [{"n": 1}])
+        service.add_raw_record(slug, TWICE)
+        if not together:
+            run_dlt(service, warehouse)
+    for _ in range(2):
+        run_dlt(service, warehouse)
+        [(status, error)] = warehouse.query("SELECT status, error FROM sync_runs ORDER BY started_at DESC LIMIT 1")
+        assert status == "partial"
+        assert "came with more than one import" in error
+
+
+def test_a_service_that_counts_too_few_rows_of_a_clamped_page_is_not_believed(warehouse: Warehouse) -> None:
+    service = Service(seed=1, switches=Switches(max_per_page=10, default_per_page=10))
+    slug = service.add_import("t", [{"n": n} for n in range(12)])
+    service.set_row_count(slug, 10)
+
+    assert warehouse.run(service).status == "partial"
+
+    assert warehouse.query("SELECT count(*) FROM records") == [(12,)]
