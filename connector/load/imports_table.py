@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from connector.load.emission import Emission
 from connector.load.package import Catalogue
 from connector.models import Import
 from connector.transform.escaping import storable
@@ -28,7 +29,6 @@ from connector.warehouse.tables import (
     IMPORTS_SCHEMA,
     LOAD_ID,
     UTC_US,
-    Emission,
     table_of,
 )
 

@@ -19,6 +19,8 @@ import pyarrow.compute as pc
 
 from connector.ledger import Due, Known, State
 from connector.load.batches import Built, Rows
+from connector.load.disposition import IncomingRows
+from connector.load.emission import Emission
 from connector.models import Import
 from connector.settings import Settings
 from connector.transform.escaping import storable
@@ -39,8 +41,6 @@ from connector.warehouse.tables import (
     REJECTS_SCHEMA,
     TYPED_SCHEMA,
     UTC_US,
-    Arrival,
-    Emission,
     keys_of,
     table_of,
 )
@@ -103,7 +103,7 @@ class _Typed:
 
 @dataclass(slots=True)
 class _Arriving:
-    """What has come so far for one table; see `Arrival`."""
+    """What has come so far for one table; see `IncomingRows`."""
 
     records: list[pa.Array[Any]] = field(default_factory=list)
     imports: list[str] = field(default_factory=list)
@@ -157,7 +157,7 @@ class Package:
     def typed_tables(self) -> list[str]:
         return list(self._typed)
 
-    def arrivals(self) -> list[Arrival]:
+    def incoming(self) -> list[IncomingRows]:
         """What the package brings for each table of records."""
         arriving = self._arriving
         # no import has a record twice (`LatestRecords`), and every typed row has a raw one beside it, if there are any
@@ -165,7 +165,7 @@ class Package:
             self._settings.raw and RECORDS in arriving and arriving[RECORDS].are_distinct()
         )
         return [
-            Arrival(table, got.slugs, got.imports, all_distinct or got.are_distinct(), got.replacing)
+            IncomingRows(table, got.slugs, got.imports, all_distinct or got.are_distinct(), got.replacing)
             for table, got in arriving.items()
         ]
 

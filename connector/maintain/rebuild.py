@@ -14,24 +14,19 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
-import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-import dlt
 import pyarrow as pa
 import pyarrow.compute as pc
-from dlt.common.destination.client import WithStateSync
-from dlt.common.schema import Schema
-from dlt.common.schema.typing import TColumnSchema
 from dlt.pipeline.pipeline import Pipeline
 
 from connector.errors import ConfigError, ConnectorError
 from connector.extract.spill import BATCH_ROWS
+from connector.load.dlt_bridge import forget_tables, load_beside
 from connector.load.package import Catalogue, overflowed_rows
 from connector.load.working_directory import make_anew
 from connector.reporting.views.applying import readers, refresh
@@ -46,17 +41,17 @@ from connector.transform.naming import display_path, encode_keys
 from connector.transform.schema import REST, Field, Keys, Kind, TableSchema, arrow_type, hint_for, parse_type
 from connector.transform.width import NewFields, Room
 from connector.warehouse import Connection, Warehouse
+from connector.warehouse.destination import prepare_for_loading
 from connector.warehouse.failures import understandable
 from connector.warehouse.lock import prove_held, sole_writer
 from connector.warehouse.ownership import BESIDE
 from connector.warehouse.state import Memory, recall
-from connector.warehouse.tables import FIELDS_SCHEMA, LOAD_ID, RECORDS, SOURCE, TYPED_SCHEMA
+from connector.warehouse.tables import FIELDS_SCHEMA, LOAD_ID, RECORDS, TYPED_SCHEMA
 from connector.warehouse.typed_tables import count_rows, discard, raw_counts, raw_rows, swap, totals, without_raw_row
 
 log = logging.getLogger("connector.maintain.rebuild")
 
 BESIDE_SCHEMA = "importer_rebuild"
-MARK = "x-importer-rebuilt"
 ROWS_AT_ONCE = 20_000
 
 
@@ -115,6 +110,7 @@ def rebuild(
         raise ConfigError("typed = false, so there are no typed tables to rebuild.")
     warehouse = Warehouse(pipeline)
     warehouse.check_writable()
+    prepare_for_loading(pipeline)
     try:
         if not warehouse.exists():
             raise ConfigError("There is no warehouse to rebuild yet; run `importer-sync run` first.")
@@ -144,7 +140,7 @@ class _Rebuild:
         if not tables:
             return
         self.progress.planned(len(tables), 0)
-        load_id = forget(self.pipeline, tables, self.now)
+        load_id = forget_tables(self.pipeline, tables, self.now)
         for table in tables:
             done = self._rebuild(table, memory, load_id)
             log.info("Rebuilt %s: %d rows, %d columns of another type.", table, done.rows, len(done.retyped))
@@ -190,7 +186,8 @@ class _Rebuild:
         named = self._named(before, template)
         schema = self._typed(before, named, self._votes(template, named), hints)
         written = _Written(schema)
-        fill_beside(self.pipeline, self._batches(template, written, hints), json_columns(schema, self.warehouse))
+        batches = self._batches(template, written, hints)
+        load_beside(self.pipeline, BESIDE_SCHEMA, BESIDE, batches, json_columns(schema, self.warehouse))
         with self.warehouse.connect() as connection:
             rows, distinct = count_rows(connection, BESIDE, "_record_slug")
             if not rows == distinct == written.rows:
@@ -349,64 +346,3 @@ def json_columns(schema: TableSchema, warehouse: Warehouse) -> list[str]:
     """Columns that are JSON in the warehouse too, where a sync would make them so."""
     kinds = {f.column: parse_type(f.type).kind for f in schema.fields.values() if f.type is not None}
     return sorted(c for c, kind in kinds.items() if kind is Kind.JSON) if warehouse.is_duckdb else []
-
-
-def forget(pipeline: Pipeline, tables: Sequence[str], now: datetime) -> str | None:
-    """Makes dlt forget what it knows of these tables, here, in the warehouse, and in other working directories.
-
-    The mark makes this schema unlike any before, so that dlt stores it; the changed state makes every other working
-    directory fetch it before its next run.
-    """
-    pipeline.sync_destination()
-    schema = pipeline.schemas[SOURCE] if SOURCE in pipeline.schemas else _stored_schema(pipeline)
-    if schema is None:
-        return None
-    schema.drop_tables([table for table in tables if table in schema.tables])
-    if RECORDS in schema.tables:
-        schema.tables[RECORDS][MARK] = now.isoformat()  # type: ignore[literal-required]
-    pipeline.schemas.save_schema(schema)
-
-    @dlt.source(name=SOURCE, section=SOURCE)
-    def importer() -> Any:
-        @dlt.resource(name=RECORDS)
-        def records() -> Iterator[Any]:
-            dlt.current.source_state()["rebuilt_at"] = now.isoformat()
-            yield from ()
-
-        return records
-
-    loaded = pipeline.run(importer())
-    loaded.raise_on_failed_jobs()
-    return loaded.loads_ids[-1] if loaded.loads_ids else None
-
-
-def _stored_schema(pipeline: Pipeline) -> Schema | None:
-    """Return the schema that the warehouse has by the work of other pipelines, or None."""
-    with pipeline.destination_client() as client:
-        stored = client.get_stored_schema(SOURCE) if isinstance(client, WithStateSync) else None
-    return None if stored is None else Schema.from_dict(json.loads(stored.schema))
-
-
-def fill_beside(pipeline: Pipeline, batches: Iterator[pa.Table], json_columns: Sequence[str]) -> None:
-    """Loads a table through dlt, in a working directory of its own that nothing is left of."""
-    folder = tempfile.mkdtemp(prefix="importer-rebuild-")
-    try:
-        beside = dlt.pipeline(
-            pipeline.pipeline_name,
-            destination=pipeline.destination,
-            dataset_name=pipeline.dataset_name,
-            pipelines_dir=folder,
-        )
-        beside.config.restore_from_destination = False  # else it would take and overwrite the pipeline's state
-
-        @dlt.source(name=BESIDE_SCHEMA, section=SOURCE)
-        def rebuilt() -> Any:
-            columns: list[TColumnSchema] = [{"name": name, "data_type": "json"} for name in json_columns]
-            return dlt.resource(
-                batches, name=BESIDE, write_disposition="append", columns=columns, file_format="parquet"
-            )
-
-        beside.run(rebuilt()).raise_on_failed_jobs()
-    finally:
-        pipeline.activate()
-        shutil.rmtree(folder, ignore_errors=True)

@@ -20,6 +20,8 @@ from connector.extract.prefetch import HeadStart
 from connector.extract.records import ImportRead, Verdict
 from connector.ledger import Due
 from connector.load.batches import Builder, Built
+from connector.load.disposition import IncomingRows, are_elsewhere
+from connector.load.emission import Emission, without_rows
 from connector.load.flatten_process import Flattener
 from connector.load.imports_table import (
     ImportRow,
@@ -43,7 +45,6 @@ from connector.transform import width
 from connector.transform.row_limits import LIMITS
 from connector.warehouse import Warehouse
 from connector.warehouse.connection import LOADS, VERSIONS
-from connector.warehouse.ledger_table import are_elsewhere
 from connector.warehouse.mending import keep_deleted, mend
 from connector.warehouse.ownership import take_stock
 from connector.warehouse.promises import PROMISED, ask_again, promise, take_over
@@ -59,9 +60,6 @@ from connector.warehouse.tables import (
     RUNS_SCHEMA,
     SOURCE,
     SYSTEM_SCHEMAS,
-    Arrival,
-    Emission,
-    nothing,
     table_of,
 )
 
@@ -114,7 +112,7 @@ class Extraction:
         self._unread: list[Import] = []  # whose row is due with the next package, without its records
         self._rows_of_read: list[ImportRow] = []  # with them
         self.typed_tables: list[str] = []
-        self.arrivals: list[Arrival] = []
+        self.incoming: list[IncomingRows] = []
         self.merged: set[str] = set()  # tables in which rows of other imports may have been replaced
         self.unread: list[str] = []  # imports that were listed for the first time and gone before they were read
         self.exhausted = False
@@ -341,7 +339,7 @@ class Extraction:
             self.tally.problems += package.withheld
         self.typed_tables = package.typed_tables
         self.heaviest = max(self.heaviest, package.heaviest)
-        self.arrivals = package.arrivals()
+        self.incoming = package.incoming()
 
     @property
     def bounded(self) -> bool:
@@ -367,18 +365,18 @@ class Extraction:
     def _look_at_the_others(self) -> None:
         """A record that comes with two imports is in the warehouse once, so one of them falls short."""
         with self.warehouse.connect() as connection:
-            for arrival in self.arrivals:
-                known = self.warehouse.finds_slugs and arrival.table in self.memory.tables
-                if not arrival.distinct or (known and are_elsewhere(connection, arrival)):
+            for rows in self.incoming:
+                known = self.warehouse.finds_slugs and rows.table in self.memory.tables
+                if not rows.distinct or (known and are_elsewhere(connection, rows)):
                     self.tally.shortfall = self.tally.unsettled = True
                     self.tally.problems.append(
-                        f"Some records of {arrival.table} came with more than one import, and each is there once; the "
+                        f"Some records of {rows.table} came with more than one import, and each is there once; the "
                         "imports that fall short are read again next run."
                     )
 
     def missing_tables(self) -> Iterator[Emission]:
         """Tables without rows, so that every table of the contract exists, and is whole, after any run."""
-        yield from map(nothing, self._incomplete())
+        yield from map(without_rows, self._incomplete())
 
     def lacks_tables(self) -> bool:
         return bool(self._incomplete())

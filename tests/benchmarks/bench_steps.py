@@ -21,6 +21,7 @@ from connector.extract.listing import Lister, Listing
 from connector.extract.records import ImportRead, Verdict
 from connector.ledger import Known, State
 from connector.load.batches import Builder, Built
+from connector.load.emission import Emission
 from connector.load.package import Catalogue, Package
 from connector.models import Import, Record, Reject, born_at, key_of, replaces
 from connector.run.plan import Rules, make_plan
@@ -30,7 +31,6 @@ from connector.transform.flatten import flatten
 from connector.transform.schema import TableSchema
 from connector.warehouse import Warehouse
 from connector.warehouse.state import Memory
-from connector.warehouse.tables import Emission
 from tests.benchmarks.workload import BLOCK, Shape, Workload
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
