@@ -13,7 +13,7 @@ from typing import Any
 
 from dlt.pipeline.pipeline import Pipeline
 
-from connector.errors import ConnectorError
+from connector.errors import ConnectorError, DatabaseBusyError
 from connector.ledger import COMPLETED, State
 from connector.load.working_directory import make_anew, unfinished
 from connector.maintain.rebuild import BESIDE_SCHEMA
@@ -21,7 +21,7 @@ from connector.transform.naming import MORE
 from connector.transform.schema import REST, Kind, TableSchema, parse_type
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.connection import LOADS
-from connector.warehouse.failures import understandable
+from connector.warehouse.failures import explain
 from connector.warehouse.ledger_table import doubt, errors
 from connector.warehouse.lock import Holder, holder_of, sole_writer
 from connector.warehouse.mending import imports_with
@@ -84,7 +84,7 @@ def doctor(pipeline: Pipeline, *, repair: bool = False, now: datetime | None = N
                 report.notes.append(_left_behind(stale))
             _Examination(pipeline, warehouse, report, repair, now or datetime.now(UTC)).run()
     except Exception as error:
-        raise understandable(error) from None
+        raise explain(error) from None
     return report
 
 
@@ -203,8 +203,8 @@ class _Examination:
 
 
 def _unreadable(error: Exception) -> Finding:
-    problem: ConnectorError = understandable(error)
-    if "lock on file" in str(problem):
+    problem: ConnectorError = explain(error)
+    if isinstance(problem, DatabaseBusyError):
         cure = "close it in the program that has it open; DuckDB lets only one in"
         return Finding("file_in_use", f"The database file is in use. {problem}", cure)
     cure = "restore it from a backup, or move it away and run again: the service still has everything but kept deletes"

@@ -26,27 +26,25 @@ from dlt.pipeline.pipeline import Pipeline
 
 from connector.errors import ConfigError, ConnectorError
 from connector.extract.spill import BATCH_ROWS
+from connector.load.data_dictionary import Catalogue, FieldRows, FieldTotals
 from connector.load.dlt_bridge import forget_tables, load_beside
-from connector.load.package import Catalogue, overflowed_rows
 from connector.load.working_directory import make_anew
 from connector.reporting.views.applying import readers, refresh
 from connector.run.ports import Progress, Silent
 from connector.settings import Settings
 from connector.transform import width
 from connector.transform.casting import Votes
-from connector.transform.escaping import storable
 from connector.transform.flatten import flatten, leaf_values
 from connector.transform.json_rows import read_rows
-from connector.transform.naming import display_path, encode_keys
 from connector.transform.schema import REST, Field, Keys, Kind, TableSchema, arrow_type, hint_for, parse_type
 from connector.transform.width import NewFields, Room
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.destination import prepare_for_loading
-from connector.warehouse.failures import understandable
+from connector.warehouse.failures import explain
 from connector.warehouse.lock import prove_held, sole_writer
 from connector.warehouse.ownership import BESIDE
 from connector.warehouse.state import Memory, recall
-from connector.warehouse.tables import FIELDS_SCHEMA, LOAD_ID, RECORDS, TYPED_SCHEMA
+from connector.warehouse.tables import LOAD_ID, RECORDS, TYPED_SCHEMA
 from connector.warehouse.typed_tables import count_rows, discard, raw_counts, raw_rows, swap, totals, without_raw_row
 
 log = logging.getLogger("connector.maintain.rebuild")
@@ -76,19 +74,13 @@ class Rebuilt:
 
 
 @dataclass(slots=True)
-class _Count:
-    values: int = 0
-    conflicts: int = 0
-
-
-@dataclass(slots=True)
 class _Written:
     """What the second pass learns while it writes."""
 
     schema: TableSchema
     rows: int = 0
     live: int = 0
-    counts: dict[Keys, _Count] = field(default_factory=lambda: defaultdict(_Count))
+    counts: dict[Keys, FieldTotals] = field(default_factory=lambda: defaultdict(FieldTotals))
     text_conflicts: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
 
 
@@ -119,7 +111,7 @@ def rebuild(
             moment = now or datetime.now(UTC)
             return list(_Rebuild(pipeline, settings, warehouse, progress or Silent(), moment).run(tables))
     except Exception as error:
-        raise understandable(error) from None
+        raise explain(error) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,8 +270,7 @@ class _Rebuild:
         if live:
             written.live += rows.num_rows
             for keys, count in flat.counts.items():
-                written.counts[keys].values += count.values
-                written.counts[keys].conflicts += count.conflicts
+                written.counts[keys].add(count)
         columns = {name: rows.column(raw).cast(TYPED_SCHEMA.field(name).type) for name, raw in _FROM_RAW.items()}
         made = pa.table(columns, schema=TYPED_SCHEMA)
         for known in flat.schema.fields.values():
@@ -303,27 +294,11 @@ class _Rebuild:
         self, table: str, template: str, written: _Written, memory: Memory, load_id: str | None
     ) -> Iterator[dict[str, Any]]:
         nul_safe = not self.warehouse.is_duckdb
+        writer = FieldRows(dict(memory.first_seen), self.now, load_id or "", nul_safe=nul_safe)
         for keys, known in written.schema.fields.items():
-            count = written.counts.get(keys, _Count())
-            yield {
-                "table_name": table,
-                "column_name": known.column,
-                "template_slug": template or None,
-                "path": storable(display_path(keys), nul_safe=nul_safe),
-                "keys": encode_keys(keys),
-                "data_type": known.type,
-                "has_text": known.has_text,
-                "has_double": known.has_double,
-                "first_seen_at": memory.first_seen.get((table, known.column), self.now),
-                "last_seen_at": self.now,
-                "value_count": count.values,
-                "null_count": written.live - count.values,
-                "conflict_count": count.conflicts,
-                LOAD_ID: load_id or "",
-            }
-        first_seen = dict(memory.first_seen)
-        rows = overflowed_rows(written.schema, template or None, first_seen, self.now, load_id or "", nul_safe=nul_safe)
-        yield from ({**dict.fromkeys(FIELDS_SCHEMA.names), **row} for row in rows)
+            count = written.counts.get(keys, FieldTotals())
+            yield writer.row(table, known, template or None, count, written.live)
+        yield from writer.overflowed_rows(written.schema, template or None)
 
 
 _FROM_RAW = {

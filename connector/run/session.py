@@ -20,6 +20,7 @@ from connector.extract.prefetch import HeadStart
 from connector.extract.records import ImportRead, Verdict
 from connector.ledger import Due
 from connector.load.batches import Builder, Built
+from connector.load.data_dictionary import Catalogue
 from connector.load.disposition import IncomingRows, are_elsewhere
 from connector.load.emission import Emission, without_rows
 from connector.load.flatten_process import Flattener
@@ -31,7 +32,7 @@ from connector.load.imports_table import (
     records_metadata_of,
     tombstones,
 )
-from connector.load.package import Catalogue, Package
+from connector.load.package import Package
 from connector.models import Import
 from connector.run.deaths import DEATHS, KilledTwice, UnderWay
 from connector.run.discover import Decided, Decision
@@ -511,7 +512,7 @@ class Extraction:
             planned = self._without_suspects(prepared) if reading else ()
         except Stopped:
             self._note_stop()
-            return Decided((), (), Plan((), (), 0, 0), ())
+            return Decided((), (), Plan((), 0, 0), ())
         finally:
             self._head_start.settle(it.import_ for it in planned)
         if reading:
@@ -521,7 +522,7 @@ class Extraction:
 
     def _is_suspect(self, import_: Import) -> bool:
         known = self.memory.ledger.get(import_.slug)
-        killed = known is not None and known.killed_runs > 0
+        killed = known is not None and bool(known.killed_runs)
         return self._under_way.is_kept and (killed or self._under_way.is_suspect(import_.slug))
 
     def _without_suspects(self, prepared: Decided) -> tuple[Planned[Import], ...]:

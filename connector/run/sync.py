@@ -26,13 +26,12 @@ from connector.settings import Scope, Settings
 from connector.standing import Standing
 from connector.warehouse import Warehouse
 from connector.warehouse.destination import capabilities_resolved_once, prepare_for_loading
-from connector.warehouse.failures import understandable
+from connector.warehouse.failures import explain, is_out_of_memory
 from connector.warehouse.ledger_table import distrust, missing_rows
 from connector.warehouse.lock import lock_path, prove_held, sole_writer
-from connector.warehouse.memory_limit import is_out_of_memory
 from connector.warehouse.ownership import Dataset, take_stock
 from connector.warehouse.standings import forget_unread, standings
-from connector.warehouse.state import audit, ledger_loads, remembered
+from connector.warehouse.state import audit, remembered
 from connector.warehouse.status import noted
 
 log = logging.getLogger("connector.run")
@@ -84,12 +83,12 @@ def _run(pipeline: Pipeline, extraction: Extraction, settings: Settings, load: L
             try:
                 _load_all(pipeline, extraction, settings, load)
             except Exception as error:
-                extraction.tally.fatal = extraction.tally.fatal or understandable(error)
+                extraction.tally.fatal = extraction.tally.fatal or explain(error)
                 log.debug("The run failed.", exc_info=True, extra={"event": "run.failed"})
             finally:
                 _end(extraction)
     except Exception as error:  # the destination could not be opened, or not be closed properly
-        extraction.tally.fatal = extraction.tally.fatal or understandable(error)
+        extraction.tally.fatal = extraction.tally.fatal or explain(error)
         log.debug("The destination failed.", exc_info=True, extra={"event": "destination.failed"})
 
 
@@ -160,13 +159,12 @@ def _look_at_the_others(extraction: Extraction, dataset: Dataset) -> None:
     before = extraction.memory.ledger
     with extraction.warehouse.connect() as connection:
         memory = remembered(connection, dataset)
-        loads = ledger_loads(connection)
         short = [
             slug
             for slug in audit(connection, memory, extraction.merged)
             if slug in memory.ledger
             and memory.ledger[slug].trusted
-            and (slug not in before or before[slug].trusted or loads[slug] in extraction.tally.load_ids)
+            and (slug not in before or before[slug].trusted or memory.ledger[slug].load_id in extraction.tally.load_ids)
         ]
         distrust(connection, short, "Some of its records came with another import as well.")
     for slug in short:
@@ -246,10 +244,10 @@ def _end(extraction: Extraction) -> None:
     try:
         extraction.finish()
     except Exception as error:
-        extraction.tally.fatal = extraction.tally.fatal or understandable(error)
+        extraction.tally.fatal = extraction.tally.fatal or explain(error)
         log.warning(
             "The row of this run could not be written to sync_runs: %s",
-            understandable(error),
+            explain(error),
             extra={"event": "run.unrecorded"},
         )
     finally:

@@ -7,9 +7,12 @@ typed rows and the ledger row of an import together, and whoever runs the source
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
+
+from connector.ledger import LEDGER_COLUMNS, LedgerRow, State
 
 LOAD_ID = "_dlt_load_id"
 UTC_US = pa.timestamp("us", tz="UTC")
@@ -71,27 +74,14 @@ IMPORTS_SCHEMA = _schema(
     _content_hash=pa.string(),
     **_LOAD,
 )
-LEDGER_SCHEMA = _schema(
-    f"slug {LOAD_ID}",
-    slug=pa.string(),
-    state=pa.string(),
-    updated_at=UTC_US,
-    row_count=pa.int64(),
-    status=pa.string(),
-    template_slug=pa.string(),
-    table_name=pa.string(),
-    has_raw=pa.bool_(),
-    records_loaded=pa.int64(),
-    records_rejected=pa.int64(),
-    text_conflicts=pa.string(),  # JSON: column → scalars that it took as their text, which its values don't show
-    killed_runs=pa.int64(),  # that died of reading it, at this version
-    attempts=pa.int64(),
-    error=pa.string(),
-    last_synced_at=UTC_US,
-    run_id=pa.string(),
-    due=pa.string(),
-    **_LOAD,
-)
+_ARROW: Mapping[type, pa.DataType] = {
+    str: pa.string(),
+    State: pa.string(),
+    int: pa.int64(),
+    bool: pa.bool_(),
+    datetime: UTC_US,
+}
+LEDGER_SCHEMA = _schema(f"slug {LOAD_ID}", **{column.name: _ARROW[column.kind] for column in LEDGER_COLUMNS})
 RUNS_SCHEMA = _schema(
     "run_id",
     run_id=pa.string(),
@@ -172,3 +162,18 @@ def keys_of(table: str) -> tuple[str, str]:
 def table_of(schema: pa.Schema, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     """Rows as dicts → Arrow; a key that is missing is null."""
     return pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
+
+
+def ledger_table(rows: Sequence[LedgerRow]) -> pa.Table:
+    """Ledger rows → Arrow, column by column."""
+    columns = [pa.array([getattr(row, column.field) for row in rows], _ARROW[column.kind]) for column in LEDGER_COLUMNS]
+    return pa.Table.from_arrays(columns, schema=LEDGER_SCHEMA)
+
+
+def mark_deleted(rows: pa.Table, now: datetime, load_id: str) -> pa.Table:
+    """Return the rows with `_deleted_at` set where it was not, under the load that brings them again."""
+    deleted_at = [value or now for value in rows.column("_deleted_at").to_pylist()]
+    loads = pa.repeat(pa.scalar(load_id), rows.num_rows)
+    for name, column in (("_deleted_at", pa.array(deleted_at, UTC_US)), (LOAD_ID, loads)):
+        rows = rows.set_column(rows.column_names.index(name), name, column)
+    return rows

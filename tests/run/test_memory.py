@@ -18,7 +18,8 @@ from connector.sandbox import Service
 from connector.transform.schema import Field, Keys, TableSchema
 from connector.warehouse import memory_limit
 from connector.warehouse.connection import Connection
-from connector.warehouse.memory_limit import Allowance, is_out_of_memory
+from connector.warehouse.failures import is_out_of_memory
+from connector.warehouse.memory_limit import Allowance
 from connector.warehouse.typed_tables import totals
 
 from .conftest import Warehouse
