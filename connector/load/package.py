@@ -6,10 +6,9 @@ package's load id, and replaces everything the warehouse had of that import, in 
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -22,9 +21,10 @@ from connector.load.batches import Built, Rows
 from connector.load.data_dictionary import Catalogue, FieldRows, FieldTotals
 from connector.load.disposition import IncomingRows
 from connector.load.emission import Emission
+from connector.load.kept_deletes import KeptDeletes
+from connector.load.rejects import Rejects
 from connector.models import Import
 from connector.settings import Settings
-from connector.transform.escaping import storable
 from connector.transform.schema import Keys, Kind, TableSchema, arrow_type, parse_type
 from connector.warehouse import Warehouse
 from connector.warehouse.state import Memory
@@ -36,13 +36,9 @@ from connector.warehouse.tables import (
     NO_SLUG,
     RECORDS,
     RECORDS_SCHEMA,
-    REJECTS,
-    REJECTS_SCHEMA,
     TYPED_SCHEMA,
     UTC_US,
-    keys_of,
     ledger_table,
-    mark_deleted,
     table_of,
 )
 from connector.warehouse.typed_tables import totals
@@ -94,7 +90,6 @@ class Package:
     ) -> None:
         self.load_id = load_id
         self.rows = 0
-        self.rejected = 0
         self.heaviest = 0
         self._run_id = run_id
         self._now = now
@@ -108,9 +103,9 @@ class Package:
         self._arriving: dict[str, _Arriving] = defaultdict(_Arriving)
         self._sources = 0  # of records: imports, one as often as it comes
         self._ledger: list[LedgerRow] = []
-        self._rejects: list[dict[str, Any]] = []
+        self.rejects = Rejects(load_id, run_id, now, nul_safe=not warehouse.is_duckdb)
+        self._kept = KeptDeletes(warehouse, memory, load_id, now, keeps=settings.deletes == "keep")
         self._nul_safe = not warehouse.is_duckdb
-        self._carried: list[tuple[str, pa.Table]] = []
         self.withheld: list[str] = []
 
     @property
@@ -130,7 +125,7 @@ class Package:
         ]
 
     def __bool__(self) -> bool:
-        return bool(self._ledger or self._rejects)
+        return bool(self._ledger or self.rejects)
 
     def add(self, built: Built, known: LedgerRow | None, due: Due | None = None) -> Iterator[Emission]:
         """An import whose records were read; yields what has become due to be written. `due`: why to read it again."""
@@ -145,7 +140,7 @@ class Package:
             self._catalogue.template_tables.setdefault(table, import_.template_slug or "")
         self._sources += 1
         self._clear(import_, known, table)
-        old = self._vanished(import_.slug, known, built.rows, table)
+        old = self._kept.vanished(import_.slug, known, built.rows, table)
         text_conflicts: Counter[str] = Counter()
         for rows in built.rows:
             self.heaviest = max(self.heaviest, rows.nbytes)
@@ -157,7 +152,7 @@ class Package:
                 yield from self._due()
         self._carry(old)
         for reject in read.rejects:
-            self.reject(import_.slug, reject.record_slug, reject.reason, reject.payload)
+            self.rejects.add(import_.slug, reject.record_slug, reject.reason, reject.payload)
         self.rows += len(built)
         self._catalogue.text_conflicts.pop(import_.slug, None)
         if table is not None and text_conflicts:
@@ -210,7 +205,7 @@ class Package:
 
     def add_deleted(self, slug: str, known: LedgerRow | None) -> None:
         """An import that the service answers 404 for: its rows go, or stay as deleted, by the setting `deletes`."""
-        old = self._vanished(slug, known, (), None)
+        old = self._kept.vanished(slug, known, (), None)
         self._clear_homes(slug, known, None)
         self._carry(old)
         self._catalogue.text_conflicts.pop(slug, None)
@@ -218,29 +213,11 @@ class Package:
         nothing: dict[str, Any] = {"records_loaded": 0, "records_rejected": 0, "text_conflicts": None, "due": None}
         self._ledger.append(replace(row, state=State.deleted, attempts=1, error=None, **nothing))
 
-    def reject(self, import_slug: str | None, record_slug: str | None, reason: str, payload: str) -> None:
-        self.rejected += 1
-        identity = json.dumps([self._run_id, import_slug, record_slug, reason, payload])
-        safe = storable(payload, nul_safe=self._nul_safe)
-        self._rejects.append(
-            {
-                "reject_id": hashlib.blake2b(identity.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest(),
-                "run_id": self._run_id,
-                "import_slug": import_slug,
-                "record_slug": None if record_slug is None else storable(record_slug, nul_safe=self._nul_safe),
-                "reason": reason,
-                "payload": safe,
-                "seen_at": self._now,
-                LOAD_ID: self.load_id,
-            }
-        )
-
     def finish(self) -> Iterator[Emission]:
         """The rest of the rows, then rejects, fields and ledger."""
         self._bring_carried()
         yield from self._due()
-        if self._rejects:
-            yield Emission(REJECTS, table_of(REJECTS_SCHEMA, self._rejects))
+        yield from self.rejects.emissions()
         fields = self._field_rows()
         if fields:
             yield Emission(FIELDS, table_of(FIELDS_SCHEMA, fields))
@@ -333,37 +310,13 @@ class Package:
             row = row.append_column(column, pa.array([None] * row.num_rows, arrow_type(kinds[column])))
         return row
 
-    def _vanished(
-        self, slug: str, known: LedgerRow | None, arriving: Iterable[Rows], table: str | None
-    ) -> dict[str, pa.Table]:
-        """With `deletes = keep`: rows the warehouse has and the service has no more, per table, marked deleted."""
-        if self._settings.deletes != "keep" or known is None:
-            return {}
-        old: dict[str, pa.Table] = {}
-        present = {value for rows in arriving for value in rows.slug.to_pylist()}
-        # the table it comes to may have marked rows of it from an earlier stay
-        homes = {*self._memory.homes.get(slug, ()), known.table_name, table} - {None}
-        with self._warehouse.connect() as connection:
-            for home in {RECORDS, *homes} & self._memory.tables:
-                key, record = ("import_slug", "slug") if home == RECORDS else ("_import_slug", "_record_slug")
-                rows = connection.rows_of(home, key, [slug])
-                gone = [value not in present for value in rows.column(record).to_pylist()] if rows.num_rows else []
-                if any(gone):
-                    old[home] = mark_deleted(rows.filter(pa.array(gone)), self._now, self.load_id)
-        return old
-
     def _carry(self, old: Mapping[str, pa.Table]) -> None:
         for table, rows in old.items():
             self._arriving[table].replacing = True
-            self._carried.append((table, rows))
+            self._kept.carry(table, rows)
 
     def _bring_carried(self) -> None:
-        """Rows that vanished from one import and came with another of the same package are not carried over."""
-        for table, vanished in self._carried:
-            arrived = self._arriving[table].slugs
-            rows = vanished.filter(pc.invert(pc.is_in(vanished.column(keys_of(table)[0]), value_set=arrived)))
-            if not rows.num_rows:
-                continue
+        for table, rows in self._kept.rows(lambda table: self._arriving[table].slugs):
             if table == RECORDS:
                 absent = [f for f in RECORDS_SCHEMA if f.name not in rows.column_names]  # of an earlier version's table
                 for column in absent:

@@ -312,7 +312,7 @@ class Extraction:
         if not self._began_records:
             self._began_records = True
             for reject in prepared.rejects:
-                package.reject(reject.record_slug, None, f"import: {reject.reason}", reject.payload)
+                package.rejects.add(reject.record_slug, None, f"import: {reject.reason}", reject.payload)
             for slug in prepared.deleted:
                 package.add_deleted(slug, self.memory.ledger.get(slug))
             read = {planned.import_.slug for planned in prepared.plan.read}
@@ -334,7 +334,7 @@ class Extraction:
         yield from package.finish()
         yield from self._import_rows(load_id)
         self._uncommitted = package.rows
-        self.tally.records_rejected += package.rejected
+        self.tally.records_rejected += len(package.rejects)
         if package.withheld:
             self.tally.shortfall = True
             self.tally.problems += package.withheld

@@ -18,6 +18,7 @@ from connector.extract.overlap import Positions, Segment
 from connector.extract.records import ImportRead, Verdict
 from connector.ledger import LedgerRow, State
 from connector.load import package
+from connector.load.kept_deletes import KeptDeletes
 from connector.models import Import
 from connector.run import discover, plan, session, sync
 from connector.run.deaths import UnderWay
@@ -336,10 +337,10 @@ def leave_the_rows_in_the_table_of_the_old_template() -> AbstractContextManager[
 
 @mutation()
 def keep_nothing_that_vanished() -> AbstractContextManager[Any]:
-    def nothing(self: Any, slug: str, known: LedgerRow | None, present: set[str]) -> dict[str, Any]:
+    def nothing(self: Any, slug: str, known: LedgerRow | None, incoming: Any, table: str | None) -> dict[str, Any]:
         return {}
 
-    return mock.patch.object(package.Package, "_vanished", nothing)
+    return mock.patch.object(KeptDeletes, "vanished", nothing)
 
 
 @mutation()
