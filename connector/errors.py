@@ -8,7 +8,8 @@
     ├── NotFoundError      the thing is gone or never was (404)
     ├── TransientError     try again later: time-outs, 429, 5xx, cut connections
     ├── ContractError      the reply is not what the interface says: look at the service
-    └── LockedError        another run of this pipeline is under way (exit code 4)
+    ├── LockedError        another run of this pipeline is under way (exit code 4)
+    └── DatabaseBusyError  another program has the database file open: close it there
 
 Messages carry endpoint, status and page where there are any, and never a token.
 """
@@ -85,3 +86,7 @@ def means_no_such_page(error: ConnectorError, page: int) -> bool:
 
 class LockedError(ConnectorError):
     """Another run of the same pipeline and destination holds the lock; the message names it."""
+
+
+class DatabaseBusyError(ConnectorError):
+    """Another program has the DuckDB file open; the message names it if DuckDB does."""

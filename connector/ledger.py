@@ -1,11 +1,13 @@
-"""The ledger's words: what is known of an import since it was last read, one `Known`, a row of `sync_imports` each."""
+"""The ledger: one `LedgerRow` for each import, which is its row of `sync_imports`, and the words it uses."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Protocol
+from types import NoneType
+from typing import Annotated, Any, Protocol, get_args, get_origin, get_type_hints
 
 COMPLETED = "completed"  # the only status after which an import is finished (interface, States)
 
@@ -44,29 +46,44 @@ class Listed(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """One ledger row. `trusted` is false if its load did not complete or its rows in the warehouse disagree.
+class LedgerRow:
+    """One row of `sync_imports`; each annotated field is a column of it, with its meaning (see `LEDGER_COLUMNS`).
 
+    Invariant: the Arrow schema, the SELECT list, reading, writing and the documentation follow from these fields, so
+    that a column is added here and nowhere else; in a warehouse that lacks it, it is null until the next load.
+
+    `trusted` is no column: it is false if the row's load did not complete or its rows in the warehouse disagree.
     `has_raw` and `table_name` say where its rows are: the settings `raw` and `typed` may change between runs. `due` is
     one of `Due`, or what another version of this package wrote: whatever it is, it asks for the import.
     """
 
-    slug: str
-    state: State
-    updated_at: datetime | None
-    row_count: int | None
-    status: str | None
-    template_slug: str | None
-    table_name: str | None
-    records_loaded: int
-    records_rejected: int
-    attempts: int
-    last_synced_at: datetime | None
-    trusted: bool
-    has_raw: bool = True
-    due: str | None = None
-    text_conflicts: str | None = None
-    killed_runs: int = 0
+    slug: Annotated[str, "Key of the import."]
+    state: Annotated[State, "synced, failed, unreconciled or deleted."]
+    updated_at: Annotated[datetime | None, "The import's updated_at when it was last read."] = None
+    row_count: Annotated[int | None, "Its row_count then."] = None
+    status: Annotated[str | None, "Its status then."] = None
+    template_slug: Annotated[str | None, "Its template then."] = None
+    table_name: Annotated[str | None, "The typed table that holds its rows."] = None
+    has_raw: Annotated[bool, "Whether its rows are in records too."] = False
+    records_loaded: Annotated[int, "Live rows that were loaded."] = 0
+    records_rejected: Annotated[int, "Rows that could not be loaded; they are in sync_rejects."] = 0
+    text_conflicts: Annotated[
+        str | None, "JSON: column → numbers and booleans of this import that a text column took as their text."
+    ] = None
+    killed_runs: Annotated[
+        int | None, "How many runs died of reading it as it is; it is left out until it changes or is asked for."
+    ] = None
+    attempts: Annotated[int, "How often in a row its reading failed; 1 where it did not."] = 0
+    error: Annotated[str | None, "Why it is not synced."] = None
+    last_synced_at: Annotated[datetime | None, "When it was last read whole (UTC)."] = None
+    run_id: Annotated[str | None, "The run that read it last."] = None
+    due: Annotated[
+        str | None,
+        "Why the next run reads it again though it looks unchanged: racy (read within the resolution of its "
+        "updated_at), backfill (asked for, not read yet), vanished (gone when it was to be read).",
+    ] = None
+    load_id: Annotated[str, "The load it came with; the row counts only once dlt has completed that load."] = ""
+    trusted: bool = False
 
     @property
     def live(self) -> bool:
@@ -82,3 +99,29 @@ class Known:
         """Return whether this is the version of the import that was synced."""
         seen = (self.updated_at, self.row_count, self.status, self.template_slug)
         return seen == (import_.updated_at, import_.row_count, import_.status, import_.template_slug)
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerColumn:
+    """A column of `sync_imports`: its field of `LedgerRow`, its type, and what null is read as."""
+
+    field: str
+    name: str
+    kind: type
+    absent: Any
+    meaning: str
+
+
+def _columns() -> Iterator[LedgerColumn]:
+    """An absent number is 0, an absent flag false, and an absent state one that is read again."""
+    zeros = {str: "", int: 0, bool: False, State: State.failed}
+    for name, hint in get_type_hints(LedgerRow, include_extras=True).items():
+        if get_origin(hint) is not Annotated:
+            continue
+        declared, meaning = get_args(hint)
+        kinds = [kind for kind in get_args(declared) if kind is not NoneType] or [declared]
+        absent = None if get_args(declared) else zeros[declared]
+        yield LedgerColumn(name, "_dlt_load_id" if name == "load_id" else name, kinds[0], absent, meaning)
+
+
+LEDGER_COLUMNS = tuple(_columns())

@@ -21,7 +21,6 @@ from connector.nearest import instead_of
 from connector.window import Window as Window
 
 STATUSES = ("created", "submitting", "submitted", "completed")  # interface, Import
-MAX_PER_PAGE = 100  # interface, Limits
 
 
 class Selection(BaseModel):

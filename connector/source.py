@@ -12,20 +12,19 @@ from datetime import datetime
 from typing import Any
 
 import dlt
-from dlt.common.configuration.container import Container
-from dlt.common.storages.load_package import LoadPackageStateInjectableContext
 from dlt.common.typing import TSecretStrValue
 
 from connector.customization import refuse_what_breaks_the_sync
 from connector.errors import ConfigError
 from connector.given import refuse_unknown_keys, whence
-from connector.load.dlt_bridge import Marker, current_load_id
+from connector.load.dlt_bridge import Marker, current_load_id, package_state
+from connector.load.emission import Emission
 from connector.load.working_directory import believe_folders
 from connector.run.ports import Outside
 from connector.run.session import Extraction
 from connector.settings import Scope, Settings, Window
 from connector.warehouse import Warehouse
-from connector.warehouse.tables import Emission
+from connector.warehouse.destination import prepare_for_loading
 
 RESOURCES = ("imports", "records")
 
@@ -126,10 +125,11 @@ class _Shared:
     def _begin(self) -> Extraction:
         if self._extraction is None:
             source = dlt.current.source()
-            refuse_what_breaks_the_sync(source, Container()[LoadPackageStateInjectableContext].state)
+            refuse_what_breaks_the_sync(source, package_state())
             self._unfinished = set(RESOURCES) & set(source.selected_resources)
             warehouse = Warehouse(dlt.current.pipeline())
             warehouse.check_writable()
+            prepare_for_loading(dlt.current.pipeline())
             self._extraction = Extraction(self._settings, self._scope, warehouse, Outside.real())
             if len(self._unfinished) == 1:
                 # `succeeded` promises a whole sync, which half of it is not

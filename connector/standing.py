@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from connector.ledger import COMPLETED, Due, Known, State
+from connector.ledger import COMPLETED, Due, LedgerRow, State
 
 
 class Standing(StrEnum):
@@ -33,7 +33,7 @@ class Shown:
     row_count: int | None
 
 
-def standing(known: Known | None, shown: Shown | None = None) -> Standing:
+def standing(known: LedgerRow | None, shown: Shown | None = None) -> Standing:
     """Return how an import stands that the service lists; without `shown`, by its ledger row alone."""
     if known is not None and known.state is State.failed:
         return Standing.failed

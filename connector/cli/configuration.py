@@ -124,7 +124,7 @@ def open_pipeline(arguments: argparse.Namespace) -> Pipeline:
 
     from connector.cli.exit_codes import as_problem
     from connector.load.working_directory import opened
-    from connector.warehouse.lock import destination_config
+    from connector.warehouse.destination import destination_config
 
     destination = _destination(arguments.to, arguments.destination)
     _refuse_unsupported(destination)
@@ -274,7 +274,7 @@ def _duckdb_path(rest: str) -> Path:
 def load_arrow_for(pipeline: Pipeline) -> None:
     """Load pyarrow for a command that only reads: without numpy, unless dlt reads the destination by way of it."""
     from connector.startup import load_arrow
-    from connector.warehouse.lock import duckdb_file
+    from connector.warehouse.destination import duckdb_file
 
     load_arrow(numpy=duckdb_file(pipeline) is None)
 
@@ -283,7 +283,7 @@ def location(pipeline: Pipeline) -> str:
     """Where the data is, for a person: a file, or an address without its password."""
     from urllib.parse import unquote
 
-    from connector.warehouse.lock import destination_config, duckdb_file
+    from connector.warehouse.destination import destination_config, duckdb_file
 
     file = duckdb_file(pipeline)
     if file is not None:

@@ -1,15 +1,45 @@
-"""What is used of dlt beyond its documented interface."""
+"""What is used of dlt beyond its documented interface; `connector.warehouse.destination` has what the warehouse needs.
+
+Everything here was read off dlt's source and may change with a minor version of dlt.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Protocol, cast
 
 import dlt
+import pyarrow as pa
 from dlt.common.configuration.container import Container
+from dlt.common.destination.client import WithStateSync
+from dlt.common.pipeline import LoadInfo
+from dlt.common.schema import Schema
+from dlt.common.schema.typing import TColumnSchema, TTableSchema
 from dlt.common.storages.load_package import LoadPackageStateInjectableContext
+from dlt.pipeline.pipeline import Pipeline
 
-from connector.warehouse.tables import Emission, hints
+from connector.load.emission import Emission, hints
+from connector.warehouse.lock import prove_held
+from connector.warehouse.tables import RECORDS, SOURCE
+
+WriteDispositions = Mapping[str, Mapping[str, Any]]  # table → what its entry in dlt's schema says for one package
+_REBUILT = "x-importer-rebuilt"
+
+
+class LoadPackage(Protocol):
+    """Loads one package; `load_package` is the one that does it through dlt."""
+
+    def __call__(
+        self,
+        pipeline: Pipeline,
+        tables: Callable[[str], Iterator[Emission]],
+        dispositions: Callable[[], WriteDispositions] = ...,
+        /,
+    ) -> str | None: ...
 
 
 class Marker:
@@ -28,5 +58,113 @@ class Marker:
 
 
 def current_load_id() -> str:
-    """The id of the package that dlt is extracting into, from dlt's own context of the extract step."""
+    """Return the id of the package that dlt is extracting into, from dlt's own context of the extract step."""
     return Container()[LoadPackageStateInjectableContext].load_id
+
+
+def package_state() -> Mapping[str, Any]:
+    """Return dlt's state of the package that it is extracting into, which says what a refresh drops or empties."""
+    return Container()[LoadPackageStateInjectableContext].state
+
+
+# -- loading a package -------------------------------------------------------------------------------------------------
+
+
+def load_package(
+    pipeline: Pipeline,
+    tables: Callable[[str], Iterator[Emission]],
+    dispositions: Callable[[], WriteDispositions] = dict,
+    /,
+) -> str | None:
+    """Load one package of what `tables(load_id)` yields, written as `dispositions()` says once all of it is known.
+
+    Return its load id, or None if there was nothing to load. Raise ConnectorError if the lock was lost meanwhile.
+    """
+
+    @dlt.source(name=SOURCE, section=SOURCE)
+    def importer() -> Any:
+        @dlt.resource(name="records")
+        def records() -> Iterator[Any]:
+            mark = Marker()
+            yield from map(mark, tables(current_load_id()))
+            pa.default_memory_pool().release_unused()  # to the system, before the destination needs some
+            written = dlt.current.source_schema().tables
+            for table, disposition in dispositions().items():
+                written[table].update(cast("TTableSchema", disposition))
+            prove_held(pipeline)  # what is not extracted whole is never loaded
+
+        return records
+
+    return _load_id(pipeline.run(importer()))
+
+
+def load_again(pipeline: Pipeline) -> str | None:
+    """Load the package that was extracted and then failed to load; return its load id."""
+    return _load_id(pipeline.load())
+
+
+def _load_id(loaded: LoadInfo) -> str | None:
+    loaded.raise_on_failed_jobs()
+    return loaded.loads_ids[-1] if loaded.loads_ids else None
+
+
+# -- rebuilding a table ------------------------------------------------------------------------------------------------
+
+
+def forget_tables(pipeline: Pipeline, tables: Sequence[str], now: datetime) -> str | None:
+    """Make dlt forget what it knows of these tables, here, in the warehouse, and in other working directories.
+
+    The mark makes this schema unlike any before, so that dlt stores it; the changed state makes every other working
+    directory fetch it before its next run. Return the load id, or None where dlt has no schema yet.
+    """
+    pipeline.sync_destination()
+    schema = pipeline.schemas[SOURCE] if SOURCE in pipeline.schemas else _stored_schema(pipeline)
+    if schema is None:
+        return None
+    schema.drop_tables([table for table in tables if table in schema.tables])
+    if RECORDS in schema.tables:
+        schema.tables[RECORDS][_REBUILT] = now.isoformat()  # type: ignore[literal-required]
+    pipeline.schemas.save_schema(schema)
+
+    @dlt.source(name=SOURCE, section=SOURCE)
+    def importer() -> Any:
+        @dlt.resource(name=RECORDS)
+        def records() -> Iterator[Any]:
+            dlt.current.source_state()["rebuilt_at"] = now.isoformat()
+            yield from ()
+
+        return records
+
+    return _load_id(pipeline.run(importer()))
+
+
+def _stored_schema(pipeline: Pipeline) -> Schema | None:
+    """Return the schema that the warehouse has by the work of other pipelines, or None."""
+    with pipeline.destination_client() as client:
+        stored = client.get_stored_schema(SOURCE) if isinstance(client, WithStateSync) else None
+    return None if stored is None else Schema.from_dict(json.loads(stored.schema))
+
+
+def load_beside(
+    pipeline: Pipeline, schema_name: str, table: str, batches: Iterator[pa.Table], json_columns: Sequence[str]
+) -> None:
+    """Load a table under a schema of its own, in a working directory that nothing is left of."""
+    folder = tempfile.mkdtemp(prefix="importer-rebuild-")
+    try:
+        beside = dlt.pipeline(
+            pipeline.pipeline_name,
+            destination=pipeline.destination,
+            dataset_name=pipeline.dataset_name,
+            pipelines_dir=folder,
+        )
+        beside.config.restore_from_destination = False  # else it would take and overwrite the pipeline's state
+
+        @dlt.source(name=schema_name, section=SOURCE)
+        def rebuilt() -> Any:
+            columns: list[TColumnSchema] = [{"name": name, "data_type": "json"} for name in json_columns]
+            return dlt.resource(batches, name=table, write_disposition="append", columns=columns, file_format="parquet")
+
+        beside.run(rebuilt()).raise_on_failed_jobs()
+    finally:
+        pipeline.activate()
+        shutil.rmtree(folder, ignore_errors=True)

@@ -15,11 +15,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from connector.load.package import Catalogue
+from connector.load.data_dictionary import Catalogue, FieldRows
+from connector.load.emission import Emission
 from connector.models import Import
 from connector.transform.escaping import storable
 from connector.transform.members import flatten_members
-from connector.transform.naming import display_path, encode_keys
 from connector.transform.schema import OVERFLOWED, Field, TableSchema
 from connector.warehouse.tables import (
     FIELDS,
@@ -27,8 +27,7 @@ from connector.warehouse.tables import (
     IMPORTS,
     IMPORTS_SCHEMA,
     LOAD_ID,
-    UTC_US,
-    Emission,
+    mark_deleted,
     table_of,
 )
 
@@ -105,7 +104,8 @@ def import_emissions(
     yield Emission(IMPORTS, rows)
     seen = [flat.schema.fields[keys] for keys in flat.counts]
     seen += [Field((name,), name, OVERFLOWED) for name in sorted(members.overflowed)]
-    fields = [_field_row(each, catalogue, load_id, now, nul_safe) for each in seen]
+    writer = FieldRows(catalogue.first_seen, now, load_id, nul_safe=nul_safe)
+    fields = [writer.row(IMPORTS, each) for each in seen]
     if fields:
         yield Emission(FIELDS, table_of(FIELDS_SCHEMA, fields))
 
@@ -123,10 +123,7 @@ def tombstones(old: pa.Table, slugs: Sequence[str], load_id: str, now: datetime)
     """The rows of deleted imports as the warehouse has them, marked; one it never had gets a row of its slug."""
     rows = old
     if rows.num_rows:
-        deleted_at = [value or now for value in rows.column("_deleted_at").to_pylist()]
-        rows = rows.set_column(rows.column_names.index("_deleted_at"), "_deleted_at", pa.array(deleted_at, UTC_US))
-        loads = pa.repeat(pa.scalar(load_id), rows.num_rows)
-        rows = rows.set_column(rows.column_names.index(LOAD_ID), LOAD_ID, loads)
+        rows = mark_deleted(rows, now, load_id)
         fields = [
             IMPORTS_SCHEMA.field(f.name) if f.name in IMPORTS_SCHEMA.names else pa.field(f.name, f.type)
             for f in rows.schema
@@ -152,20 +149,5 @@ def _row(row: ImportRow, load_id: str, nul_safe: bool) -> dict[str, Any]:
         "extra": None if import_.extra_json is None else import_.extra_json.decode(),
         "records_metadata": row.records_metadata,
         "_content_hash": row.content_hash,
-        LOAD_ID: load_id,
-    }
-
-
-def _field_row(known: Field, catalogue: Catalogue, load_id: str, now: datetime, nul_safe: bool) -> dict[str, Any]:
-    return {
-        "table_name": IMPORTS,
-        "column_name": known.column,
-        "path": storable(display_path(known.keys), nul_safe=nul_safe),
-        "keys": encode_keys(known.keys),
-        "data_type": known.type,
-        "has_text": known.has_text,
-        "has_double": known.has_double,
-        "first_seen_at": catalogue.first_seen.setdefault((IMPORTS, known.column), now),
-        "last_seen_at": now,
         LOAD_ID: load_id,
     }

@@ -6,88 +6,44 @@ package's load id, and replaces everything the warehouse had of that import, in 
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from connector.ledger import Due, Known, State
+from connector.ledger import Due, LedgerRow, State
 from connector.load.batches import Built, Rows
+from connector.load.data_dictionary import Catalogue, FieldRows, FieldTotals
+from connector.load.disposition import IncomingRows
+from connector.load.emission import Emission
+from connector.load.kept_deletes import KeptDeletes
+from connector.load.rejects import Rejects
 from connector.models import Import
 from connector.settings import Settings
-from connector.transform.escaping import storable
-from connector.transform.naming import display_path, encode_keys, overflowed_name
-from connector.transform.schema import OVERFLOWED, Field, Keys, Kind, TableSchema, arrow_type, parse_type
+from connector.transform.schema import Keys, Kind, TableSchema, arrow_type, parse_type
 from connector.warehouse import Warehouse
 from connector.warehouse.state import Memory
 from connector.warehouse.tables import (
     FIELDS,
     FIELDS_SCHEMA,
     LEDGER,
-    LEDGER_SCHEMA,
     LOAD_ID,
     NO_SLUG,
     RECORDS,
     RECORDS_SCHEMA,
-    REJECTS,
-    REJECTS_SCHEMA,
     TYPED_SCHEMA,
     UTC_US,
-    Arrival,
-    Emission,
-    keys_of,
+    ledger_table,
     table_of,
 )
 from connector.warehouse.typed_tables import totals
 
 FLUSH_ROWS = 20_000
-
-
-@dataclass(slots=True)
-class Catalogue:
-    """What is known of the typed tables and grows during a run: their schemas, whose they are, when fields came.
-
-    `text_conflicts` has, for the imports that have any, their table and what the ledger says of them there.
-    """
-
-    schemas: dict[str, TableSchema]
-    template_tables: dict[str, str]
-    first_seen: dict[tuple[str, str], datetime]
-    miscounted: set[str]
-    text_conflicts: dict[str, tuple[str, Mapping[str, int]]]
-
-    @classmethod
-    def of(cls, memory: Memory) -> Catalogue:
-        known = dict(memory.schemas), dict(memory.template_tables), dict(memory.first_seen)
-        conflicts = {
-            each.slug: (each.table_name, json.loads(each.text_conflicts))
-            for each in memory.ledger.values()
-            if each.text_conflicts and each.table_name
-        }
-        return cls(*known, set(memory.miscounted), conflicts)
-
-    def text_conflicts_of(self, table: str, without: Collection[str]) -> Counter[str]:
-        """Column → scalars that text columns of the table took from imports other than these."""
-        found: Counter[str] = Counter()
-        for slug, (home, counts) in self.text_conflicts.items():
-            if home == table and slug not in without:
-                found.update(counts)
-        return found
-
-    def schema(self, table: str) -> TableSchema:
-        return self.schemas.setdefault(table, TableSchema(table))
-
-
-@dataclass(slots=True)
-class _Counts:
-    values: int = 0
-    conflicts: int = 0
 
 
 @dataclass(slots=True)
@@ -98,12 +54,12 @@ class _Typed:
     rows: int = 0
     live_rows: int = 0
     imports: set[str] = field(default_factory=set)
-    counts: dict[Keys, _Counts] = field(default_factory=lambda: defaultdict(_Counts))
+    counts: dict[Keys, FieldTotals] = field(default_factory=lambda: defaultdict(FieldTotals))
 
 
 @dataclass(slots=True)
 class _Arriving:
-    """What has come so far for one table; see `Arrival`."""
+    """What has come so far for one table; see `IncomingRows`."""
 
     records: list[pa.Array[Any]] = field(default_factory=list)
     imports: list[str] = field(default_factory=list)
@@ -134,7 +90,6 @@ class Package:
     ) -> None:
         self.load_id = load_id
         self.rows = 0
-        self.rejected = 0
         self.heaviest = 0
         self._run_id = run_id
         self._now = now
@@ -147,17 +102,17 @@ class Package:
         self._typed: dict[str, _Typed] = defaultdict(_Typed)
         self._arriving: dict[str, _Arriving] = defaultdict(_Arriving)
         self._sources = 0  # of records: imports, one as often as it comes
-        self._ledger: list[dict[str, Any]] = []
-        self._rejects: list[dict[str, Any]] = []
+        self._ledger: list[LedgerRow] = []
+        self.rejects = Rejects(load_id, run_id, now, nul_safe=not warehouse.is_duckdb)
+        self._kept = KeptDeletes(warehouse, memory, load_id, now, keeps=settings.deletes == "keep")
         self._nul_safe = not warehouse.is_duckdb
-        self._carried: list[tuple[str, pa.Table]] = []
         self.withheld: list[str] = []
 
     @property
     def typed_tables(self) -> list[str]:
         return list(self._typed)
 
-    def arrivals(self) -> list[Arrival]:
+    def incoming(self) -> list[IncomingRows]:
         """What the package brings for each table of records."""
         arriving = self._arriving
         # no import has a record twice (`LatestRecords`), and every typed row has a raw one beside it, if there are any
@@ -165,14 +120,14 @@ class Package:
             self._settings.raw and RECORDS in arriving and arriving[RECORDS].are_distinct()
         )
         return [
-            Arrival(table, got.slugs, got.imports, all_distinct or got.are_distinct(), got.replacing)
+            IncomingRows(table, got.slugs, got.imports, all_distinct or got.are_distinct(), got.replacing)
             for table, got in arriving.items()
         ]
 
     def __bool__(self) -> bool:
-        return bool(self._ledger or self._rejects)
+        return bool(self._ledger or self.rejects)
 
-    def add(self, built: Built, known: Known | None, due: Due | None = None) -> Iterator[Emission]:
+    def add(self, built: Built, known: LedgerRow | None, due: Due | None = None) -> Iterator[Emission]:
         """An import whose records were read; yields what has become due to be written. `due`: why to read it again."""
         read, import_, table = built.read, built.read.import_, built.table
         if built.refusal is not None:
@@ -185,7 +140,7 @@ class Package:
             self._catalogue.template_tables.setdefault(table, import_.template_slug or "")
         self._sources += 1
         self._clear(import_, known, table)
-        old = self._vanished(import_.slug, known, built.rows, table)
+        old = self._kept.vanished(import_.slug, known, built.rows, table)
         text_conflicts: Counter[str] = Counter()
         for rows in built.rows:
             self.heaviest = max(self.heaviest, rows.nbytes)
@@ -197,7 +152,7 @@ class Package:
                 yield from self._due()
         self._carry(old)
         for reject in read.rejects:
-            self.reject(import_.slug, reject.record_slug, reject.reason, reject.payload)
+            self.rejects.add(import_.slug, reject.record_slug, reject.reason, reject.payload)
         self.rows += len(built)
         self._catalogue.text_conflicts.pop(import_.slug, None)
         if table is not None and text_conflicts:
@@ -205,89 +160,75 @@ class Package:
         state = State.synced
         if read.doubtful and not (read.miscounted and self._settings.reconcile == "off"):
             state = State.unreconciled
-        self._note(
-            import_.slug,
-            state,
-            known,
-            updated_at=import_.updated_at,
-            row_count=import_.row_count,
-            status=import_.status,
-            template_slug=import_.template_slug,
-            table_name=table,
-            has_raw=self._settings.raw,
-            records_loaded=len(built),
-            records_rejected=len(read.rejects),
-            text_conflicts=json.dumps(text_conflicts, sort_keys=True) if text_conflicts else None,
-            attempts=1,
-            error=built.refusal or read.why,
-            last_synced_at=self._now,
-            due=due,
+        again = state is State.unreconciled and known is not None and known.state is State.unreconciled
+        self._ledger.append(
+            LedgerRow(
+                slug=import_.slug,
+                state=state,
+                updated_at=import_.updated_at,
+                row_count=import_.row_count,
+                status=import_.status,
+                template_slug=import_.template_slug,
+                table_name=table,
+                has_raw=self._settings.raw,
+                records_loaded=len(built),
+                records_rejected=len(read.rejects),
+                text_conflicts=json.dumps(text_conflicts, sort_keys=True) if text_conflicts else None,
+                attempts=known.attempts + 1 if known is not None and again else 1,
+                error=built.refusal or read.why,
+                last_synced_at=self._now,
+                run_id=self._run_id,
+                due=due,
+                load_id=self.load_id,
+            )
         )
         if self._raw_rows >= FLUSH_ROWS:
             yield from self._due()
 
-    def add_failure(self, import_: Import, known: Known | None, error: str, killed_runs: int | None = None) -> None:
+    def add_failure(self, import_: Import, known: LedgerRow | None, error: str, killed_runs: int | None = None) -> None:
         """An import that could not be read: what the warehouse has of it stays as it is.
 
         One that killed runs is left out while it is as it is now, so its ledger row says how that is.
         """
-        row = _as_before(known)
+        row = self._as_before(import_.slug, known)
         if killed_runs:
-            row |= {"updated_at": import_.updated_at, "row_count": import_.row_count, "status": import_.status}
-            row |= {"template_slug": import_.template_slug, "killed_runs": killed_runs}
-        self._note(
-            import_.slug,
-            State.failed,
-            known,
-            **row,
-            attempts=(known.attempts if known and known.state is State.failed else 0) + 1,
-            error=error,
-        )
+            row = replace(
+                row,
+                updated_at=import_.updated_at,
+                row_count=import_.row_count,
+                status=import_.status,
+                template_slug=import_.template_slug,
+                killed_runs=killed_runs,
+            )
+        attempts = (known.attempts if known and known.state is State.failed else 0) + 1
+        self._ledger.append(replace(row, state=State.failed, attempts=attempts, error=error))
 
-    def add_deleted(self, slug: str, known: Known | None) -> None:
+    def add_deleted(self, slug: str, known: LedgerRow | None) -> None:
         """An import that the service answers 404 for: its rows go, or stay as deleted, by the setting `deletes`."""
-        old = self._vanished(slug, known, (), None)
+        old = self._kept.vanished(slug, known, (), None)
         self._clear_homes(slug, known, None)
         self._carry(old)
         self._catalogue.text_conflicts.pop(slug, None)
-        nothing = {"records_loaded": 0, "records_rejected": 0, "text_conflicts": None, "due": None}
-        before = {**_as_before(known), **nothing}
-        self._note(slug, State.deleted, known, **before, attempts=1, error=None)
-
-    def reject(self, import_slug: str | None, record_slug: str | None, reason: str, payload: str) -> None:
-        self.rejected += 1
-        identity = json.dumps([self._run_id, import_slug, record_slug, reason, payload])
-        safe = storable(payload, nul_safe=self._nul_safe)
-        self._rejects.append(
-            {
-                "reject_id": hashlib.blake2b(identity.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest(),
-                "run_id": self._run_id,
-                "import_slug": import_slug,
-                "record_slug": None if record_slug is None else storable(record_slug, nul_safe=self._nul_safe),
-                "reason": reason,
-                "payload": safe,
-                "seen_at": self._now,
-                LOAD_ID: self.load_id,
-            }
-        )
+        row = self._as_before(slug, known)
+        nothing: dict[str, Any] = {"records_loaded": 0, "records_rejected": 0, "text_conflicts": None, "due": None}
+        self._ledger.append(replace(row, state=State.deleted, attempts=1, error=None, **nothing))
 
     def finish(self) -> Iterator[Emission]:
         """The rest of the rows, then rejects, fields and ledger."""
         self._bring_carried()
         yield from self._due()
-        if self._rejects:
-            yield Emission(REJECTS, table_of(REJECTS_SCHEMA, self._rejects))
+        yield from self.rejects.emissions()
         fields = self._field_rows()
         if fields:
             yield Emission(FIELDS, table_of(FIELDS_SCHEMA, fields))
         if self._ledger:
-            yield Emission(LEDGER, table_of(LEDGER_SCHEMA, self._ledger))
+            yield Emission(LEDGER, ledger_table(self._ledger))
 
-    def _note(self, slug: str, state: State, known: Known | None, **columns: Any) -> None:
-        row = {"slug": slug, "state": state.value, "run_id": self._run_id, LOAD_ID: self.load_id, **columns}
-        if state is State.unreconciled and known is not None and known.state is State.unreconciled:
-            row["attempts"] = known.attempts + 1
-        self._ledger.append(row)
+    def _as_before(self, slug: str, known: LedgerRow | None) -> LedgerRow:
+        """The ledger row of an import of which nothing new is loaded."""
+        return replace(
+            known or LedgerRow(slug, State.failed), killed_runs=None, run_id=self._run_id, load_id=self.load_id
+        )
 
     def _add_raw(self, import_: Import, rows: Rows) -> None:
         if rows.data is None:
@@ -328,8 +269,7 @@ class Package:
         typed.rows += n
         typed.live_rows += n
         for keys, count in rows.flat.counts.items():
-            typed.counts[keys].values += count.values
-            typed.counts[keys].conflicts += count.conflicts
+            typed.counts[keys].add(count)
         self._arrived(table, import_.slug, rows)
 
     def _arrived(self, table: str, slug: str, rows: Rows) -> None:
@@ -338,13 +278,13 @@ class Package:
         if arriving.imports[-1:] != [slug]:
             arriving.imports.append(slug)
 
-    def _clear(self, import_: Import, known: Known | None, table: str | None) -> None:
+    def _clear(self, import_: Import, known: LedgerRow | None, table: str | None) -> None:
         if table is not None:
             self._typed[table].imports.add(import_.slug)
         if known is not None:
             self._clear_homes(import_.slug, known, table)
 
-    def _clear_homes(self, slug: str, known: Known | None, table: str | None) -> None:
+    def _clear_homes(self, slug: str, known: LedgerRow | None, table: str | None) -> None:
         """Placeholders, so that the merge removes what an import had where nothing of it comes any more."""
         if self._settings.raw or RECORDS in self._memory.tables:
             self._arriving[RECORDS].replacing = True
@@ -370,42 +310,13 @@ class Package:
             row = row.append_column(column, pa.array([None] * row.num_rows, arrow_type(kinds[column])))
         return row
 
-    def _vanished(
-        self, slug: str, known: Known | None, arriving: Iterable[Rows], table: str | None
-    ) -> dict[str, pa.Table]:
-        """With `deletes = keep`: rows the warehouse has and the service has no more, per table, marked deleted."""
-        if self._settings.deletes != "keep" or known is None:
-            return {}
-        old: dict[str, pa.Table] = {}
-        present = {value for rows in arriving for value in rows.slug.to_pylist()}
-        # the table it comes to may have marked rows of it from an earlier stay
-        homes = {*self._memory.homes.get(slug, ()), known.table_name, table} - {None}
-        with self._warehouse.connect() as connection:
-            for home in {RECORDS, *homes} & self._memory.tables:
-                key, record = ("import_slug", "slug") if home == RECORDS else ("_import_slug", "_record_slug")
-                rows = connection.rows_of(home, key, [slug])
-                gone = [value not in present for value in rows.column(record).to_pylist()] if rows.num_rows else []
-                if any(gone):
-                    old[home] = self._marked(rows.filter(pa.array(gone)))
-        return old
-
-    def _marked(self, rows: pa.Table) -> pa.Table:
-        deleted_at = [value or self._now for value in rows.column("_deleted_at").to_pylist()]
-        rows = _replaced(rows, "_deleted_at", pa.array(deleted_at, UTC_US))
-        return _replaced(rows, LOAD_ID, pa.repeat(pa.scalar(self.load_id), rows.num_rows))
-
     def _carry(self, old: Mapping[str, pa.Table]) -> None:
         for table, rows in old.items():
             self._arriving[table].replacing = True
-            self._carried.append((table, rows))
+            self._kept.carry(table, rows)
 
     def _bring_carried(self) -> None:
-        """Rows that vanished from one import and came with another of the same package are not carried over."""
-        for table, vanished in self._carried:
-            arrived = self._arriving[table].slugs
-            rows = vanished.filter(pc.invert(pc.is_in(vanished.column(keys_of(table)[0]), value_set=arrived)))
-            if not rows.num_rows:
-                continue
+        for table, rows in self._kept.rows(lambda table: self._arriving[table].slugs):
             if table == RECORDS:
                 absent = [f for f in RECORDS_SCHEMA if f.name not in rows.column_names]  # of an earlier version's table
                 for column in absent:
@@ -443,8 +354,9 @@ class Package:
 
     def _field_rows(self) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = []
+        writer = FieldRows(self._catalogue.first_seen, self._now, self.load_id, nul_safe=self._nul_safe)
         while self._catalogue.miscounted:  # by a dead run, and maybe none of its imports is there any more
-            _ = self._typed[self._catalogue.miscounted.pop()]
+            self._typed.setdefault(self._catalogue.miscounted.pop(), _Typed())
         totals_by_table = self._totals() if self._typed else {}
         for table, typed in self._typed.items():
             before, totals = totals_by_table[table]
@@ -452,13 +364,10 @@ class Package:
             elsewhere = self._catalogue.text_conflicts_of(table, typed.imports)
             for known in schema.fields.values():
                 values, conflicts = totals.get(known.keys, (0, 0))
-                added = typed.counts.get(known.keys, _Counts())
-                conflicts += elsewhere[known.column] + added.conflicts
-                values += added.values
-                rows.append(self._field_row(table, template, known, values, before + typed.live_rows, conflicts))
-            rows += overflowed_rows(
-                schema, template, self._catalogue.first_seen, self._now, self.load_id, nul_safe=self._nul_safe
-            )
+                added = typed.counts.get(known.keys, FieldTotals())
+                count = FieldTotals(values + added.values, conflicts + elsewhere[known.column] + added.conflicts)
+                rows.append(writer.row(table, known, template, count, before + typed.live_rows))
+            rows += writer.overflowed_rows(schema, template)
         return rows
 
     def _totals(self) -> dict[str, tuple[int, dict[Keys, tuple[int, int]]]]:
@@ -473,52 +382,6 @@ class Package:
                 found[table] = totals(connection, stored, sorted(typed.imports)) if physical else (0, {})
         return found
 
-    def _field_row(
-        self, table: str, template: str | None, known: Field, values: int, rows: int, conflicts: int
-    ) -> dict[str, Any]:
-        first = self._catalogue.first_seen.setdefault((table, known.column), self._now)
-        return {
-            "table_name": table,
-            "column_name": known.column,
-            "template_slug": template,
-            "path": storable(display_path(known.keys), nul_safe=self._nul_safe),
-            "keys": encode_keys(known.keys),
-            "data_type": known.type,
-            "has_text": known.has_text,
-            "has_double": known.has_double,
-            "first_seen_at": first,
-            "last_seen_at": self._now,
-            "value_count": values,
-            "null_count": rows - values,
-            "conflict_count": conflicts,
-            LOAD_ID: self.load_id,
-        }
-
-
-def overflowed_rows(
-    schema: TableSchema,
-    template: str | None,
-    first_seen: dict[tuple[str, str], datetime],
-    now: datetime,
-    load_id: str,
-    *,
-    nul_safe: bool,
-) -> Iterator[dict[str, Any]]:
-    """What `sync_fields` says of the fields that have no column; nobody counts their values."""
-    for keys in sorted(schema.overflowed):
-        name = overflowed_name(keys)
-        yield {
-            "table_name": schema.table,
-            "column_name": name,
-            "template_slug": template,
-            "path": storable(display_path(keys), nul_safe=nul_safe),
-            "keys": encode_keys(keys),
-            "data_type": OVERFLOWED,
-            "first_seen_at": first_seen.setdefault((schema.table, name), now),
-            "last_seen_at": now,
-            LOAD_ID: load_id,
-        }
-
 
 def _text_conflicts(rows: Rows) -> dict[str, int]:
     """Column → scalars that it took as their text."""
@@ -526,24 +389,6 @@ def _text_conflicts(rows: Rows) -> dict[str, int]:
         return {}
     fields = rows.flat.schema.fields
     return {fields[keys].column: count.kept for keys, count in rows.flat.counts.items() if count.kept}
-
-
-def _as_before(known: Known | None) -> dict[str, Any]:
-    if known is None:
-        return {"records_loaded": 0, "records_rejected": 0}
-    return {
-        "updated_at": known.updated_at,
-        "row_count": known.row_count,
-        "status": known.status,
-        "template_slug": known.template_slug,
-        "table_name": known.table_name,
-        "has_raw": known.has_raw,
-        "records_loaded": known.records_loaded,
-        "records_rejected": known.records_rejected,
-        "text_conflicts": known.text_conflicts,
-        "last_synced_at": known.last_synced_at,
-        "due": known.due,
-    }
 
 
 def _placeholder(schema: pa.Schema, record_key: str, import_key: str, slug: str, load_id: str) -> pa.Table:
@@ -557,7 +402,3 @@ def _typed_table(columns: Mapping[str, pa.Array[Any]]) -> pa.Table:
     ]
     typed = [c if c.type == f.type else c.cast(f.type) for c, f in zip(columns.values(), fields, strict=True)]
     return pa.Table.from_arrays(typed, schema=pa.schema(fields))
-
-
-def _replaced(rows: pa.Table, name: str, column: pa.Array[Any]) -> pa.Table:
-    return rows.set_column(rows.column_names.index(name), name, column)

@@ -24,7 +24,7 @@ from dlt.pipeline.pipeline import Pipeline
 
 from connector.errors import ConfigError
 from connector.folders import believe
-from connector.warehouse.lock import dataset_fingerprint, destination_config, duckdb_file
+from connector.warehouse.destination import dataset_fingerprint, destination_config, duckdb_file
 
 log = logging.getLogger("connector.run")
 

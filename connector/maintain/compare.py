@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from connector.extract.spill import BATCH_ROWS, Records, batches
-from connector.ledger import Known, State
+from connector.ledger import LedgerRow, State
 from connector.models import Import, Record
 from connector.settings import Settings
 from connector.standing import Standing, standing
@@ -72,7 +72,7 @@ class Difference:
 class Holding:
     """What the warehouse has of one import: ledger row, row of `imports` (None if it has none), live rows by table."""
 
-    known: Known | None
+    known: LedgerRow | None
     deleted: bool | None
     live: Mapping[str, int]
 
@@ -100,7 +100,7 @@ def import_differences(import_: Import, holding: Holding, settings: Settings) ->
     yield from _counts(slug, known, holding, settings)
 
 
-def _against_row_count(import_: Import, known: Known, settings: Settings) -> Iterator[Difference]:
+def _against_row_count(import_: Import, known: LedgerRow, settings: Settings) -> Iterator[Difference]:
     slug, there = import_.slug, known.records_loaded + known.records_rejected
     if known.records_rejected:
         sentence = f"Import {slug}: {known.records_rejected} records were rejected and are in sync_rejects only."
@@ -114,7 +114,7 @@ def _against_row_count(import_: Import, known: Known, settings: Settings) -> Ite
         yield Difference(Kind.not_reconciled, sentence, slug)
 
 
-def _counts(slug: str, known: Known, holding: Holding, settings: Settings) -> Iterator[Difference]:
+def _counts(slug: str, known: LedgerRow, holding: Holding, settings: Settings) -> Iterator[Difference]:
     expected: dict[str, int] = {}
     if settings.raw:
         expected[RECORDS] = known.records_loaded

@@ -6,16 +6,14 @@ lock is held all the while, so nothing that is looked at can move.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from dlt.pipeline.pipeline import Pipeline
 
-from connector.errors import ConnectorError
+from connector.errors import ConnectorError, DatabaseBusyError
 from connector.ledger import COMPLETED, State
 from connector.load.working_directory import make_anew, unfinished
 from connector.maintain.rebuild import BESIDE_SCHEMA
@@ -23,9 +21,9 @@ from connector.transform.naming import MORE
 from connector.transform.schema import REST, Kind, TableSchema, parse_type
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.connection import LOADS
-from connector.warehouse.failures import understandable
+from connector.warehouse.failures import explain
 from connector.warehouse.ledger_table import doubt, errors
-from connector.warehouse.lock import lock_path, sole_writer
+from connector.warehouse.lock import Holder, holder_of, sole_writer
 from connector.warehouse.mending import imports_with
 from connector.warehouse.ownership import BESIDE
 from connector.warehouse.runs_table import bury_dead_runs, dead_runs
@@ -79,23 +77,22 @@ def doctor(pipeline: Pipeline, *, repair: bool = False, now: datetime | None = N
     report = DoctorReport()
     warehouse = Warehouse(pipeline)
     warehouse.check_supported()
-    stale = _holder_left_behind(pipeline)
+    stale = holder_of(pipeline)
     try:
         with sole_writer(pipeline):
             if stale is not None:
-                report.notes.append(f"{stale} ended without giving its lock back; it went with the process.")
+                report.notes.append(_left_behind(stale))
             _Examination(pipeline, warehouse, report, repair, now or datetime.now(UTC)).run()
     except Exception as error:
-        raise understandable(error) from None
+        raise explain(error) from None
     return report
 
 
-def _holder_left_behind(pipeline: Pipeline) -> str | None:
-    """Who the note beside the lock names; a run that ends takes its note away."""
-    with suppress(OSError, ValueError, KeyError):
-        note = json.loads(lock_path(pipeline).with_suffix(".holder").read_text())
-        return f"Process {note['process']} of {note['user']} on {note['host']}, which began at {note['since']},"
-    return None
+def _left_behind(holder: Holder) -> str:
+    return (
+        f"Process {holder.process} of {holder.user} on {holder.host}, which began at {holder.since}, ended without "
+        "giving its lock back; it went with the process."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,8 +203,8 @@ class _Examination:
 
 
 def _unreadable(error: Exception) -> Finding:
-    problem: ConnectorError = understandable(error)
-    if "lock on file" in str(problem):
+    problem: ConnectorError = explain(error)
+    if isinstance(problem, DatabaseBusyError):
         cure = "close it in the program that has it open; DuckDB lets only one in"
         return Finding("file_in_use", f"The database file is in use. {problem}", cure)
     cure = "restore it from a backup, or move it away and run again: the service still has everything but kept deletes"

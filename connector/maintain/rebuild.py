@@ -14,49 +14,42 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
-import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-import dlt
 import pyarrow as pa
 import pyarrow.compute as pc
-from dlt.common.destination.client import WithStateSync
-from dlt.common.schema import Schema
-from dlt.common.schema.typing import TColumnSchema
 from dlt.pipeline.pipeline import Pipeline
 
 from connector.errors import ConfigError, ConnectorError
 from connector.extract.spill import BATCH_ROWS
-from connector.load.package import Catalogue, overflowed_rows
+from connector.load.data_dictionary import Catalogue, FieldRows, FieldTotals
+from connector.load.dlt_bridge import forget_tables, load_beside
 from connector.load.working_directory import make_anew
 from connector.reporting.views.applying import readers, refresh
 from connector.run.ports import Progress, Silent
 from connector.settings import Settings
 from connector.transform import width
 from connector.transform.casting import Votes
-from connector.transform.escaping import storable
 from connector.transform.flatten import flatten, leaf_values
 from connector.transform.json_rows import read_rows
-from connector.transform.naming import display_path, encode_keys
 from connector.transform.schema import REST, Field, Keys, Kind, TableSchema, arrow_type, hint_for, parse_type
 from connector.transform.width import NewFields, Room
 from connector.warehouse import Connection, Warehouse
-from connector.warehouse.failures import understandable
+from connector.warehouse.destination import prepare_for_loading
+from connector.warehouse.failures import explain
 from connector.warehouse.lock import prove_held, sole_writer
 from connector.warehouse.ownership import BESIDE
 from connector.warehouse.state import Memory, recall
-from connector.warehouse.tables import FIELDS_SCHEMA, LOAD_ID, RECORDS, SOURCE, TYPED_SCHEMA
+from connector.warehouse.tables import LOAD_ID, RECORDS, TYPED_SCHEMA
 from connector.warehouse.typed_tables import count_rows, discard, raw_counts, raw_rows, swap, totals, without_raw_row
 
 log = logging.getLogger("connector.maintain.rebuild")
 
 BESIDE_SCHEMA = "importer_rebuild"
-MARK = "x-importer-rebuilt"
 ROWS_AT_ONCE = 20_000
 
 
@@ -81,19 +74,13 @@ class Rebuilt:
 
 
 @dataclass(slots=True)
-class _Count:
-    values: int = 0
-    conflicts: int = 0
-
-
-@dataclass(slots=True)
 class _Written:
     """What the second pass learns while it writes."""
 
     schema: TableSchema
     rows: int = 0
     live: int = 0
-    counts: dict[Keys, _Count] = field(default_factory=lambda: defaultdict(_Count))
+    counts: dict[Keys, FieldTotals] = field(default_factory=lambda: defaultdict(FieldTotals))
     text_conflicts: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
 
 
@@ -115,6 +102,7 @@ def rebuild(
         raise ConfigError("typed = false, so there are no typed tables to rebuild.")
     warehouse = Warehouse(pipeline)
     warehouse.check_writable()
+    prepare_for_loading(pipeline)
     try:
         if not warehouse.exists():
             raise ConfigError("There is no warehouse to rebuild yet; run `importer-sync run` first.")
@@ -123,7 +111,7 @@ def rebuild(
             moment = now or datetime.now(UTC)
             return list(_Rebuild(pipeline, settings, warehouse, progress or Silent(), moment).run(tables))
     except Exception as error:
-        raise understandable(error) from None
+        raise explain(error) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +132,7 @@ class _Rebuild:
         if not tables:
             return
         self.progress.planned(len(tables), 0)
-        load_id = forget(self.pipeline, tables, self.now)
+        load_id = forget_tables(self.pipeline, tables, self.now)
         for table in tables:
             done = self._rebuild(table, memory, load_id)
             log.info("Rebuilt %s: %d rows, %d columns of another type.", table, done.rows, len(done.retyped))
@@ -190,7 +178,8 @@ class _Rebuild:
         named = self._named(before, template)
         schema = self._typed(before, named, self._votes(template, named), hints)
         written = _Written(schema)
-        fill_beside(self.pipeline, self._batches(template, written, hints), json_columns(schema, self.warehouse))
+        batches = self._batches(template, written, hints)
+        load_beside(self.pipeline, BESIDE_SCHEMA, BESIDE, batches, json_columns(schema, self.warehouse))
         with self.warehouse.connect() as connection:
             rows, distinct = count_rows(connection, BESIDE, "_record_slug")
             if not rows == distinct == written.rows:
@@ -281,8 +270,7 @@ class _Rebuild:
         if live:
             written.live += rows.num_rows
             for keys, count in flat.counts.items():
-                written.counts[keys].values += count.values
-                written.counts[keys].conflicts += count.conflicts
+                written.counts[keys].add(count)
         columns = {name: rows.column(raw).cast(TYPED_SCHEMA.field(name).type) for name, raw in _FROM_RAW.items()}
         made = pa.table(columns, schema=TYPED_SCHEMA)
         for known in flat.schema.fields.values():
@@ -306,27 +294,11 @@ class _Rebuild:
         self, table: str, template: str, written: _Written, memory: Memory, load_id: str | None
     ) -> Iterator[dict[str, Any]]:
         nul_safe = not self.warehouse.is_duckdb
+        writer = FieldRows(dict(memory.first_seen), self.now, load_id or "", nul_safe=nul_safe)
         for keys, known in written.schema.fields.items():
-            count = written.counts.get(keys, _Count())
-            yield {
-                "table_name": table,
-                "column_name": known.column,
-                "template_slug": template or None,
-                "path": storable(display_path(keys), nul_safe=nul_safe),
-                "keys": encode_keys(keys),
-                "data_type": known.type,
-                "has_text": known.has_text,
-                "has_double": known.has_double,
-                "first_seen_at": memory.first_seen.get((table, known.column), self.now),
-                "last_seen_at": self.now,
-                "value_count": count.values,
-                "null_count": written.live - count.values,
-                "conflict_count": count.conflicts,
-                LOAD_ID: load_id or "",
-            }
-        first_seen = dict(memory.first_seen)
-        rows = overflowed_rows(written.schema, template or None, first_seen, self.now, load_id or "", nul_safe=nul_safe)
-        yield from ({**dict.fromkeys(FIELDS_SCHEMA.names), **row} for row in rows)
+            count = written.counts.get(keys, FieldTotals())
+            yield writer.row(table, known, template or None, count, written.live)
+        yield from writer.overflowed_rows(written.schema, template or None)
 
 
 _FROM_RAW = {
@@ -349,64 +321,3 @@ def json_columns(schema: TableSchema, warehouse: Warehouse) -> list[str]:
     """Columns that are JSON in the warehouse too, where a sync would make them so."""
     kinds = {f.column: parse_type(f.type).kind for f in schema.fields.values() if f.type is not None}
     return sorted(c for c, kind in kinds.items() if kind is Kind.JSON) if warehouse.is_duckdb else []
-
-
-def forget(pipeline: Pipeline, tables: Sequence[str], now: datetime) -> str | None:
-    """Makes dlt forget what it knows of these tables, here, in the warehouse, and in other working directories.
-
-    The mark makes this schema unlike any before, so that dlt stores it; the changed state makes every other working
-    directory fetch it before its next run.
-    """
-    pipeline.sync_destination()
-    schema = pipeline.schemas[SOURCE] if SOURCE in pipeline.schemas else _stored_schema(pipeline)
-    if schema is None:
-        return None
-    schema.drop_tables([table for table in tables if table in schema.tables])
-    if RECORDS in schema.tables:
-        schema.tables[RECORDS][MARK] = now.isoformat()  # type: ignore[literal-required]
-    pipeline.schemas.save_schema(schema)
-
-    @dlt.source(name=SOURCE, section=SOURCE)
-    def importer() -> Any:
-        @dlt.resource(name=RECORDS)
-        def records() -> Iterator[Any]:
-            dlt.current.source_state()["rebuilt_at"] = now.isoformat()
-            yield from ()
-
-        return records
-
-    loaded = pipeline.run(importer())
-    loaded.raise_on_failed_jobs()
-    return loaded.loads_ids[-1] if loaded.loads_ids else None
-
-
-def _stored_schema(pipeline: Pipeline) -> Schema | None:
-    """Return the schema that the warehouse has by the work of other pipelines, or None."""
-    with pipeline.destination_client() as client:
-        stored = client.get_stored_schema(SOURCE) if isinstance(client, WithStateSync) else None
-    return None if stored is None else Schema.from_dict(json.loads(stored.schema))
-
-
-def fill_beside(pipeline: Pipeline, batches: Iterator[pa.Table], json_columns: Sequence[str]) -> None:
-    """Loads a table through dlt, in a working directory of its own that nothing is left of."""
-    folder = tempfile.mkdtemp(prefix="importer-rebuild-")
-    try:
-        beside = dlt.pipeline(
-            pipeline.pipeline_name,
-            destination=pipeline.destination,
-            dataset_name=pipeline.dataset_name,
-            pipelines_dir=folder,
-        )
-        beside.config.restore_from_destination = False  # else it would take and overwrite the pipeline's state
-
-        @dlt.source(name=BESIDE_SCHEMA, section=SOURCE)
-        def rebuilt() -> Any:
-            columns: list[TColumnSchema] = [{"name": name, "data_type": "json"} for name in json_columns]
-            return dlt.resource(
-                batches, name=BESIDE, write_disposition="append", columns=columns, file_format="parquet"
-            )
-
-        beside.run(rebuilt()).raise_on_failed_jobs()
-    finally:
-        pipeline.activate()
-        shutil.rmtree(folder, ignore_errors=True)

@@ -19,8 +19,8 @@ from dlt.pipeline.pipeline import Pipeline
 from connector.errors import ConnectorError
 from connector.extract.records import ImportRead, Verdict
 from connector.ledger import State
+from connector.load.data_dictionary import Catalogue
 from connector.load.imports_table import ImportRow, import_emissions, read_row, records_metadata_of
-from connector.load.package import Catalogue
 from connector.maintain.compare import (
     Difference,
     Holding,
@@ -39,7 +39,7 @@ from connector.settings import Settings
 from connector.transform.escaping import storable
 from connector.transform.row_limits import LIMITS
 from connector.warehouse import Connection, Warehouse
-from connector.warehouse.failures import understandable
+from connector.warehouse.failures import explain
 from connector.warehouse.state import Memory, recall, rows_by_import
 from connector.warehouse.tables import IMPORTS, LOAD_ID, RECORDS, REJECTS
 
@@ -98,7 +98,7 @@ def verify(
         with _survey(settings, world, told) as survey:
             return _Verification(warehouse, settings, survey, told, world, VerifyReport(deep)).run()
     except Exception as error:
-        raise understandable(error) from None
+        raise explain(error) from None
 
 
 @contextmanager

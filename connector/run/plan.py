@@ -1,8 +1,8 @@
 """What a run reads: the listing against the ledger, import by import, and never a watermark.
 
 Invariant: an import is left alone only if a load that dlt completed holds it at exactly the fingerprint the
-service shows now, its records reconcile, and nothing asks for it (`Known.due`). Everything else that is listed is
-read; everything that is known and not listed is a suspect that has yet to earn its deletion (CONTRACT §4).
+service shows now, its records reconcile, and nothing asks for it (`LedgerRow.due`). Everything else that is listed is
+read; what is known and not listed has yet to earn its deletion (`connector.run.discover`, CONTRACT §4).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import Generic, TypeVar
 
-from connector.ledger import COMPLETED, Known, Listed, State
+from connector.ledger import COMPLETED, LedgerRow, Listed, State
 
 T = TypeVar("T", bound=Listed)
 
@@ -40,10 +40,9 @@ class Planned(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Plan(Generic[T]):
-    """`read` in the order to read it; `suspects` are slugs known as live that the listing does not show."""
+    """The imports to `read`, in that order, and how many others there are."""
 
     read: tuple[Planned[T], ...]
-    suspects: tuple[str, ...]
     unchanged: int
     known_live: int
 
@@ -65,13 +64,13 @@ class Rules:
     counted: bool = True
     named: bool = False
 
-    def reason(self, import_: Listed, known: Known | None) -> Reason | None:
+    def reason(self, import_: Listed, known: LedgerRow | None) -> Reason | None:
         """Why to read the import; None if it is up to date, or killed runs as it is and nobody asked for it."""
         if known is not None and known.killed_runs and not self.named and known.is_at(import_):
             return None
         return self._reason(import_, known) or (Reason.asked if self.force else None)
 
-    def _reason(self, import_: Listed, known: Known | None) -> Reason | None:
+    def _reason(self, import_: Listed, known: LedgerRow | None) -> Reason | None:
         if known is None or (known.state is State.deleted and known.trusted):
             return Reason.new
         if not known.trusted or known.state in (State.failed, State.unreconciled):
@@ -91,24 +90,20 @@ class Rules:
         return None
 
 
-def make_plan(listed: Iterable[T], ledger: Mapping[str, Known], rules: Rules) -> Plan[T]:
-    """Decides for every listed import."""
+def make_plan(listed: Iterable[T], ledger: Mapping[str, LedgerRow], rules: Rules) -> Plan[T]:
+    """Decide for every listed import whether to read it."""
     read: list[Planned[T]] = []
-    slugs: set[str] = set()
     unchanged = 0
     for import_ in listed:
-        slugs.add(import_.slug)
         reason = rules.reason(import_, ledger.get(import_.slug))
         if reason is None:
             unchanged += 1
         else:
             read.append(Planned(import_, reason))
-    live = [known.slug for known in ledger.values() if known.live]
-    suspects = tuple(slug for slug in live if slug not in slugs)
-    return Plan(tuple(read), suspects, unchanged, len(live))
+    return Plan(tuple(read), unchanged, sum(known.live for known in ledger.values()))
 
 
-def lost_rows(import_: Listed, found: int, known: Known | None) -> int:
+def lost_rows(import_: Listed, found: int, known: LedgerRow | None) -> int:
     """Return how many rows an unfinished import would lose though its fingerprint stands still; 0 if none.
 
     An upload that goes on may have other than `row_count` records, but never fewer than it had: what is there stays

@@ -20,6 +20,9 @@ from connector.extract.prefetch import HeadStart
 from connector.extract.records import ImportRead, Verdict
 from connector.ledger import Due
 from connector.load.batches import Builder, Built
+from connector.load.data_dictionary import Catalogue
+from connector.load.disposition import IncomingRows, are_elsewhere
+from connector.load.emission import Emission, without_rows
 from connector.load.flatten_process import Flattener
 from connector.load.imports_table import (
     ImportRow,
@@ -29,7 +32,7 @@ from connector.load.imports_table import (
     records_metadata_of,
     tombstones,
 )
-from connector.load.package import Catalogue, Package
+from connector.load.package import Package
 from connector.models import Import
 from connector.run.deaths import DEATHS, KilledTwice, UnderWay
 from connector.run.discover import Decided, Decision
@@ -43,7 +46,6 @@ from connector.transform import width
 from connector.transform.row_limits import LIMITS
 from connector.warehouse import Warehouse
 from connector.warehouse.connection import LOADS, VERSIONS
-from connector.warehouse.ledger_table import are_elsewhere
 from connector.warehouse.mending import keep_deleted, mend
 from connector.warehouse.ownership import take_stock
 from connector.warehouse.promises import PROMISED, ask_again, promise, take_over
@@ -59,9 +61,6 @@ from connector.warehouse.tables import (
     RUNS_SCHEMA,
     SOURCE,
     SYSTEM_SCHEMAS,
-    Arrival,
-    Emission,
-    nothing,
     table_of,
 )
 
@@ -114,7 +113,7 @@ class Extraction:
         self._unread: list[Import] = []  # whose row is due with the next package, without its records
         self._rows_of_read: list[ImportRow] = []  # with them
         self.typed_tables: list[str] = []
-        self.arrivals: list[Arrival] = []
+        self.incoming: list[IncomingRows] = []
         self.merged: set[str] = set()  # tables in which rows of other imports may have been replaced
         self.unread: list[str] = []  # imports that were listed for the first time and gone before they were read
         self.exhausted = False
@@ -313,7 +312,7 @@ class Extraction:
         if not self._began_records:
             self._began_records = True
             for reject in prepared.rejects:
-                package.reject(reject.record_slug, None, f"import: {reject.reason}", reject.payload)
+                package.rejects.add(reject.record_slug, None, f"import: {reject.reason}", reject.payload)
             for slug in prepared.deleted:
                 package.add_deleted(slug, self.memory.ledger.get(slug))
             read = {planned.import_.slug for planned in prepared.plan.read}
@@ -335,13 +334,13 @@ class Extraction:
         yield from package.finish()
         yield from self._import_rows(load_id)
         self._uncommitted = package.rows
-        self.tally.records_rejected += package.rejected
+        self.tally.records_rejected += len(package.rejects)
         if package.withheld:
             self.tally.shortfall = True
             self.tally.problems += package.withheld
         self.typed_tables = package.typed_tables
         self.heaviest = max(self.heaviest, package.heaviest)
-        self.arrivals = package.arrivals()
+        self.incoming = package.incoming()
 
     @property
     def bounded(self) -> bool:
@@ -367,18 +366,18 @@ class Extraction:
     def _look_at_the_others(self) -> None:
         """A record that comes with two imports is in the warehouse once, so one of them falls short."""
         with self.warehouse.connect() as connection:
-            for arrival in self.arrivals:
-                known = self.warehouse.finds_slugs and arrival.table in self.memory.tables
-                if not arrival.distinct or (known and are_elsewhere(connection, arrival)):
+            for rows in self.incoming:
+                known = self.warehouse.finds_slugs and rows.table in self.memory.tables
+                if not rows.distinct or (known and are_elsewhere(connection, rows)):
                     self.tally.shortfall = self.tally.unsettled = True
                     self.tally.problems.append(
-                        f"Some records of {arrival.table} came with more than one import, and each is there once; the "
+                        f"Some records of {rows.table} came with more than one import, and each is there once; the "
                         "imports that fall short are read again next run."
                     )
 
     def missing_tables(self) -> Iterator[Emission]:
         """Tables without rows, so that every table of the contract exists, and is whole, after any run."""
-        yield from map(nothing, self._incomplete())
+        yield from map(without_rows, self._incomplete())
 
     def lacks_tables(self) -> bool:
         return bool(self._incomplete())
@@ -513,7 +512,7 @@ class Extraction:
             planned = self._without_suspects(prepared) if reading else ()
         except Stopped:
             self._note_stop()
-            return Decided((), (), Plan((), (), 0, 0), ())
+            return Decided((), (), Plan((), 0, 0), ())
         finally:
             self._head_start.settle(it.import_ for it in planned)
         if reading:
@@ -523,7 +522,7 @@ class Extraction:
 
     def _is_suspect(self, import_: Import) -> bool:
         known = self.memory.ledger.get(import_.slug)
-        killed = known is not None and known.killed_runs > 0
+        killed = known is not None and bool(known.killed_runs)
         return self._under_way.is_kept and (killed or self._under_way.is_suspect(import_.slug))
 
     def _without_suspects(self, prepared: Decided) -> tuple[Planned[Import], ...]:

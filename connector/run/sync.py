@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Iterator
 
-import dlt
-import pyarrow as pa
-from dlt.common.pipeline import LoadInfo
-from dlt.common.schema.typing import TTableSchema
 from dlt.pipeline.exceptions import PipelineStepFailed
 from dlt.pipeline.pipeline import Pipeline
 
 from connector import telemetry
-from connector.load.dlt_bridge import Marker, current_load_id
+from connector.load.disposition import APPEND, write_dispositions
+from connector.load.dlt_bridge import LoadPackage, WriteDispositions, load_again, load_package
+from connector.load.emission import Emission
 from connector.load.working_directory import believe_folders, make_anew
 from connector.run.deaths import UnderWay
 from connector.run.ports import Outside, Progress
@@ -28,21 +25,16 @@ from connector.runs import Status, Tally
 from connector.settings import Scope, Settings
 from connector.standing import Standing
 from connector.warehouse import Warehouse
-from connector.warehouse.connection import capabilities_resolved_once
-from connector.warehouse.failures import understandable
-from connector.warehouse.ledger_table import distrust, is_new, missing_rows
+from connector.warehouse.destination import capabilities_resolved_once, prepare_for_loading
+from connector.warehouse.failures import explain, is_out_of_memory
+from connector.warehouse.ledger_table import distrust, missing_rows
 from connector.warehouse.lock import lock_path, prove_held, sole_writer
-from connector.warehouse.lookup import index_keys
-from connector.warehouse.memory_limit import is_out_of_memory
 from connector.warehouse.ownership import Dataset, take_stock
 from connector.warehouse.standings import forget_unread, standings
-from connector.warehouse.state import audit, ledger_loads, remembered
+from connector.warehouse.state import audit, remembered
 from connector.warehouse.status import noted
-from connector.warehouse.tables import SOURCE, Arrival, Emission
 
 log = logging.getLogger("connector.run")
-
-APPEND: dict[str, Any] = {"write_disposition": "append"}
 
 
 def sync(
@@ -53,8 +45,9 @@ def sync(
     progress: Progress | None = None,
     stop: Callable[[], int | None] = lambda: None,
     outside: Outside | None = None,
+    load: LoadPackage = load_package,
 ) -> Tally:
-    """One run. `stop()` returns the number of a signal once one arrived.
+    """One run. `stop()` returns the number of a signal once one arrived; `load` loads a package.
 
     Returns the run's tally whatever its outcome was, `tally.fatal` holding what made it fail. Raises LockedError if
     another run is under way and ConfigError for a destination that cannot be used: in both cases nothing was done.
@@ -62,6 +55,7 @@ def sync(
     believe_folders()
     warehouse = Warehouse(pipeline)
     warehouse.check_writable()
+    prepare_for_loading(pipeline)
     with sole_writer(pipeline), capabilities_resolved_once(pipeline):
         make_anew(pipeline)
         under_way = UnderWay(lock_path(pipeline).with_suffix(".reading"))
@@ -76,25 +70,25 @@ def sync(
         )
         with telemetry.run(extraction.tally):
             _begun(extraction.tally)
-            _run(pipeline, extraction, settings)
+            _run(pipeline, extraction, settings, load)
             _ended(extraction.tally)
         under_way.close()
         return extraction.tally
 
 
-def _run(pipeline: Pipeline, extraction: Extraction, settings: Settings) -> None:
+def _run(pipeline: Pipeline, extraction: Extraction, settings: Settings, load: LoadPackage) -> None:
     """Raises nothing: what went wrong is in the tally."""
     try:
         with extraction.warehouse.hold():
             try:
-                _load_all(pipeline, extraction, settings)
+                _load_all(pipeline, extraction, settings, load)
             except Exception as error:
-                extraction.tally.fatal = extraction.tally.fatal or understandable(error)
+                extraction.tally.fatal = extraction.tally.fatal or explain(error)
                 log.debug("The run failed.", exc_info=True, extra={"event": "run.failed"})
             finally:
                 _end(extraction)
     except Exception as error:  # the destination could not be opened, or not be closed properly
-        extraction.tally.fatal = extraction.tally.fatal or understandable(error)
+        extraction.tally.fatal = extraction.tally.fatal or explain(error)
         log.debug("The destination failed.", exc_info=True, extra={"event": "destination.failed"})
 
 
@@ -108,30 +102,32 @@ def _ended(tally: Tally) -> None:
     log.log(level, "Run %s ended: %s.", tally.run_id, tally.status.value, extra=fields)
 
 
-def _load_all(pipeline: Pipeline, extraction: Extraction, settings: Settings) -> None:
+def _load_all(pipeline: Pipeline, extraction: Extraction, settings: Settings, load: LoadPackage) -> None:
     extraction.open()
     if extraction.lacks_tables():
-        extraction.made_tables(_load(pipeline, lambda _: extraction.missing_tables()))
+        extraction.made_tables(load(pipeline, lambda _: extraction.missing_tables()))
     with extraction.warehouse.connect() as connection, noted(pipeline, connection):
-        _load_packages(pipeline, extraction, settings)
+        _load_packages(pipeline, extraction, settings, load)
 
 
-def _load_packages(pipeline: Pipeline, extraction: Extraction, settings: Settings) -> None:
+def _load_packages(pipeline: Pipeline, extraction: Extraction, settings: Settings, load: LoadPackage) -> None:
     if extraction.is_idle():
         return
     try:
-        _load_each(pipeline, extraction, settings)
+        _load_each(pipeline, extraction, settings, load)
         prove_held(pipeline)
     except BaseException:
         extraction.tally.unsettled = True
         raise
 
 
-def _load_each(pipeline: Pipeline, extraction: Extraction, settings: Settings) -> None:
-    _load_package(pipeline, extraction, lambda load_id: _first(extraction, load_id, settings.batch_rows), settings)
+def _load_each(pipeline: Pipeline, extraction: Extraction, settings: Settings, load: LoadPackage) -> None:
+    _load_package(
+        pipeline, extraction, lambda load_id: _first(extraction, load_id, settings.batch_rows), settings, load
+    )
     while not extraction.exhausted:
         _load_package(
-            pipeline, extraction, lambda load_id: extraction.record_tables(load_id, settings.batch_rows), settings
+            pipeline, extraction, lambda load_id: extraction.record_tables(load_id, settings.batch_rows), settings, load
         )
     with extraction.warehouse.connect() as connection:
         dataset = take_stock(connection)
@@ -163,13 +159,12 @@ def _look_at_the_others(extraction: Extraction, dataset: Dataset) -> None:
     before = extraction.memory.ledger
     with extraction.warehouse.connect() as connection:
         memory = remembered(connection, dataset)
-        loads = ledger_loads(connection)
         short = [
             slug
             for slug in audit(connection, memory, extraction.merged)
             if slug in memory.ledger
             and memory.ledger[slug].trusted
-            and (slug not in before or before[slug].trusted or loads[slug] in extraction.tally.load_ids)
+            and (slug not in before or before[slug].trusted or memory.ledger[slug].load_id in extraction.tally.load_ids)
         ]
         distrust(connection, short, "Some of its records came with another import as well.")
     for slug in short:
@@ -186,18 +181,22 @@ def _first(extraction: Extraction, load_id: str, limit: int) -> Iterator[Emissio
 
 
 def _load_package(
-    pipeline: Pipeline, extraction: Extraction, tables: Callable[[str], Iterator[Emission]], settings: Settings
+    pipeline: Pipeline,
+    extraction: Extraction,
+    tables: Callable[[str], Iterator[Emission]],
+    settings: Settings,
+    load: LoadPackage,
 ) -> None:
     with telemetry.package(extraction.tally):
         try:
-            load_id = _load(pipeline, tables, lambda: _ways(extraction))
+            load_id = load(pipeline, tables, lambda: _write_dispositions(extraction))
         except PipelineStepFailed as error:
             # in an earlier step there is nothing yet that could be loaded once more
             if not (error.step == "load" and is_out_of_memory(error) and extraction.warehouse.lift()):
                 raise
             log.info("DuckDB gets more memory to load this package.", extra={"event": "memory.lifted"})
             prove_held(pipeline)
-            load_id = _load_id(pipeline.load())
+            load_id = load_again(pipeline)
             if load_id is None:
                 raise
         finally:
@@ -226,69 +225,18 @@ def _load_package(
         )
 
 
-def _ways(extraction: Extraction) -> dict[str, dict[str, Any]]:
-    """How dlt is to write the package just built; the destination gets the memory and threads for it."""
-    arrivals, extraction.arrivals = extraction.arrivals, []  # all those slugs are not needed while it is loaded
-    ways = _shortest_ways(extraction, arrivals)
-    replacing = [arrival for arrival in arrivals if ways[arrival.table] != APPEND]
-    extraction.merged.update(arrival.table for arrival in replacing)
+def _write_dispositions(extraction: Extraction) -> WriteDispositions:
+    """Choose append or merge for each table, and size DuckDB's memory and threads for it."""
+    incoming, extraction.incoming = extraction.incoming, []  # all those slugs are not needed while it is loaded
+    found = write_dispositions(extraction.warehouse, incoming)
+    replacing = [rows for rows in incoming if found[rows.table] != APPEND]
+    extraction.merged.update(rows.table for rows in replacing)
     if allowance := extraction.warehouse.allowance:
-        replaced = sum(len(arrival.records) for arrival in replacing)
+        replaced = sum(len(rows.records) for rows in replacing)
         allowance.fit(extraction.widest, extraction.heaviest, replaced)
         if not replacing:
             allowance.one_thread()
-    return ways
-
-
-def _shortest_ways(extraction: Extraction, arrivals: Sequence[Arrival]) -> dict[str, dict[str, Any]]:
-    """How dlt may write the records of the package just built, where that is less work than it has to be told before.
-
-    Rows are appended where the destination holds none of these records and imports, which this process, its only
-    writer, has just asked; else a merge need not look for doubles if there are none. Both hold for a package that is
-    loaded at once or never (`make_anew`), and its rows are counted afterwards all the same.
-    """
-    ways: dict[str, dict[str, Any]] = {}
-    with extraction.warehouse.connect() as connection:
-        able = extraction.warehouse.finds_slugs
-        there = connection.columns() if able and arrivals else {}
-        index_keys(connection, {arrival.table for arrival in arrivals} & set(there))
-        for arrival in arrivals:
-            may_append = able and arrival.distinct and not arrival.replacing
-            appends = may_append and (arrival.table not in there or is_new(connection, arrival))
-            ways[arrival.table] = APPEND if appends else {"x-stage-data-deduplicated": arrival.distinct}
-    return ways
-
-
-def _load(
-    pipeline: Pipeline,
-    tables: Callable[[str], Iterator[Emission]],
-    ways: Callable[[], Mapping[str, Mapping[str, Any]]] = dict,
-) -> str | None:
-    """One dlt package of what `tables` yields, written as `ways` says once all of it is known.
-
-    Returns its load id, or None if there was nothing to load.
-    """
-
-    @dlt.source(name=SOURCE, section=SOURCE)
-    def importer() -> Any:
-        @dlt.resource(name="records")
-        def records() -> Iterator[Any]:
-            mark = Marker()
-            yield from map(mark, tables(current_load_id()))
-            pa.default_memory_pool().release_unused()  # to the system, before the destination needs some
-            written = dlt.current.source_schema().tables
-            for table, way in ways().items():
-                written[table].update(cast("TTableSchema", way))
-            prove_held(pipeline)  # what is not extracted whole is never loaded
-
-        return records
-
-    return _load_id(pipeline.run(importer()))
-
-
-def _load_id(loaded: LoadInfo) -> str | None:
-    loaded.raise_on_failed_jobs()
-    return loaded.loads_ids[-1] if loaded.loads_ids else None
+    return found
 
 
 def _end(extraction: Extraction) -> None:
@@ -296,10 +244,10 @@ def _end(extraction: Extraction) -> None:
     try:
         extraction.finish()
     except Exception as error:
-        extraction.tally.fatal = extraction.tally.fatal or understandable(error)
+        extraction.tally.fatal = extraction.tally.fatal or explain(error)
         log.warning(
             "The row of this run could not be written to sync_runs: %s",
-            understandable(error),
+            explain(error),
             extra={"event": "run.unrecorded"},
         )
     finally:

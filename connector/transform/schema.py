@@ -196,15 +196,6 @@ class TableSchema:
         names = {keys: Field(keys, known.column) for keys, known in self.fields.items() if keys != REST}
         return TableSchema(self.table, names)
 
-    def overruled_hints(self, hints: Mapping[str, str]) -> dict[Keys, str]:
-        """The hints that wait for a rebuild, because their column already has another type."""
-        waiting = {}
-        for keys, known in self.fields.items():
-            hint = hint_for(known, hints)
-            if hint is not None and known.type is not None and parse_type(known.type) != parse_type(hint):
-                waiting[keys] = hint
-        return waiting
-
     def _adopt(self, named: Field) -> Field:
         left = self.physical.get(named.column)
         return replace(

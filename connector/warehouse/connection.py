@@ -1,4 +1,4 @@
-"""Whether a pipeline's destination will do, and an open connection to its dataset."""
+"""The dataset of a pipeline, and an open connection to it."""
 
 from __future__ import annotations
 
@@ -10,37 +10,40 @@ from typing import Any, cast
 
 import duckdb
 import pyarrow as pa
-from dlt.common.configuration.exceptions import ConfigurationException
 from dlt.destinations.impl.duckdb.sql_client import DuckDbSqlClient
-from dlt.destinations.job_client_impl import SqlJobClientBase
 from dlt.destinations.sql_client import SqlClientBase
 from dlt.pipeline.pipeline import Pipeline
 
-from connector.errors import ConfigError
-from connector.warehouse.lock import destination_config, duckdb_file
+from connector.warehouse.destination import (
+    check_supported,
+    check_writable,
+    destination_name,
+    destination_type,
+    duckdb_file,
+)
 from connector.warehouse.memory_limit import Allowance
 from connector.warehouse.tables import LEDGER, RECORDS, RUNS
 
 LOADS = "_dlt_loads"
 VERSIONS = "_dlt_version"
 SLUGS_PER_QUERY = 500
-_UTC = "-ctimezone=UTC"
 
 
 class Warehouse:
-    """The destination of one pipeline. Whatever dlt merges into it from now on, it merges whole or not at all."""
+    """The dataset of one pipeline; `connect` opens it. Making one changes nothing, neither here nor there."""
 
     def __init__(self, pipeline: Pipeline) -> None:
-        _merge_in_transactions(pipeline)
         self._pipeline = pipeline
-        if self.destination_type == "postgres":
-            _speak_of_times_in_utc(pipeline)
         self._held: Connection | None = None
         self._holding = ExitStack()
 
     @property
     def destination(self) -> str:
-        return str(self._pipeline.destination.destination_name) if self._pipeline.destination else "none"
+        return destination_name(self._pipeline)
+
+    @property
+    def destination_type(self) -> str:
+        return destination_type(self._pipeline)
 
     @property
     def is_duckdb(self) -> bool:
@@ -51,53 +54,16 @@ class Warehouse:
         """Tell whether arriving slugs can be looked up in a table (`connector.warehouse.lookup`)."""
         return self.destination_type in ("duckdb", "postgres")
 
-    @property
-    def destination_type(self) -> str:
-        kind = self._pipeline.destination.destination_type if self._pipeline.destination else ""
-        return kind.rsplit(".", 1)[-1]
-
     def check_supported(self) -> None:
-        """Raises ConfigError for a destination that cannot replace the rows of an import, e.g. plain files."""
-        destination = self._pipeline.destination
-        if destination is None or not issubclass(destination.client_class, SqlJobClientBase):
-            raise ConfigError(
-                f"The destination {self.destination!r} cannot replace rows, so deletes and corrections would be lost; "
-                "use duckdb, postgres or another SQL destination of dlt."
-            )
+        """Raise ConfigError for a destination that cannot replace the rows of an import, e.g. plain files."""
+        check_supported(self._pipeline)
 
     def check_writable(self) -> None:
-        """Raises ConfigError where loading is not possible, or not without loss, e.g. PostgreSQL without ADBC.
-
-        Without Parquet dlt loads Arrow tables by way of CSV, where an empty text and none are the same
-        (`dlt.destinations._adbc_jobs._loader_file_format_selector` says of what is installed).
-        """
-        self.check_supported()
-        file, dataset = duckdb_file(self._pipeline), self._pipeline.dataset_name
-        if file is not None and file.name.partition(".")[0].lower() == dataset.lower():
-            raise ConfigError(
-                f"DuckDB cannot tell the dataset {dataset!r} from the file {file.name}, which it calls the same; "
-                "choose another name for one of them."
-            )
-        pipeline: Any = self._pipeline  # most of what it and its destination have may be None, and is not typed so
-        if pipeline.staging is not None:
-            return
-        able = pipeline.destination.capabilities()
-        formats: Sequence[str] = able.supported_loader_file_formats or ()
-        if able.loader_file_format_selector is not None:
-            _, formats = able.loader_file_format_selector("parquet", list(formats), table_schema={"name": RECORDS})
-        if "parquet" not in formats:
-            cure = (
-                "install its drivers: pip install 'importer-connector[postgres]'"
-                if self.destination_type == "postgres"
-                else "install the ADBC driver that dlt's documentation names for it, or use another destination"
-            )
-            raise ConfigError(
-                f"The destination {self.destination!r} cannot load Parquet here, and without it empty texts would "
-                f"become null; {cure}."
-            )
+        """Raise ConfigError where loading is not possible, or not without loss, e.g. PostgreSQL without ADBC."""
+        check_writable(self._pipeline)
 
     def exists(self) -> bool:
-        """Whether a run has been here; asks without making a database file."""
+        """Tell whether a run has been here, without making a database file."""
         file = duckdb_file(self._pipeline)
         if file is not None and not file.exists():
             return False
@@ -106,19 +72,21 @@ class Warehouse:
 
     @contextmanager
     def connect(self) -> Iterator[Connection]:
-        """A connection for several calls: the one that is held, if there is one."""
+        """Yield a connection for several calls: the one that is held, if there is one. PostgreSQL answers in UTC."""
         if self._held is not None:
             yield self._held
             return
         with self._pipeline.sql_client() as client:
+            if self.destination_type == "postgres":
+                client.execute_sql("SET TimeZone = 'UTC'")
             yield Connection(client)
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Keeps one connection open: DuckDB writes its file anew whenever the last one closes, which dlt does often.
+        """Keep one connection open: DuckDB writes its file anew whenever the last one closes, which dlt does often.
 
-        That it does so no sooner (`DuckDbSqlClient._global_config`: at a gigabyte of log) is as well: where a load job
-        has just run out of memory, another's commit that does makes the instance of DuckDB 2.0 unusable.
+        dlt's threshold of a gigabyte of log for a checkpoint (`DuckDbSqlClient._global_config`) stays as it is: where a
+        load job has just run out of memory, a checkpoint in the commit of another makes DuckDB 2.0 unusable.
         """
         with self._holding:
             self._open(sparing=self.is_duckdb)
@@ -142,65 +110,6 @@ class Warehouse:
         self._holding.callback(setattr, self, "_held", None)
         allowance = Allowance(connection.client.native_connection) if sparing else None
         self._held = replace(connection, allowance=allowance)
-
-
-def _merge_in_transactions(pipeline: Pipeline) -> None:
-    """Says of a destination that can make tables in a transaction that it has transactions.
-
-    dlt leaves that open for DuckDB and PostgreSQL and takes it for a no, unless the statements of a job have the word
-    CREATE somewhere (`SqlLoadJob.maybe_transaction`): what dies after the DELETE of a merge then loses the rows.
-    """
-    destination: Any = pipeline.destination  # may be None, and is not typed so
-    if destination is None:
-        return
-    able = destination.capabilities()
-    if able.supports_ddl_transactions and able.supports_transactions is None:
-        destination.caps_params["supports_transactions"] = True
-
-
-def _speak_of_times_in_utc(pipeline: Pipeline) -> None:
-    """Has every session with PostgreSQL, ours, dlt's and ADBC's, be in UTC.
-
-    Elsewhere the first and the last hours of the calendar get a year that Python has no time for. Of two options the
-    last one counts; dlt writes a blank between them as a plus into the address, which PostgreSQL takes for a plus.
-    """
-    destination: Any = pipeline.destination
-    try:
-        credentials = destination_config(pipeline).credentials
-    except ConfigurationException:  # whoever connects is told what is missing
-        return
-    options = (credentials.query or {}).get("options", "").split()
-    if not options:
-        credentials.session_timezone = "UTC"
-    elif options[-1] != _UTC:
-        credentials.query = {**credentials.query, "options": "\t".join([*options, _UTC])}
-    destination.config_params["credentials"] = credentials
-
-
-@contextmanager
-def capabilities_resolved_once(pipeline: Pipeline) -> Iterator[None]:
-    """Have dlt resolve what the destination can do once, not some twenty times a package.
-
-    Each time it reads the whole configuration of the destination: a run with one small package takes 0.97 s of
-    processor time instead of 1.25 (medians of six on a busy machine).
-    """
-    destination: Any = pipeline.destination
-    resolve = destination.capabilities
-    known: dict[Any, Any] = {}
-
-    def once(config: Any = None, naming: Any = None) -> Any:
-        if config is not None:
-            return resolve(config, naming)
-        key = (type(naming), getattr(naming, "max_length", None))
-        if key not in known:
-            known[key] = resolve(None, naming)
-        return known[key].copy()
-
-    destination.capabilities = once
-    try:
-        yield
-    finally:
-        del destination.capabilities
 
 
 @dataclass(frozen=True, slots=True)

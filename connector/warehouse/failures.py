@@ -1,4 +1,7 @@
-"""Which sentence an operator gets for a failure of dlt or of the destination."""
+"""Explain a failure of dlt or of the destination to an operator, in a sentence and by a type.
+
+This is the only place that reads the text of a destination's message, as that is all that some of them say.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,24 @@ import errno
 import os
 import re
 
+import duckdb
 from dlt.common.destination.exceptions import DestinationException
 from dlt.pipeline.exceptions import PipelineStepFailed
 
-from connector.errors import ConnectorError
-from connector.warehouse.memory_limit import is_out_of_memory
+from connector.errors import ConnectorError, DatabaseBusyError
 
 _NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+_NO_MEMORY = (
+    "Out of Memory Error",
+    "could not allocate block",  # in a commit
+    "Conflict on tuple deletion",  # with a deletion that was rolled back for want of memory, in DuckDB 2.0
+)
+_HELD_FILE = re.compile(r'Could not set lock on file "([^"]+)"[^(]*(?:\((PID \d+)\))?')
 _FILE_NOT_WRITTEN = re.compile(r'Could not write (?:all bytes to )?file "[^"]*"')
 
 
-def understandable(error: BaseException) -> ConnectorError:
-    """The cause that an operator can act on, out of dlt's layers of exceptions."""
+def explain(error: BaseException) -> ConnectorError:
+    """Return the cause that an operator can act on, out of dlt's layers of exceptions."""
     seen: list[BaseException] = []
     cause: BaseException | None = error
     while cause is not None and cause not in seen:
@@ -28,6 +37,8 @@ def understandable(error: BaseException) -> ConnectorError:
     root = next((e for e in reversed(seen) if not isinstance(e, PipelineStepFailed)), error)
     step = next((e.step for e in seen if isinstance(e, PipelineStepFailed)), None)
     where = f" while dlt was in its step {step!r}" if step else ""
+    if busy := next((held for e in seen if (held := _busy(e))), None):
+        return busy
     if is_out_of_memory(error):
         return ConnectorError(
             f"DuckDB ran out of memory{where}; give it more, by raising a memory_limit of yours if there is one, or "
@@ -41,6 +52,27 @@ def understandable(error: BaseException) -> ConnectorError:
     what = "The destination refused" if destination else "Something unforeseen happened"
     text = " ".join(str(root).split())[:500] or type(root).__name__
     return ConnectorError(f"{what}{where}: {text}")
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Tell whether DuckDB's memory ran out, however deep in dlt's exceptions that is."""
+    seen: list[BaseException] = []
+    while error is not None and error not in seen:
+        if isinstance(error, duckdb.OutOfMemoryException) or any(sign in str(error) for sign in _NO_MEMORY):
+            return True
+        seen.append(error)
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _busy(error: BaseException) -> DatabaseBusyError | None:
+    found = _HELD_FILE.search(str(error))
+    if found is None:
+        return None
+    by = f" ({found[2]})" if found[2] else ""
+    return DatabaseBusyError(
+        f"Another program{by} has {found[1]} open, and DuckDB lets only one in; close it there and try again."
+    )
 
 
 def _without_room(error: BaseException) -> str | None:

@@ -1,56 +1,12 @@
-"""Questions about one load, before and after it, and what makes the next run read an import again."""
+"""Questions about one load after it, and what makes the next run read an import again."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
-
-import pyarrow as pa
 
 from connector.ledger import State
 from connector.warehouse.connection import Connection, batches
-from connector.warehouse.lookup import relations
-from connector.warehouse.tables import LEDGER, LOAD_ID, RECORDS, Arrival, keys_of
-
-
-def is_new(connection: Connection, arrival: Arrival) -> bool:
-    """Tell whether the table holds no row of these records or imports (DuckDB and PostgreSQL).
-
-    DuckDB compares hashes of the slugs, which takes a fraction of the memory: what two of them share makes rows that
-    are new look as if they were not, and never the other way round.
-    """
-    record, import_ = map(connection.column, keys_of(arrival.table))
-    imports = f"{import_} IN (SELECT slug FROM arriving_imports)"
-    records = f"{record} IN (SELECT slug FROM arriving_records)"
-    if not connection.is_postgres:
-        records = f"hash({record}) IN (SELECT hash(slug) FROM arriving_records)"
-    with relations(connection, _arriving(arrival)):
-        if _any_row(connection, arrival.table, imports):
-            return False
-        with connection.sparing(columns=1, slugs=len(arrival.records)):
-            return not _any_row(connection, arrival.table, records)
-
-
-def are_elsewhere(connection: Connection, arrival: Arrival) -> bool:
-    """Tell whether the table holds some of these records as another import's (DuckDB and PostgreSQL)."""
-    record, import_ = map(connection.column, keys_of(arrival.table))
-    with relations(connection, _arriving(arrival)):
-        return _any_row(
-            connection,
-            arrival.table,
-            f"{import_} NOT IN (SELECT slug FROM arriving_imports) AND {connection.column('_deleted_at')} IS NULL "
-            f"AND {record} IN (SELECT slug FROM arriving_records)",
-        )
-
-
-def _arriving(arrival: Arrival) -> dict[str, pa.ChunkedArray[Any]]:
-    imports = pa.chunked_array([pa.array(arrival.imports, pa.string())])
-    return {"arriving_imports": imports, "arriving_records": arrival.records}
-
-
-def _any_row(connection: Connection, table: str, where: str) -> bool:
-    rows = connection.query(f"SELECT count(*) AS n FROM {connection.name(table)} WHERE {where}").to_pylist()
-    return bool(rows[0]["n"])
+from connector.warehouse.tables import LEDGER, LOAD_ID, RECORDS
 
 
 def missing_rows(

@@ -15,52 +15,47 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from dlt.common.configuration.exceptions import ConfigurationException
 from dlt.common.pipeline import get_dlt_pipelines_dir
 from dlt.pipeline.pipeline import Pipeline
 from filelock import FileLock, Timeout
 
 from connector.errors import ConnectorError, LockedError
+from connector.warehouse.destination import (
+    dataset_name,
+    destination_config,
+    destination_fingerprint,
+    destination_type,
+    duckdb_file,
+)
 
 # So that a firewall keeps the connection of a run that takes hours, and the run learns within two minutes that it went.
 _KEEPALIVES = {"keepalives": 1, "keepalives_idle": 30, "keepalives_interval": 15, "keepalives_count": 5}
 
 
-@dataclass(frozen=True, slots=True)
-class _Resolved:
-    """What dlt makes of a destination: its configuration, and the dataset by the name that it has there."""
-
-    destination: Any
-    asked: str
-    config: Any
-    dataset: str
-
-
-_resolved: WeakKeyDictionary[Pipeline, _Resolved] = WeakKeyDictionary()
 _sessions: WeakKeyDictionary[Pipeline, Any] = WeakKeyDictionary()
 
 
 @contextmanager
 def sole_writer(pipeline: Pipeline) -> Iterator[None]:
-    """Holds the lock of the dataset, and the one of dlt's working directory, which two datasets may share.
+    """Hold the lock of the dataset, and the one of dlt's working directory, which two datasets may share.
 
-    Raises LockedError at once if another process has one of them, and names that process.
+    Raise LockedError at once if another process has one of them, and names that process.
     """
     with ExitStack() as held:
         path = lock_path(pipeline)
-        held.enter_context(_file_lock(path, f"into dataset {_dataset(pipeline)!r}"))
+        held.enter_context(_file_lock(path, f"into dataset {dataset_name(pipeline)!r}"))
         path.with_suffix(".status").unlink(missing_ok=True)  # of a dead run; see `connector.warehouse.status`
         directory = Path(pipeline.pipelines_dir)
         directory.mkdir(parents=True, exist_ok=True)
         working = directory / f".{pipeline.pipeline_name}.lock"
         held.enter_context(_file_lock(working, f"in dlt's working directory {pipeline.working_dir}"))
-        if _speaks_postgres(pipeline):
+        if destination_type(pipeline) == "postgres":
             held.enter_context(_advisory_lock(pipeline))
         yield
 
@@ -71,12 +66,13 @@ def _file_lock(path: Path, which: str) -> Iterator[None]:
     try:
         lock.acquire()
     except Timeout:
+        holder = Holder.noted_at(path) or "its process has not said who it is yet"
         raise LockedError(
-            f"Another run {which} is under way ({_holder(path)}); this one did nothing. Wait for it to end, or stop it."
+            f"Another run {which} is under way ({holder}); this one did nothing. Wait for it to end, or stop it."
         ) from None
-    note = path.with_suffix(".holder")
+    note = _note_of(path)
     try:
-        note.write_text(json.dumps(_self()))
+        note.write_text(json.dumps(asdict(Holder.of_this_process())))
         yield
     finally:
         note.unlink(missing_ok=True)
@@ -94,13 +90,13 @@ def prove_held(pipeline: Pipeline) -> None:
     except Exception as error:  # psycopg2 is imported only where PostgreSQL is the destination
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ConnectorError(
-            f"The connection that holds the lock on dataset {_dataset(pipeline)!r} was lost ({reason}), so another run "
-            "may have begun: this one stopped before it committed more. What was committed stays; run again."
+            f"The connection that holds the lock on dataset {dataset_name(pipeline)!r} was lost ({reason}), so another "
+            "run may have begun: this one stopped before it committed more. What was committed stays; run again."
         ) from None
 
 
 def lock_path(pipeline: Pipeline) -> Path:
-    name = f"{_dataset(pipeline)}.lock"
+    name = f"{dataset_name(pipeline)}.lock"
     file = duckdb_file(pipeline)
     if file is not None:
         file = file.resolve()  # by whatever link it is reached
@@ -111,74 +107,12 @@ def lock_path(pipeline: Pipeline) -> Path:
     return place / f".{destination_fingerprint(pipeline)}.{name}"
 
 
-def destination_config(pipeline: Pipeline) -> Any:
-    """The configuration of the pipeline's destination, which dlt resolves anew each time it is asked."""
-    return _of(pipeline).config
-
-
-def _dataset(pipeline: Pipeline) -> str:
-    return _of(pipeline).dataset
-
-
-def _of(pipeline: Pipeline) -> _Resolved:
-    known = _resolved.get(pipeline)
-    if known is None or known.destination is not pipeline.destination or known.asked != pipeline.dataset_name:
-        client = pipeline.destination_client()  # not `with`: that would connect, and another run may hold the file
-        dataset = getattr(getattr(client, "sql_client", None), "dataset_name", None) or pipeline.dataset_name or ""
-        known = _Resolved(pipeline.destination, pipeline.dataset_name, client.config, dataset)
-        _resolved[pipeline] = known
-    return known
-
-
-def duckdb_file(pipeline: Pipeline) -> Path | None:
-    if not _client_is(pipeline, "duckdb"):
-        return None
-    database = str(getattr(destination_config(pipeline).credentials, "database", ":memory:"))
-    return None if database.startswith((":", "md:")) else Path(database)
-
-
-def destination_fingerprint(pipeline: Pipeline) -> str:
-    """Tells one warehouse from another without saying where it is; no password or user is part of it."""
-    kind = pipeline.destination.destination_type if pipeline.destination else ""
-    return _digest(kind.rsplit(".", 1)[-1], _data_location(pipeline))
-
-
-def dataset_fingerprint(pipeline: Pipeline) -> str:
-    """Tells one dataset from all others, of whatever warehouse."""
-    return _digest(destination_fingerprint(pipeline), _dataset(pipeline))
-
-
-def _data_location(pipeline: Pipeline) -> str:
-    """Where the data is, in dlt's words: a file, or `host:port/database`."""
-    file, config = duckdb_file(pipeline), destination_config(pipeline)
-    if file is not None:
-        return str(file.resolve())
-    with suppress(ConfigurationException):  # it can't be told, e.g. of a database in memory
-        location = config.data_location()
-        if location is not None:
-            return str(location)
-    return f"{config.fingerprint()} {getattr(config.credentials, 'database', '')}"
-
-
-def _digest(*parts: str) -> str:
-    return hashlib.blake2b(repr(parts).encode(), digest_size=6).hexdigest()
-
-
-def _client_is(pipeline: Pipeline, kind: str) -> bool:
-    destination = pipeline.destination
-    return destination is not None and destination.destination_type.rsplit(".", 1)[-1] == kind
-
-
-def _speaks_postgres(pipeline: Pipeline) -> bool:
-    return _client_is(pipeline, "postgres")
-
-
 @contextmanager
 def _advisory_lock(pipeline: Pipeline) -> Iterator[None]:
-    """Holds it with a connection of its own: dlt's would connect once more after an error, without the lock."""
+    """Hold it with a connection of its own: dlt's would connect once more after an error, without the lock."""
     import psycopg2
 
-    name = f"importer-connector {_dataset(pipeline)}"  # an advisory lock is one of the database that it is taken in
+    name = f"importer-connector {dataset_name(pipeline)}"  # an advisory lock is one of the database that it is taken in
     key = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big", signed=True)
     address = destination_config(pipeline).credentials.to_native_representation()
     session = psycopg2.connect(address, application_name="importer-connector lock", **_KEEPALIVES)
@@ -190,7 +124,7 @@ def _advisory_lock(pipeline: Pipeline) -> Iterator[None]:
             cursor.execute("SELECT pg_try_advisory_lock(%s)", (key,))
             if cursor.fetchone() != (True,):
                 raise LockedError(
-                    f"Another run into dataset {_dataset(pipeline)!r} of this database is under way (on another "
+                    f"Another run into dataset {dataset_name(pipeline)!r} of this database is under way (on another "
                     "machine or as another user); this one did nothing. Wait for it to end, or stop it."
                 )
         _sessions[pipeline] = session
@@ -200,26 +134,49 @@ def _advisory_lock(pipeline: Pipeline) -> Iterator[None]:
         session.close()
 
 
-def holder_lives(pipeline: Pipeline) -> bool:
-    """Whether the process that said it holds the lock is still there; one of another host is taken to be."""
-    try:
-        noted = json.loads(lock_path(pipeline).with_suffix(".holder").read_text())
-        if noted["host"] == socket.gethostname() and os.name == "posix":
-            os.kill(noted["process"], 0)
-    except PermissionError:
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The process that holds a lock, as the note beside the lock names it."""
+
+    process: int
+    host: str
+    user: str
+    since: str
+
+    @classmethod
+    def of_this_process(cls) -> Holder:
+        return cls(os.getpid(), socket.gethostname(), _user(), datetime.now(UTC).isoformat(timespec="seconds"))
+
+    @classmethod
+    def noted_at(cls, lock: Path) -> Holder | None:
+        """Return the holder of this lock; None without a note that can be read. A run that ends removes its note."""
+        with suppress(OSError, ValueError, TypeError):
+            return cls(**json.loads(_note_of(lock).read_text()))
+        return None
+
+    @property
+    def lives(self) -> bool:
+        """Tell whether the process is still there; one of another host is taken to be."""
+        try:
+            if self.host == socket.gethostname() and os.name == "posix":
+                os.kill(self.process, 0)
+        except PermissionError:
+            return True
+        except (OSError, TypeError):
+            return False
         return True
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-    return True
+
+    def __str__(self) -> str:
+        return f"process {self.process} of {self.user} on {self.host}, since {self.since}"
 
 
-def _self() -> dict[str, object]:
-    return {
-        "process": os.getpid(),
-        "host": socket.gethostname(),
-        "user": _user(),
-        "since": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
+def holder_of(pipeline: Pipeline) -> Holder | None:
+    """Return who holds the lock of the dataset by the note beside it; the process may be dead."""
+    return Holder.noted_at(lock_path(pipeline))
+
+
+def _note_of(lock: Path) -> Path:
+    return lock.with_suffix(".holder")
 
 
 def _user() -> str:
@@ -228,11 +185,3 @@ def _user() -> str:
         return getpass.getuser()
     except (KeyError, OSError, ImportError):
         return f"uid {os.getuid()}" if os.name == "posix" else "unknown"
-
-
-def _holder(path: Path) -> str:
-    try:
-        noted = json.loads(path.with_suffix(".holder").read_text())
-        return f"process {noted['process']} of {noted['user']} on {noted['host']}, since {noted['since']}"
-    except (OSError, ValueError, KeyError):
-        return "its process has not said who it is yet"

@@ -28,11 +28,6 @@ ASKING_MB = 16
 ASKED_BYTES = 32  # for each slug that is looked for; measured: 24 are enough, with a MiB for each thread
 COPIES = 4  # of a few thousand rows, for each thread
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
-_SIGNS = (
-    "Out of Memory Error",
-    "could not allocate block",  # in a commit
-    "Conflict on tuple deletion",  # with a deletion that was rolled back for want of memory, in DuckDB 2.0
-)
 _SETTING = "SELECT current_setting('memory_limit')"
 
 
@@ -119,17 +114,6 @@ class Allowance:
     def _set_threads(self, count: int) -> None:
         with suppress(duckdb.Error):  # it only saves time, and not every setting of a user's allows it
             self._native.execute(f"SET threads = {count}").fetchall()
-
-
-def is_out_of_memory(error: BaseException | None) -> bool:
-    """Whether DuckDB's memory ran out, however deep in dlt's exceptions that is."""
-    seen: list[BaseException] = []
-    while error is not None and error not in seen:
-        if isinstance(error, duckdb.OutOfMemoryException) or any(sign in str(error) for sign in _SIGNS):
-            return True
-        seen.append(error)
-        error = error.__cause__ or error.__context__
-    return False
 
 
 def _ask(native: duckdb.DuckDBPyConnection) -> str:

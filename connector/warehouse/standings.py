@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from connector.ledger import Known
+from connector.ledger import LedgerRow
 from connector.standing import Shown, Standing, standing
 from connector.warehouse.connection import Connection, batches
 from connector.warehouse.ownership import Dataset, take_stock
@@ -14,7 +14,7 @@ from connector.warehouse.tables import IMPORTS
 OPEN = (Standing.failed, Standing.unreconciled, Standing.waiting)  # what a run that succeeds leaves none of
 
 
-def standings(connection: Connection, dataset: Dataset | None = None) -> dict[str, tuple[Standing, Known | None]]:
+def standings(connection: Connection, dataset: Dataset | None = None) -> dict[str, tuple[Standing, LedgerRow | None]]:
     """Import → how it stands, and its ledger row; of live imports, and of those that only the ledger knows."""
     dataset = dataset or take_stock(connection)
     ledger = ledger_rows(connection, dataset)

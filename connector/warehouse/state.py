@@ -13,12 +13,14 @@ Everything else is read again; rows of imports the ledger does not know become s
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from connector.ledger import Known, State
+import pyarrow as pa
+
+from connector.ledger import LEDGER_COLUMNS, LedgerColumn, LedgerRow, State
 from connector.runs import UNSETTLED, Status
 from connector.transform import width
 from connector.transform.naming import SYSTEM_COLUMNS, decode_keys
@@ -61,7 +63,7 @@ class Memory:
     foreign: frozenset[str] = frozenset()
     dropped: Mapping[str, frozenset[str]] = field(default_factory=dict)
     unexplained: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    ledger: Mapping[str, Known] = field(default_factory=dict)
+    ledger: Mapping[str, LedgerRow] = field(default_factory=dict)
     imports: Mapping[str, ImportSeen] = field(default_factory=dict)
     schemas: Mapping[str, TableSchema] = field(default_factory=dict)
     first_seen: Mapping[tuple[str, str], datetime] = field(default_factory=dict)
@@ -118,7 +120,7 @@ def remembered(connection: Connection, dataset: Dataset | None = None) -> Memory
     )
 
 
-def ledger_rows(connection: Connection, dataset: Dataset) -> dict[str, Known]:
+def ledger_rows(connection: Connection, dataset: Dataset) -> dict[str, LedgerRow]:
     """The ledger, slug by slug; a column that is not there, as in a ledger of an earlier version, is null."""
     if LEDGER not in dataset.ours:
         return {}
@@ -129,8 +131,31 @@ def ledger_rows(connection: Connection, dataset: Dataset) -> dict[str, Known]:
         f"SELECT {chosen}, CASE WHEN {known} THEN 1 ELSE 0 END AS trusted FROM {connection.name(LEDGER)} s "
         f"LEFT JOIN {connection.completed_loads(dataset.ours)} l "
         f"ON l.load_id = s.{connection.column(LOAD_ID)}"
-    ).to_pylist()
-    return {row["slug"]: _known(row, dataset.foreign) for row in rows}
+    )
+    return {row.slug: row for row in _parsed(rows, dataset.foreign)}
+
+
+def _parsed(rows: pa.Table, foreign: Collection[str]) -> Iterator[LedgerRow]:
+    """A column that was lost is null, which is not what any import listed says, or its count."""
+    read: list[list[Any]] = [_values(rows, column) for column in LEDGER_COLUMNS]
+    counted = rows.column("records_loaded").is_valid().to_pylist()
+    loaded: list[Any] = rows.column("trusted").to_pylist()
+    for values, is_counted, is_loaded in zip(zip(*read, strict=True), counted, loaded, strict=True):
+        row = LedgerRow(*values)
+        trusted = bool(is_loaded) and (row.state is State.failed or bool(is_counted))
+        taken = row.table_name is not None and row.table_name.casefold() in foreign
+        yield replace(row, trusted=trusted, table_name=None if taken else row.table_name) if trusted or taken else row
+
+
+def _values(rows: pa.Table, column: LedgerColumn) -> list[Any]:
+    """The values of a column, equal ones as one object: most are the same in many rows."""
+    same: dict[Any, Any] = {None: column.absent}
+    if column.kind is State:
+        same.update({state.value: state for state in State})
+    if column.kind is bool:
+        same.update({0: False, 1: True})
+    values: list[Any] = rows.column(column.name).to_pylist()
+    return [same.setdefault(value, value) for value in values]
 
 
 def selected(connection: Connection, dataset: Dataset, table: str, names: Sequence[str], alias: str) -> str:
@@ -233,7 +258,6 @@ def audit(connection: Connection, memory: Memory, only: Collection[str] | None =
     `only` some tables may be looked at.
     """
     present = rows_by_import(connection, memory, only)
-    loads = ledger_loads(connection) if memory.ledger else {}
     where: dict[str, set[str]] = defaultdict(set)
     for table, counts in present.items():
         for slug in counts:
@@ -241,7 +265,7 @@ def audit(connection: Connection, memory: Memory, only: Collection[str] | None =
     return {
         slug: frozenset(where[slug])
         for slug in sorted({*memory.ledger, *where})
-        if slug not in memory.ledger or not _agrees(memory.ledger[slug], loads.get(slug), slug, present)
+        if slug not in memory.ledger or not _agrees(memory.ledger[slug], slug, present)
     }
 
 
@@ -266,46 +290,13 @@ def forget_schemas(connection: Connection, schema_name: str) -> None:
     connection.execute(f"UPDATE {connection.name(VERSIONS)} SET version_hash = '' WHERE schema_name = %s", schema_name)
 
 
-def ledger_loads(connection: Connection) -> dict[str, str]:
-    rows = connection.query(
-        f"SELECT slug, {connection.column(LOAD_ID)} AS load_id FROM {connection.name(LEDGER)}"
-    ).to_pylist()
-    return {row["slug"]: row["load_id"] for row in rows}
-
-
-def _known(row: Mapping[str, Any], foreign: Collection[str]) -> Known:
-    """A column that was lost is null, which is not what any import listed says, or its count."""
-    table = row["table_name"]
-    state = State(row["state"] or State.failed)
-    return Known(
-        slug=row["slug"],
-        state=state,
-        updated_at=row["updated_at"],
-        row_count=row["row_count"],
-        status=row["status"],
-        template_slug=row["template_slug"],
-        table_name=None if table is None or table.casefold() in foreign else table,
-        records_loaded=row["records_loaded"] or 0,
-        records_rejected=row["records_rejected"] or 0,
-        attempts=row["attempts"] or 0,
-        last_synced_at=row["last_synced_at"],
-        trusted=bool(row["trusted"]) and (state is State.failed or row["records_loaded"] is not None),
-        has_raw=bool(row["has_raw"]),
-        due=row["due"],
-        text_conflicts=row["text_conflicts"],
-        killed_runs=row["killed_runs"] or 0,
-    )
-
-
-def _distrusted(slug: str, known: Known | None) -> Known:
+def _distrusted(slug: str, known: LedgerRow | None) -> LedgerRow:
     if known is None:
-        return Known(slug, State.failed, None, None, None, None, None, 0, 0, 0, None, trusted=False)
+        return LedgerRow(slug, State.failed, has_raw=True)
     return replace(known, trusted=False)
 
 
-def _agrees(
-    known: Known, load_id: str | None, slug: str, present: Mapping[str, Mapping[str, tuple[int, set[str]]]]
-) -> bool:
+def _agrees(known: LedgerRow, slug: str, present: Mapping[str, Mapping[str, tuple[int, set[str]]]]) -> bool:
     for table, counts in present.items():
         live, loads = counts.get(slug, (0, set()))
         here = known.has_raw if table == RECORDS else table == known.table_name
@@ -315,7 +306,7 @@ def _agrees(
             continue
         wanted = known.records_loaded if here and known.state is not State.deleted else 0
         # rows elsewhere that are marked deleted stay where `deletes = keep` left them
-        if live != wanted or (here and loads - {load_id}):
+        if live != wanted or (here and loads - {known.load_id}):
             return False
     return known.trusted
 

@@ -17,7 +17,8 @@ from dlt.pipeline.pipeline import Pipeline
 
 from connector.standing import Standing
 from connector.warehouse import Connection
-from connector.warehouse.lock import duckdb_file, holder_lives, lock_path
+from connector.warehouse.destination import duckdb_file
+from connector.warehouse.lock import holder_of, lock_path
 from connector.warehouse.ownership import take_stock
 from connector.warehouse.standings import OPEN, standings
 from connector.warehouse.tables import LEDGER, RECORDS, REJECTS, RUNS
@@ -133,7 +134,8 @@ def noted(pipeline: Pipeline, connection: Connection) -> Iterator[None]:
 
 def left_by_a_run(pipeline: Pipeline) -> Overview | None:
     """What the run under way noted, or None. To be asked only if the file is taken: a dead run leaves its note too."""
-    note = _note(pipeline) if holder_lives(pipeline) else None
+    holder = holder_of(pipeline)
+    note = _note(pipeline) if holder is not None and holder.lives else None
     with suppress(OSError, msgspec.MsgspecError):
         return None if note is None else msgspec.json.decode(note.read_bytes(), type=Overview)
     return None

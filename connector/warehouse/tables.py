@@ -1,19 +1,18 @@
-"""The tables this package writes (CONTRACT §3): their Arrow schemas, and how dlt merges each into the warehouse.
+"""The tables this package writes (CONTRACT §3): their names, keys and Arrow schemas.
 
 Every row carries the `_dlt_load_id` of its package, written here rather than by dlt's normalizer: it ties records,
 typed rows and the ledger row of an import together, and whoever runs the source without our configuration gets it too.
-
-All merges are delete-insert by a scope with a primary key: the one strategy of dlt that neither doubles rows when a
-process dies between the destination's commit and dlt's own bookkeeping, nor leaves rows behind that an import lost.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
+
+from connector.ledger import LEDGER_COLUMNS, LedgerRow, State
 
 LOAD_ID = "_dlt_load_id"
 UTC_US = pa.timestamp("us", tz="UTC")
@@ -75,27 +74,14 @@ IMPORTS_SCHEMA = _schema(
     _content_hash=pa.string(),
     **_LOAD,
 )
-LEDGER_SCHEMA = _schema(
-    f"slug {LOAD_ID}",
-    slug=pa.string(),
-    state=pa.string(),
-    updated_at=UTC_US,
-    row_count=pa.int64(),
-    status=pa.string(),
-    template_slug=pa.string(),
-    table_name=pa.string(),
-    has_raw=pa.bool_(),
-    records_loaded=pa.int64(),
-    records_rejected=pa.int64(),
-    text_conflicts=pa.string(),  # JSON: column → scalars that it took as their text, which its values don't show
-    killed_runs=pa.int64(),  # that died of reading it, at this version
-    attempts=pa.int64(),
-    error=pa.string(),
-    last_synced_at=UTC_US,
-    run_id=pa.string(),
-    due=pa.string(),
-    **_LOAD,
-)
+_ARROW: Mapping[type, pa.DataType] = {
+    str: pa.string(),
+    State: pa.string(),
+    int: pa.int64(),
+    bool: pa.bool_(),
+    datetime: UTC_US,
+}
+LEDGER_SCHEMA = _schema(f"slug {LOAD_ID}", **{column.name: _ARROW[column.kind] for column in LEDGER_COLUMNS})
 RUNS_SCHEMA = _schema(
     "run_id",
     run_id=pa.string(),
@@ -151,7 +137,7 @@ FIELDS_SCHEMA = _schema(
     **_LOAD,
 )
 
-_PRIMARY_KEYS: Mapping[str, Sequence[str]] = {
+PRIMARY_KEYS: Mapping[str, Sequence[str]] = {
     IMPORTS: ["slug"],
     LEDGER: ["slug"],
     RUNS: ["run_id"],
@@ -168,91 +154,26 @@ SYSTEM_SCHEMAS: Mapping[str, pa.Schema] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Emission:
-    """Rows for one table; `json_columns` are text columns whose type in the warehouse is JSON where it has one.
-
-    `template` is that of a typed table, '' where an import has none.
-    """
-
-    table: str
-    rows: pa.Table
-    json_columns: frozenset[str] = frozenset()
-    template: str | None = None
-
-
-def _replacing(record_key: str, import_key: str) -> dict[str, Any]:
-    """All rows of the imports in the package are replaced, and a record that moved between imports moves.
-
-    Rows are deleted by one set of keys: PostgreSQL can look those up in an index or in a hash table, while for each row
-    of the table it would go through both parts of an OR of two sets.
-    """
-    scope = (
-        f"{record_key} IN (SELECT {record_key} FROM {{staging_table}} UNION ALL "
-        f"SELECT {record_key} FROM {{table}} WHERE {import_key} IN (SELECT {import_key} FROM {{staging_table}}))"
-    )
-    return {
-        "disposition": "merge",
-        "strategy": "delete-insert",
-        "deduplicated": False,
-        "destination_scope": scope,
-        "source_filter": f"{record_key} <> '{NO_SLUG}'",
-    }
-
-
-def _upserting(key: str) -> dict[str, Any]:
-    return {"disposition": "merge", "strategy": "delete-insert", "source_filter": f"{key} <> '{NO_SLUG}'"}
-
-
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """What a package brings for one table of records: the slugs of its records, one by one, and of its imports.
-
-    `distinct` if no slug comes twice, `replacing` if it has rows that only mean something to a merge (placeholders,
-    rows carried over).
-    """
-
-    table: str
-    records: pa.ChunkedArray[Any]
-    imports: Sequence[str]
-    distinct: bool
-    replacing: bool
-
-
 def keys_of(table: str) -> tuple[str, str]:
     """The columns with the slug of the record and of the import, in `records` or a typed table."""
     return ("slug", "import_slug") if table == RECORDS else ("_record_slug", "_import_slug")
 
 
-def nothing(table: str) -> Emission:
-    """A row that the merge keeps out: it makes the table exist, where an empty file would not load everywhere."""
-    schema = RECORDS_SCHEMA if table == RECORDS else SYSTEM_SCHEMAS[table]
-    row = {column.name: NO_SLUG for column in schema if not column.nullable}
-    return Emission(table, table_of(schema, [row]))
-
-
-def hints(emission: Emission) -> dict[str, Any]:
-    """Arguments for `dlt.mark.make_hints`: key, merge, and the guard that no column ever changes its type."""
-    table = emission.table
-    if table == RECORDS:
-        disposition, key = _replacing("slug", "import_slug"), _PRIMARY_KEYS[RECORDS]
-    elif table in _PRIMARY_KEYS:
-        disposition, key = _upserting(_PRIMARY_KEYS[table][0]), _PRIMARY_KEYS[table]
-    else:
-        disposition, key = _replacing("_record_slug", "_import_slug"), ["_record_slug"]
-    return {
-        "table_name": table,
-        "write_disposition": disposition,
-        "primary_key": list(key),
-        "schema_contract": {"data_type": "freeze"},
-        "file_format": "parquet",
-        # also where no row of this package has a value: dlt keeps what it is told first and takes any change, even of
-        # nullability, for another type
-        "columns": [{"name": n, "data_type": "json", "nullable": True} for n in sorted(emission.json_columns)],
-        "additional_table_hints": {} if emission.template is None else {TEMPLATE_HINT: emission.template},
-    }
-
-
 def table_of(schema: pa.Schema, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     """Rows as dicts → Arrow; a key that is missing is null."""
     return pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
+
+
+def ledger_table(rows: Sequence[LedgerRow]) -> pa.Table:
+    """Ledger rows → Arrow, column by column."""
+    columns = [pa.array([getattr(row, column.field) for row in rows], _ARROW[column.kind]) for column in LEDGER_COLUMNS]
+    return pa.Table.from_arrays(columns, schema=LEDGER_SCHEMA)
+
+
+def mark_deleted(rows: pa.Table, now: datetime, load_id: str) -> pa.Table:
+    """Return the rows with `_deleted_at` set where it was not, under the load that brings them again."""
+    deleted_at = [value or now for value in rows.column("_deleted_at").to_pylist()]
+    loads = pa.repeat(pa.scalar(load_id), rows.num_rows)
+    for name, column in (("_deleted_at", pa.array(deleted_at, UTC_US)), (LOAD_ID, loads)):
+        rows = rows.set_column(rows.column_names.index(name), name, column)
+    return rows

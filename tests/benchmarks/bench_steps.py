@@ -19,9 +19,11 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from connector.extract.listing import Lister, Listing
 from connector.extract.records import ImportRead, Verdict
-from connector.ledger import Known, State
+from connector.ledger import LedgerRow, State
 from connector.load.batches import Builder, Built
-from connector.load.package import Catalogue, Package
+from connector.load.data_dictionary import Catalogue
+from connector.load.emission import Emission
+from connector.load.package import Package
 from connector.models import Import, Record, Reject, born_at, key_of, replaces
 from connector.run.plan import Rules, make_plan
 from connector.service.decode import decode_import_page, decode_record_page
@@ -30,7 +32,6 @@ from connector.transform.flatten import flatten
 from connector.transform.schema import TableSchema
 from connector.warehouse import Warehouse
 from connector.warehouse.state import Memory
-from connector.warehouse.tables import Emission
 from tests.benchmarks.workload import BLOCK, Shape, Workload
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -136,8 +137,8 @@ def _emitted(package: Package, built: Built) -> Iterator[Emission]:
     yield from package._due()
 
 
-def known(import_: Import, rows: int | None = None) -> Known:
-    return Known(
+def known(import_: Import, rows: int | None = None) -> LedgerRow:
+    return LedgerRow(
         slug=import_.slug,
         state=State.synced,
         updated_at=import_.updated_at,
@@ -149,5 +150,6 @@ def known(import_: Import, rows: int | None = None) -> Known:
         records_rejected=0,
         attempts=1,
         last_synced_at=NOW,
+        has_raw=True,
         trusted=True,
     )

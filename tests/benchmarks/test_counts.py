@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from connector.ledger import COMPLETED, Known, State
+from connector.ledger import COMPLETED, LedgerRow, State
 from connector.load.package import _Arriving
 from connector.models import Record
 from connector.run.plan import Rules, make_plan
@@ -204,7 +204,7 @@ def test_a_long_ledger_is_planned_in_little_memory() -> None:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert (len(plan.read), plan.unchanged, plan.suspects) == (100, 99_900, ())
+    assert (len(plan.read), plan.unchanged) == (100, 99_900)
     assert peak < 200e6  # 60 MB
 
 
@@ -239,8 +239,8 @@ class Shown:
     template_slug: str | None = "template-0"
 
 
-def known(shown: Shown, *, moved: bool) -> Known:
-    return Known(
+def known(shown: Shown, *, moved: bool) -> LedgerRow:
+    return LedgerRow(
         slug=shown.slug,
         state=State.synced,
         updated_at=shown.updated_at - timedelta(days=moved),
@@ -252,5 +252,6 @@ def known(shown: Shown, *, moved: bool) -> Known:
         records_rejected=0,
         attempts=1,
         last_synced_at=THEN,
+        has_raw=True,
         trusted=True,
     )

@@ -46,23 +46,6 @@ MEANINGS: Mapping[str, Mapping[str, str]] = {
         "created_at": "When the record was created (UTC).",
         "updated_at": "When it last changed (UTC).",
     },
-    "sync_imports": {
-        "updated_at": "The import's updated_at when it was last read.",
-        "row_count": "Its row_count then.",
-        "status": "Its status then.",
-        "template_slug": "Its template then.",
-        "has_raw": "Whether its rows are in records too.",
-        "text_conflicts": "JSON: column → numbers and booleans of this import that a text column took as their text.",
-        "killed_runs": "How many runs died of reading it as it is; it is left out until it changes or is asked for.",
-        "attempts": "How often in a row its reading failed; 1 where it did not.",
-        "error": "Why it is not synced.",
-        "run_id": "The run that read it last.",
-        "due": (
-            "Why the next run reads it again though it looks unchanged: racy (read within the resolution of its "
-            "updated_at), backfill (asked for, not read yet), vanished (gone when it was to be read)."
-        ),
-        LOAD_ID: "The load it came with; the row counts only once dlt has completed that load.",
-    },
     "sync_runs": {
         "mode": "incremental or backfill; imports only or records only where dlt alone loaded one of the two.",
         "started_at": "When it began (UTC).",
@@ -265,7 +248,7 @@ def tables() -> str:
     for name, summary in sources._TABLES.items():
         schema = RECORDS_SCHEMA if name == RECORDS else SYSTEM_SCHEMAS[name]
         parts += [f"## `{name}`", "", summary, ""]
-        parts += [_columns(schema, {**sources._COLUMNS.get(name, {}), **MEANINGS[name]}), ""]
+        parts += [_columns(schema, {**sources._COLUMNS.get(name, {}), **MEANINGS.get(name, {})}), ""]
     layout = _imaginary()
     views, _ = ready_views(layout)
     standing = [(f"`{view.name}`", view.summary, view.grain) for view in views if view.name != layout.typed[0].view]

@@ -12,6 +12,7 @@ import duckdb
 import pytest
 from dlt.pipeline.pipeline import Pipeline
 
+from connector.load.dlt_bridge import LoadPackage, load_package
 from connector.run.sync import sync
 from connector.runs import Tally
 from connector.sandbox import Service, serve
@@ -38,11 +39,12 @@ class Warehouse:
         service: Service,
         scope: Scope | None = None,
         stop: Callable[[], int | None] = lambda: None,
+        load: LoadPackage = load_package,
         **settings: Any,
     ) -> Tally:
         with serve(service) as url:
             made = Settings.load(base_url=url, access_token=service_token(service), **settings)
-            return sync(self.pipeline(), made, scope, stop=stop)
+            return sync(self.pipeline(), made, scope, stop=stop, load=load)
 
     @contextmanager
     def connect(self) -> Iterator[duckdb.DuckDBPyConnection]:

@@ -10,7 +10,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from connector.ledger import Known, State
+from connector.ledger import LedgerRow, State
 from connector.models import Import
 from connector.run.deaths import BIG_BYTES, MOST, UnderWay
 from connector.run.plan import Reason, Rules
@@ -87,7 +87,7 @@ def test_a_note_that_cannot_be_read_is_none(tmp_path: Path) -> None:
 
 
 def test_what_killed_runs_is_read_once_it_changes_or_is_asked_for() -> None:
-    known = Known("i", State.failed, AT, 1, "completed", None, None, 0, 0, 2, AT, True, killed_runs=2)
+    known = LedgerRow("i", State.failed, AT, 1, "completed", attempts=2, last_synced_at=AT, trusted=True, killed_runs=2)
     assert Rules(AT, force=True).reason(import_of("i"), known) is None
     assert Rules(AT, named=True).reason(import_of("i"), known) is Reason.retry
     assert Rules(AT).reason(import_of("i", rows=2), known) is Reason.retry

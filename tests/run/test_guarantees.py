@@ -10,7 +10,7 @@ import duckdb
 import pytest
 
 from connector.errors import LockedError
-from connector.run import sync
+from connector.load.dlt_bridge import load_package
 from connector.sandbox import Faults, Request, Service, Switches
 from connector.sandbox.catalogue import Status
 from connector.sandbox.switches import Order
@@ -277,19 +277,17 @@ def test_one_bad_import_stops_nobody_and_is_tried_again(warehouse: Warehouse) ->
     assert_equal(service, warehouse)
 
 
-def test_a_run_asked_to_stop_loads_what_is_ready_at_once(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_asked_to_stop_loads_what_is_ready_at_once(warehouse: Warehouse) -> None:
     """Ten seconds are few: many small packages would take longer."""
     service = Service(seed=7)
     service.add_generated("customers", imports=60, rows=5)
-    load = sync._load
     loads: list[str | None] = []
 
     def counting(*arguments: Any) -> str | None:
-        loads.append(load(*arguments))
+        loads.append(load_package(*arguments))
         return loads[-1]
 
-    monkeypatch.setattr(sync, "_load", counting)
-    tally = warehouse.run(service, stop=lambda: 15 if len(loads) >= 3 else None, batch_rows=5)
+    tally = warehouse.run(service, stop=lambda: 15 if len(loads) >= 3 else None, load=counting, batch_rows=5)
     assert len(loads) <= 5
     assert tally.records_loaded == len(rows_of_warehouse(warehouse)) > 10
     assert warehouse.run(service).status == "succeeded"

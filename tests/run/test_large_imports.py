@@ -14,7 +14,8 @@ from connector.extract import prefetch, spill
 from connector.extract.spill import SpilledRecords
 from connector.load import flatten_process
 from connector.load.batches import SpilledRows
-from connector.run import pipeline, sync
+from connector.load.dlt_bridge import load_package
+from connector.run import pipeline
 from connector.sandbox import Service
 
 from .conftest import Warehouse
@@ -76,11 +77,10 @@ def test_records_go_once_their_rows_are_built(warehouse: Warehouse, monkeypatch:
     monkeypatch.setattr(pipeline, "BUILT_AHEAD_ROWS", 600)
     monkeypatch.setattr(pipeline, "READ_AHEAD_ROWS", 600)
     alive = [count_of(kind, monkeypatch) for kind in (SpilledRows, SpilledRecords)]
-    load = sync._load
     seen: list[list[int]] = []
 
     def slow(*arguments: Any) -> str | None:
-        loaded = load(*arguments)
+        loaded = load_package(*arguments)
         until = time.monotonic() + 60
         # behind the first package with rows wait one built import, one for which there is no room yet, and one more
         # that the thread that builds had been given by then
@@ -89,8 +89,7 @@ def test_records_go_once_their_rows_are_built(warehouse: Warehouse, monkeypatch:
         seen.append(counts)
         return loaded
 
-    monkeypatch.setattr(sync, "_load", slow)
-    assert warehouse.run(service, batch_rows=700).status == "succeeded"
+    assert warehouse.run(service, load=slow, batch_rows=700).status == "succeeded"
     assert seen[1] == [3, 0]
     assert seen[-1] == [0, 0]
 

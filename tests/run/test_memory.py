@@ -13,13 +13,13 @@ import pyarrow as pa
 import pytest
 from dlt.destinations.job_client_impl import SqlLoadJob
 
+from connector.load.disposition import IncomingRows, is_new
 from connector.sandbox import Service
 from connector.transform.schema import Field, Keys, TableSchema
 from connector.warehouse import memory_limit
 from connector.warehouse.connection import Connection
-from connector.warehouse.ledger_table import is_new
-from connector.warehouse.memory_limit import Allowance, is_out_of_memory
-from connector.warehouse.tables import Arrival
+from connector.warehouse.failures import is_out_of_memory
+from connector.warehouse.memory_limit import Allowance
 from connector.warehouse.typed_tables import totals
 
 from .conftest import Warehouse
@@ -117,7 +117,7 @@ def two_million_records(warehouse: Warehouse) -> AbstractContextManager[Connecti
 
 
 def is_new_with(connection: Connection, records: pa.ChunkedArray[Any], import_: str) -> bool:
-    return is_new(connection, Arrival("records", records, [import_], distinct=True, replacing=False))
+    return is_new(connection, IncomingRows("records", records, [import_], distinct=True, replacing=False))
 
 
 def kept(native: duckdb.DuckDBPyConnection) -> int:

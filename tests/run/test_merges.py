@@ -11,7 +11,7 @@ import pytest
 from dlt.destinations import duckdb, postgres
 
 from connector.sandbox import Service, serve
-from connector.warehouse import Warehouse as Connected
+from connector.warehouse.destination import prepare_for_loading
 
 from .conftest import Warehouse, service_token
 from .test_guarantees import assert_equal
@@ -73,7 +73,7 @@ def test_what_somebody_says_of_transactions_stays(tmp_path: Path, kind: type[duc
     said = {}
     for name, given in (("nothing", {}), ("no", {"supports_transactions": False})):
         pipeline = dlt.pipeline(name, destination=kind(**given), pipelines_dir=str(tmp_path))  # type: ignore[arg-type]
-        Connected(pipeline)
+        prepare_for_loading(pipeline)
         assert pipeline.destination is not None
         said[name] = pipeline.destination.capabilities().supports_transactions
     assert said == {"nothing": True, "no": False}

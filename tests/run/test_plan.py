@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connector.ledger import COMPLETED, Known, State
+from connector.ledger import COMPLETED, LedgerRow, State
 from connector.run.plan import Plan, Planned, Reason, Rules, make_plan, too_many_vanished
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -25,8 +25,8 @@ class Shown:
     template_slug: str | None = "t"
 
 
-def known(shown: Shown, state: State = State.synced, *, trusted: bool = True) -> Known:
-    return Known(
+def known(shown: Shown, state: State = State.synced, *, trusted: bool = True) -> LedgerRow:
+    return LedgerRow(
         slug=shown.slug,
         state=state,
         updated_at=shown.updated_at,
@@ -38,15 +38,16 @@ def known(shown: Shown, state: State = State.synced, *, trusted: bool = True) ->
         records_rejected=0,
         attempts=1,
         last_synced_at=NOW,
+        has_raw=True,
         trusted=trusted,
     )
 
 
-def plan(shown: list[Shown], ledger: list[Known], **options: object) -> Plan[Shown]:
+def plan(shown: list[Shown], ledger: list[LedgerRow], **options: object) -> Plan[Shown]:
     return make_plan(shown, {row.slug: row for row in ledger}, Rules(NOW, **options))  # type: ignore[arg-type]
 
 
-def reason(shown: Shown, ledger: list[Known], **options: object) -> Reason | None:
+def reason(shown: Shown, ledger: list[LedgerRow], **options: object) -> Reason | None:
     read = plan([shown], ledger, **options).read
     return read[0].reason if read else None
 
@@ -57,7 +58,7 @@ def test_what_is_new_is_read() -> None:
 
 def test_what_is_the_same_is_left_alone() -> None:
     found = plan([Shown()], [known(Shown())])
-    assert found == Plan((), (), 1, 1)
+    assert found == Plan((), 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +127,7 @@ def test_force_reads_what_is_unchanged_and_keeps_better_reasons() -> None:
     assert found.unchanged == 0
 
 
-def test_what_is_known_as_live_and_not_listed_is_suspected() -> None:
+def test_what_is_known_as_live_is_counted() -> None:
     ledger = [
         known(Shown("listed")),
         known(Shown("gone")),
@@ -136,7 +137,6 @@ def test_what_is_known_as_live_and_not_listed_is_suspected() -> None:
         known(Shown("half-deleted"), State.deleted, trusted=False),  # the load that deleted it did not complete
     ]
     found = plan([Shown("listed")], ledger)
-    assert found.suspects == ("gone", "failed", "unreconciled", "half-deleted")
     assert found.known_live == 5
 
 
@@ -160,14 +160,13 @@ KNOWN = st.builds(
 
 @given(st.lists(SHOWN, unique_by=lambda s: s.slug), st.lists(KNOWN, unique_by=lambda k: k.slug))
 def test_only_what_a_completed_load_holds_at_this_fingerprint_is_left_alone(
-    shown: list[Shown], ledger: list[Known]
+    shown: list[Shown], ledger: list[LedgerRow]
 ) -> None:
     found = plan(shown, ledger)
     up_to_date = {known(s).slug for s in shown if s.status == COMPLETED and known(s) in ledger}
     assert {p.import_.slug for p in found.read} == {s.slug for s in shown} - up_to_date
     assert found.unchanged == len(up_to_date)
     dead = {k.slug for k in ledger if k.state is State.deleted and k.trusted}
-    assert set(found.suspects) == {k.slug for k in ledger} - dead - {s.slug for s in shown}
     assert found.known_live == len(ledger) - len(dead)
 
 

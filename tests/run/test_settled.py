@@ -76,7 +76,14 @@ class Place:
     def run(self, scope: Scope | None = None, stop: Callable[[], int | None] = lambda: None, **more: Any) -> Tally:
         self.requests.clear()
         with self.machine.process(Fuse(lambda where: None), Random(1)) as pipeline:
-            return sync(cast("Any", pipeline), self.settings(**more), scope, stop=stop, outside=self.outside)
+            return sync(
+                cast("Any", pipeline),
+                self.settings(**more),
+                scope,
+                stop=stop,
+                outside=self.outside,
+                load=self.machine.load,
+            )
 
     def verify(self) -> VerifyReport:
         with self.machine.process(Fuse(lambda where: None), Random(1)) as pipeline:

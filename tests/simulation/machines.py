@@ -18,8 +18,9 @@ from dlt.destinations.impl.duckdb.sql_client import DuckDbSqlClient
 from dlt.load.load import Load
 from dlt.pipeline.pipeline import Pipeline
 
+from connector.load.dlt_bridge import LoadPackage, load_package
+from connector.load.emission import Emission
 from connector.warehouse import Connection
-from connector.warehouse.tables import Emission
 from tests.simulation.fuse import Fuse
 from tests.simulation.hands import meddle
 from tests.simulation.holdings import Holdings
@@ -44,7 +45,9 @@ FILE_STEPS = (
 
 
 class Machine(Protocol):
-    """Where the connector runs: how a process sees its pipeline, and what a death leaves."""
+    """Where the connector runs: how a process sees its pipeline, how packages are loaded, and what a death leaves."""
+
+    load: LoadPackage
 
     def process(self, fuse: Fuse, dice: Random) -> AbstractContextManager[Any]: ...
     def lose_directory(self) -> None: ...
@@ -95,8 +98,17 @@ class _Machine:
         self._database.close()
 
 
+def _load_by_model(
+    pipeline: Any, tables: Callable[[str], Iterator[Emission]], ways: Callable[[], Ways] = dict, /
+) -> str | None:
+    loaded: str | None = pipeline.load(tables, ways)
+    return loaded
+
+
 class ModelMachine(_Machine):
     """dlt's part is played by the model."""
+
+    load = staticmethod(_load_by_model)
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -106,18 +118,14 @@ class ModelMachine(_Machine):
     @contextmanager
     def process(self, fuse: Fuse, dice: Random) -> Iterator[ModelPipeline]:
         pipeline = ModelPipeline(self._connect(), self._folder, fuse, dice, self._packages, self.clock)
-        with mock.patch("connector.run.sync._load", _load_by_model), counted_queries(fuse):
+        with counted_queries(fuse):
             yield pipeline
-
-
-def _load_by_model(
-    pipeline: ModelPipeline, tables: Callable[[str], Iterator[Emission]], ways: Callable[[], Ways] = dict
-) -> str | None:
-    return pipeline.load(tables, ways)
 
 
 class DltMachine(_Machine):
     """dlt itself, every statement, every commit and every change of a file a step of the fuse."""
+
+    load = staticmethod(load_package)
 
     @contextmanager
     def process(self, fuse: Fuse, dice: Random) -> Iterator[Pipeline]:

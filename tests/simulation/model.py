@@ -27,7 +27,7 @@ import pyarrow as pa
 from dlt.destinations.impl.duckdb.sql_client import DuckDbSqlClient
 from dlt.pipeline.pipeline import Pipeline
 
-from connector.warehouse.tables import Emission, hints
+from connector.load.emission import Emission, hints
 from tests.simulation.fuse import Fuse
 
 Ways = Mapping[str, Mapping[str, Any]]

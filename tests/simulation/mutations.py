@@ -16,8 +16,9 @@ from connector.extract import listing, prefetch, records
 from connector.extract.listing import MAX_PER_PAGE, Lister, Listing
 from connector.extract.overlap import Positions, Segment
 from connector.extract.records import ImportRead, Verdict
-from connector.ledger import Known, State
+from connector.ledger import LedgerRow, State
 from connector.load import package
+from connector.load.kept_deletes import KeptDeletes
 from connector.models import Import
 from connector.run import discover, plan, session, sync
 from connector.run.deaths import UnderWay
@@ -268,7 +269,7 @@ def leave_out_whatever_was_under_way_at_a_death() -> AbstractContextManager[Any]
 def trust_the_ledger_of_loads_that_never_completed() -> AbstractContextManager[Any]:
     original = state.ledger_rows
 
-    def trusting(connection: Connection, dataset: Dataset) -> dict[str, Known]:
+    def trusting(connection: Connection, dataset: Dataset) -> dict[str, LedgerRow]:
         return {slug: replace(known, trusted=True) for slug, known in original(connection, dataset).items()}
 
     return mock.patch.object(state, "ledger_rows", trusting)
@@ -316,7 +317,7 @@ def forget_dead_runs() -> AbstractContextManager[Any]:
 def replace_rows_without_clearing_the_import() -> AbstractContextManager[Any]:
     """Upserts only: what an import lost, up to all of it, stays."""
 
-    def no_placeholders(self: Any, slug: str, known: Known | None, table: str | None) -> None:
+    def no_placeholders(self: Any, slug: str, known: LedgerRow | None, table: str | None) -> None:
         return None
 
     return mock.patch.object(package.Package, "_clear_homes", no_placeholders)
@@ -326,7 +327,7 @@ def replace_rows_without_clearing_the_import() -> AbstractContextManager[Any]:
 def leave_the_rows_in_the_table_of_the_old_template() -> AbstractContextManager[Any]:
     original = package.Package._clear_homes
 
-    def only_here(self: Any, slug: str, known: Known | None, table: str | None) -> None:
+    def only_here(self: Any, slug: str, known: LedgerRow | None, table: str | None) -> None:
         homes, self._memory = self._memory.homes, replace(self._memory, homes={})
         original(self, slug, replace(known, table_name=table or known.table_name) if known else None, table)
         self._memory = replace(self._memory, homes=homes)
@@ -336,10 +337,10 @@ def leave_the_rows_in_the_table_of_the_old_template() -> AbstractContextManager[
 
 @mutation()
 def keep_nothing_that_vanished() -> AbstractContextManager[Any]:
-    def nothing(self: Any, slug: str, known: Known | None, present: set[str]) -> dict[str, Any]:
+    def nothing(self: Any, slug: str, known: LedgerRow | None, incoming: Any, table: str | None) -> dict[str, Any]:
         return {}
 
-    return mock.patch.object(package.Package, "_vanished", nothing)
+    return mock.patch.object(KeptDeletes, "vanished", nothing)
 
 
 @mutation()

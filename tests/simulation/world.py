@@ -228,7 +228,7 @@ class World:
                 mock.patch.object(width, "WIDTH", self.scenario.width),
                 mock.patch.object(deaths, "BIG_BYTES", self.scenario.big_bytes),
             ):
-                return sync(pipeline, settings, scope, stop=stop, outside=self._outside())
+                return sync(pipeline, settings, scope, stop=stop, outside=self._outside(), load=self.machine.load)
         except Killed:
             return None
         finally:

@@ -308,7 +308,6 @@ def test_a_hint_by_path_reaches_a_nested_field() -> None:
 def test_a_hint_does_not_change_a_stored_type() -> None:
     flat = run('{"d":"2024-01-31"}', schema=typed(d="text"), hints={"d": "date"})
     assert cells(flat) == {"d": ["2024-01-31"]}
-    assert flat.schema.overruled_hints({"d": "date"}) == {("d",): "date"}
 
 
 def test_without_the_hint_strings_are_not_read_as_numbers_any_more() -> None:

@@ -113,13 +113,10 @@ def test_a_column_of_a_known_field_is_not_left_over() -> None:
     assert schema.fields["a_b",].column != "a_b"
 
 
-def test_hints_that_wait_for_a_rebuild() -> None:
+def test_a_rebuild_keeps_the_names_and_opens_the_types() -> None:
     known = [Field(("d",), "d", "text", has_text=True), Field(("n",), "n", "bigint"), Field(("z",), "z")]
     schema = TableSchema("t", {each.keys: each for each in known}, {"d": "text"})
-    hints = {"d": "date", "n": "bigint", "z": "bool"}
-    assert schema.overruled_hints(hints) == {("d",): "date"}
     rebuilt = schema.retyped()
-    assert rebuilt.overruled_hints(hints) == {}
     assert rebuilt.fields["d",] == Field(("d",), "d")
     assert rebuilt.physical == {}
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from connector.load.emission import hints, without_rows
 from connector.sandbox import Service
 from connector.warehouse import Warehouse
 from connector.warehouse.lookup import relations
-from connector.warehouse.tables import hints, nothing
 from tests.types.conftest import PostgreSQL
 from tests.types.reader import assert_rows
 
@@ -71,7 +71,7 @@ def test_keys_are_looked_up_in_indexes(postgres: PostgreSQL) -> None:
         postgres.run(service)
         service.add_import(template="t", rows=[{"n": 1}])
 
-    scope = hints(nothing("records"))["write_disposition"]["destination_scope"]
+    scope = hints(without_rows("records"))["write_disposition"]["destination_scope"]
     staging = "(SELECT 'a' AS slug, 'b' AS import_slug) AS staging"
     with postgres.held():
         postgres._connection.execute("SET enable_seqscan = off")

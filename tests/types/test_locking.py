@@ -17,7 +17,8 @@ from connector.maintain.verify import verify
 from connector.run.sync import sync
 from connector.sandbox import Service, serve
 from connector.settings import Settings
-from connector.warehouse.lock import _sessions, dataset_fingerprint, prove_held, sole_writer
+from connector.warehouse.destination import dataset_fingerprint
+from connector.warehouse.lock import _sessions, prove_held, sole_writer
 from tests.types.conftest import PostgreSQL
 
 BACKEND = "SELECT pid FROM pg_stat_activity WHERE application_name = 'importer-connector lock'"

@@ -174,7 +174,7 @@ def _destination(pipeline: Pipeline) -> str | None:
     """None if a table could be made, written, read and dropped; otherwise what went wrong."""
     from connector.cli.exit_codes import as_problem
     from connector.warehouse import Warehouse
-    from connector.warehouse.lock import duckdb_file
+    from connector.warehouse.destination import duckdb_file
 
     file = duckdb_file(pipeline)
     was_there = file is None or file.exists()

@@ -72,7 +72,7 @@ def _patiently(pipeline: Pipeline, dataset: str) -> Facts:
     from connector.errors import ConfigError
     from connector.reporting.html import gather
     from connector.warehouse import Warehouse
-    from connector.warehouse.lock import duckdb_file
+    from connector.warehouse.destination import duckdb_file
 
     file = duckdb_file(pipeline)
     if file is not None and not file.exists():

@@ -21,7 +21,7 @@ from sqlglot.errors import SqlglotError
 from connector.errors import ConfigError, ConnectorError
 from connector.reporting.views.layout import VIEWS_SUFFIX, dialect_of, quoted
 from connector.warehouse import Warehouse
-from connector.warehouse.lock import duckdb_file
+from connector.warehouse.destination import duckdb_file
 
 ROWS_AT_ONCE = 2_000
 WAIT_S = 5.0

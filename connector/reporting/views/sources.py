@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 from dlt.pipeline.pipeline import Pipeline
 
+from connector.ledger import LEDGER_COLUMNS
 from connector.reporting.views.applying import opened
 from connector.reporting.views.layout import Layout, TypedField, TypedTable, read_layout
 from connector.transform.naming import DOUBLE_VARIANT
@@ -51,14 +52,7 @@ _COLUMNS: Mapping[str, Mapping[str, str]] = {
         "extra": "The record's fields that the interface does not name, JSON, values as received; null without any.",
         "_deleted_at": "When it was found gone; null while it is there.",
     },
-    LEDGER: {
-        "slug": "Key of the import.",
-        "state": "synced, failed, unreconciled or deleted.",
-        "table_name": "The typed table that holds its rows.",
-        "records_loaded": "Live rows that were loaded.",
-        "records_rejected": "Rows that could not be loaded; they are in sync_rejects.",
-        "last_synced_at": "When it was last read whole (UTC).",
-    },
+    LEDGER: {column.name: column.meaning for column in LEDGER_COLUMNS},
     RUNS: {"run_id": "Key of the run.", "status": "succeeded, partial, failed, interrupted or running."},
     REJECTS: {"reject_id": "Key of the reject.", "reason": "Why it could not be loaded.", "payload": "As received."},
     FIELDS: {"path": "The original key, levels with dots between them.", "keys": "The same, exactly, as JSON."},

@@ -126,7 +126,7 @@ def test_kept_deletes_stay_marked_and_a_template_without_imports_is_rebuilt(plac
     assert place.verify(deletes="keep").differences == []
 
 
-@pytest.mark.parametrize("moment", ["forget", "fill_beside", "swap"])
+@pytest.mark.parametrize("moment", ["forget_tables", "load_beside", "swap"])
 def test_a_kill_before_the_swap_changes_nothing_and_heals(
     place: Place, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,7 +161,7 @@ def _dies_after(patch: pytest.MonkeyPatch, moment: str) -> None:
 
 def test_a_half_written_table_is_no_typed_table(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        _dies_after(patch, "fill_beside")
+        _dies_after(patch, "load_beside")
         with pytest.raises(ConnectorError):
             place.rebuild()
     assert place.types("sync_rebuild")

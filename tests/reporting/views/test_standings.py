@@ -14,7 +14,7 @@ import psycopg2
 
 import connector
 from connector.cli.commands.status import _advice
-from connector.ledger import COMPLETED, Known, State
+from connector.ledger import COMPLETED, LedgerRow, State
 from connector.run.sync import sync
 from connector.sandbox import Request, serve
 from connector.settings import Scope, Settings
@@ -40,12 +40,14 @@ LEDGER = (
 )
 
 
-def cases() -> Iterator[tuple[Shown, Known]]:
+def cases() -> Iterator[tuple[Shown, LedgerRow]]:
     times = (THEN - timedelta(seconds=1), THEN, THEN + timedelta(seconds=1))
     states = (State.synced, State.unreconciled, State.failed)
     space = itertools.product(times, (2, 3), states, (COMPLETED, "submitted"), (1, 2, 3), (0, 1))
     for at, row_count, state, status, loaded, rejected in space:
-        known = Known("", state, THEN, 2, status, None, None, loaded, rejected, 1, None, trusted=True)
+        known = LedgerRow(
+            "", state, THEN, 2, status, records_loaded=loaded, records_rejected=rejected, attempts=1, trusted=True
+        )
         yield Shown(at, row_count), known
 
 

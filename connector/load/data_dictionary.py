@@ -1,0 +1,112 @@
+"""The data dictionary: what is known of the typed tables and their fields, and their rows of `sync_fields`."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from connector.transform.columns import FieldCount
+from connector.transform.escaping import storable
+from connector.transform.naming import display_path, encode_keys, overflowed_name
+from connector.transform.schema import OVERFLOWED, Field, Keys, TableSchema
+from connector.warehouse.state import Memory
+from connector.warehouse.tables import LOAD_ID
+
+
+@dataclass(slots=True)
+class Catalogue:
+    """What is known of the typed tables and grows during a run: their schemas, whose they are, when fields came.
+
+    `text_conflicts` has, for the imports that have any, their table and what the ledger says of them there.
+    """
+
+    schemas: dict[str, TableSchema]
+    template_tables: dict[str, str]
+    first_seen: dict[tuple[str, str], datetime]
+    miscounted: set[str]
+    text_conflicts: dict[str, tuple[str, Mapping[str, int]]]
+
+    @classmethod
+    def of(cls, memory: Memory) -> Catalogue:
+        known = dict(memory.schemas), dict(memory.template_tables), dict(memory.first_seen)
+        conflicts = {
+            each.slug: (each.table_name, json.loads(each.text_conflicts))
+            for each in memory.ledger.values()
+            if each.text_conflicts and each.table_name
+        }
+        return cls(*known, set(memory.miscounted), conflicts)
+
+    def text_conflicts_of(self, table: str, without: Collection[str]) -> Counter[str]:
+        """Column → scalars that text columns of the table took from imports other than these."""
+        found: Counter[str] = Counter()
+        for slug, (home, counts) in self.text_conflicts.items():
+            if home == table and slug not in without:
+                found.update(counts)
+        return found
+
+    def schema(self, table: str) -> TableSchema:
+        return self.schemas.setdefault(table, TableSchema(table))
+
+
+@dataclass(slots=True)
+class FieldTotals:
+    """Of one field: values that are not null, and how many of them are not of the column's type."""
+
+    values: int = 0
+    conflicts: int = 0
+
+    def add(self, count: FieldCount) -> None:
+        self.values += count.values
+        self.conflicts += count.conflicts
+
+
+@dataclass(frozen=True, slots=True)
+class FieldRows:
+    """Makes rows of `sync_fields`; `first_seen` is filled with the fields that it does not have yet."""
+
+    first_seen: dict[tuple[str, str], datetime]
+    now: datetime
+    load_id: str
+    nul_safe: bool
+
+    def row(
+        self,
+        table: str,
+        known: Field,
+        template: str | None = None,
+        count: FieldTotals | None = None,
+        live_rows: int = 0,
+    ) -> dict[str, Any]:
+        """Return the row of a field; without a `count` nobody counts its values."""
+        return {
+            **self._named(table, known.column, known.keys, template),
+            "data_type": known.type,
+            "has_text": known.has_text,
+            "has_double": known.has_double,
+            "value_count": None if count is None else count.values,
+            "null_count": None if count is None else live_rows - count.values,
+            "conflict_count": None if count is None else count.conflicts,
+        }
+
+    def overflowed_rows(self, schema: TableSchema, template: str | None) -> Iterator[dict[str, Any]]:
+        """Yield the rows of the fields that have no column."""
+        for keys in sorted(schema.overflowed):
+            uncounted = dict.fromkeys(("has_text", "has_double", "value_count", "null_count", "conflict_count"))
+            named = self._named(schema.table, overflowed_name(keys), keys, template)
+            yield {**named, "data_type": OVERFLOWED, **uncounted}
+
+    def _named(self, table: str, column: str, keys: Keys, template: str | None) -> dict[str, Any]:
+        return {
+            "table_name": table,
+            "column_name": column,
+            "template_slug": template,
+            "path": storable(display_path(keys), nul_safe=self.nul_safe),
+            "keys": encode_keys(keys),
+            "first_seen_at": self.first_seen.setdefault((table, column), self.now),
+            "last_seen_at": self.now,
+            LOAD_ID: self.load_id,
+        }

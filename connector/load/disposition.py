@@ -1,0 +1,90 @@
+"""dlt's write disposition for each table of records in a package: append where nothing of it is there, else merge."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from connector.load.dlt_bridge import WriteDispositions
+from connector.warehouse import Connection, Warehouse
+from connector.warehouse.lookup import index_keys, relations
+from connector.warehouse.tables import keys_of
+
+APPEND: dict[str, Any] = {"write_disposition": "append"}
+
+
+@dataclass(frozen=True, slots=True)
+class IncomingRows:
+    """What a package brings for one table of records: the slugs of its records, one by one, and of its imports.
+
+    `distinct` if no slug comes twice, `replacing` if it has rows that only mean something to a merge (placeholders,
+    rows carried over).
+    """
+
+    table: str
+    records: pa.ChunkedArray[Any]
+    imports: Sequence[str]
+    distinct: bool
+    replacing: bool
+
+
+def write_dispositions(warehouse: Warehouse, incoming: Sequence[IncomingRows]) -> WriteDispositions:
+    """Choose append or merge for each table of the package just built.
+
+    Rows are appended where the destination holds none of these records and imports, which this process, its only
+    writer, has just asked; else a merge need not look for doubles if there are none. Both hold for a package that is
+    loaded at once or never (`make_anew`), and its rows are counted afterwards all the same.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    with warehouse.connect() as connection:
+        able = warehouse.finds_slugs
+        there = connection.columns() if able and incoming else {}
+        index_keys(connection, {rows.table for rows in incoming} & set(there))
+        for rows in incoming:
+            may_append = able and rows.distinct and not rows.replacing
+            appends = may_append and (rows.table not in there or is_new(connection, rows))
+            found[rows.table] = APPEND if appends else {"x-stage-data-deduplicated": rows.distinct}
+    return found
+
+
+def is_new(connection: Connection, incoming: IncomingRows) -> bool:
+    """Tell whether the table holds no row of these records or imports (DuckDB and PostgreSQL).
+
+    DuckDB compares hashes of the slugs, which takes a fraction of the memory: what two of them share makes rows that
+    are new look as if they were not, and never the other way round.
+    """
+    record, import_ = map(connection.column, keys_of(incoming.table))
+    imports = f"{import_} IN (SELECT slug FROM arriving_imports)"
+    records = f"{record} IN (SELECT slug FROM arriving_records)"
+    if not connection.is_postgres:
+        records = f"hash({record}) IN (SELECT hash(slug) FROM arriving_records)"
+    with relations(connection, _relations(incoming)):
+        if _any_row(connection, incoming.table, imports):
+            return False
+        with connection.sparing(columns=1, slugs=len(incoming.records)):
+            return not _any_row(connection, incoming.table, records)
+
+
+def are_elsewhere(connection: Connection, incoming: IncomingRows) -> bool:
+    """Tell whether the table holds some of these records as another import's (DuckDB and PostgreSQL)."""
+    record, import_ = map(connection.column, keys_of(incoming.table))
+    with relations(connection, _relations(incoming)):
+        return _any_row(
+            connection,
+            incoming.table,
+            f"{import_} NOT IN (SELECT slug FROM arriving_imports) AND {connection.column('_deleted_at')} IS NULL "
+            f"AND {record} IN (SELECT slug FROM arriving_records)",
+        )
+
+
+def _relations(incoming: IncomingRows) -> dict[str, pa.ChunkedArray[Any]]:
+    imports = pa.chunked_array([pa.array(incoming.imports, pa.string())])
+    return {"arriving_imports": imports, "arriving_records": incoming.records}
+
+
+def _any_row(connection: Connection, table: str, where: str) -> bool:
+    rows = connection.query(f"SELECT count(*) AS n FROM {connection.name(table)} WHERE {where}").to_pylist()
+    return bool(rows[0]["n"])

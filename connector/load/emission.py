@@ -1,0 +1,86 @@
+"""What a package hands to dlt: rows for one table, and the hints by which dlt merges them into the warehouse.
+
+All merges are delete-insert by a scope with a primary key: the one strategy of dlt that neither doubles rows when a
+process dies between the destination's commit and dlt's own bookkeeping, nor leaves rows behind that an import lost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from connector.warehouse.tables import (
+    NO_SLUG,
+    PRIMARY_KEYS,
+    RECORDS,
+    RECORDS_SCHEMA,
+    SYSTEM_SCHEMAS,
+    TEMPLATE_HINT,
+    keys_of,
+    table_of,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Emission:
+    """Rows for one table; `json_columns` are text columns whose type in the warehouse is JSON where it has one.
+
+    `template` is that of a typed table, '' where an import has none.
+    """
+
+    table: str
+    rows: pa.Table
+    json_columns: frozenset[str] = frozenset()
+    template: str | None = None
+
+
+def without_rows(table: str) -> Emission:
+    """Return a row that the merge keeps out; it makes the table exist where an empty file would not be loaded."""
+    schema = RECORDS_SCHEMA if table == RECORDS else SYSTEM_SCHEMAS[table]
+    row = {column.name: NO_SLUG for column in schema if not column.nullable}
+    return Emission(table, table_of(schema, [row]))
+
+
+def hints(emission: Emission) -> dict[str, Any]:
+    """Return the arguments of `dlt.mark.make_hints`: key, merge, and the guard that no column ever changes its type."""
+    table = emission.table
+    if table != RECORDS and table in PRIMARY_KEYS:
+        disposition, key = _upserting(PRIMARY_KEYS[table][0]), PRIMARY_KEYS[table]
+    else:
+        disposition, key = _replacing(*keys_of(table)), keys_of(table)[:1]
+    return {
+        "table_name": table,
+        "write_disposition": disposition,
+        "primary_key": list(key),
+        "schema_contract": {"data_type": "freeze"},
+        "file_format": "parquet",
+        # also where no row of this package has a value: dlt keeps what it is told first and takes any change, even of
+        # nullability, for another type
+        "columns": [{"name": n, "data_type": "json", "nullable": True} for n in sorted(emission.json_columns)],
+        "additional_table_hints": {} if emission.template is None else {TEMPLATE_HINT: emission.template},
+    }
+
+
+def _replacing(record_key: str, import_key: str) -> dict[str, Any]:
+    """All rows of the imports in the package are replaced, and a record that moved between imports moves.
+
+    Rows are deleted by one set of keys: PostgreSQL can look those up in an index or in a hash table, while for each row
+    of the table it would go through both parts of an OR of two sets.
+    """
+    scope = (
+        f"{record_key} IN (SELECT {record_key} FROM {{staging_table}} UNION ALL "
+        f"SELECT {record_key} FROM {{table}} WHERE {import_key} IN (SELECT {import_key} FROM {{staging_table}}))"
+    )
+    return {
+        "disposition": "merge",
+        "strategy": "delete-insert",
+        "deduplicated": False,
+        "destination_scope": scope,
+        "source_filter": f"{record_key} <> '{NO_SLUG}'",
+    }
+
+
+def _upserting(key: str) -> dict[str, Any]:
+    return {"disposition": "merge", "strategy": "delete-insert", "source_filter": f"{key} <> '{NO_SLUG}'"}
