@@ -63,8 +63,8 @@ def test_a_command_that_only_asks_loads_no_more_than_it_uses(arguments: tuple[st
 @pytest.mark.parametrize("command", ["status", "run", "query"])
 def test_only_the_module_of_the_command_is_loaded(command: str) -> None:
     found = loaded("--json", command, "--help")
-    others = {f"connector.cli.{name}" for name in main.COMMANDS} - {f"connector.cli.{command}"}
-    assert f"connector.cli.{command}" in found
+    others = {f"connector.cli.commands.{name}" for name in main.COMMANDS} - {f"connector.cli.commands.{command}"}
+    assert f"connector.cli.commands.{command}" in found
     assert found & others == set()
 
 
