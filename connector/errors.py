@@ -8,6 +8,7 @@
     ├── NotFoundError      the thing is gone or never was (404)
     ├── TransientError     try again later: time-outs, 429, 5xx, cut connections
     ├── ContractError      the reply is not what the interface says: look at the service
+    ├── DatabaseBusyError  close the program that has the DuckDB file open, or wait
     └── LockedError        another run of this pipeline is under way (exit code 4)
 
 Messages carry endpoint, status and page where there are any, and never a token.
@@ -81,6 +82,10 @@ def means_no_such_page(error: ConnectorError, page: int) -> bool:
     """
     final = isinstance(error, NotFoundError) or (isinstance(error, ContractError) and (error.status or 0) // 100 == 4)
     return page > 1 and final
+
+
+class DatabaseBusyError(ConnectorError):
+    """Another process has the DuckDB file open; the message names the file and, if known, the process."""
 
 
 class LockedError(ConnectorError):
