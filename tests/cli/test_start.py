@@ -44,7 +44,7 @@ def loaded(*arguments: str) -> set[str]:
 
 @pytest.mark.parametrize(
     ("arguments", "most"),
-    [(("status", "--json"), 900), (("query", "SELECT 1", "--json"), 900), (("preview",), 1080)],
+    [(("status", "--json"), 945), (("query", "SELECT 1", "--json"), 930), (("preview",), 1140)],
     ids=lambda case: case[0] if isinstance(case, tuple) else "",
 )
 def test_a_command_that_only_asks_loads_no_more_than_it_uses(arguments: tuple[str, ...], most: int) -> None:
