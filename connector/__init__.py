@@ -1,10 +1,12 @@
-"""Syncs the Importer Service into a warehouse, and proves that no row is missing.
+"""Sync the Importer Service into a warehouse, and prove that no row is missing.
 
-`importer_source` is the dlt source; it is loaded on first use, for dlt takes half a second to import.
+`importer_source` is the dlt source; `sync`, `verify` and `status` are the commands of the same names. All of them are
+loaded on first use, because dlt takes half a second to import; docs/python.md shows them.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from connector.errors import (
@@ -12,29 +14,60 @@ from connector.errors import (
     ConfigError,
     ConnectorError,
     ContractError,
+    DatabaseBusyError,
     LockedError,
     NotFoundError,
     TransientError,
 )
 
 if TYPE_CHECKING:
+    from connector.api import RunSummary, VerifyResult, sync, verify
+    from connector.cli.scheduled import run_and_exit
+    from connector.reporting.status import WarehouseStatus, status
+    from connector.scope import Scope
     from connector.source import importer_source
+    from connector.window import Window
 
 __all__ = [
     "AuthError",
     "ConfigError",
     "ConnectorError",
     "ContractError",
+    "DatabaseBusyError",
     "LockedError",
     "NotFoundError",
+    "RunSummary",
+    "Scope",
     "TransientError",
+    "VerifyResult",
+    "WarehouseStatus",
+    "Window",
     "importer_source",
+    "run_and_exit",
+    "status",
+    "sync",
+    "verify",
 ]
+
+_LOADED_ON_USE = {
+    "RunSummary": "connector.api",
+    "Scope": "connector.scope",
+    "VerifyResult": "connector.api",
+    "WarehouseStatus": "connector.reporting.status",
+    "Window": "connector.window",
+    "importer_source": "connector.source",
+    "run_and_exit": "connector.cli.scheduled",
+    "status": "connector.reporting.status",
+    "sync": "connector.api",
+    "verify": "connector.api",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "importer_source":
-        from connector.source import importer_source
+    if name not in _LOADED_ON_USE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_LOADED_ON_USE[name]), name)
 
-        return importer_source
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

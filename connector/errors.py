@@ -8,8 +8,8 @@
     ├── NotFoundError      the thing is gone or never was (404)
     ├── TransientError     try again later: time-outs, 429, 5xx, cut connections
     ├── ContractError      the reply is not what the interface says: look at the service
-    ├── LockedError        another run of this pipeline is under way (exit code 4)
-    └── DatabaseBusyError  another program has the database file open: close it there
+    ├── DatabaseBusyError  close the program that has the DuckDB file open, or wait
+    └── LockedError        another run of this pipeline is under way (exit code 4)
 
 Messages carry endpoint, status and page where there are any, and never a token.
 """
@@ -84,9 +84,9 @@ def means_no_such_page(error: ConnectorError, page: int) -> bool:
     return page > 1 and final
 
 
+class DatabaseBusyError(ConnectorError):
+    """Another process has the DuckDB file open; the message names the file and, if known, the process."""
+
+
 class LockedError(ConnectorError):
     """Another run of the same pipeline and destination holds the lock; the message names it."""
-
-
-class DatabaseBusyError(ConnectorError):
-    """Another program has the DuckDB file open; the message names it if DuckDB does."""

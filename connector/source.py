@@ -1,22 +1,32 @@
-"""The dlt source: wiring only. `pipeline.run(importer_source())` is a complete and correct sync (CONTRACT §1).
+"""The dlt source: `pipeline.run(importer_source())` is a complete and correct sync.
 
-The `imports` and `records` resources share one `Extraction`; whichever of the selected ones ends last adds the row
-of `sync_runs`, in the same package as everything else.
+The resources `imports` and `records` share one run; whichever of the selected ones ends last adds the row of
+`sync_runs`, in the same package as everything else. What a user may change on the source without breaking the
+guarantees is checked before anything is read.
 """
 
 from __future__ import annotations
 
+import inspect
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
 import dlt
+from dlt.common.configuration.exceptions import (
+    ConfigFieldMissingException,
+    ConfigValueCannotBeCoercedException,
+    ContextDefaultCannotBeCreated,
+)
+from dlt.common.configuration.resolve import resolve_configuration
+from dlt.common.reflection.spec import spec_from_signature
 from dlt.common.typing import TSecretStrValue
+from dlt.extract import DltResource, DltSource
 
-from connector.customization import refuse_what_breaks_the_sync
 from connector.errors import ConfigError
-from connector.given import refuse_unknown_keys, whence
+from connector.given import SOURCE, refuse_unknown_keys, whence
 from connector.load.dlt_bridge import Marker, current_load_id, package_state
 from connector.load.emission import Emission
 from connector.load.working_directory import believe_folders
@@ -27,14 +37,8 @@ from connector.warehouse import Warehouse
 from connector.warehouse.destination import prepare_for_loading
 
 RESOURCES = ("imports", "records")
-
-
-def _is_worth_reading(record: logging.LogRecord) -> bool:
-    # JSON travels as text in Arrow and is hinted as JSON on purpose; dlt warns of that difference at every batch
-    return "when merging arrow schema with dlt schema" not in record.getMessage()
-
-
-logging.getLogger("dlt").addFilter(_is_worth_reading)
+SECRET = "access_token"  # noqa: S105
+_JSON_AS_TEXT = "when merging arrow schema with dlt schema"
 
 
 @dlt.source(name="importer", section="importer")
@@ -52,35 +56,44 @@ def importer_source(
     status: str | None = None,
     hints: dict[str, Any] | None = None,
     updated_at: Any = None,
-) -> Any:
-    """Imports and records of the Importer Service, complete or loudly not.
+) -> Iterable[DltResource]:
+    """Return the source of imports and records, to be given to `pipeline.run`.
 
-    Every argument is a key of `[sources.importer]` (CONTRACT §1). `updated_at` takes a
-    `dlt.sources.incremental("updated_at", initial_value=…, end_value=…)` that bounds the run to imports last updated
-    in `[initial_value, end_value)`; a window limits what is read and never decides that something is done.
+    An argument that is not given is taken from dlt's configuration, section `[sources.importer]`; docs/settings.md has
+    the defaults and the limits of each.
 
-    Raises ConfigError for settings that make no sense; in extraction AuthError, TransientError and ContractError
-    (inside dlt's PipelineStepFailed) if the imports cannot be listed. An import that fails does not raise: it is in
-    `sync_imports` and makes the run `partial` in `sync_runs`.
+    Args:
+        base_url: Address of the service, without `/api/v1`.
+        access_token: Bearer token of the service.
+        max_concurrency: Requests in flight at most.
+        requests_per_second: Ceiling on the rate of requests.
+        batch_rows: Records per load package; only `connector.sync` and the command load several packages.
+        deletes: "mirror" deletes rows that the service no longer has; "keep" marks them in `_deleted_at`.
+        reconcile: What a completed import does whose records are not as many as its `row_count`: "fail" makes the run
+            partial, "warn" adds a warning, "off" nothing.
+        mass_delete_limit: Share of the known imports that may vanish in one run before nothing is deleted.
+        raw: Write the table `records`.
+        typed: Write a typed table for each template.
+        status: Read only imports of this status.
+        hints: Types of columns, as table → column → type.
+        updated_at: A `dlt.sources.incremental("updated_at", initial_value=..., end_value=...)`, which bounds the run
+            to imports last updated in `[initial_value, end_value)`. It limits what is read and never decides that an
+            import is done.
+
+    Returns:
+        A source with the resources `imports` and `records`, of which `with_resources` can select one.
+
+    Raises:
+        ConfigError: A setting is missing a value that makes sense, or is unknown.
+
+    While the pipeline extracts, dlt wraps in its PipelineStepFailed: AuthError, TransientError and ContractError if the
+    imports cannot be listed; ConfigError if the source was changed in a way that would lose rows. An import that fails
+    raises nothing: it is in `sync_imports`, and the run is `partial` in `sync_runs`.
     """
+    given = {name: value for name, value in locals().items() if name in Settings.model_fields}
     believe_folders()
     refuse_unknown_keys()
-    given = {
-        "base_url": base_url,
-        "access_token": access_token,
-        "max_concurrency": max_concurrency,
-        "requests_per_second": requests_per_second,
-        "batch_rows": batch_rows,
-        "deletes": deletes,
-        "reconcile": reconcile,
-        "mass_delete_limit": mass_delete_limit,
-        "raw": raw,
-        "typed": typed,
-        "status": status,
-        "hints": hints,
-    }
-    settings = Settings.load_from(whence, given)
-    shared = _Shared(settings, Scope(window=_window(updated_at)))
+    shared = _SharedRun(Settings.load_from(whence, given), Scope(window=_window(updated_at)))
 
     @dlt.resource(name="imports", write_disposition="merge")
     def imports() -> Iterator[Any]:
@@ -90,21 +103,91 @@ def importer_source(
     def records() -> Iterator[Any]:
         yield from shared.emit("records", Extraction.record_tables)
 
+    for resource in (imports, records):
+        resource._pipe.gen.settings = shared.settings  # type: ignore[union-attr]
     return imports, records
 
 
-class _Shared:
-    """One extraction for both resources, made anew for every time dlt iterates them."""
+def settings_of(source: DltSource) -> Settings:
+    """Return the settings that `importer_source()` was called with.
+
+    Raises ConfigError for another source, and for one that selects a part of what a sync loads.
+    """
+    resources = source.selected_resources
+    found = [getattr(resource._pipe.gen, "settings", None) for resource in resources.values()]
+    if sorted(resources) != sorted(RESOURCES) or not isinstance(found[0], Settings):
+        raise ConfigError("A sync takes a source that importer_source() returned, with both of its resources.")
+    return found[0]
+
+
+def configured_settings() -> Settings:
+    """Return the settings that `importer_source()` would find, resolved by dlt from its signature.
+
+    Raises ConfigError that names what is missing, wrong or unknown, and where to set it.
+    """
+    refuse_unknown_keys()
+    declared = inspect.unwrap(importer_source)
+    spec, _ = spec_from_signature(declared, inspect.signature(declared))
+    try:
+        found = dict(resolve_configuration(spec(), sections=(*SOURCE, "importer")))
+    except ConfigFieldMissingException as error:
+        raise _missing(error.fields) from None
+    except ConfigValueCannotBeCoercedException as error:
+        raise _wrong(error.field_name, error.field_value) from None
+    return Settings.load_from(whence, {name: found[name] for name in Settings.model_fields})
+
+
+def _missing(fields: list[str]) -> ConfigError:
+    parts = []
+    for field in fields:
+        file = "secrets.toml" if field == SECRET else "config.toml"
+        parts.append(f"{field} is missing: set it in .dlt/{file} under [sources.importer], or as {_variable(field)}")
+    return ConfigError("; ".join(parts) + ".")
+
+
+def _wrong(field: str, value: object) -> ConfigError:
+    shown = "what is set" if field == SECRET else repr(value)
+    return ConfigError(
+        f"{field} under [sources.importer] cannot be {shown}; correct it in .dlt/config.toml or {_variable(field)}."
+    )
+
+
+def _variable(field: str) -> str:
+    return "__".join([*SOURCE, field]).upper()
+
+
+@contextmanager
+def without_warnings_of_json() -> Iterator[None]:
+    """Filter one warning out of dlt's log: JSON is text in Arrow and hinted as JSON on purpose, in every batch."""
+
+    def is_worth_reading(record: logging.LogRecord) -> bool:
+        return _JSON_AS_TEXT not in record.getMessage()
+
+    log = logging.getLogger("dlt")
+    log.addFilter(is_worth_reading)
+    try:
+        yield
+    finally:
+        log.removeFilter(is_worth_reading)
+
+
+class _SharedRun:
+    """The run that both resources share, a new one each time dlt iterates them."""
 
     def __init__(self, settings: Settings, scope: Scope) -> None:
-        self._settings = settings
+        self.settings = settings
         self._scope = scope
         self._extraction: Extraction | None = None
         self._unfinished: set[str] = set()
 
     def emit(self, name: str, tables: Callable[[Extraction, str], Iterator[Emission]]) -> Iterator[Any]:
+        """Yield the tables of a resource; the last resource to end adds what belongs to the whole run."""
+        with without_warnings_of_json():
+            yield from self._emit(name, tables)
+
+    def _emit(self, name: str, tables: Callable[[Extraction, str], Iterator[Emission]]) -> Iterator[Any]:
         mark = Marker()
-        load_id = current_load_id()
+        load_id = _load_id()
         extraction = self._begin()
         done = False
         try:
@@ -125,17 +208,28 @@ class _Shared:
     def _begin(self) -> Extraction:
         if self._extraction is None:
             source = dlt.current.source()
-            refuse_what_breaks_the_sync(source, package_state())
+            refuse_changes(source, package_state())
             self._unfinished = set(RESOURCES) & set(source.selected_resources)
             warehouse = Warehouse(dlt.current.pipeline())
             warehouse.check_writable()
             prepare_for_loading(dlt.current.pipeline())
-            self._extraction = Extraction(self._settings, self._scope, warehouse, Outside.real())
+            self._extraction = Extraction(self.settings, self._scope, warehouse, Outside.real())
             if len(self._unfinished) == 1:
                 # `succeeded` promises a whole sync, which half of it is not
                 self._extraction.tally.mode = f"{next(iter(self._unfinished))} only"
             self._extraction.open(reading="records" in self._unfinished, listed="imports" in self._unfinished)
         return self._extraction
+
+
+def _load_id() -> str:
+    """Return the id of the package that dlt extracts into. Raises ConfigError where no pipeline is extracting."""
+    try:
+        return current_load_id()
+    except ContextDefaultCannotBeCreated:
+        raise ConfigError(
+            "The resources of importer_source() are compared with a warehouse while they are read, so only a pipeline "
+            "can read them: use pipeline.run(importer_source()), or `importer-sync preview` for a look at the data."
+        ) from None
 
 
 def _window(updated_at: Any) -> Window:
@@ -156,3 +250,60 @@ def _instant(value: Any) -> datetime | None:
         return datetime.fromisoformat(str(value))
     except ValueError:
         raise ConfigError(f"updated_at is bounded by {value!r}, which is not an ISO 8601 date or time.") from None
+
+
+# -- what a user may change on the source ------------------------------------------------------------------------------
+
+# Nothing is nested and every column keeps its type, so any `max_table_nesting` holds, and so does a schema contract
+# that lets tables and columns evolve. Every other hint decides how rows reach the warehouse, which the guarantees fix.
+_FIX = {
+    "columns": "types of columns are set under [sources.importer.hints.<table>]",
+    "incremental": "a window is the argument updated_at of importer_source()",
+    "schema_contract": "only contracts that let tables and columns evolve fit a sync that loses nothing",
+    "table_name": "tables have their names from the templates",
+    "write_disposition": "rows are merged by the sync, import by import",
+}
+_IGNORED = {"name", "x-normalizer", "original_columns", "validator", "resource"}
+
+
+def refuse_changes(source: DltSource, package_state: Mapping[str, Any]) -> None:
+    """Raise ConfigError that names every change to the source which would break the sync."""
+    found = list(_of_source(source, package_state))
+    for resource in source.selected_resources.values():
+        found += [f"{resource.name}: {each}" for each in _of_resource(resource)]
+    if found:
+        raise ConfigError(f"The source cannot be run as it was changed: {'; '.join(found)}.")
+
+
+def _of_source(source: DltSource, package_state: Mapping[str, Any]) -> Iterator[str]:
+    if not _lets_evolve(source.schema_contract):
+        yield f"schema_contract ({_FIX['schema_contract']})"
+    if package_state.get("dropped_tables") or package_state.get("truncated_tables"):
+        yield "refresh (it empties what the ledger calls complete; `importer-sync backfill --full` reads all again)"
+
+
+def _of_resource(resource: DltResource) -> Iterator[str]:
+    hints: Mapping[str, Any] = resource._hints  # type: ignore[assignment]
+    for name, value in hints.items():
+        if not _is_harmless(name, value):
+            yield f"{name} ({_FIX[name]})" if name in _FIX else name
+    if any(type(step).__name__ != "Incremental" for step in list(resource._pipe.steps)[1:]):
+        yield "a step such as add_map, add_filter or add_limit (what is loaded is proven complete, and would not be)"
+
+
+def _is_harmless(name: str, value: Any) -> bool:
+    if value is None or value in ({}, []) or name in _IGNORED:
+        return True
+    if name == "write_disposition":
+        return bool(value == "merge")
+    if name == "schema_contract":
+        return _lets_evolve(value)
+    if name == "file_format":
+        return bool(value == "parquet")
+    return False
+
+
+def _lets_evolve(contract: Any) -> bool:
+    if not isinstance(contract, Mapping):
+        return contract in (None, "evolve")
+    return all(mode == "evolve" or (of, mode) == ("data_type", "freeze") for of, mode in contract.items())

@@ -1,6 +1,6 @@
-"""Reads again what was last updated in a window: `python pipelines/backfill.py 2026-01-01 2026-02-01` (UTC).
+"""Read and load a window of time again: `python pipelines/backfill.py 2026-01-01 2026-02-01` (UTC).
 
-The second time is left out of the window, so that windows can stand side by side. Exit codes are those of
+The second time is outside the window, so that windows can be adjacent. Exit codes are those of
 `importer-sync backfill`.
 """
 
@@ -8,7 +8,7 @@ import sys
 from datetime import datetime
 from typing import NoReturn
 
-from connector.cli.scheduled import prepare_environment, scheduled
+from connector import Scope, Window, run_and_exit
 
 
 def main() -> NoReturn:
@@ -17,13 +17,8 @@ def main() -> NoReturn:
     except ValueError:
         print(f"usage: {sys.argv[0]} SINCE UNTIL, two dates or times in ISO 8601", file=sys.stderr)
         sys.exit(2)
-    prepare_environment()
-    import dlt
-
-    from connector.settings import Scope, Window
-
-    scope = Scope(mode="backfill", window=Window(since=since, until=until), force=True)
-    scheduled(lambda: dlt.pipeline("importer", destination="duckdb", dataset_name="importer_data"), scope)
+    scope = Scope(window=Window(since=since, until=until))
+    run_and_exit("importer", destination="duckdb", dataset_name="importer_data", scope=scope)
 
 
 if __name__ == "__main__":

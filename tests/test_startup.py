@@ -16,8 +16,8 @@ from connector.transform.schema import TableSchema
 
 PROGRAM = """
 import sys
-from connector.startup import load_arrow
-load_arrow()
+from connector.startup import prepare_imports
+prepare_imports()
 import pyarrow as pa
 array = pa.array(["a", None])
 assert array.to_pylist() == ["a", None]

@@ -4,128 +4,30 @@ from __future__ import annotations
 
 import argparse
 import os
-import tomllib
-from collections.abc import Mapping
-from functools import reduce
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
+import dlt
+from dlt.common.configuration.exceptions import ConfigFieldMissingException
+from dlt.common.destination.exceptions import UnknownDestinationModule
+from dlt.common.exceptions import DltException
+from dlt.common.normalizers.naming.snake_case import NamingConvention
+from dlt.pipeline.pipeline import Pipeline
+
+from connector.cli.exit_codes import explain
 from connector.cli.redaction import remember, remember_password_of
 from connector.errors import ConfigError
-from connector.folders import settle
+from connector.load.working_directory import opened
+from connector.warehouse.destination import destination_config, duckdb_file
 
-if TYPE_CHECKING:
-    from dlt.pipeline.pipeline import Pipeline
-
-    from connector.settings import Settings
-
-SECTIONS = ("sources", "importer")
 DUCKDB_FILE = "importer.duckdb"
 NO_PASSWORD = "not-given"  # noqa: S105
-SECRET = "access_token"  # noqa: S105
-
-# Measured: what makes dlt load Arrow into one warehouse fastest, and what keeps tokens out of its traces.
-DLT_DEFAULTS: Mapping[str, str] = {
-    "RUNTIME__DLTHUB_TELEMETRY": "false",
-    "RUNTIME__LOG_LEVEL": "WARNING",
-    "ENABLE_RUNTIME_TRACE": "false",
-    "NORMALIZE__WORKERS": "1",
-    "LOAD__WORKERS": "2",
-    "LOAD__DELETE_COMPLETED_JOBS": "true",
-    "DATA_WRITER__BUFFER_MAX_ITEMS": "20000",
-    "DATA_WRITER__COMPRESSION": "none",
-    # Arrow's own pool keeps what it once had; a long load is to stay small.
-    "ARROW_DEFAULT_MEMORY_POOL": "system",
-    # numpy, where it is installed, starts a thread for each other processor, which looks for work for 0.1 s.
-    "OPENBLAS_NUM_THREADS": "1",
-}
-
-
-def prepare_environment(*, quiet: bool = False) -> None:
-    """Folders and defaults for dlt, which have to stand before it is imported; a user's own setting overrides these.
-
-    Raises ConfigError for folders that others can write.
-    """
-    settle(settings_folder())
-    os.environ.pop("PGTZ", None)  # PostgreSQL would take it for more than dlt's UTC
-    configured = _own_config()
-    for name, value in DLT_DEFAULTS.items():
-        path = name.lower().split("__")
-        if reduce(lambda table, key: table.get(key) if isinstance(table, dict) else None, path, configured) is None:
-            os.environ.setdefault(name, "ERROR" if quiet and name == "RUNTIME__LOG_LEVEL" else value)
-
-
-def settings_folder() -> Path:
-    """Where dlt looks for its files."""
-    return Path(os.environ.get("DLT_PROJECT_DIR", "."), os.environ.get("DLT_CONFIG_FOLDER", ".dlt"))
-
-
-def _own_config() -> Any:
-    try:
-        return tomllib.loads((settings_folder() / "config.toml").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}  # dlt itself will say what is wrong with it
-
-
-def load_settings() -> Settings:
-    """The very keys, in the very places, that `importer_source()` reads: resolved from its own signature."""
-    import inspect
-
-    from dlt.common.configuration.exceptions import (
-        ConfigFieldMissingException,
-        ConfigValueCannotBeCoercedException,
-    )
-    from dlt.common.configuration.resolve import resolve_configuration
-    from dlt.common.reflection.spec import spec_from_signature
-
-    from connector.given import refuse_unknown_keys, whence
-    from connector.settings import Settings
-    from connector.source import importer_source
-
-    refuse_unknown_keys()
-    declared = inspect.unwrap(importer_source)
-    spec, _ = spec_from_signature(declared, inspect.signature(declared))
-    try:
-        found = dict(resolve_configuration(spec(), sections=(*SECTIONS, "importer")))
-    except ConfigFieldMissingException as error:
-        raise _missing(error.fields) from None
-    except ConfigValueCannotBeCoercedException as error:
-        raise _wrong(error.field_name, error.field_value) from None
-    found.pop("updated_at", None)
-    remember(str(found[SECRET]))
-    return Settings.load_from(whence, found)
-
-
-def _missing(fields: list[str]) -> ConfigError:
-    parts = []
-    for field in fields:
-        file = "secrets.toml" if field == SECRET else "config.toml"
-        parts.append(f"{field} is missing: set it in .dlt/{file} under [sources.importer], or as {_variable(field)}")
-    return ConfigError("; ".join(parts) + ".")
-
-
-def _wrong(field: str, value: object) -> ConfigError:
-    shown = "what is set" if field == SECRET else repr(value)
-    return ConfigError(
-        f"{field} under [sources.importer] cannot be {shown}; correct it in .dlt/config.toml or {_variable(field)}."
-    )
-
-
-def _variable(field: str) -> str:
-    return "__".join([*SECTIONS, field]).upper()
 
 
 def open_pipeline(arguments: argparse.Namespace) -> Pipeline:
     """The pipeline that --pipeline-name, --dataset, --destination and --to speak of. Connects to nothing."""
-    import dlt
-    from dlt.common.configuration.exceptions import ConfigFieldMissingException
-    from dlt.common.destination.exceptions import UnknownDestinationModule
-    from dlt.common.exceptions import DltException
-
-    from connector.cli.exit_codes import as_problem
-    from connector.load.working_directory import opened
-    from connector.warehouse.destination import destination_config
-
     destination = _destination(arguments.to, arguments.destination)
     _refuse_unsupported(destination)
     _refuse_names(arguments)
@@ -148,7 +50,7 @@ def open_pipeline(arguments: argparse.Namespace) -> Pipeline:
             f"with destination_type under [destination.{named}] in .dlt/config.toml."
         ) from None
     except (DltException, ValueError, ImportError) as error:
-        problem = as_problem(error)
+        problem = explain(error)
         raise problem if isinstance(problem, ConfigError) else ConfigError(str(problem)) from None
     if getattr(credentials, "password", None) != getattr(credentials, "username", None):
         remember(str(getattr(credentials, "password", None) or ""))
@@ -160,8 +62,6 @@ SUPPORTED = ("duckdb", "postgres")
 
 def _refuse_unsupported(destination: Any) -> None:
     """Raise ConfigError for a destination that is not supported, before dlt asks for its credentials."""
-    import dlt
-
     if not isinstance(destination, str):
         return
     configured: Any = dlt.config.get(f"destination.{destination}.destination_type")
@@ -175,11 +75,6 @@ def _refuse_unsupported(destination: Any) -> None:
 
 def _refuse_names(arguments: argparse.Namespace) -> None:
     """Raise ConfigError for names that dlt refuses, or changes with a warning each time it sees them."""
-    import re
-
-    import dlt
-    from dlt.common.normalizers.naming.snake_case import NamingConvention
-
     if not re.fullmatch(r"[^\W\d_][\w-]*", arguments.pipeline_name, re.ASCII):
         raise ConfigError(
             f"--pipeline-name {arguments.pipeline_name!r} cannot be: use letters, digits, - and _, a letter first."
@@ -198,15 +93,11 @@ def _missing_destination(name: str, fields: list[str]) -> ConfigError:
 
 def _configured_destination() -> str | None:
     """The one that `init` was told, for commands that are not told any."""
-    import dlt
-
     found: Any = dlt.config.get("importer_sync.destination")
     return None if found is None else str(found)
 
 
 def _destination(uri: str | None, name: str | None) -> Any:
-    import dlt
-
     if uri is not None:
         return _destination_at(uri)
     name = name or _configured_destination()
@@ -219,8 +110,6 @@ def _destination(uri: str | None, name: str | None) -> Any:
 
 
 def _destination_at(uri: str) -> Any:
-    import dlt
-
     kind, credentials = address_of(uri)
     if kind == "postgres":
         return dlt.destinations.postgres(credentials)
@@ -249,8 +138,6 @@ def address_of(uri: str) -> tuple[str, str]:
 def _postgres_address(rest: str) -> str:
     """As dlt needs it: a host, though it be a socket's directory given as `?host=`, and a password, though none is
     looked at there."""
-    from urllib.parse import parse_qsl, quote, urlencode, urlsplit
-
     url = urlsplit(f"postgresql:{rest}")
     query = dict(parse_qsl(url.query))
     host = quote(query.pop("host", ""), safe="") or url.netloc.rpartition("@")[2]
@@ -264,27 +151,13 @@ def _duckdb_path(rest: str) -> Path:
 
     Four slashes, as SQLAlchemy writes absolute paths, are taken for what they mean there.
     """
-    from urllib.parse import unquote
-
     path = unquote(rest.removeprefix("//"))
     absolute = path.startswith("/") and "/" in path.strip("/")
     return Path("/" + path.lstrip("/")) if absolute or path.startswith("//") else Path.cwd() / path.lstrip("/")
 
 
-def load_arrow_for(pipeline: Pipeline) -> None:
-    """Load pyarrow for a command that only reads: without numpy, unless dlt reads the destination by way of it."""
-    from connector.startup import load_arrow
-    from connector.warehouse.destination import duckdb_file
-
-    load_arrow(numpy=duckdb_file(pipeline) is None)
-
-
 def location(pipeline: Pipeline) -> str:
     """Where the data is, for a person: a file, or an address without its password."""
-    from urllib.parse import unquote
-
-    from connector.warehouse.destination import destination_config, duckdb_file
-
     file = duckdb_file(pipeline)
     if file is not None:
         inside = file.is_relative_to(Path.cwd())

@@ -19,6 +19,7 @@ from connector.run.sync import sync
 from connector.runs import Status, Tally
 from connector.sandbox import FileError, Service
 from connector.settings import Settings
+from connector.source import without_warnings_of_json
 from connector.warehouse import Warehouse
 
 GENERATED = (("customers", 4), ("orders", 4), ("products", 2), ("employees", 2))
@@ -153,7 +154,7 @@ class Demonstration:
         self._service.requests.clear()
         self._service.log.clear()
         began = time.monotonic()
-        with progress_of(self._output, steps=False) as progress:
+        with without_warnings_of_json(), progress_of(self._output, steps=False) as progress:
             tally = sync(self._pipeline, self._settings, progress=progress, stop=self._stop)
         self._tallies.append(tally)
         self._requests.append({name: self._service.requests[name] for name in ("imports", "import", "records")})

@@ -1,4 +1,8 @@
-"""`importer-sync`: finds the command, prepares its surroundings, and turns whatever it raises into an exit code."""
+"""`importer-sync`: finds the command, prepares its process, and turns every exception into an exit code.
+
+Only the module of the command that is named is imported, and after the environment that dlt needs is set: so commands
+import what they use at the top, and `--help` and `--version` load neither dlt nor a command.
+"""
 
 from __future__ import annotations
 
@@ -9,52 +13,53 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
-from itertools import pairwise
-from types import FrameType, ModuleType
+from collections.abc import Collection, Mapping, Sequence
+from types import FrameType, MappingProxyType, ModuleType
 from typing import Any, NoReturn
 
-from connector.cli.configuration import prepare_environment
-from connector.cli.exit_codes import as_problem, exit_code
+from connector.cli.environment import prepare_environment
+from connector.cli.exit_codes import exit_code, explain
 from connector.cli.logs import start_logging
 from connector.cli.options import add_global
 from connector.cli.output import Output
 from connector.cli.signals import depart, finish
-from connector.startup import defer_parts_of_dlt, few_collections
+from connector.startup import prepare_imports
 
-COMMANDS = (
-    "init",
-    "demo",
-    "run",
-    "backfill",
-    "check",
-    "preview",
-    "status",
-    "report",
-    "verify",
-    "doctor",
-    "rebuild",
-    "sql",
-    "query",
-    "dbt",
-    "session",
-    "sandbox",
-    "completion",
+COMMANDS: Mapping[str, str] = MappingProxyType(
+    {
+        "init": "write the settings, asking for what is missing, and check that they work",
+        "demo": "sync the sandbox into DuckDB, change the sandbox, sync again; offline, no configuration",
+        "run": "run one incremental sync",
+        "backfill": "read and load again: a time window, some imports, a template, or everything",
+        "check": "test the service, the token and the destination; explain each failure and its fix",
+        "preview": "show imports, templates and fields with sample rows; load nothing",
+        "status": "show the last runs, freshness, and the imports that failed or do not reconcile",
+        "report": "write one HTML file: freshness, runs, uploads, reconciliation, rejects, fields",
+        "verify": "compare the service with the warehouse, with --deep every row; exit 3 if anything differs",
+        "doctor": "explain what is wrong with the warehouse (then exit code 3); --repair fixes it",
+        "rebuild": "rebuild typed tables from the raw rows without a request, for hints that came later",
+        "sql": "apply, run and list the views and checks for analysts",
+        "query": "run one SELECT, read-only; tables and views need no schema before their names",
+        "dbt": "write sources.yml for a dbt project: tables, columns, tests and freshness",
+        "session": "create an importer session token",
+        "sandbox": "serve the sandbox implementation of the service on loopback until Ctrl-C",
+        "completion": "print the script with which bash, zsh or fish completes commands and options",
+    }
 )
-WITHOUT_DLT = ("sandbox", "completion")
+WITHOUT_DLT = ("sandbox",)
 CODES = """exit codes:
   0 all loaded and reconciled    1 failed    2 wrong usage or configuration
   3 partial: something failed, was rejected or does not reconcile; the rest is loaded
-  4 another run into this dataset is under way    130, 143 stopped by a signal, what was complete is committed
+  4 another run into this dataset is in progress    130, 143 stopped by a signal after committing what was complete
 """
 
 
 def main() -> NoReturn:
-    """The entry point of the command. Ends the process."""
+    """Run the command given on the command line; end the process with its exit code."""
     signal.signal(signal.SIGTERM, _terminated)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a locale without UTF-8 is no reason to end
+            stream.reconfigure(errors="backslashreplace")  # a locale without UTF-8 must not end the command
     try:
         code = invoke(sys.argv[1:])
     except SystemExit as end:
@@ -63,25 +68,23 @@ def main() -> NoReturn:
 
 
 def invoke(argv: Sequence[str]) -> int:
-    """One command, in this process; returns the exit code. Raises SystemExit for --help and wrong usage."""
-    few_collections()
-    parser = make_parser(argv)
-    arguments = parser.parse_args(argv)
-    if arguments.command is None:
-        parser.print_help(sys.stderr)
-        return 2
-    output = Output(arguments)
+    """Run one command in this process; return its exit code. Raises SystemExit for --help and wrong usage."""
+    output = Output.expected(argv)
     try:
-        if arguments.command not in WITHOUT_DLT:
-            prepare_environment(quiet=output.json)
-            defer_parts_of_dlt()
+        command = _named(argv)
+        parser = make_parser([command] if command else (), output)
+        arguments = parser.parse_args(argv)
+        if command is None:
+            parser.print_help(sys.stderr)
+            return 2
+        output = Output.of(arguments)
         start_logging(output)
-        code: int = arguments.run(arguments)
+        code: int = arguments.run(arguments, output)
     except KeyboardInterrupt:
         output.document({"status": "interrupted", "error": "Stopped by SIGINT."})
         return 128 + signal.SIGINT
     except BrokenPipeError:
-        # whoever read the output has seen enough; flushing the rest would raise once more
+        # the reader of the output has gone; flushing the rest would raise again
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
@@ -90,7 +93,7 @@ def invoke(argv: Sequence[str]) -> int:
 
 
 def _report(output: Output, error: Exception) -> int:
-    problem = as_problem(error)
+    problem = explain(error)
     if output.verbose:
         text = "".join(traceback.format_exception(error))
         output.note(text.rstrip("\n"), level="debug", event="traceback")
@@ -103,9 +106,13 @@ def _terminated(number: int, _: FrameType | None) -> None:
     depart(128 + number)
 
 
-def make_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
-    log_json = "--log-format=json" in argv or ("--log-format", "json") in pairwise(argv)
-    kind = type("Parser", (_Parser,), {"json": "--json" in argv, "log_json": log_json})
+def make_parser(commands: Collection[str] = COMMANDS, output: Output | None = None) -> argparse.ArgumentParser:
+    """Return the parser of the command line, with the options of `commands`, whose modules are imported for them.
+
+    Wrong usage is told to `output`. Raises ConfigError if the environment for dlt cannot be prepared.
+    """
+    output = output or Output()
+    kind = type("Parser", (_Parser,), {"output": output})
     parser: argparse.ArgumentParser = kind(
         prog="importer-sync",
         description="Syncs the Importer Service into a warehouse, and proves that no row is missing.",
@@ -114,23 +121,28 @@ def make_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     add_global(parser)
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    for module in _modules(argv):
-        help_text: str = module.HELP
-        own = commands.add_parser(
-            module.NAME,
-            help=help_text,
-            description=f"{help_text[0].upper()}{help_text[1:]}.",
-        )
-        module.configure(own)
-        _show_examples(own, module.EXAMPLES)
-        add_global(own, again=True)
-        own.set_defaults(run=module.run)
+    choices = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    for name, help_text in COMMANDS.items():
+        own = choices.add_parser(name, help=help_text, description=f"{help_text[0].upper()}{help_text[1:]}.")
+        if name in commands:
+            module = _load(name, output)
+            module.configure(own)
+            _show_examples(own, module.EXAMPLES)
+            add_global(own, again=True)
+            own.set_defaults(run=module.run)
     return parser
 
 
+def _load(command: str, output: Output) -> ModuleType:
+    """Import the module of a command, after preparing the process for dlt if the command uses it."""
+    if command not in WITHOUT_DLT:
+        prepare_environment(quiet=output.json)
+        prepare_imports()
+    return importlib.import_module(f"connector.cli.commands.{command}")
+
+
 def _show_examples(parser: argparse.ArgumentParser, examples: Sequence[str]) -> None:
-    """At the end of the help of a command, and of those below it the ones that are theirs."""
+    """Add to the help of a command, and of each command below it, the examples that begin with its name."""
     own = [example for example in examples if f"{example} ".startswith(f"{parser.prog} ")]
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     if own:
@@ -141,14 +153,8 @@ def _show_examples(parser: argparse.ArgumentParser, examples: Sequence[str]) -> 
                 _show_examples(below, examples)
 
 
-def _modules(argv: Sequence[str]) -> list[ModuleType]:
-    """Import the module of the command that was named; of all of them where none was, for their help."""
-    named = _named(argv)
-    return [importlib.import_module(f"connector.cli.commands.{name}") for name in ([named] if named else COMMANDS)]
-
-
 def _named(argv: Sequence[str]) -> str | None:
-    """Return the command that is named; None where options before it are wrong or ask for help, and all are needed."""
+    """Return the command that is named; None if none is, or if an option before it is wrong or asks for help."""
     before = _Silent(add_help=False)
     add_global(before)
     before.add_argument("words", nargs=argparse.REMAINDER)
@@ -160,33 +166,30 @@ def _named(argv: Sequence[str]) -> str | None:
 
 
 class _Silent(argparse.ArgumentParser):
-    """Raises ValueError for wrong usage."""
+    """A parser that raises ValueError for wrong usage."""
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(message)
 
 
 class _Parser(argparse.ArgumentParser):
-    """With --json, wrong usage is one document too, and an object where the log is for programs."""
+    """A parser that reports wrong usage as one JSON document with --json, and as an object with --log-format json."""
 
-    json = False
-    log_json = False
+    output = Output()
 
     def error(self, message: str) -> NoReturn:
-        log_format = "json" if self.log_json else "text"
-        output = Output(argparse.Namespace(json=self.json, verbose=False, log_format=log_format))
-        output.document({"status": "failed", "error": message})
-        if self.log_json:
-            output.note(message, level="error", event="command.failed")
+        self.output.document({"status": "failed", "error": message})
+        if self.output.log_json:
+            self.output.note(message, level="error", event="command.failed")
             self.exit(2)
         super().error(message)
 
 
 class _Version(argparse.Action):
-    """Looks the version up only when it is asked for."""
+    """Look the version up only when it is asked for."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
-        from importlib.metadata import version
+        from importlib.metadata import version  # 20 ms that no other command needs
 
         print(f"importer-sync {version('importer-connector')}")
         parser.exit()

@@ -12,6 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import dlt
+import httpx
+
 from connector.errors import ConfigError
 
 SECTION = "importer_sync"
@@ -47,7 +50,6 @@ class Addresses:
 
 def addresses() -> Addresses:
     """From `[importer_sync]` and dlt's own `[runtime] slack_incoming_hook`. Raises ConfigError if wrong."""
-    import dlt
 
     def setting(key: str) -> Any:
         found: Any = dlt.secrets.get(key)
@@ -148,12 +150,11 @@ def _words(error: Exception) -> str:
 
 
 def _post(url: str, body: Mapping[str, Any]) -> None:
-    import httpx
-
     httpx.post(url, json=body, timeout=LIMIT_S / 2).raise_for_status()
 
 
 def _slack(hook: str, text: str) -> None:
+    # loads the HTTP client that `prepare_imports` defers
     from dlt.common.runtime.slack import send_slack_message
 
     send_slack_message(hook, text, is_markdown=False)

@@ -1,4 +1,4 @@
-"""What a person sees and what a program reads: with --json one document on stdout, all else on stderr."""
+"""What the command prints: with --json one document on stdout and everything else on stderr."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import sys
 import unicodedata
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from connector.cli.logs import json_line
@@ -17,43 +18,49 @@ CELL_WIDTH = 40
 
 
 class Output:
-    """Where the command writes; one for a process."""
+    """Where a command writes: results for people, one document for programs, notes on stderr."""
 
-    def __init__(self, arguments: argparse.Namespace) -> None:
-        self.json: bool = arguments.json
-        self.verbose: bool = arguments.verbose
-        self.log_json: bool = getattr(arguments, "log_format", "text") == "json"
-        self._arguments = arguments
+    def __init__(self, *, json: bool = False, verbose: bool = False, log_json: bool = False) -> None:
+        self.json = json
+        self.verbose = verbose
+        self.log_json = log_json
+        self.documented = False
+
+    @classmethod
+    def of(cls, arguments: argparse.Namespace) -> Output:
+        """Return the output that the parsed options ask for."""
+        return cls(json=arguments.json, verbose=arguments.verbose, log_json=arguments.log_format == "json")
+
+    @classmethod
+    def expected(cls, argv: Sequence[str]) -> Output:
+        """Return the output for errors that occur before the options are parsed, or while they are."""
+        log_json = "--log-format=json" in argv or ("--log-format", "json") in pairwise(argv)
+        return cls(json="--json" in argv, verbose="-v" in argv or "--verbose" in argv, log_json=log_json)
 
     @property
     def live(self) -> bool:
-        """Whether somebody watches."""
+        """True if stderr is a terminal that a person watches and that can redraw lines."""
         return not (self.json or self.log_json) and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
-    @property
-    def documented(self) -> bool:
-        """Whether the one document of --json is out."""
-        return bool(getattr(self._arguments, "documented", False))
-
     def say(self, text: str = "") -> None:
-        """The result, for a person."""
+        """Print the result for a person."""
         if self.json and self.log_json:
-            return  # whoever reads both streams with a program has it in the document
+            return  # a program that reads both streams has the result in the document
         print(scrub(text), file=sys.stderr if self.json else sys.stdout, flush=True)
 
     def note(self, text: str, *, level: str = "info", event: str = "note") -> None:
-        """Something on the way or gone wrong, for a person; `level` and `event` where the log is for programs."""
+        """Print progress or a problem for a person, or with --log-format json a log entry with `level` and `event`."""
         line = json_line(level, event, text.strip()) if self.log_json else scrub(text)
         print(line, file=sys.stderr, flush=True)
 
     def document(self, document: Any) -> None:
-        """The result, for a program."""
+        """Print the result for a program, unless a document was printed before."""
         if self.json and not self.documented:
-            self._arguments.documented = True
+            self.documented = True
             print(json.dumps(scrubbed(document), ensure_ascii=False, default=str), flush=True)
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-        """Rows side by side, cut to the width of a cell."""
+        """Print rows as a table, each cell cut to CELL_WIDTH."""
         cells = [[_cell(value) for value in row] for row in rows]
         widths = [max([_width(c), *(_width(row[n]) for row in cells)]) for n, c in enumerate(columns)]
         self.say(title)
@@ -63,7 +70,7 @@ class Output:
 
 
 def _width(text: str) -> int:
-    """Places a text takes on a terminal: two for each wide character, none for what only modifies another."""
+    """Return the columns a text takes on a terminal: two for a wide character, none for a combining one."""
     return sum(0 if unicodedata.combining(c) else 1 + (unicodedata.east_asian_width(c) in "WF") for c in text)
 
 

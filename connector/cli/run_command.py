@@ -5,31 +5,34 @@ from __future__ import annotations
 import argparse
 import signal
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from datetime import UTC, datetime
+from typing import Any
+
+from dlt.pipeline.pipeline import Pipeline
 
 from connector import telemetry
-from connector.cli.configuration import load_settings, location, open_pipeline
-from connector.cli.exit_codes import FAILED, PARTIAL, as_problem, exit_code
+from connector.cli.configuration import location, open_pipeline
+from connector.cli.exit_codes import FAILED, PARTIAL, exit_code, explain
+from connector.cli.notices import Addresses, addresses, notify
 from connector.cli.options import PIPELINE_NAME
 from connector.cli.output import Output, amount, duration, size
 from connector.cli.progress import progress_of
 from connector.cli.redaction import remember, scrub, scrubbed
 from connector.cli.signals import Stop, supervised
-from connector.startup import for_good, load_arrow
-
-if TYPE_CHECKING:
-    from dlt.pipeline.pipeline import Pipeline
-
-    from connector.cli.notices import Addresses
-    from connector.runs import Tally
-    from connector.settings import Scope
+from connector.cli.source_settings import load_settings
+from connector.cli.unmatched import unmatched_hints
+from connector.run.sync import sync
+from connector.runs import Status, Tally
+from connector.settings import Scope
+from connector.source import without_warnings_of_json
+from connector.warehouse import Warehouse
 
 PROBLEMS_SHOWN = 10
 
 
-def run_scope(arguments: argparse.Namespace, scope: Scope) -> int:
-    """One run over `scope` as the command line has it; returns the exit code."""
-    return run_pipeline(lambda: open_pipeline(arguments), scope, Output(arguments))
+def run_scope(arguments: argparse.Namespace, output: Output, scope: Scope) -> int:
+    """Run a sync over `scope` with the pipeline that the command line names; return the exit code."""
+    return run_pipeline(lambda: open_pipeline(arguments), scope, output)
 
 
 def run_pipeline(opened: Callable[[], Pipeline], scope: Scope, output: Output) -> int:
@@ -39,7 +42,7 @@ def run_pipeline(opened: Callable[[], Pipeline], scope: Scope, output: Output) -
         try:
             tally = supervised(attempt.work, on_first=attempt.on_first, on_forced=attempt.on_forced)
         except Exception as error:
-            problem = as_problem(error)
+            problem = explain(error)
             document = document_of_failure(problem, scope.mode)
             output.document(document)
             attempt.tell_others(document, exit_code(problem))
@@ -64,20 +67,13 @@ class _Attempt:
         self.where = ""
 
     def work(self, stop: Stop) -> Tally:
-        with for_good():
-            load_arrow()
-            from connector.cli.notices import addresses
-            from connector.cli.unmatched import unmatched_hints
-            from connector.run.sync import sync
-            from connector.warehouse import Warehouse
-
-            self._others = addresses()
-            for secret in self._others.secrets:
-                remember(secret)
-            settings, pipeline = load_settings(), self._opened()
+        self._others = addresses()
+        for secret in self._others.secrets:
+            remember(secret)
+        settings, pipeline = load_settings(), self._opened()
         self._pipeline_name = pipeline.pipeline_name
         self.where = f"{location(pipeline)}, dataset {pipeline.dataset_name}"
-        with progress_of(self._output) as progress:
+        with without_warnings_of_json(), progress_of(self._output) as progress:
             tally = sync(pipeline, settings, self._scope, progress=progress, stop=stop)
         if tally.fatal is None:
             self._unmatched = unmatched_hints(Warehouse(pipeline), settings)
@@ -99,8 +95,6 @@ class _Attempt:
     def tell_others(self, document: dict[str, Any], code: int) -> None:
         if self._others is None:
             return
-        from connector.cli.notices import notify
-
         for sentence in notify(self._others, scrubbed(document), code, self._pipeline_name):
             self._output.note(f"warning: {sentence}", level="warning", event="notice.undelivered")
 
@@ -110,8 +104,6 @@ def _name(number: int) -> str:
 
 
 def code_of(tally: Tally) -> int:
-    from connector.runs import Status
-
     if tally.fatal is not None:
         return exit_code(tally.fatal)
     if tally.interrupted_by is not None:
@@ -121,10 +113,6 @@ def code_of(tally: Tally) -> int:
 
 def document_of_failure(error: Exception, mode: str) -> dict[str, Any]:
     """All keys of a run's document, for a run that never began."""
-    from datetime import UTC, datetime
-
-    from connector.runs import Tally
-
     now = datetime.now(UTC)
     tally = Tally("", mode, now, finished_at=now, fatal=error)
     return {**tally.as_json(), "run_id": None, "started_at": None, "finished_at": None}
@@ -147,7 +135,7 @@ def _summarise(output: Output, tally: Tally, where: str) -> None:
     output.say(f"  warehouse {where}")
     code = code_of(tally)
     if tally.fatal is not None:
-        output.note(f"importer-sync: {as_problem(_as_exception(tally.fatal))}")
+        output.note(f"importer-sync: {explain(_as_exception(tally.fatal))}")
     for problem in tally.problems[:PROBLEMS_SHOWN]:
         output.note(f"  - {problem}")
     if len(tally.problems) > PROBLEMS_SHOWN:
@@ -167,7 +155,7 @@ def _summarise(output: Output, tally: Tally, where: str) -> None:
 def _summarise_in_log(output: Output, tally: Tally) -> None:
     """What went wrong; the counts are in the event run.ended."""
     if tally.fatal is not None:
-        output.note(f"importer-sync: {as_problem(_as_exception(tally.fatal))}", level="error", event="command.failed")
+        output.note(f"importer-sync: {explain(_as_exception(tally.fatal))}", level="error", event="command.failed")
     for problem in tally.problems[:PROBLEMS_SHOWN]:
         output.note(problem, level="warning", event="run.problem")
 

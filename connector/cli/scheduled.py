@@ -1,47 +1,54 @@
-"""A run started by a script of one's own: the supervision, the summary and the exit codes of the command."""
+"""One run for a scheduler, started by a Python script: signals, summary and exit code are those of the command."""
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from connector.cli import configuration
-from connector.cli.exit_codes import as_problem, exit_code
+from connector.cli.environment import prepare_environment
+from connector.cli.exit_codes import exit_code, explain
 from connector.cli.logs import start_logging
 from connector.cli.output import Output
-from connector.cli.run_command import run_pipeline
 from connector.cli.signals import finish
-from connector.errors import ConfigError
 
 if TYPE_CHECKING:
-    from dlt.pipeline.pipeline import Pipeline
-
-    from connector.settings import Scope
-
-__all__ = ["prepare_environment", "scheduled"]
+    from connector.scope import Scope
 
 
-def prepare_environment() -> None:
-    """Prepare the environment for dlt as the command does. Ends the process for a folder of others."""
+def run_and_exit(
+    pipeline_name: str = "importer",
+    *,
+    destination: Any = "duckdb",
+    dataset_name: str = "importer_data",
+    scope: Scope | None = None,
+) -> NoReturn:
+    """Run one sync of a pipeline, as `importer-sync run` does, and end the process with its exit code.
+
+    For a script of its own: it sets dlt's environment, logging and signal handlers for the whole process.
+
+    Args:
+        pipeline_name: The name of the pipeline.
+        destination: A destination of dlt, or its name; the configuration has its credentials.
+        dataset_name: The dataset to load into.
+        scope: What to read again, as `importer-sync backfill` does; by default the run is incremental.
+    """
+    output = Output()
     try:
-        configuration.prepare_environment()
-    except ConfigError as error:
-        print(f"{sys.argv[0]}: {error}", file=sys.stderr)
-        finish(exit_code(error))
+        prepare_environment()
+        start_logging(output, steps=True)
+        # dlt reads the environment when it is imported, so it is imported after that is set
+        import dlt
 
+        from connector.api import as_run
+        from connector.cli.run_command import run_pipeline
 
-def scheduled(opened: Callable[[], Pipeline], scope: Scope | None = None) -> NoReturn:
-    """One run of the pipeline that `opened` returns. Ends the process with the exit code of the run."""
-    from connector.settings import Scope
-
-    output = Output(argparse.Namespace(json=False, verbose=False))
-    start_logging(output, steps=True)
-    try:
-        code = run_pipeline(opened, scope or Scope(), output)
+        code = run_pipeline(
+            lambda: dlt.pipeline(pipeline_name, destination=destination, dataset_name=dataset_name),
+            as_run(scope),
+            output,
+        )
     except Exception as error:
-        problem = as_problem(error)
+        problem = explain(error)
         print(f"{sys.argv[0]}: {problem}", file=sys.stderr)
         code = exit_code(problem)
     finish(code)

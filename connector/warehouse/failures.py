@@ -1,6 +1,6 @@
 """Explain a failure of dlt or of the destination to an operator, in a sentence and by a type.
 
-This is the only place that reads the text of a destination's message, as that is all that some of them say.
+This and `busy` are the only places that read the text of a destination's message, as that is all that some say.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import duckdb
 from dlt.common.destination.exceptions import DestinationException
 from dlt.pipeline.exceptions import PipelineStepFailed
 
-from connector.errors import ConnectorError, DatabaseBusyError
+from connector.errors import ConnectorError
+from connector.warehouse.busy import as_busy
 
 _NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 _NO_MEMORY = (
@@ -21,7 +22,6 @@ _NO_MEMORY = (
     "could not allocate block",  # in a commit
     "Conflict on tuple deletion",  # with a deletion that was rolled back for want of memory, in DuckDB 2.0
 )
-_HELD_FILE = re.compile(r'Could not set lock on file "([^"]+)"[^(]*(?:\((PID \d+)\))?')
 _FILE_NOT_WRITTEN = re.compile(r'Could not write (?:all bytes to )?file "[^"]*"')
 
 
@@ -37,7 +37,7 @@ def explain(error: BaseException) -> ConnectorError:
     root = next((e for e in reversed(seen) if not isinstance(e, PipelineStepFailed)), error)
     step = next((e.step for e in seen if isinstance(e, PipelineStepFailed)), None)
     where = f" while dlt was in its step {step!r}" if step else ""
-    if busy := next((held for e in seen if (held := _busy(e))), None):
+    if busy := next((held for e in seen if (held := as_busy(e))), None):
         return busy
     if is_out_of_memory(error):
         return ConnectorError(
@@ -63,16 +63,6 @@ def is_out_of_memory(error: BaseException | None) -> bool:
         seen.append(error)
         error = error.__cause__ or error.__context__
     return False
-
-
-def _busy(error: BaseException) -> DatabaseBusyError | None:
-    found = _HELD_FILE.search(str(error))
-    if found is None:
-        return None
-    by = f" ({found[2]})" if found[2] else ""
-    return DatabaseBusyError(
-        f"Another program{by} has {found[1]} open, and DuckDB lets only one in; close it there and try again."
-    )
 
 
 def _without_room(error: BaseException) -> str | None:

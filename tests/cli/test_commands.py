@@ -16,7 +16,8 @@ from typing import Any
 import jwt
 import pytest
 
-from connector.cli import main, session
+from connector.cli import main
+from connector.cli.commands import session
 from connector.errors import ConnectorError
 from connector.sandbox import Faults, Service, Switches, session_claims
 
@@ -167,7 +168,7 @@ class TestProblems:
         monkeypatch.setattr(main, "prepare_environment", lambda **_: None)
 
     def invoke(self, monkeypatch: pytest.MonkeyPatch, error: BaseException, *flags: str) -> int:
-        def fail(_: argparse.Namespace) -> int:
+        def fail(*_: object) -> int:
             raise error
 
         monkeypatch.setattr(session, "run", fail)

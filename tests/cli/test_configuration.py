@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from connector.cli.configuration import DLT_DEFAULTS, _duckdb_path, _postgres_address, prepare_environment
+from connector.cli.configuration import _duckdb_path, _postgres_address
+from connector.cli.environment import DLT_DEFAULTS, prepare_environment
 from connector.cli.redaction import remember, remember_password_of, scrub, scrubbed
 
 

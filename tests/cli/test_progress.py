@@ -12,7 +12,7 @@ import unicodedata
 
 import pytest
 
-from connector.cli.progress import clock, per_second
+from connector.cli.bars import clock, per_second
 from connector.sandbox import Faults, Service
 from tests.processes import start
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 from annotated_types import Ge, Gt, Le
 from pydantic.fields import FieldInfo
 
-from connector.cli.configuration import DLT_DEFAULTS
+from connector.cli.environment import DLT_DEFAULTS
 from connector.reporting.views import sources
 from connector.reporting.views.generated import ready_checks, ready_views
 from connector.reporting.views.layout import Layout, TypedField, TypedTable

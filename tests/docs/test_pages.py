@@ -17,7 +17,7 @@ from dlt.common.configuration.container import Container
 from dlt.common.configuration.specs.pluggable_run_context import PluggableRunContext
 
 from connector.cli import main, redaction
-from connector.cli.configuration import DLT_DEFAULTS
+from connector.cli.environment import DLT_DEFAULTS
 from connector.sandbox import Service
 from tests.docs.pages import CHECKOUT, COMMAND, PAGES, Block, blocks, in_passing, links, text_of
 from tests.docs.visitor import SHELL, Visitor

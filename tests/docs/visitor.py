@@ -21,7 +21,8 @@ from dlt.common.configuration.specs.pluggable_run_context import PluggableRunCon
 
 from connector.cli import main
 from connector.cli.commands.sandbox import _service
-from connector.cli.configuration import load_settings, open_pipeline
+from connector.cli.configuration import open_pipeline
+from connector.cli.source_settings import load_settings
 from connector.reporting.views.asking import ask
 from connector.sandbox import Service, serve
 from tests.docs.pages import Block, logical_lines

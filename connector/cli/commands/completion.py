@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-NAME = "completion"
-HELP = "print the script with which bash, zsh or fish completes commands and options"
+import shtab
+
+from connector.cli.main import make_parser
+from connector.cli.output import Output
+
 EXAMPLES = (
     "importer-sync completion bash > ~/.local/share/bash-completion/completions/importer-sync",
     "importer-sync completion zsh > ~/.zfunc/_importer-sync",
@@ -24,16 +27,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))
 
 
-def run(arguments: argparse.Namespace) -> int:
-    import shtab
-
-    from connector.cli.main import make_parser
-    from connector.cli.output import Output
-
+def run(arguments: argparse.Namespace, output: Output) -> int:
     parser = make_parser()
     _complete_paths(parser, shtab.FILE)
     script = shtab.complete(parser, arguments.shell)
-    output = Output(arguments)
     output.document({"shell": arguments.shell, "script": script})
     if not output.json:
         print(script, flush=True)

@@ -5,27 +5,23 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-NAME = "dbt"
-HELP = "what a dbt project needs: sources.yml with tables, columns, tests and freshness"
+from connector.cli.configuration import open_pipeline
+from connector.cli.options import add_global
+from connector.cli.output import Output, amount
+from connector.errors import ConfigError
+from connector.reporting.views.sources import as_yaml, sources
+
 EXAMPLES = ("importer-sync dbt sources", "importer-sync dbt sources --out importer_sources.yml")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    from connector.cli.options import add_global
-
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     sources = actions.add_parser("sources", help="print sources.yml, or write it")
     sources.add_argument("--out", type=Path, metavar="FILE", help="write it here, e.g. models/sources.yml (stdout)")
     add_global(sources, again=True)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    from connector.cli.configuration import open_pipeline
-    from connector.cli.output import Output, amount
-    from connector.errors import ConfigError
-    from connector.reporting.views.sources import as_yaml, sources
-
-    output = Output(arguments)
+def run(arguments: argparse.Namespace, output: Output) -> int:
     document = sources(open_pipeline(arguments))
     tables = document["sources"][0]["tables"]
     if arguments.out is None or str(arguments.out) == "-":

@@ -8,17 +8,15 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from connector.cli.output import Output
+from connector.cli.signals import Stop, supervised
 from connector.errors import ConfigError, ConnectorError
 
 if TYPE_CHECKING:
     from dlt.pipeline.pipeline import Pipeline
 
     from connector.cli.demo_script import Demonstration
-    from connector.cli.output import Output
-    from connector.cli.signals import Stop
 
-NAME = "demo"
-HELP = "sync the sandbox into DuckDB, change the sandbox, sync again; offline, no configuration"
 EXAMPLES = ("importer-sync demo",)
 DATABASE = "importer_demo.duckdb"
 DATASET = "importer_data"
@@ -35,15 +33,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=7, help="the same seed shows the same data (7)")
 
 
-def run(arguments: argparse.Namespace) -> int:
-    from connector.cli.output import Output
-    from connector.cli.signals import supervised
-
+def run(arguments: argparse.Namespace, output: Output) -> int:
     if arguments.to or arguments.destination:
         raise ConfigError(f"The demo always writes to ./{DATABASE}; --to and --destination go with the other commands.")
-    output = Output(arguments)
     with tempfile.TemporaryDirectory(prefix="importer-demo-", ignore_cleanup_errors=True) as scratch:
-        # the user's own configuration and dlt's directory at home are none of the demo's business
+        # dlt, imported below for that reason, must find neither the user's configuration nor a directory at home
         os.environ["DLT_DATA_DIR"] = os.environ["DLT_PROJECT_DIR"] = scratch
         return supervised(
             lambda stop: _perform(arguments, output, scratch, stop),

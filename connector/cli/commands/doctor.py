@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-NAME = "doctor"
-HELP = "explain what is wrong with the warehouse or the working directory (then exit code 3); --repair mends it"
+from connector.cli.configuration import open_pipeline
+from connector.cli.output import Output, amount
+from connector.maintain.doctor import doctor
+
 EXAMPLES = ("importer-sync doctor", "importer-sync doctor --repair")
 
 
@@ -13,12 +15,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repair", action="store_true", help="do the repairs that lose nothing, and say which")
 
 
-def run(arguments: argparse.Namespace) -> int:
-    from connector.cli.configuration import open_pipeline
-    from connector.cli.output import Output, amount
-    from connector.maintain.doctor import doctor
-
-    output = Output(arguments)
+def run(arguments: argparse.Namespace, output: Output) -> int:
     report = doctor(open_pipeline(arguments), repair=arguments.repair)
     output.document(report.as_json())
     for sentence in report.repaired:

@@ -8,18 +8,20 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
+from urllib.parse import quote, urlsplit
 
+from connector.cli.commands.check import examine, report
+from connector.cli.configuration import address_of
+from connector.cli.environment import settings_folder
+from connector.cli.output import Output
+from connector.cli.redaction import remember
+from connector.cli.settings_files import Setting, SettingsFile, ignore_in_git, open_folder
 from connector.errors import ConfigError
-
-if TYPE_CHECKING:
-    from connector.cli.output import Output
-    from connector.cli.settings_files import Setting, SettingsFile
-    from connector.settings import Settings
+from connector.service.client import ServiceClient
+from connector.settings import Settings
 
 T = TypeVar("T")
-NAME = "init"
-HELP = "write .dlt/config.toml and .dlt/secrets.toml, from what you answer or from flags, and check them"
 EXAMPLES = (
     "importer-sync init",
     "importer-sync init --base-url https://service.example --token-stdin < token.txt",
@@ -42,13 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(arguments: argparse.Namespace) -> int:
-    from connector.cli.commands.check import examine, report
-    from connector.cli.configuration import settings_folder
-    from connector.cli.output import Output
-    from connector.cli.settings_files import SettingsFile, open_folder
-
-    output = Output(arguments)
+def run(arguments: argparse.Namespace, output: Output) -> int:
     folder = settings_folder()
     files = {name: SettingsFile(folder / name) for name in ("config.toml", "secrets.toml")}
     try:
@@ -83,8 +79,6 @@ class _Interview:
 
     def wanted(self) -> list[Setting]:
         """The settings that have to be written. Raises ConfigError for what is missing, wrong or set differently."""
-        from connector.cli.settings_files import Setting
-
         answers = [
             Setting("config.toml", BASE_URL, self._base_url()),
             Setting("secrets.toml", TOKEN, self._token()),
@@ -124,8 +118,6 @@ class _Interview:
         return self._patiently(lambda: _valid_token(_hidden(prompt) or known))
 
     def _destination(self) -> list[Setting]:
-        from connector.cli.settings_files import Setting
-
         if self._arguments.destination:
             return [Setting("config.toml", DESTINATION, self._arguments.destination)]
         if self._arguments.to or not self._asks:
@@ -142,11 +134,6 @@ class _Interview:
         return answers
 
     def _at(self, uri: str) -> list[Setting]:
-        from urllib.parse import quote, urlsplit
-
-        from connector.cli.configuration import address_of
-        from connector.cli.settings_files import Setting
-
         parts = urlsplit(uri)
         if self._asks and parts.scheme.startswith("postgres") and parts.username and not parts.password:
             password = _hidden(f"Password of {parts.username} (not shown, Enter for none): ")
@@ -205,24 +192,17 @@ def _valid_address(base_url: str) -> str:
 
 
 def _valid_token(token: str) -> str:
-    from connector.cli.redaction import remember
-
     remember(token)
     return _valid("https://service.example", token).access_token.get_secret_value()
 
 
 def _valid(base_url: str, token: str) -> Settings:
-    from connector.service.client import ServiceClient
-    from connector.settings import Settings
-
     ServiceClient(base_url, token)  # refuses whatever a run would
     return Settings.load(base_url=base_url, access_token=token)
 
 
 def _write(wanted: list[Setting], files: dict[str, SettingsFile], output: Output) -> dict[str, list[str]]:
     """What was written: the keys by file."""
-    from connector.cli.settings_files import ignore_in_git
-
     written: dict[str, list[str]] = {}
     for name in ("secrets.toml", "config.toml"):
         file = files[name]

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from connector.cli.options import whole
+from connector.cli.output import Output
+from connector.cli.service_call import ask
+from connector.cli.source_settings import load_settings
 from connector.errors import ConfigError
+from connector.models import Import, ImportPage, Record
+from connector.service.client import ServiceClient
+from connector.transform.flatten import flatten
+from connector.transform.naming import display_path
+from connector.transform.schema import TableSchema
 
-if TYPE_CHECKING:
-    from connector.cli.output import Output
-    from connector.models import Import, ImportPage, Record
-    from connector.service.client import ServiceClient
-
-NAME = "preview"
-HELP = "show imports, templates and fields with sample rows; load nothing"
 EXAMPLES = ("importer-sync preview", "importer-sync preview --template customers --rows 2")
 IMPORTS_SHOWN = 10
 
@@ -25,11 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rows", type=whole(0), default=3, metavar="N", help="sample rows of each template (3)")
 
 
-def run(arguments: argparse.Namespace) -> int:
-    from connector.cli.configuration import load_settings
-    from connector.cli.output import Output
-    from connector.cli.service_call import ask
-
+def run(arguments: argparse.Namespace, output: Output) -> int:
     async def look(client: ServiceClient) -> tuple[ImportPage, list[tuple[Import, list[Record]]]]:
         page = await client.list_imports(1)
         wanted = [i for i in page.imports if arguments.template in (None, i.template_slug, i.template_name)]
@@ -39,7 +36,6 @@ def run(arguments: argparse.Namespace) -> int:
     page, samples = ask(load_settings(), look)
     if arguments.template is not None and not samples:
         raise ConfigError(f"No import on the first page has the template {arguments.template!r}.")
-    output = Output(arguments)
     templates = [_template(import_, records, arguments.rows) for import_, records in samples]
     output.document(
         {"imports": [_shown(i) for i in page.imports], "more_pages": page.size >= 100, "templates": templates}
@@ -69,10 +65,6 @@ def _shown(import_: Import) -> dict[str, Any]:
 
 
 def _template(import_: Import, records: list[Record], sampled: int) -> dict[str, Any]:
-    from connector.transform.flatten import flatten
-    from connector.transform.naming import display_path
-    from connector.transform.schema import TableSchema
-
     flat = flatten([record.data for record in records], TableSchema("preview"))
     fields = []
     for keys, field in flat.schema.fields.items():

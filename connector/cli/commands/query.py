@@ -9,10 +9,13 @@ import sys
 from itertools import islice
 from typing import Any
 
+from connector.cli.configuration import open_pipeline
 from connector.cli.options import whole
+from connector.cli.output import Output, amount
+from connector.cli.redaction import scrub
+from connector.errors import ConfigError
+from connector.reporting.views.asking import ask
 
-NAME = "query"
-HELP = "ask the warehouse one SELECT, read-only; tables and views need no schema before their names"
 EXAMPLES = (
     'importer-sync query "SELECT template, count(*) FROM v_imports GROUP BY 1"',
     'importer-sync query --csv "SELECT path, conflict_count FROM sync_fields"',
@@ -28,23 +31,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(arguments: argparse.Namespace) -> int:
-    from connector.cli.configuration import load_arrow_for, open_pipeline
-    from connector.cli.output import Output, amount
-    from connector.errors import ConfigError
-
-    output = Output(arguments)
+def run(arguments: argparse.Namespace, output: Output) -> int:
     if arguments.csv and output.json:
         raise ConfigError("--csv and --json are two forms of the same rows; give one of them.")
     limit = arguments.limit
     if limit is None and not (arguments.csv or output.json):
         limit = SHOWN
     sql = sys.stdin.read() if arguments.query == "-" else arguments.query
-    pipeline = open_pipeline(arguments)
-    load_arrow_for(pipeline)
-    from connector.reporting.views.asking import ask
-
-    with ask(pipeline, sql) as answer:
+    with ask(open_pipeline(arguments), sql) as answer:
         rows = islice(answer.rows, limit)
         if arguments.csv:
             _write_csv(answer.columns, rows)
@@ -60,8 +54,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _write_csv(columns: tuple[str, ...], rows: Any) -> None:
-    from connector.cli.redaction import scrub
-
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(scrub(column) for column in columns)
     for row in rows:

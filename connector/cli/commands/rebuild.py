@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-NAME = "rebuild"
-HELP = "make typed tables anew from the raw rows, without one request: for hints that came later and unlucky types"
+from connector.cli.configuration import open_pipeline
+from connector.cli.output import Output, amount
+from connector.cli.source_settings import load_settings
+from connector.maintain.rebuild import rebuild
+
 EXAMPLES = ("importer-sync rebuild", "importer-sync rebuild --table records_customers")
 
 
@@ -15,12 +18,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(arguments: argparse.Namespace) -> int:
-    from connector.cli.configuration import load_settings, open_pipeline
-    from connector.cli.output import Output, amount
-    from connector.maintain.rebuild import rebuild
-
-    output = Output(arguments)
+def run(arguments: argparse.Namespace, output: Output) -> int:
     settings, pipeline = load_settings(), open_pipeline(arguments)
     done = rebuild(pipeline, settings, arguments.table)
     output.document({"status": "succeeded", "tables": [table.as_json() for table in done]})

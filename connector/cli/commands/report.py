@@ -4,35 +4,34 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
+from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from dlt.pipeline.pipeline import Pipeline
+from dlt.pipeline.pipeline import Pipeline
 
-    from connector.reporting.html import Facts
+from connector.cli.configuration import location, open_pipeline
+from connector.cli.output import Output, size
+from connector.cli.redaction import scrub
+from connector.cli.source_settings import load_settings
+from connector.errors import ConfigError
+from connector.reporting.html import Facts, gather, judge, render, write
+from connector.warehouse import Warehouse
+from connector.warehouse.busy import when_free
+from connector.warehouse.destination import duckdb_file
 
-NAME = "report"
-HELP = "write one HTML file: freshness, runs, uploads, reconciliation, rejects, fields"
 EXAMPLES = ("importer-sync report --out report.html", "importer-sync report --out report.html --json")
-WAIT_S = 5.0
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, default=Path("report.html"), metavar="FILE", help="file (report.html)")
 
 
-def run(arguments: argparse.Namespace) -> int:
-    from connector.cli.configuration import open_pipeline
-    from connector.cli.output import Output, size
-    from connector.errors import ConfigError
-    from connector.reporting.html import judge, render, write
-
-    output = Output(arguments)
+def run(arguments: argparse.Namespace, output: Output) -> int:
     pipeline = open_pipeline(arguments)
-    _know_the_token()
-    facts = _patiently(pipeline, arguments.dataset)
+    _remember_the_token()
+    facts = _gathered(pipeline, arguments.dataset)
     to_stdout = str(arguments.out) == "-"
     if to_stdout and output.json:
         raise ConfigError("--json has standard output for its document; name a file with --out.")
@@ -51,29 +50,13 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _know_the_token() -> None:
-    """So that it could not show even if the warehouse held it. The report itself needs no service."""
-    from contextlib import suppress
-
-    from connector.cli.configuration import load_settings
-    from connector.errors import ConfigError
-
+def _remember_the_token() -> None:
+    """Redact the token even if the warehouse holds it; the report itself needs no service."""
     with suppress(ConfigError):
         load_settings()
 
 
-def _patiently(pipeline: Pipeline, dataset: str) -> Facts:
-    """A run under way holds a DuckDB file until it ends, which may be soon."""
-    from datetime import UTC, datetime
-
-    from connector.cli.configuration import location
-    from connector.cli.exit_codes import as_problem
-    from connector.cli.redaction import scrub
-    from connector.errors import ConfigError
-    from connector.reporting.html import gather
-    from connector.warehouse import Warehouse
-    from connector.warehouse.destination import duckdb_file
-
+def _gathered(pipeline: Pipeline, dataset: str) -> Facts:
     file = duckdb_file(pipeline)
     if file is not None and not file.exists():
         raise ConfigError(
@@ -81,19 +64,10 @@ def _patiently(pipeline: Pipeline, dataset: str) -> Facts:
         )
     warehouse = Warehouse(pipeline)
     warehouse.check_supported()
-    until = time.monotonic() + WAIT_S
-    while True:
-        try:
-            return gather(warehouse, location(pipeline), dataset, datetime.now(UTC), scrub)
-        except Exception as error:
-            if "only one in" not in str(as_problem(error)) or time.monotonic() > until:
-                raise
-            time.sleep(0.1)
+    return when_free(lambda: gather(warehouse, location(pipeline), dataset, datetime.now(UTC), scrub))
 
 
 def _document(path: Path, written: int, facts: Facts) -> dict[str, Any]:
-    from connector.reporting.html import judge
-
     verdict = judge(facts)
     return {
         "path": str(path),

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 
 from connector.cli.options import whole
+from connector.cli.output import Output
+from connector.cli.run_command import run_scope
+from connector.settings import Scope
 
-NAME = "run"
-HELP = "one incremental sync"
 EXAMPLES = ("importer-sync run", "importer-sync run --recheck-days 7 --json")
 
 
@@ -25,9 +26,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(arguments: argparse.Namespace) -> int:
-    from connector.cli.run_command import run_scope
-    from connector.settings import Scope
-
+def run(arguments: argparse.Namespace, output: Output) -> int:
     scope = Scope(recheck_days=arguments.recheck_days, allow_mass_delete=arguments.allow_mass_delete)
-    return run_scope(arguments, scope)
+    return run_scope(arguments, output, scope)

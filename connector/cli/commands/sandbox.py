@@ -5,18 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from connector.cli.options import pair, whole
+from connector.cli.output import Output
+from connector.cli.signals import Stop, supervised
 from connector.errors import ConfigError
+from connector.sandbox import Faults, FileError, Service, Switches, serve
 
-if TYPE_CHECKING:
-    from connector.cli.output import Output
-    from connector.cli.signals import Stop
-    from connector.sandbox import Service
-
-NAME = "sandbox"
-HELP = "serve the sandbox implementation of the service on loopback until Ctrl-C"
 EXAMPLES = (
     "importer-sync sandbox --port 0 --imports 20 --rows 500",
     "importer-sync sandbox --port 0 --switch import_order=random --fault server_error=0.1 --fault latency=0.01,0.05",
@@ -60,11 +56,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(arguments: argparse.Namespace) -> int:
-    from connector.cli.output import Output
-    from connector.cli.signals import supervised
-
-    output = Output(arguments)
+def run(arguments: argparse.Namespace, output: Output) -> int:
     service = _service(arguments)
     return supervised(
         lambda stop: _serve(arguments, output, service, stop), on_first=lambda _: None, on_forced=lambda _: None
@@ -72,8 +64,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _serve(arguments: argparse.Namespace, output: Output, service: Service, stop: Stop) -> int:
-    from connector.sandbox import serve
-
     try:
         with serve(service, port=arguments.port) as url:
             _tell(output, service, url)
@@ -100,8 +90,6 @@ def _tell(output: Output, service: Service, url: str) -> None:
 
 
 def _service(arguments: argparse.Namespace) -> Service:
-    from connector.sandbox import Faults, FileError, Service, Switches
-
     service = Service(
         arguments.seed,
         arguments.token,

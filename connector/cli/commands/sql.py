@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from connector.cli.output import Output
-    from connector.reporting.views.applying import Applied
-    from connector.reporting.views.checking import Checked
+from connector.cli.configuration import open_pipeline
+from connector.cli.exit_codes import PARTIAL
+from connector.cli.options import add_global
+from connector.cli.output import Output, amount
+from connector.reporting.views.applying import Applied, apply, drop
+from connector.reporting.views.checking import Checked, check
+from connector.reporting.views.listing import listed
 
-NAME = "sql"
-HELP = "views for analysts and checks: apply them, run them, list them"
 EXAMPLES = (
     "importer-sync sql apply",
     "importer-sync sql list",
@@ -28,34 +29,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
     checking.add_argument("check", nargs="*", metavar="CHECK", help="only these (all)")
     actions.add_parser("list", help="every view and check, and what a row of it is")
     for action in actions.choices.values():
-        from connector.cli.options import add_global
-
         add_global(action, again=True)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    from connector.cli.configuration import open_pipeline
-    from connector.cli.output import Output
-
-    output = Output(arguments)
+def run(arguments: argparse.Namespace, output: Output) -> int:
     pipeline = open_pipeline(arguments)
     if arguments.action == "apply":
-        from connector.reporting.views.applying import apply, drop
-
         applied = drop(pipeline) if arguments.drop else apply(pipeline)
         output.document({"status": "succeeded", **applied.as_json()})
         _tell_applied(output, applied)
         return 0
     if arguments.action == "check":
-        from connector.reporting.views.checking import check
-
         return _tell_checked(output, check(pipeline, arguments.check))
     return _list(output, pipeline)
 
 
 def _tell_applied(output: Output, applied: Applied) -> None:
-    from connector.cli.output import amount
-
     summaries = {view.name: view.summary for view in applied.views}
     for verb, names in (("made", applied.made), ("made anew", applied.made_anew), ("dropped", applied.dropped)):
         for name in names:
@@ -72,9 +61,6 @@ def _tell_applied(output: Output, applied: Applied) -> None:
 
 
 def _tell_checked(output: Output, checked: list[Checked]) -> int:
-    from connector.cli.exit_codes import PARTIAL
-    from connector.cli.output import amount
-
     wrong = [each for each in checked if each.offending]
     document = {"status": "offending" if wrong else "clean", "checks": [each.as_json() for each in checked]}
     output.document(json.loads(json.dumps(document, default=_plain)))
@@ -93,8 +79,6 @@ def _plain(value: Any) -> str:
 
 
 def _list(output: Output, pipeline: Any) -> int:
-    from connector.reporting.views.listing import listed
-
     statements = listed(pipeline)
     rows = [{"name": s.name, "kind": s.kind, "summary": s.summary, "grain": s.grain} for s in statements]
     output.document({"statements": rows})

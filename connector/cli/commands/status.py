@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from connector.cli.configuration import location, open_pipeline
+from connector.cli.exit_codes import PARTIAL
 from connector.cli.options import age, whole
+from connector.cli.output import Output, duration
+from connector.reporting.status import status
 
-if TYPE_CHECKING:
-    from dlt.pipeline.pipeline import Pipeline
-
-    from connector.cli.output import Output
-    from connector.warehouse.status import Overview
-
-NAME = "status"
-HELP = "last runs, freshness, imports that failed or do not reconcile"
 EXAMPLES = ("importer-sync status", "importer-sync status --max-age 6h --json")
-WAIT_S = 5.0
 CLOCKS_MAY_DIFFER = timedelta(minutes=5)
 
 
@@ -34,21 +29,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(arguments: argparse.Namespace) -> int:
-    from connector.cli.configuration import location, open_pipeline
-    from connector.cli.exit_codes import PARTIAL
-    from connector.cli.output import Output
-
-    output = Output(arguments)
+def run(arguments: argparse.Namespace, output: Output) -> int:
     pipeline = open_pipeline(arguments)
     now = datetime.now(UTC)
-    overview, under_way = _patiently(pipeline, arguments.runs)
-    fresh = overview["fresh_as_of"]
-    found: dict[str, Any] = {**overview, "under_way": under_way}
+    found = asdict(status(pipeline, runs=arguments.runs))
+    fresh = found["fresh_as_of"]
     ahead = fresh is not None and fresh - now > CLOCKS_MAY_DIFFER
     stale = arguments.max_age is not None and (fresh is None or ahead or now - fresh > arguments.max_age)
-    found["age_seconds"] = round((now - fresh).total_seconds(), 1) if fresh else None
-    found["age_seconds"] = None if ahead else found["age_seconds"] and max(found["age_seconds"], 0.0)
+    found["age_seconds"] = None if fresh is None or ahead else max(round((now - fresh).total_seconds(), 1), 0.0)
     found["ahead"] = ahead
     found["stale"] = stale if arguments.max_age is not None else None
     found["advice"] = list(_advice(found))
@@ -56,34 +44,6 @@ def run(arguments: argparse.Namespace) -> int:
     output.document(_plain({"warehouse": where, **found}))
     _tell(output, found, where, arguments.max_age)
     return PARTIAL if stale else 0
-
-
-def _patiently(pipeline: Pipeline, runs: int) -> tuple[Overview, bool]:
-    """How it stands, and whether that is what a run which has the file open noted when it began."""
-    from connector.cli.configuration import load_arrow_for
-    from connector.cli.exit_codes import as_problem
-
-    load_arrow_for(pipeline)
-    from connector.warehouse import Warehouse, status
-
-    warehouse = Warehouse(pipeline)
-    warehouse.check_supported()
-    until = time.monotonic() + WAIT_S
-    while True:
-        try:
-            if not warehouse.exists():
-                return status.nothing_yet(), False
-            with warehouse.connect() as connection:
-                return status.look(connection, runs), False
-        except Exception as error:
-            if "only one in" not in str(as_problem(error)):
-                raise
-            left = status.left_by_a_run(pipeline)
-            if left is not None:
-                return {**left, "runs": left["runs"][:runs]}, True
-            if time.monotonic() > until:
-                raise
-            time.sleep(0.1)
 
 
 def _plain(found: Any) -> Any:
@@ -156,8 +116,6 @@ def _tell(output: Output, found: dict[str, Any], where: str, max_age: timedelta 
 
 
 def _tell_state(output: Output, found: dict[str, Any], max_age: timedelta | None) -> None:
-    from connector.cli.output import duration
-
     states = ", ".join(f"{n:,} {state}" for state, n in found["imports"].items())
     output.say(f"imports    {states or 'none'}")
     rejected = f", and {found['rejects']:,} rejected (see sync_rejects)" if found["rejects"] else ""
@@ -173,8 +131,6 @@ def _tell_state(output: Output, found: dict[str, Any], max_age: timedelta | None
 
 
 def _tell_runs(output: Output, runs: list[dict[str, Any]]) -> None:
-    from connector.cli.output import duration
-
     output.table(
         "last runs",
         ("started (UTC)", "mode", "status", "took", "listed", "changed", "failed", "records", "error"),

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from connector.cli.output import Output
-    from connector.maintain.verify import VerifyReport
+from connector.cli.configuration import open_pipeline
+from connector.cli.output import Output, amount
+from connector.cli.progress import progress_of
+from connector.cli.source_settings import load_settings
+from connector.maintain.verify import VerifyReport, verify
 
-NAME = "verify"
-HELP = "compare the service with the warehouse, with --deep every row; exit 3 if anything differs"
 EXAMPLES = ("importer-sync verify", "importer-sync verify --deep --json")
 LINES_SHOWN = 50
 
@@ -19,13 +18,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--deep", action="store_true", help="read every record again and compare each row and cell")
 
 
-def run(arguments: argparse.Namespace) -> int:
-    from connector.cli.configuration import load_settings, open_pipeline
-    from connector.cli.output import Output
-    from connector.cli.progress import progress_of
-    from connector.maintain.verify import verify
-
-    output = Output(arguments)
+def run(arguments: argparse.Namespace, output: Output) -> int:
     settings, pipeline = load_settings(), open_pipeline(arguments)
     with progress_of(output) as progress:
         report = verify(pipeline, settings, arguments.deep, progress)
@@ -35,8 +28,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _tell(output: Output, report: VerifyReport) -> None:
-    from connector.cli.output import amount
-
     for difference in report.differences[:LINES_SHOWN]:
         output.say(f"{difference.kind}  {difference.sentence}")
     more = len(report.differences) - LINES_SHOWN

@@ -5,11 +5,9 @@ Names without a schema are looked for in the dataset, then among its views.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -21,10 +19,10 @@ from sqlglot.errors import SqlglotError
 from connector.errors import ConfigError, ConnectorError
 from connector.reporting.views.layout import VIEWS_SUFFIX, dialect_of, quoted
 from connector.warehouse import Warehouse
+from connector.warehouse.busy import when_free
 from connector.warehouse.destination import duckdb_file
 
 ROWS_AT_ONCE = 2_000
-WAIT_S = 5.0
 _READS = "only one SELECT (or WITH … SELECT) is run here"
 _WRITES = (exp.Insert, exp.Update, exp.Delete, exp.Merge, exp.Into, exp.Create, exp.Drop, exp.Copy)
 
@@ -80,7 +78,7 @@ def _duckdb(pipeline: Pipeline, sql: str) -> Iterator[Answer]:
     file = duckdb_file(pipeline)
     if file is None or not file.exists():
         raise ConfigError("There is no warehouse yet; run `importer-sync run` first.")
-    with _patiently_opened(file) as connection:
+    with when_free(lambda: duckdb.connect(str(file), read_only=True)) as connection:
         connection.execute("SET TimeZone = 'UTC'")
         found = connection.execute(
             "SELECT schema_name FROM duckdb_schemas() WHERE database_name = current_database()"
@@ -90,18 +88,6 @@ def _duckdb(pipeline: Pipeline, sql: str) -> Iterator[Answer]:
         with _explained(pipeline.dataset_name, there):
             cursor = connection.execute(sql)
         yield Answer(_distinct([column[0] for column in cursor.description or ()]), _rows(cursor))
-
-
-def _patiently_opened(file: Path) -> duckdb.DuckDBPyConnection:
-    """A run under way holds the file until it ends, which may be soon."""
-    until = time.monotonic() + WAIT_S
-    while True:
-        try:
-            return duckdb.connect(str(file), read_only=True)
-        except duckdb.IOException as error:
-            if "Could not set lock" not in str(error) or time.monotonic() > until:
-                raise
-            time.sleep(0.1)
 
 
 @contextmanager
@@ -168,8 +154,6 @@ def _distinct(names: Sequence[str]) -> tuple[str, ...]:
 
 def _refused(error: Exception) -> Exception:
     if type(error).__module__.split(".")[0] not in ("duckdb", "_duckdb", "psycopg2"):
-        return error
-    if "Could not set lock" in str(error):
         return error
     return ConnectorError(f"The database refused the query: {' '.join(str(error).split())}")
 

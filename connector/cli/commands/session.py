@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
 from connector.cli.options import add_global, pair
+from connector.cli.output import Output
+from connector.cli.service_call import ask
+from connector.cli.source_settings import load_settings
 from connector.errors import ConfigError
+from connector.service.client import ServiceClient
 
-if TYPE_CHECKING:
-    from connector.service.client import ServiceClient
-
-NAME = "session"
-HELP = "create an importer session token"
 EXAMPLES = ("importer-sync session create --importer-slug demo --metadata user=ana --metadata plan=pro",)
 
 
@@ -32,21 +30,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_global(create, again=True)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace, output: Output) -> int:
     metadata = dict(arguments.metadata)
     if len(metadata) < len(arguments.metadata):
         raise ConfigError("--metadata gives one key twice; each key can have one value.")
-
-    from connector.cli.configuration import load_settings
-    from connector.cli.output import Output
-    from connector.cli.service_call import ask
 
     async def create(client: ServiceClient) -> str:
         session = await client.create_session(arguments.importer_slug, metadata or None)
         return session.token.get_secret_value()
 
     token = ask(load_settings(), create)
-    output = Output(arguments)
     if output.json:
         output.document({"token": token})
     else:

@@ -1,0 +1,54 @@
+"""The environment that dlt needs before it is imported: folders that can be trusted, and faster defaults."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+from connector.folders import settle
+
+# Measured: what makes dlt load Arrow into one warehouse fastest, and what keeps tokens out of its traces.
+DLT_DEFAULTS: Mapping[str, str] = {
+    "RUNTIME__DLTHUB_TELEMETRY": "false",
+    "RUNTIME__LOG_LEVEL": "WARNING",
+    "ENABLE_RUNTIME_TRACE": "false",
+    "NORMALIZE__WORKERS": "1",
+    "LOAD__WORKERS": "2",
+    "LOAD__DELETE_COMPLETED_JOBS": "true",
+    "DATA_WRITER__BUFFER_MAX_ITEMS": "20000",
+    "DATA_WRITER__COMPRESSION": "none",
+    # Arrow's own pool keeps the memory it once had, which adds up in a long load.
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+    # numpy, where it is installed, starts one thread per further processor, each of which spins for 0.1 s.
+    "OPENBLAS_NUM_THREADS": "1",
+}
+
+
+def prepare_environment(*, quiet: bool = False) -> None:
+    """Set folders and defaults for dlt, which reads them when it is imported; a user's own settings take precedence.
+
+    Only for a process of our own. Raises ConfigError for folders that others can write to.
+    """
+    settle(settings_folder())
+    os.environ.pop("PGTZ", None)  # PostgreSQL would prefer it to the UTC that dlt asks for
+    configured = _own_config()
+    for name, value in DLT_DEFAULTS.items():
+        path = name.lower().split("__")
+        if reduce(lambda table, key: table.get(key) if isinstance(table, dict) else None, path, configured) is None:
+            os.environ.setdefault(name, "ERROR" if quiet and name == "RUNTIME__LOG_LEVEL" else value)
+
+
+def settings_folder() -> Path:
+    """Return the folder in which dlt looks for config.toml and secrets.toml."""
+    return Path(os.environ.get("DLT_PROJECT_DIR", "."), os.environ.get("DLT_CONFIG_FOLDER", ".dlt"))
+
+
+def _own_config() -> Any:
+    try:
+        return tomllib.loads((settings_folder() / "config.toml").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}  # dlt itself reports what is wrong with the file

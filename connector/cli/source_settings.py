@@ -1,0 +1,14 @@
+"""The settings of the source, for commands that speak to the service."""
+
+from __future__ import annotations
+
+from connector.cli.redaction import remember
+from connector.settings import Settings
+from connector.source import configured_settings
+
+
+def load_settings() -> Settings:
+    """Return the settings of `importer_source()`; from now on its token is redacted from the output."""
+    settings = configured_settings()
+    remember(settings.access_token.get_secret_value())
+    return settings

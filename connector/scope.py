@@ -1,0 +1,33 @@
+"""What a user asks a run to read again."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from connector.errors import ConfigError
+from connector.window import Window
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What `sync` reads and loads again, as `importer-sync backfill` does; every condition that is given has to hold.
+
+    Attributes:
+        window: Imports whose `updated_at` lies in the window.
+        imports: Imports with one of these slugs.
+        templates: Imports of this template, a name or a slug; one at most.
+        full: Every import; goes with no other condition.
+    """
+
+    window: Window = field(default_factory=Window)
+    imports: Collection[str] = ()
+    templates: Collection[str] = ()
+    full: bool = False
+
+    def __post_init__(self) -> None:
+        selects = self.window != Window() or self.imports or self.templates
+        if self.full and selects:
+            raise ConfigError("A scope that is full selects every import, so it goes with no other condition.")
+        if len(self.templates) > 1 or isinstance(self.templates, str):
+            raise ConfigError("A scope takes a list of one template; sync each of several by itself.")

@@ -1,0 +1,53 @@
+"""A DuckDB file that another process has open: the typed error for it, and waiting until the file is free.
+
+DuckDB lets one process at a time open a file for writing, and says so in the text of its message alone; this is the one
+place that reads it.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from connector.errors import DatabaseBusyError
+
+T = TypeVar("T")
+WAIT_S = 5.0
+POLL_S = 0.1
+_HELD = re.compile(r'Could not set lock on file "([^"]+)"[^(]*(?:\((PID \d+)\))?')
+
+
+def as_busy(error: BaseException) -> DatabaseBusyError | None:
+    """Return `error` as DatabaseBusyError if another process has the DuckDB file open, else None."""
+    if isinstance(error, DatabaseBusyError):
+        return error
+    found = _HELD.search(" ".join(str(error).split()))
+    if found is None:
+        return None
+    by = f" ({found[2]})" if found[2] else ""
+    return DatabaseBusyError(
+        f"Another program{by} has {found[1]} open, and DuckDB lets only one in; close it there and try again."
+    )
+
+
+def when_free(ask: Callable[[], T], meanwhile: Callable[[], T | None] = lambda: None) -> T:
+    """Return what `ask` returns, trying for WAIT_S while another process has the file open.
+
+    After each failed attempt `meanwhile` may answer instead. Raises DatabaseBusyError if the file stays open elsewhere.
+    """
+    until = time.monotonic() + WAIT_S
+    while True:
+        try:
+            return ask()
+        except Exception as error:
+            busy = as_busy(error)
+            if busy is None:
+                raise
+            answer = meanwhile()
+            if answer is not None:
+                return answer
+            if time.monotonic() > until:
+                raise busy from None
+            time.sleep(POLL_S)

@@ -1,0 +1,172 @@
+"""The public names of the package: what a program imports, and what each returns and raises."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import dlt
+import duckdb
+import pytest
+from dlt.extract import DltSource
+from dlt.extract.exceptions import ResourceExtractionError
+from dlt.pipeline.pipeline import Pipeline
+
+import connector
+from connector import Scope, Window, importer_source, status, sync, verify
+from connector.api import as_run
+from connector.sandbox import Service, serve
+from connector.settings import Settings
+from tests.cli.test_runs import KEYS
+
+TOKEN = "very-secret-token-4711"
+ENVIRONMENT = """
+import os, logging
+before = dict(os.environ)
+import connector
+for name in connector.__all__:
+    getattr(connector, name)
+assert dict(os.environ) == before, set(os.environ.items()) ^ set(before.items())
+assert not logging.getLogger("dlt").filters
+assert not logging.getLogger("connector").handlers
+"""
+
+
+@pytest.fixture
+def service() -> Service:
+    service = Service(seed=3, token=TOKEN)
+    service.add_generated("customers", imports=2, rows=30)
+    service.add_generated("orders", imports=1, rows=10)
+    return service
+
+
+@pytest.fixture
+def source(service: Service) -> Iterator[Callable[..., DltSource]]:
+    with serve(service) as url:
+        yield lambda **settings: importer_source(base_url=url, access_token=service.token, **settings)
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path) -> Pipeline:
+    file = tmp_path / "warehouse.duckdb"
+    return dlt.pipeline(
+        "api", destination=dlt.destinations.duckdb(str(file)), dataset_name="data", pipelines_dir=str(tmp_path / "dlt")
+    )
+
+
+def test_every_public_name_is_there_and_says_what_it_is() -> None:
+    for name in connector.__all__:
+        public = getattr(connector, name)
+        assert inspect.getdoc(public), name
+    assert set(connector.__all__) <= set(dir(connector))
+    with pytest.raises(AttributeError):
+        connector.nonsense  # noqa: B018
+
+
+@pytest.mark.parametrize("name", ["importer_source", "run_and_exit", "status", "sync", "verify"])
+def test_the_arguments_of_a_function_are_described(name: str) -> None:
+    function = inspect.unwrap(getattr(connector, name))
+    described = inspect.getdoc(function) or ""
+    for argument in inspect.signature(function).parameters:
+        assert f"\n    {argument}: " in described, argument
+    assert "Any" not in str(inspect.signature(function).return_annotation)
+
+
+def test_the_source_has_an_argument_for_each_setting() -> None:
+    arguments = inspect.signature(inspect.unwrap(importer_source)).parameters
+    assert [*arguments] == [*Settings.model_fields, "updated_at"]
+
+
+def test_importing_has_no_effect() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-P", "-c", ENVIRONMENT], capture_output=True, text=True, env=dict(os.environ), check=False
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_a_sync_a_backfill_and_a_look(
+    pipeline: Pipeline,
+    source: Callable[..., DltSource],
+    service: Service,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    first = sync(pipeline, source(batch_rows=30))
+    assert {field.name for field in dataclasses.fields(first)} == KEYS
+    assert (first.status, first.mode, first.records_loaded) == ("succeeded", "incremental", 70)
+    assert len(first.load_ids) > 1
+    assert (first.error, first.requests > 0) == (None, True)
+
+    slug = service.slugs()[0]
+    again = sync(pipeline, source(), scope=Scope(imports=[slug]))
+    assert (again.mode, again.imports_changed, again.records_loaded) == ("backfill", 1, 30)
+
+    found = status(pipeline, runs=1)
+    assert [run.run_id for run in found.runs] == [again.run_id]
+    assert (found.fresh_as_of, found.records, found.open) == (first.started_at, 70, ())
+
+    assert verify(pipeline, source(), deep=True).equal
+    with duckdb.connect(str(tmp_path / "warehouse.duckdb")) as connection:
+        connection.execute(f"DELETE FROM data.records WHERE import_slug = '{slug}' AND sort = 1")
+    seen = verify(pipeline, source())
+    assert not seen.equal
+    assert {difference.import_slug for difference in seen.differences} == {slug}
+    assert capfd.readouterr() == ("", "")
+    assert not logging.getLogger("dlt").filters
+
+
+def test_a_partial_run_returns_and_a_failed_one_raises(
+    pipeline: Pipeline, source: Callable[..., DltSource], service: Service
+) -> None:
+    service.faults = dataclasses.replace(service.faults, failing_imports=frozenset(service.slugs()[:1]))
+    assert (sync(pipeline, source()).status, sync(pipeline, source()).imports_failed) == ("partial", 1)
+    assert [each.state for each in status(pipeline).open] == ["failed"]
+    with pytest.raises(connector.AuthError, match="401"):
+        sync(pipeline, importer_source(base_url=source_url(source), access_token="wrong-token"))
+
+
+def source_url(source: Callable[..., DltSource]) -> str:
+    from connector.source import settings_of
+
+    return settings_of(source()).base_url
+
+
+def test_a_warehouse_that_is_not_there(pipeline: Pipeline, source: Callable[..., DltSource]) -> None:
+    assert status(pipeline).runs == ()
+    with pytest.raises(connector.ConnectorError, match="no warehouse"):
+        verify(pipeline, source())
+
+
+def test_reading_the_source_without_a_pipeline_says_what_to_do(source: Callable[..., DltSource]) -> None:
+    for name in ("imports", "records"):
+        with pytest.raises(ResourceExtractionError, match=r"pipeline\.run\(importer_source\(\)\)") as refused:
+            list(source().resources[name])
+        assert isinstance(refused.value.__cause__, connector.ConfigError)
+
+
+def test_a_sync_takes_the_whole_source(pipeline: Pipeline, source: Callable[..., DltSource]) -> None:
+    @dlt.source
+    def other() -> dlt.sources.DltResource:
+        return dlt.resource([1], name="imports")
+
+    for wrong in (source().with_resources("imports"), other()):
+        with pytest.raises(connector.ConfigError, match="both of its resources"):
+            sync(pipeline, wrong)
+
+
+def test_a_scope_is_a_backfill_if_it_selects_anything() -> None:
+    since = datetime(2026, 1, 1, tzinfo=UTC)
+    assert (as_run(None).mode, as_run(Scope()).force) == ("incremental", False)
+    selecting = (Scope(full=True), Scope(imports=["a"]), Scope(templates=["t"]), Scope(window=Window(since=since)))
+    assert {(as_run(scope).mode, as_run(scope).force) for scope in selecting} == {("backfill", True)}
+    assert as_run(Scope(templates=["t"])).selection.template == "t"
+    for wrong in ({"full": True, "imports": ["a"]}, {"templates": ["a", "b"]}, {"templates": "customers"}):
+        with pytest.raises(connector.ConfigError):
+            Scope(**wrong)
