@@ -40,14 +40,16 @@ class Dataset:
     """What is in the dataset.
 
     `columns`: of each table and view, with their types; `ours`: the tables that are; `foreign`: the names of all the
-    rest, in lower case; `made`: the columns that dlt made in each table; `templates`: typed table → slug of its
-    template, as dlt's schema has it.
+    rest, in lower case; `made`: the columns that dlt made in each table, by any of its schemas; `current`: by the newest
+    one, which does not know a table that was rebuilt since; `templates`: typed table → slug of its template, as dlt's
+    schema has it.
     """
 
     columns: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     ours: frozenset[str] = frozenset()
     foreign: frozenset[str] = frozenset()
     made: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    current: Mapping[str, frozenset[str]] = field(default_factory=dict)
     templates: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -83,7 +85,8 @@ def take_stock(connection: Connection) -> Dataset:
     ours = frozenset(shaped & (named | set(older.columns)))
     made = {t: frozenset(stored.columns.get(t, set()) | older.columns.get(t, set())) for t in ours}
     foreign = frozenset(name.casefold() for name in taken - ours)
-    return Dataset(columns, ours, foreign, made, {**older.templates, **stored.templates})
+    current = {t: frozenset(stored.columns.get(t, set())) for t in ours}
+    return Dataset(columns, ours, foreign, made, current, {**older.templates, **stored.templates})
 
 
 @dataclass(slots=True)

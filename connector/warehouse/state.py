@@ -352,11 +352,11 @@ def _physical(dataset: Dataset, table: str, fields: Collection[Field]) -> dict[s
 
 
 def _dropped(dataset: Dataset, schemas: Mapping[str, TableSchema]) -> dict[str, frozenset[str]]:
-    """By the word of dlt's schema and of `sync_fields`."""
+    """By the word of dlt's newest schema and of `sync_fields`: an earlier schema has columns that a rebuild left out."""
     found: dict[str, frozenset[str]] = {}
     for table in dataset.ours - {LOADS, VERSIONS}:
         known = schemas[table].fields.values() if table in schemas else ()
-        wanted = {*dataset.made.get(table, ()), *(column for each in known for column in each.columns())}
+        wanted = {*dataset.current.get(table, ()), *(column for each in known for column in each.columns())}
         if missing := wanted - set(dataset.columns[table]):
             found[table] = frozenset(missing)
     return found

@@ -38,7 +38,7 @@ def reload_context() -> None:
     from dlt.common.configuration.container import Container
     from dlt.common.configuration.specs.pluggable_run_context import PluggableRunContext
 
-    Container()[PluggableRunContext].reload(str(Path.cwd()))
+    Container()[PluggableRunContext].reload(".")
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

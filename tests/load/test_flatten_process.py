@@ -167,7 +167,7 @@ def test_one_that_runs_other_code_is_not_used(changed: str, monkeypatch: pytest.
 
 def test_the_code_is_known_by_its_files() -> None:
     stamped = {Path(file).name for file, _, _ in flatten_process._STAMPS}
-    assert {"flattening.py", "flatten.py", "cells.py", "schema.py", "parsing.py", "__init__.py"} <= stamped
+    assert {"flatten_process.py", "flatten.py", "casting.py", "schema.py", "json_rows.py", "__init__.py"} <= stamped
 
 
 @pytest.mark.parametrize("executable", ["", "/no/such/python"])
@@ -200,7 +200,7 @@ def test_where_it_is_of_no_use(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as frozen:
         frozen.setattr(sys, "frozen", True, raising=False)
         assert not IS_OF_USE()
-    isolated = "from connector import flattening; print(flatten_process._is_of_use())"
+    isolated = "from connector.load import flatten_process; print(flatten_process._is_of_use())"
     for flag in ("-I", "-E"):
         said = subprocess.run([sys.executable, flag, "-c", isolated], capture_output=True, text=True, check=True).stdout
         assert said.strip() == "False"
@@ -244,8 +244,8 @@ def test_once_closed_it_starts_none() -> None:
 
 def test_it_ends_when_the_run_is_killed() -> None:
     script = (
-        "import time; from connector import flattening; flatten_process.ENOUGH_ROWS = 0;"
-        "flattening._is_of_use = lambda: True; f = flatten_process.Flattener();"
+        "import time; from connector.load import flatten_process; flatten_process.ENOUGH_ROWS = 0;"
+        "flatten_process._is_of_use = lambda: True; f = flatten_process.Flattener();"
         "f(flatten_process.Texts([b'{}']), flatten_process.TableSchema('t'), {}, nul_safe=False);"
         "print(f._helper.process.pid, flush=True); time.sleep(600)"
     )
