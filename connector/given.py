@@ -100,5 +100,5 @@ def _file(provider: Any, name: str, sections: tuple[str, ...]) -> str:
     ask = getattr(provider, "get_value_location", None)
     found = str(ask(name, None, *sections) or provider.name) if ask else str(provider.name)
     places = map(Path, getattr(provider, "present_locations", ()))
-    path = next((place for place in places if place.name == found), Path(found))
+    path = next((place.absolute() for place in places if place.name == found), Path(found))
     return str(path.relative_to(Path.cwd())) if path.is_absolute() and path.is_relative_to(Path.cwd()) else found

@@ -40,8 +40,8 @@ class Dataset:
     """What is in the dataset.
 
     `columns`: of each table and view, with their types; `ours`: the tables that are; `foreign`: the names of all the
-    rest, in lower case; `made`: the columns that dlt made in each table, by any of its schemas; `current`: by the newest
-    one, which does not know a table that was rebuilt since; `templates`: typed table → slug of its template, as dlt's
+    rest, in lower case; `made`: the columns that dlt made in each table, by any of its schemas; `current`: by the
+    newest one, which does not know a table that was rebuilt since; `templates`: typed table → slug of its template, as dlt's
     schema has it.
     """
 

@@ -352,7 +352,7 @@ def _physical(dataset: Dataset, table: str, fields: Collection[Field]) -> dict[s
 
 
 def _dropped(dataset: Dataset, schemas: Mapping[str, TableSchema]) -> dict[str, frozenset[str]]:
-    """By the word of dlt's newest schema and of `sync_fields`: an earlier schema has columns that a rebuild left out."""
+    """By dlt's newest schema and `sync_fields`: an earlier schema has columns that a rebuild left out."""
     found: dict[str, frozenset[str]] = {}
     for table in dataset.ours - {LOADS, VERSIONS}:
         known = schemas[table].fields.values() if table in schemas else ()
