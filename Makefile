@@ -55,9 +55,9 @@ contracts: $(DEVELOPMENT)  ## who may import whom
 unit: $(INSTALLED) $(DEVELOPMENT)  ## the tests, on the built wheel
 	@$(PYTEST) -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
-long: $(INSTALLED) $(DEVELOPMENT)  ## what make test has no time for: tests marked long, 240 more seeds, 25 kills in a row
+long: $(INSTALLED) $(DEVELOPMENT)  ## what make test has no time for: tests marked long, 260 more seeds, 25 kills in a row
 	@$(PYTEST) --long -m long -n $(WORKERS) $(PYTEST_ARGS)
-	@$(PYTEST) $(LONG) -n $(WORKERS) --simulation-from 60 --simulation-seeds 240 --kills 25 $(PYTEST_ARGS)
+	@$(PYTEST) $(LONG) -n $(WORKERS) --simulation-from 40 --simulation-seeds 260 --kills 25 $(PYTEST_ARGS)
 
 docs: $(INSTALLED) $(DEVELOPMENT)  ## write docs/settings.md and docs/tables.md anew, from the code
 	@$(BIN)/python -m tests.docs.reference

@@ -82,7 +82,7 @@ class NetworkRefused(BaseException):
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--simulation-seeds", type=int, default=60, help="how many seeds the simulation runs (60)")
+    parser.addoption("--simulation-seeds", type=int, default=40, help="how many seeds the simulation runs (40)")
     parser.addoption("--kills", type=int, default=8, help="how often the command is killed in a row (8)")
     parser.addoption("--long", action="store_true", help="run what is marked long, too (minutes)")
 

@@ -41,8 +41,8 @@ class Dataset:
 
     `columns`: of each table and view, with their types; `ours`: the tables that are; `foreign`: the names of all the
     rest, in lower case; `made`: the columns that dlt made in each table, by any of its schemas; `current`: by the
-    newest one, which does not know a table that was rebuilt since; `templates`: typed table → slug of its template, as dlt's
-    schema has it.
+    newest one, which does not know a table that was rebuilt since; `templates`: typed table → slug of its template, as
+    dlt's schema has it.
     """
 
     columns: Mapping[str, Mapping[str, str]] = field(default_factory=dict)

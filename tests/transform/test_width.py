@@ -153,7 +153,7 @@ def test_nothing_is_made_of_rows_that_are_too_wide() -> None:
         flatten([obj(a=1, b=2, c=3)], TableSchema("t"), room=Room(2))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=60)
 @given(
     st.lists(ROWS, min_size=1, max_size=3),
     st.integers(0, 6),
