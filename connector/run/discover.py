@@ -241,7 +241,9 @@ class Decision:
             gone = ()
         self._mention_old_rejects(wanted, plan)
         self._mention_left_out(wanted, plan)
-        unit = resolution(i.updated_at for i in imports) if plan.read else SECOND
+        # a backfill lists few imports: the times of all that is known tell the unit
+        known = [each.updated_at for each in self._memory.ledger.values() if each.updated_at is not None]
+        unit = resolution([*(i.updated_at for i in imports), *known]) if plan.read else SECOND
         return Decided(tuple(wanted), rejects, plan, self._permitted(gone, plan), unit)
 
     def _refuse_empty(self, imports: Sequence[Import]) -> None:

@@ -158,6 +158,22 @@ def test_an_import_is_read_again_only_while_it_may_change_unseen(place: Place) -
         assert bool(place.read) is again, seconds
 
 
+def test_a_backfill_of_one_import_knows_the_unit_of_all_times(place: Place) -> None:
+    """A single time on a full minute would pass for one of seconds, and the import for settled."""
+    minutes = Switches(time_fraction=0)
+    place.service = Service(seed=1, switches=minutes, clock=lambda: place.now.replace(second=0))
+    for minute in range(4):
+        place.now = NOON + timedelta(minutes=minute)
+        slug = place.service.add_import("t", [{"name": f"before {minute}"}])
+    place.now += timedelta(seconds=10)
+    place.run()
+    place.run(Scope(mode="backfill", selection=Selection(slugs=frozenset({slug})), force=True))
+    rename(place, slug, "after")
+    place.now += timedelta(hours=1)
+    assert place.run().status == "succeeded"
+    assert "after" in place.names()
+
+
 def test_a_time_that_no_clock_has_shown_yet_is_not_waited_for(place: Place) -> None:
     place.now = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
     place.service.add_import("t", [{"name": "x"}])
