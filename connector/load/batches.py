@@ -167,7 +167,8 @@ class Builder:
         hints = self._settings.hints.get(table, {})
         for some in _pieces(read):
             texts = _texts(some)
-            left = Room(max(most - schema.size, 0), room.columns)
+            # The variants that earlier pieces brought take room from the fields of the later ones.
+            left = Room(max(min(most - schema.size, room.columns - schema.width), 0), room.columns)
             flat = self._flatten(texts, schema, hints, nul_safe=self._nul_safe, room=left)
             refusal = self._limits.refusal(flat.schema, [flat.columns]) if self._limits is not None else None
             if refusal is not None:

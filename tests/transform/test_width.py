@@ -9,7 +9,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connector.extract.records import ImportRead, Verdict
@@ -111,6 +111,13 @@ def test_a_variant_without_room_goes_to_the_rest_of_its_row() -> None:
     assert table.columns == {"a", "b", "a__v_double", "_more"}
 
 
+def test_a_variant_of_an_earlier_piece_takes_the_room_of_a_later_field() -> None:
+    table = Table(Width(columns=3, fresh=0, listed=1))
+    with mock.patch.object(batches, "MOST_BYTES", 1):
+        table.take(b'{"a":{"a":null,"b":{"a":-0}}}', b'{"a":null}')
+    assert table.schema.width == 3
+
+
 def test_a_key_of_that_name_has_a_column_of_another() -> None:
     table = Table(Width(columns=2, fresh=2, listed=9))
     (row,) = contents(table.take(obj(_more=1, a=2, b=3)))
@@ -169,8 +176,7 @@ def test_every_leaf_comes_back_from_a_bounded_table(
     bounds, whole = Width(columns, fresh, listed), most_bytes > 60
     table, other = Table(bounds), Table(bounds)
     for objects in imports:
-        rows = [encode(each) for each in objects]
-        assume(not any(b"\\ud" in row for row in rows))  # two keys may have one escape
+        rows = [row for row in map(encode, objects) if b"\\ud" not in row]  # two keys may have one escape
         before = table.schema
         with mock.patch.object(batches, "MOST_BYTES", 10_000 if whole else most_bytes):
             built = table.take(*rows)
