@@ -23,9 +23,9 @@ from connector.errors import (
 if TYPE_CHECKING:
     from connector.api import RunSummary, VerifyResult, sync, verify
     from connector.cli.scheduled import run_and_exit
-    from connector.reporting.status import WarehouseStatus, status
     from connector.scope import Scope
     from connector.source import importer_source
+    from connector.warehouse.status import WarehouseStatus, status
     from connector.window import Window
 
 __all__ = [
@@ -53,11 +53,11 @@ _LOADED_ON_USE = {
     "RunSummary": "connector.api",
     "Scope": "connector.scope",
     "VerifyResult": "connector.api",
-    "WarehouseStatus": "connector.reporting.status",
+    "WarehouseStatus": "connector.warehouse.status",
     "Window": "connector.window",
     "importer_source": "connector.source",
     "run_and_exit": "connector.cli.scheduled",
-    "status": "connector.reporting.status",
+    "status": "connector.warehouse.status",
     "sync": "connector.api",
     "verify": "connector.api",
 }

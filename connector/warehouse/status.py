@@ -8,15 +8,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import msgspec
 from dlt.pipeline.pipeline import Pipeline
 
 from connector.standing import Standing
-from connector.warehouse import Connection
+from connector.warehouse import Connection, Warehouse
+from connector.warehouse.busy import when_free
 from connector.warehouse.destination import duckdb_file
 from connector.warehouse.lock import holder_of, lock_path
 from connector.warehouse.ownership import take_stock
@@ -24,10 +26,12 @@ from connector.warehouse.standings import OPEN, standings
 from connector.warehouse.tables import LEDGER, RECORDS, REJECTS, RUNS
 
 OPEN_SHOWN = 20
+RUNS_SHOWN = 5
 RUNS_NOTED = 50
 
 
-class RunRow(TypedDict):
+@dataclass(frozen=True, slots=True)
+class PastRun:
     """A row of `sync_runs`."""
 
     run_id: str
@@ -46,7 +50,8 @@ class RunRow(TypedDict):
     error: str | None
 
 
-class OpenImport(TypedDict):
+@dataclass(frozen=True, slots=True)
+class OpenImport:
     """An import that failed, does not reconcile or is not loaded yet: its `Standing`, and its row of `sync_imports`."""
 
     slug: str
@@ -56,27 +61,35 @@ class OpenImport(TypedDict):
     last_synced_at: datetime | None
 
 
-class Overview(TypedDict):
-    """`fresh_as_of`: when the last full run that succeeded began; `imports`: state → how many; `runs`: latest first.
+@dataclass(frozen=True, slots=True)
+class WarehouseStatus:
+    """What the warehouse holds, and what the next run has to read.
 
-    `standings`: how many of the imports that the service has stand how; `due`: how many the next run reads for what.
+    Attributes:
+        fresh_as_of: When the last full run that succeeded began; None if there was none.
+        runs: The last runs, the latest first.
+        imports: Ledger state → number of imports.
+        standings: State now, compared with what the service showed last → number of live imports.
+        due: Reason → number of imports that the next run reads again though they look unchanged.
+        records: Number of live records.
+        rejects: Number of rejected records.
+        open: The imports that need attention, at most 20.
+        under_way: A run has the DuckDB file open; all of this is how the warehouse was when that run began.
     """
 
-    fresh_as_of: datetime | None
-    runs: list[RunRow]
-    imports: dict[str, int]
-    standings: dict[str, int]
-    due: dict[str, int]
-    records: int
-    rejects: int
-    open: list[OpenImport]
+    fresh_as_of: datetime | None = None
+    runs: tuple[PastRun, ...] = ()
+    imports: Mapping[str, int] = field(default_factory=dict)
+    standings: Mapping[str, int] = field(default_factory=dict)
+    due: Mapping[str, int] = field(default_factory=dict)
+    records: int = 0
+    rejects: int = 0
+    open: tuple[OpenImport, ...] = ()
+    under_way: bool = False
 
 
-def nothing_yet() -> Overview:
-    return Overview(fresh_as_of=None, runs=[], imports={}, standings={}, due={}, records=0, rejects=0, open=[])
-
-
-def look(connection: Connection, runs: int) -> Overview:
+def look(connection: Connection, runs: int) -> WarehouseStatus:
+    """Return how the warehouse stands, with its last `runs` runs."""
     dataset = take_stock(connection)
     tables = dataset.ours
 
@@ -91,20 +104,23 @@ def look(connection: Connection, runs: int) -> Overview:
         "AND window_since IS NULL AND window_until IS NULL",
         RUNS,
     )
-    latest = rows(f"SELECT {', '.join(RunRow.__annotations__)} FROM {{t}} ORDER BY started_at DESC LIMIT {runs}", RUNS)
+    latest = rows(
+        f"SELECT {', '.join(each.name for each in fields(PastRun))} FROM {{t}} ORDER BY started_at DESC LIMIT {runs}",
+        RUNS,
+    )
     states = rows("SELECT COALESCE(state, 'failed') AS state, count(*) AS n FROM {t} GROUP BY 1 ORDER BY 1", LEDGER)
     found = standings(connection, dataset)
     unsettled = sorted((OPEN.index(each), slug) for slug, (each, _) in found.items() if each in OPEN)[:OPEN_SHOWN]
     kept = {row["slug"]: row for row in connection.rows_of(LEDGER, "slug", [s for _, s in unsettled]).to_pylist()}
-    return Overview(
+    return WarehouseStatus(
         fresh_as_of=fresh[0]["at"] if fresh else None,
-        runs=msgspec.convert(latest, list[RunRow]),
+        runs=msgspec.convert(latest, tuple[PastRun, ...]),
         imports={row["state"]: int(row["n"]) for row in states},
         records=count(RECORDS, f"WHERE {connection.column('_deleted_at')} IS NULL"),
         rejects=count(REJECTS),
         standings=dict(Counter(each.value for each, _ in found.values())),
         due=dict(Counter(known.due for _, known in found.values() if known is not None and known.due)),
-        open=[_open(slug, OPEN[place], kept.get(slug, {})) for place, slug in unsettled],
+        open=tuple(_open(slug, OPEN[place], kept.get(slug, {})) for place, slug in unsettled),
     )
 
 
@@ -116,6 +132,35 @@ def _open(slug: str, standing: Standing, row: Mapping[str, Any]) -> OpenImport:
         error=row.get("error"),
         last_synced_at=row.get("last_synced_at"),
     )
+
+
+def status(pipeline: Pipeline, *, runs: int = RUNS_SHOWN) -> WarehouseStatus:
+    """Return the state of the warehouse of a pipeline, without a request to the service.
+
+    While a run has a DuckDB file open, the state is the one that the run noted when it began.
+
+    Args:
+        pipeline: The pipeline that loads the warehouse.
+        runs: The number of past runs to return.
+
+    Raises:
+        ConfigError: The destination is not one that a sync can use.
+        DatabaseBusyError: Another program has the DuckDB file open.
+    """
+    warehouse = Warehouse(pipeline)
+    warehouse.check_supported()
+
+    def ask() -> WarehouseStatus:
+        if not warehouse.exists():
+            return WarehouseStatus()
+        with warehouse.connect() as connection:
+            return look(connection, runs)
+
+    def noted() -> WarehouseStatus | None:
+        left = left_by_a_run(pipeline)
+        return None if left is None else replace(left, runs=left.runs[:runs])
+
+    return when_free(ask, noted)
 
 
 @contextmanager
@@ -132,12 +177,13 @@ def noted(pipeline: Pipeline, connection: Connection) -> Iterator[None]:
         note.unlink(missing_ok=True)
 
 
-def left_by_a_run(pipeline: Pipeline) -> Overview | None:
+def left_by_a_run(pipeline: Pipeline) -> WarehouseStatus | None:
     """What the run under way noted, or None. To be asked only if the file is taken: a dead run leaves its note too."""
     holder = holder_of(pipeline)
     note = _note(pipeline) if holder is not None and holder.lives else None
     with suppress(OSError, msgspec.MsgspecError):
-        return None if note is None else msgspec.json.decode(note.read_bytes(), type=Overview)
+        if note is not None:
+            return replace(msgspec.json.decode(note.read_bytes(), type=WarehouseStatus), under_way=True)
     return None
 
 

@@ -80,7 +80,7 @@ def test_a_torn_file_stops_no_command_and_is_healed(project: Project, file: str,
     tear(working / file)
 
     with Warehouse(project.pipeline()).connect() as connection:
-        assert look(connection, 5)["imports"] == {"synced": 1}
+        assert look(connection, 5).imports == {"synced": 1}
     assert doctor(project.pipeline()).findings == []
     project.service.append_rows(project.slug, [{"a": "8"}])
     assert project.run().status == "succeeded"

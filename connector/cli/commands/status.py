@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -13,7 +13,7 @@ from connector.cli.configuration import location, open_pipeline
 from connector.cli.exit_codes import PARTIAL
 from connector.cli.options import age, whole
 from connector.cli.output import Output, duration
-from connector.reporting.status import status
+from connector.warehouse.status import PastRun, WarehouseStatus, status
 
 EXAMPLES = ("importer-sync status", "importer-sync status --max-age 6h --json")
 CLOCKS_MAY_DIFFER = timedelta(minutes=5)
@@ -31,19 +31,44 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
     pipeline = open_pipeline(arguments)
-    now = datetime.now(UTC)
-    found = asdict(status(pipeline, runs=arguments.runs))
-    fresh = found["fresh_as_of"]
-    ahead = fresh is not None and fresh - now > CLOCKS_MAY_DIFFER
-    stale = arguments.max_age is not None and (fresh is None or ahead or now - fresh > arguments.max_age)
-    found["age_seconds"] = None if fresh is None or ahead else max(round((now - fresh).total_seconds(), 1), 0.0)
-    found["ahead"] = ahead
-    found["stale"] = stale if arguments.max_age is not None else None
-    found["advice"] = list(_advice(found))
+    found, now = status(pipeline, runs=arguments.runs), datetime.now(UTC)
+    age_s, ahead = _age_s(found.fresh_as_of, now)
+    stale = None
+    if arguments.max_age is not None:
+        stale = age_s is None or age_s > arguments.max_age.total_seconds()
     where = f"{location(pipeline)}, dataset {arguments.dataset}"
-    output.document(_plain({"warehouse": where, **found}))
-    _tell(output, found, where, arguments.max_age)
+    sentences = list(advice(found, stale=bool(stale)))
+    state = {**asdict(found), "age_seconds": age_s, "ahead": ahead, "stale": stale, "advice": sentences}
+    output.document(_plain({"warehouse": where, **state}))
+    output.say(f"warehouse  {where}")
+    if found.runs:
+        output.say(f"imports    {', '.join(f'{n:,} {state}' for state, n in found.imports.items()) or 'none'}")
+        rejected = f", and {found.rejects:,} rejected (see sync_rejects)" if found.rejects else ""
+        output.say(f"records    {found.records:,}{rejected}")
+        output.say(f"fresh      {_freshness(age_s, ahead)}")
+        if stale:
+            output.say(f"STALE      older than {duration(arguments.max_age.total_seconds())}")
+        output.say()
+        _tell_runs(output, found.runs)
+        _tell_open(output, found)
+    for sentence in sentences:
+        output.say(f"→ {sentence}")
     return PARTIAL if stale else 0
+
+
+def _age_s(fresh_as_of: datetime | None, now: datetime) -> tuple[float | None, bool]:
+    """Return the age in seconds, None if it is not known, and whether that is for a time in the future."""
+    if fresh_as_of is None:
+        return None, False
+    if fresh_as_of - now > CLOCKS_MAY_DIFFER:
+        return None, True
+    return max(round((now - fresh_as_of).total_seconds(), 1), 0.0), False
+
+
+def _freshness(age_s: float | None, ahead: bool) -> str:
+    if ahead:
+        return "not known: the last run that loaded everything began in the future, by this machine's clock"
+    return "never fully synced" if age_s is None else f"as of {duration(age_s)} ago"
 
 
 def _plain(found: Any) -> Any:
@@ -51,34 +76,34 @@ def _plain(found: Any) -> Any:
     return json.loads(json.dumps(found, default=lambda value: value.isoformat()))
 
 
-def _advice(found: dict[str, Any]) -> Iterator[str]:
+def advice(found: WarehouseStatus, *, stale: bool) -> Iterator[str]:
     """What to do about what is not as it should be, the most urgent first."""
-    if not found["runs"]:
+    if not found.runs:
         yield "Nothing was loaded yet; `importer-sync run` does it."
         return
-    last = found["runs"][0]
-    if found["under_way"]:
+    last = found.runs[0]
+    if found.under_way:
         yield "A run is under way and has the file open: this is how things stood when it began."
-    elif last["status"] == "failed":
+    elif last.status == "failed":
         yield (
-            f"The last run failed: {last['error'] or 'it left no reason.'} `importer-sync check` says whether service "
+            f"The last run failed: {last.error or 'it left no reason.'} `importer-sync check` says whether service "
             "and destination can be used; once they can, `importer-sync run` goes on from what was committed."
         )
-    elif last["status"] == "interrupted":
+    elif last.status == "interrupted":
         yield "The last run was stopped before its end; `importer-sync run` goes on from there."
-    elif last["status"] == "running":
+    elif last.status == "running":
         yield (
-            f"Run {last['run_id']} is under way, or was killed: then the next `importer-sync run` notices and reads "
+            f"Run {last.run_id} is under way, or was killed: then the next `importer-sync run` notices and reads "
             "its unfinished imports again."
         )
-    if found["stale"]:
+    if stale:
         yield "No run that loaded everything is recent enough: see that the scheduler starts `importer-sync run`."
-    if left := found["due"].get("backfill"):
+    if left := found.due.get("backfill"):
         yield (
             f"{left:,} imports that a backfill asked for are not read yet: it was stopped or failed before it came to "
             "them. `importer-sync run` reads them."
         )
-    states = found["standings"]
+    states = found.standings
     if states.get("failed"):
         yield (
             "Failed imports are tried again by every run; `importer-sync backfill --import SLUG` tries one now. What "
@@ -92,59 +117,37 @@ def _advice(found: dict[str, Any]) -> Iterator[str]:
         )
     if states.get("waiting"):
         yield "Imports that are waiting are listed, and not loaded yet as they are now; `importer-sync run` reads them."
-    if found["rejects"]:
+    if found.rejects:
         yield (
             "Rejected records are in sync_rejects with the reason: "
             'importer-sync query "SELECT import_slug, reason, payload FROM sync_rejects"'
         )
 
 
-def _tell(output: Output, found: dict[str, Any], where: str, max_age: timedelta | None) -> None:
-    output.say(f"warehouse  {where}")
-    if found["runs"]:
-        _tell_state(output, found, max_age)
-        _tell_runs(output, found["runs"])
-        for row in found["open"]:
-            reason = row["error"] or "no reason kept"
-            tried = f" (attempt {row['attempts']}): {reason}" if row["state"] != "waiting" else ""
-            output.say(f"  {row['state']}: import {row['slug']}{tried}")
-        more = sum(found["standings"].get(s, 0) for s in ("failed", "unreconciled", "waiting")) - len(found["open"])
-        if more > 0:
-            output.say(f"  … and {more:,} more in sync_imports")
-    for sentence in found["advice"]:
-        output.say(f"→ {sentence}")
+def _tell_open(output: Output, found: WarehouseStatus) -> None:
+    for each in found.open:
+        tried = "" if each.state == "waiting" else f" (attempt {each.attempts}): {each.error or 'no reason kept'}"
+        output.say(f"  {each.state}: import {each.slug}{tried}")
+    more = sum(found.standings.get(s, 0) for s in ("failed", "unreconciled", "waiting")) - len(found.open)
+    if more > 0:
+        output.say(f"  … and {more:,} more in sync_imports")
 
 
-def _tell_state(output: Output, found: dict[str, Any], max_age: timedelta | None) -> None:
-    states = ", ".join(f"{n:,} {state}" for state, n in found["imports"].items())
-    output.say(f"imports    {states or 'none'}")
-    rejected = f", and {found['rejects']:,} rejected (see sync_rejects)" if found["rejects"] else ""
-    output.say(f"records    {found['records']:,}{rejected}")
-    fresh = found["age_seconds"]
-    since = "never fully synced" if fresh is None else f"as of {duration(fresh)} ago"
-    if found["ahead"]:
-        since = "not known: the last run that loaded everything began in the future, by this machine's clock"
-    output.say(f"fresh      {since}")
-    if found["stale"] and max_age is not None:
-        output.say(f"STALE      older than {duration(max_age.total_seconds())}")
-    output.say()
-
-
-def _tell_runs(output: Output, runs: list[dict[str, Any]]) -> None:
+def _tell_runs(output: Output, runs: Sequence[PastRun]) -> None:
     output.table(
         "last runs",
         ("started (UTC)", "mode", "status", "took", "listed", "changed", "failed", "records", "error"),
         [
             (
-                f"{r['started_at']:%Y-%m-%d %H:%M:%S}",
-                r["mode"],
-                r["status"],
-                duration((r["finished_at"] - r["started_at"]).total_seconds()) if r["finished_at"] else None,
-                r["imports_listed"],
-                r["imports_changed"],
-                r["imports_failed"],
-                r["records_loaded"],
-                r["error"],
+                f"{r.started_at:%Y-%m-%d %H:%M:%S}",
+                r.mode,
+                r.status,
+                duration((r.finished_at - r.started_at).total_seconds()) if r.finished_at else None,
+                r.imports_listed,
+                r.imports_changed,
+                r.imports_failed,
+                r.records_loaded,
+                r.error,
             )
             for r in runs
         ],

@@ -13,14 +13,14 @@ import duckdb
 import psycopg2
 
 import connector
-from connector.cli.commands.status import _advice
+from connector.cli.commands.status import advice
 from connector.ledger import COMPLETED, LedgerRow, State
 from connector.run.sync import sync
 from connector.sandbox import Request, serve
 from connector.settings import Scope, Settings
 from connector.standing import Shown, Standing, standing
 from connector.warehouse import Warehouse
-from connector.warehouse.status import look
+from connector.warehouse.status import WarehouseStatus, look
 from tests.reporting.views.conftest import Place
 from tests.reporting.views.test_checks import fill
 
@@ -97,13 +97,13 @@ def test_a_backfill_that_fails_is_a_promise_that_status_tells(place: Place) -> N
         settings = Settings.load(base_url=url, access_token="wrong")
         assert sync(place.warehouse.pipeline(), settings, Scope("backfill", force=True)).status == "failed"
     found = overview(place)
-    assert found["due"] == {"backfill": 3}
-    assert any("a backfill asked for" in line for line in _advice({**found, "under_way": False, "stale": None}))
-    assert found["standings"] == {"reconciled": 3}
+    assert found.due == {"backfill": 3}
+    assert any("a backfill asked for" in line for line in advice(found, stale=False))
+    assert found.standings == {"reconciled": 3}
 
     assert place.sync() == "succeeded"
 
-    assert "backfill" not in overview(place)["due"]
+    assert "backfill" not in overview(place).due
     [(runs,)] = place.tuples("SELECT count(DISTINCT run_id) FROM sync_imports")
     assert runs == 1
 
@@ -126,10 +126,10 @@ def test_no_command_contradicts_another_on_an_import_that_changes_while_it_is_re
         "SELECT i.row_count, s.row_count FROM imports i JOIN sync_imports s ON s.slug = i.slug"
     )
     assert (listed, read) == (151, 151)
-    assert overview(duck_place)["standings"] == {"reconciled": 1}
+    assert overview(duck_place).standings == {"reconciled": 1}
     assert {name for name, each in duck_place.check().items() if each.offending} == set()
 
 
-def overview(place: Place) -> Any:
+def overview(place: Place) -> WarehouseStatus:
     with Warehouse(place.warehouse.pipeline()).connect() as connection:
         return look(connection, 5)
