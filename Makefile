@@ -71,10 +71,10 @@ mutations: $(INSTALLED) $(DEVELOPMENT)  ## each guarantee broken on purpose, whi
 fuzz: $(INSTALLED) $(DEVELOPMENT)  ## the property tests, with a hundred times the examples
 	@$(PYTEST) -m hypothesis --hypothesis-profile long -n $(WORKERS) --timeout 0 $(PYTEST_ARGS)
 
-bench: $(INSTALLED) $(DEVELOPMENT)  ## the hot steps, then us and our peers side by side, into the README
+bench: $(INSTALLED) $(DEVELOPMENT)  ## the hot steps, then us and our peers side by side, into docs/performance.md
 	@$(PYTEST) tests/benchmarks/bench_steps.py --benchmark-columns=median,ops,rounds --benchmark-sort=name $(PYTEST_ARGS)
 	@$(BIN)/python -m tests.benchmarks.contest --slow-rows $(SLOW_ROWS) --fast-rows $(FAST_ROWS) \
-		--repeats $(REPEATS) --readme README.md
+		--repeats $(REPEATS) --page docs/performance.md
 
 bench-latency: $(INSTALLED) $(DEVELOPMENT)  ## how close to the ideal with 50 ms a request
 	@$(BIN)/python -m tests.benchmarks.conditions latency

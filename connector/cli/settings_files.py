@@ -17,7 +17,7 @@ from connector.errors import ConfigError
 
 PRIVATE = 0o600
 FRESH = {
-    "config.toml": "Settings of importer-sync; the README lists them. The environment wins over this file.",
+    "config.toml": "Settings of importer-sync; docs/settings.md lists them. The environment wins over this file.",
     "secrets.toml": "Never to be shared: whoever reads this file can use the service and the warehouse as you.",
 }
 

@@ -1,4 +1,4 @@
-"""Us and our peers side by side, each in a process of its own: `python -m tests.benchmarks.contest --readme README.md`.
+"""Us and our peers side by side, each in a process of its own; the results go into docs/performance.md.
 
 Peers take turns in going first; what is shown is the median of the repeats. Each reads everything into an empty
 directory and then once more with nothing changed.
@@ -148,7 +148,7 @@ def main() -> None:
         "--fast-rows", type=int, default=200_000, help="rows for the contest with the fast ones (0: no)"
     )
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--readme", type=Path, help="write the tables there, between the markers")
+    parser.add_argument("--page", type=Path, help="write the tables there, between the markers")
     given = parser.parse_args()
     tables = []
     for peers, rows in ((SLOW, given.slow_rows), (FAST, given.fast_rows)):
@@ -157,8 +157,8 @@ def main() -> None:
             tables.append(table(contest(peers, shape, given.repeats), shape))
     text = "\n\n".join([setting(Shape(rows=ROWS_EACH), given.repeats), *tables])
     print(text)
-    if given.readme:
-        write_between_markers(given.readme, text)
+    if given.page:
+        write_between_markers(given.page, text)
 
 
 if __name__ == "__main__":

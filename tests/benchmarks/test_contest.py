@@ -49,7 +49,7 @@ def test_rows_count_once_and_in_every_table(tmp_path: Path, schema: str, key: st
 
 
 def test_only_what_is_between_the_markers_is_written(tmp_path: Path) -> None:
-    file = tmp_path / "README.md"
+    file = tmp_path / "performance.md"
     file.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
     write_between_markers(file, "new")
     assert file.read_text() == f"before\n{BEGIN}\nnew\n{END}\nafter\n"

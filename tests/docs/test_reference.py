@@ -1,4 +1,4 @@
-"""The reference says what the code does: written from it, and the files of settings and the README beside it too."""
+"""The reference says what the code does: written from it, and the files of settings beside it too."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from tests.docs.reference import PAGES, SOURCE, Explained, known_settings
 
 KEYS = known_settings()
 TROUBLE = "docs/troubleshooting.md"
-README_ROW = re.compile(r"^\| ((?:`\w+`(?:, )?)+) \| ([^|]+) \|", re.MULTILINE)
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -46,25 +45,6 @@ def test_config_toml_shows_the_defaults(each: Explained) -> None:
 def test_the_outcomes_that_are_told() -> None:
     assert KEYS[notices.SECTION, "notify_on"].shown == ",".join(notices.STANDARD)
     assert all(status in KEYS[notices.SECTION, "notify_on"].meaning for status in notices.STATUSES)
-
-
-def test_the_readme_has_every_setting_with_its_default() -> None:
-    section = text_of("README.md").partition("## Configure")[2].partition("\n## ")[0]
-    found: dict[str, str] = {}
-    for keys, defaults in README_ROW.findall(section):
-        names = re.findall(r"\w+", keys)
-        shown = [text.strip(' `"') for text in defaults.split(",")]
-        found.update(zip(names, shown * (len(names) if len(shown) == 1 else 1), strict=True))
-    assert found == {name: default_of(name) for name in Settings.model_fields}
-
-
-def default_of(name: str) -> str:
-    field = Settings.model_fields[name]
-    if field.is_required():
-        return "required"
-    if field.default is None or field.default_factory:
-        return "none"
-    return str(field.default).lower() if isinstance(field.default, bool) else str(field.default)
 
 
 def sentences() -> Iterator[str]:

@@ -88,7 +88,7 @@ def _farewell(output: Output, database: Path, shown: Demonstration) -> None:
         output.say(f"  -- → {_first(rows)}")
     output.say(f"\nThe database is {database}. Open it with any DuckDB client, for instance:")
     output.say(f"  python -c \"import duckdb; print(duckdb.connect('{DATABASE}').sql('FROM {DATASET}.imports'))\"")
-    output.say("For your own service: set base_url and access_token (see README), then `importer-sync check`.")
+    output.say("For your own service: `importer-sync init` asks for its address and token.")
 
 
 def _first(rows: list[dict[str, Any]]) -> str:
