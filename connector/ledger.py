@@ -9,11 +9,11 @@ from enum import StrEnum
 from types import NoneType
 from typing import Annotated, Any, Protocol, get_args, get_origin, get_type_hints
 
-COMPLETED = "completed"  # the only status after which an import is finished (interface, States)
+COMPLETED = "completed"  # the only status after which an import is finished
 
 
 class State(StrEnum):
-    """`sync_imports.state` (CONTRACT §3)."""
+    """`sync_imports.state`."""
 
     synced = "synced"
     failed = "failed"

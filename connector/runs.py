@@ -1,4 +1,4 @@
-"""One row of `sync_runs`: what a run did, counted while it goes, and what its outcome is called (CONTRACT §2, §3)."""
+"""One row of `sync_runs`: what a run did, counted while it goes, and what its outcome is called."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Configuration of the source, validated once at the edge (CONTRACT §1); everything behind it trusts it."""
+"""Validate the configuration of the source once, where it enters; docs/settings.md has its keys."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STATUSES = ("created", "submitting", "submitted", "completed")  # interface, Imp
 
 
 class Selection(BaseModel):
-    """What a backfill re-reads (CONTRACT §2): every given condition must hold; empty means everything.
+    """What a backfill re-reads: every given condition must hold; empty means everything.
 
     Imports are asked for by `slugs`: whatever the service answers is meant, though it may spell the slug otherwise.
     """
@@ -51,7 +51,7 @@ class Scope:
 
 
 class Settings(BaseModel):
-    """`[sources.importer]`, as in CONTRACT §1."""
+    """`[sources.importer]`, as in docs/settings.md."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -1,4 +1,4 @@
-"""Walking page numbers safely: a listing that knows whether it saw everything (CONTRACT §4.3).
+"""Walk page numbers to a listing that knows whether it saw everything (docs/guarantees.md, "Page numbers").
 
 Page numbers are not positions: whatever is inserted, deleted or moved between two requests shifts the pages, and
 a row can slip from a page not yet read to one already read. Two ways to know that none did:

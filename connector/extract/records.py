@@ -1,4 +1,4 @@
-"""Reading one import's records until they are proven complete (CONTRACT §4.3).
+"""Read one import's records until they are proven complete (docs/guarantees.md, "Page numbers").
 
 Invariant: the verdict `complete` is given only to rows that were gathered while the import's fingerprint stood
 still, and of which there are as many distinct ones as its `row_count` says, no page beyond the last one full, and

@@ -1,4 +1,4 @@
-"""dlt's working directory: a scratch of one run, which no file of an earlier one can stop (CONTRACT §4.12).
+"""Prepare dlt's working directory, which serves one run and is thrown away (docs/guarantees.md, "Working directory").
 
 Invariant: nothing is read of what an earlier run left there. What a run needs to know, dlt fetches from the warehouse,
 so the directory is made anew under the lock at each beginning. A command that only reads has one of its own for as long

@@ -1,8 +1,8 @@
-"""Lists the imports and decides which of them are read and which have earned their deletion.
+"""List the imports, and decide which of them to read and which to delete (docs/guarantees.md, "Deletes").
 
 An import that the listing misses is asked for by its slug: one that answers is listed again or read all the same, one
-that the service answers 404 for is gone (CONTRACT §4.4), one that another import answers for is reported. A bounded run
-deletes nothing; with the setting `status` it asks for what it knows at that status.
+that the service answers 404 for is gone, one that another import answers for is reported. A bounded run deletes
+nothing; with the setting `status` it asks for what it knows at that status.
 """
 
 from __future__ import annotations

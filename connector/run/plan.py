@@ -2,7 +2,7 @@
 
 Invariant: an import is left alone only if a load that dlt completed holds it at exactly the fingerprint the
 service shows now, its records reconcile, and nothing asks for it (`LedgerRow.due`). Everything else that is listed is
-read; what is known and not listed has yet to earn its deletion (`connector.run.discover`, CONTRACT §4).
+read; what is known and not listed has yet to earn its deletion (`connector.run.discover`).
 """
 
 from __future__ import annotations
@@ -115,6 +115,6 @@ def lost_rows(import_: Listed, found: int, known: LedgerRow | None) -> int:
 
 
 def too_many_vanished(vanished: int, known_live: int, limit: float) -> bool:
-    """Whether deleting `vanished` of `known_live` imports would exceed `mass_delete_limit` (CONTRACT §1)."""
+    """Whether deleting `vanished` of `known_live` imports would exceed `mass_delete_limit`."""
     # as the decimal it was written as: 0.29 * 100 is less than 29
     return vanished > 0 and vanished > Fraction(str(limit)) * known_live

@@ -1,4 +1,4 @@
-"""One writer per dataset (CONTRACT §4.12): the lock is that of data location × dataset, whatever the pipeline's name.
+"""Lock a dataset for one writer, whatever the name of its pipeline (docs/guarantees.md, "One writer").
 
 For DuckDB the lock lies beside the database file, so that it holds whatever working directory dlt uses; PostgreSQL
 keeps it itself, as an advisory lock of a session, so that it holds across machines; for other destinations it lies

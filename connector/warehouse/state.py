@@ -1,6 +1,6 @@
 """What earlier runs left: ledger, imports, field names; and whether the rows are those that the ledger speaks of.
 
-The ledger decides (CONTRACT §4.2), so what it says has to be earned. A ledger row is trusted only if
+The ledger (docs/guarantees.md, "Incremental") decides what is read. A row of it is trusted only if
 
 1. dlt completed the load it came with (`_dlt_loads.status = 0`), and
 2. after a run that did not end properly, the rows of that import are really there: as many live ones as the ledger

@@ -1,4 +1,4 @@
-"""The tables this package writes (CONTRACT §3): their names, keys and Arrow schemas.
+"""Define the tables that this package writes: names, keys and Arrow schemas; docs/tables.md is made of it.
 
 Every row carries the `_dlt_load_id` of its package, written here rather than by dlt's normalizer: it ties records,
 typed rows and the ledger row of an import together, and whoever runs the source without our configuration gets it too.

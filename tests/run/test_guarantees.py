@@ -1,4 +1,4 @@
-"""What CONTRACT §4 promises, one test a promise, with the whole sync over real sockets into a real DuckDB file."""
+"""What docs/guarantees.md promises, one test a promise, by a whole sync over sockets into a DuckDB file."""
 
 from __future__ import annotations
 

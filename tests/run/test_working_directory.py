@@ -1,4 +1,4 @@
-"""No file of dlt's working directory can stop a command, and no lock is narrower than the dataset (CONTRACT §4.12)."""
+"""No file of dlt's working directory can stop a command, and no lock is narrower than the dataset."""
 
 from __future__ import annotations
 

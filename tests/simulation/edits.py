@@ -89,7 +89,7 @@ def _lie(service: Service, dice: Random, slug: str) -> str:
     assert found is not None
     shown = max(0, len(found.rows) + dice.choice((-2, -1, 1, 3)))
     if shown == service.switches.max_per_page:
-        shown += 1  # a first page as long as promised is the end (CONTRACT §4.3), though a clamp may have cut it there
+        shown += 1  # a first page as long as promised is the end, though a clamp may have cut it there
     if service.switches.short_pages:
         shown = (
             len(found.rows) + 400

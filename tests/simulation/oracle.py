@@ -1,4 +1,4 @@
-"""What must be true after any run, and what must be true once a run was left in peace (CONTRACT §3, §4)."""
+"""What must be true after any run, and what once a run was left in peace (docs/guarantees.md)."""
 
 from __future__ import annotations
 
