@@ -88,5 +88,9 @@ class DatabaseBusyError(ConnectorError):
     """Another process has the DuckDB file open; the message names the file and, if known, the process."""
 
 
+class NewerFormatError(ConfigError):
+    """The warehouse was written by a later version, in a format that this one does not know; nothing was changed."""
+
+
 class LockedError(ConnectorError):
     """Another run of the same pipeline and destination holds the lock; the message names it."""

@@ -12,6 +12,9 @@ from typing import Any
 import pyarrow as pa
 
 from connector.warehouse.tables import (
+    FORMAT,
+    FORMAT_HINT,
+    LEDGER,
     NO_SLUG,
     PRIMARY_KEYS,
     RECORDS,
@@ -59,8 +62,14 @@ def hints(emission: Emission) -> dict[str, Any]:
         # also where no row of this package has a value: dlt keeps what it is told first and takes any change, even of
         # nullability, for another type
         "columns": [{"name": n, "data_type": "json", "nullable": True} for n in sorted(emission.json_columns)],
-        "additional_table_hints": {} if emission.template is None else {TEMPLATE_HINT: emission.template},
+        "additional_table_hints": _own_hints(emission),
     }
+
+
+def _own_hints(emission: Emission) -> dict[str, Any]:
+    if emission.table == LEDGER:
+        return {FORMAT_HINT: FORMAT}
+    return {} if emission.template is None else {TEMPLATE_HINT: emission.template}
 
 
 def _replacing(record_key: str, import_key: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from functools import cached_property
 from typing import Any, TypeVar
 
-from connector.errors import ContractError, NotFoundError
+from connector.errors import ContractError, NewerFormatError, NotFoundError
 from connector.extract.prefetch import HeadStart
 from connector.extract.records import ImportRead, Verdict
 from connector.ledger import Due
@@ -48,7 +48,7 @@ from connector.warehouse import Warehouse
 from connector.warehouse.connection import LOADS, VERSIONS
 from connector.warehouse.mending import keep_deleted, mend
 from connector.warehouse.ownership import take_stock
-from connector.warehouse.promises import PROMISED, ask_again, promise, take_over
+from connector.warehouse.promises import PROMISED, ask_again, promise
 from connector.warehouse.runs_table import bury_dead_runs, note_progress, settle_dead_runs, write_run
 from connector.warehouse.state import Memory, forget_schemas, loaded_late, recall
 from connector.warehouse.tables import (
@@ -63,6 +63,7 @@ from connector.warehouse.tables import (
     SYSTEM_SCHEMAS,
     table_of,
 )
+from connector.warehouse.upgrades import take_over
 
 log = logging.getLogger("connector.run")
 
@@ -133,12 +134,7 @@ class Extraction:
         with self.warehouse.connect() as connection:
             stock = take_stock(connection)
             stock.check()
-            if {IMPORTS, LEDGER} <= stock.ours and "records_metadata" not in stock.columns[IMPORTS]:
-                log.warning(
-                    "An earlier version wrote the warehouse: its imports are read once more, for what it did not keep.",
-                    extra={"event": "warehouse.taken_over"},
-                )
-                take_over(connection)
+            if take_over(connection, stock):
                 stock = take_stock(connection)
             # where a column of the ledger is lost, every import differs from its row, and is read anyway
             if self._scope.force and {IMPORTS, LEDGER} <= stock.ours and stock.columns[LEDGER].keys() >= PROMISED:
@@ -220,9 +216,11 @@ class Extraction:
         self.finish()
 
     def finish(self) -> None:
-        """Writes the run's row as it stands now."""
+        """Writes the run's row as it stands now, but not into a warehouse of a newer format."""
         self.count_requests()
         self.tally.finished_at = self._outside.now()
+        if isinstance(self.tally.fatal, NewerFormatError):
+            return
         with self.warehouse.connect() as connection:
             write_run(connection, self.tally)
 

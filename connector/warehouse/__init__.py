@@ -6,6 +6,7 @@ lock               one run a dataset
 ownership          which tables of the dataset are ours
 state              what earlier runs left: ledger, fields, and whether the rows are those that the ledger speaks of
 ledger_table       questions about one load, and what makes the next run read an import again
+upgrades           a warehouse of an earlier format, taken over
 promises           what the next run reads again though it looks unchanged
 mending            what the warehouse lost, noted so that the next run reads it again
 lookup             rows found by a set of keys

@@ -17,13 +17,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from connector.errors import ConfigError
+from connector.errors import ConfigError, NewerFormatError
+from connector.runs import connector_version
 from connector.warehouse.connection import LOADS, VERSIONS, Connection
 from connector.warehouse.tables import (
     FIELDS,
+    FORMAT,
+    FORMAT_HINT,
     LEDGER,
     LOAD_ID,
     RECORDS,
+    RUNS,
     SOURCE,
     SYSTEM_SCHEMAS,
     TEMPLATE_HINT,
@@ -42,7 +46,7 @@ class Dataset:
     `columns`: of each table and view, with their types; `ours`: the tables that are; `foreign`: the names of all the
     rest, in lower case; `made`: the columns that dlt made in each table, by any of its schemas; `current`: by the
     newest one, which does not know a table that was rebuilt since; `templates`: typed table → slug of its template, as
-    dlt's schema has it.
+    dlt's schema has it; `format`: that of the warehouse, 0 where it was written before formats had a number.
     """
 
     columns: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -51,6 +55,7 @@ class Dataset:
     made: Mapping[str, frozenset[str]] = field(default_factory=dict)
     current: Mapping[str, frozenset[str]] = field(default_factory=dict)
     templates: Mapping[str, str] = field(default_factory=dict)
+    format: int = 0
 
     @property
     def typed(self) -> frozenset[str]:
@@ -68,11 +73,16 @@ class Dataset:
 
 
 def take_stock(connection: Connection) -> Dataset:
-    """Asks the catalog, the small tables and dlt's stored schema; no table of records is read."""
+    """Return what is in the dataset, from the catalog, the small tables and dlt's stored schema.
+
+    No table of records is read. Raises NewerFormatError for a warehouse of a newer format than this version knows.
+    """
     columns = connection.columns()
     tables, taken = connection.names()
     shaped = {table for table in tables & set(columns) if set(_identity(table)) <= set(columns[table])}
     stored = _Stored.newest(connection) if VERSIONS in shaped else _Stored()
+    if stored.format > FORMAT:
+        raise NewerFormatError(_too_new(connection, stored.format, RUNS in shaped))
     named = {*_SYSTEM, BESIDE, *stored.columns}
     named |= _named_in(connection, [t for t in (LEDGER, FIELDS) if t in shaped and "table_name" in columns[t]])
     # a load that died may have made what no later version of the schema knows
@@ -86,15 +96,26 @@ def take_stock(connection: Connection) -> Dataset:
     made = {t: frozenset(stored.columns.get(t, set()) | older.columns.get(t, set())) for t in ours}
     foreign = frozenset(name.casefold() for name in taken - ours)
     current = {t: frozenset(stored.columns.get(t, set())) for t in ours}
-    return Dataset(columns, ours, foreign, made, current, {**older.templates, **stored.templates})
+    return Dataset(columns, ours, foreign, made, current, {**older.templates, **stored.templates}, stored.format)
+
+
+def _too_new(connection: Connection, found: int, has_runs: bool) -> str:
+    sql = f"SELECT connector_version FROM {connection.name(RUNS)} ORDER BY started_at DESC LIMIT 1"
+    last = connection.query(sql).to_pylist() if has_runs else []
+    by = f", by importer-connector {last[0]['connector_version']}" if last else ""
+    return (
+        f"The warehouse was written in format {found}{by}; importer-connector {connector_version()} knows formats "
+        f"up to {FORMAT}. Install that version or a later one, or choose another dataset; nothing was changed."
+    )
 
 
 @dataclass(slots=True)
 class _Stored:
-    """Tables of dlt's stored schema: the columns dlt has made in each, and the template that each is of."""
+    """Tables of dlt's stored schema: their columns and templates, and the format in which the warehouse is."""
 
     columns: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     templates: dict[str, str] = field(default_factory=dict)
+    format: int = 0
 
     @classmethod
     def newest(cls, connection: Connection) -> _Stored:
@@ -129,6 +150,8 @@ class _Stored:
                 if only is None or name == only:
                     made = table.get("columns", {}).items()
                     self.columns[name] |= {column for column, hints in made if hints.get("data_type")}
+                    if name == LEDGER and isinstance(table.get(FORMAT_HINT), int):
+                        self.format = max(self.format, table[FORMAT_HINT])
                     if isinstance(table.get(TEMPLATE_HINT), str):
                         self.templates[name] = table[TEMPLATE_HINT]
 

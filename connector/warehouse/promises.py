@@ -36,9 +36,9 @@ def promise(connection: Connection, scope: Scope, status: str | None) -> None:
         _ask(connection, Due.backfill, {**conditions, f"slug IN ({', '.join(['%s'] * len(some))})": list(some)})
 
 
-def take_over(connection: Connection) -> None:
-    """Ask for every import of a warehouse of an earlier version: what that did not keep, only the service knows."""
-    _ask(connection, Due.upgrade, {})
+def ask_for_all(connection: Connection, why: Due) -> None:
+    """Have the next run read every import again."""
+    _ask(connection, why, {})
 
 
 def ask_again(connection: Connection, slugs: Sequence[str], why: Due) -> None:

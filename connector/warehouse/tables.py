@@ -25,6 +25,8 @@ LEDGER = "sync_imports"
 RUNS = "sync_runs"
 REJECTS = "sync_rejects"
 FIELDS = "sync_fields"
+FORMAT = 1  # of a warehouse; whoever changes a table of ours raises it, and adds the step to `warehouse.upgrades`
+FORMAT_HINT = "x-importer-format"  # of the ledger in dlt's schema, which is stored in one transaction with the tables
 TEMPLATE_HINT = "x-importer-template"  # of a typed table in dlt's schema, which keeps it while no row speaks of it
 
 

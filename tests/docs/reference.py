@@ -284,5 +284,8 @@ def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
 PAGES = {"settings.md": settings, "tables.md": tables}
 
 if __name__ == "__main__":
+    from tests.docs import surface
+
     for name, write in PAGES.items():
         (CHECKOUT / "docs" / name).write_text(write(), encoding="utf-8")
+    surface.write()

@@ -1,0 +1,40 @@
+"""Take over a warehouse of an earlier format (docs/guarantees.md, "Upgrades").
+
+`STEPS[n]` turns format n into n + 1. Invariant: a step may be repeated, for the new format is in the warehouse only
+with the first load that comes after it, and a step leaves a warehouse with which the earlier version can go on. Columns
+are not made here: dlt makes them with the first load that has them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from connector.ledger import Due
+from connector.warehouse.connection import Connection
+from connector.warehouse.ownership import Dataset
+from connector.warehouse.promises import ask_for_all
+from connector.warehouse.tables import IMPORTS, LEDGER
+
+log = logging.getLogger("connector.warehouse.upgrades")
+
+
+def take_over(connection: Connection, dataset: Dataset) -> bool:
+    """Apply the steps that a warehouse lacks, in order, and return whether one of them changed something."""
+    changed = [step(connection, dataset) for step in STEPS[dataset.format :]]
+    return any(changed)
+
+
+def _read_what_was_not_kept(connection: Connection, dataset: Dataset) -> bool:
+    """Ask for every import: `records_metadata` and `extra` were not kept, and only the service knows them."""
+    if not {IMPORTS, LEDGER} <= dataset.ours or "records_metadata" in dataset.columns[IMPORTS]:
+        return False
+    log.warning(
+        "An earlier version wrote the warehouse: its imports are read once more, for what it did not keep.",
+        extra={"event": "warehouse.taken_over"},
+    )
+    ask_for_all(connection, Due.upgrade)
+    return True
+
+
+STEPS: tuple[Callable[[Connection, Dataset], bool], ...] = (_read_what_was_not_kept,)

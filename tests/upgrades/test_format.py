@@ -1,0 +1,87 @@
+"""The format of a warehouse: stored with the ledger, and a newer one is refused before anything is written."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import dlt
+import pytest
+from dlt.pipeline.pipeline import Pipeline
+
+import connector
+from connector import runs
+from connector.cli.exit_codes import USAGE, exit_code
+from connector.errors import ConfigError
+from connector.load import emission
+from connector.maintain.doctor import doctor
+from connector.maintain.rebuild import rebuild
+from connector.reporting.html.gathering import gather
+from connector.reporting.views import applying, checking
+from connector.runs import connector_version
+from connector.sandbox import Service, serve
+from connector.settings import Settings
+from connector.warehouse import Warehouse, ownership
+from connector.warehouse.ownership import take_stock
+from connector.warehouse.tables import FORMAT
+from connector.warehouse.upgrades import STEPS
+
+
+def test_each_format_has_the_step_that_leads_to_it() -> None:
+    assert len(STEPS) == FORMAT
+
+
+def test_a_newer_format_is_refused_by_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "w.duckdb"
+    service = Service(seed=1)
+    service.add_generated("customers", imports=2, rows=3)
+
+    def pipeline() -> Pipeline:
+        made = dlt.destinations.duckdb(str(file))
+        return dlt.pipeline("importer", destination=made, dataset_name="d", pipelines_dir=str(tmp_path / "p"))
+
+    def found() -> int:
+        with Warehouse(pipeline()).connect() as connection:
+            return take_stock(connection).format
+
+    with serve(service) as url:
+        source = connector.importer_source(base_url=url, access_token=service.token)
+        settings = Settings.load(base_url=url, access_token=service.token)
+        assert connector.sync(pipeline(), source).status == "succeeded"
+        assert found() == FORMAT
+        with monkeypatch.context() as newer:
+            for module in (emission, ownership):
+                newer.setattr(module, "FORMAT", FORMAT + 1)
+            newer.setattr(runs, "connector_version", lambda: "9.1")
+            assert connector.sync(pipeline(), source, scope=connector.Scope(full=True)).status == "succeeded"
+        refused: dict[str, Callable[[], object]] = {
+            "run": lambda: connector.sync(pipeline(), source),
+            "backfill": lambda: connector.sync(pipeline(), source, scope=connector.Scope(full=True)),
+            "dlt alone": lambda: pipeline().run(source),
+            "verify": lambda: connector.verify(pipeline(), source),
+            "status": lambda: connector.status(pipeline()),
+            "doctor": lambda: doctor(pipeline(), repair=True),
+            "rebuild": lambda: rebuild(pipeline(), settings, []),
+            "report": lambda: gather(Warehouse(pipeline()), "", "d", datetime.now(UTC)),
+            "sql apply": lambda: applying.apply(pipeline()),
+            "sql check": lambda: checking.check(pipeline()),
+        }
+        for name, use in refused.items():
+            before = contents(file)
+            with pytest.raises(
+                Exception, match=f"written in format {FORMAT + 1}, by importer-connector 9.1;"
+            ) as raised:
+                use()
+            cause: BaseException | None = raised.value
+            while cause is not None and not isinstance(cause, ConfigError):
+                cause = cause.__cause__ or cause.__context__
+            assert cause is not None, name
+            assert name == "dlt alone" or exit_code(raised.value) == USAGE, name
+            assert f"importer-connector {connector_version()} knows formats up to {FORMAT}." in str(cause)
+            assert contents(file) == before, name
+
+
+def contents(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
