@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from connector.scope import Scope
     from connector.source import importer_source
     from connector.warehouse.status import WarehouseStatus, status
+    from connector.warehouse.templates import TemplateSummary, templates
     from connector.window import Window
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "NotFoundError",
     "RunSummary",
     "Scope",
+    "TemplateSummary",
     "TransientError",
     "VerifyResult",
     "WarehouseStatus",
@@ -46,12 +48,14 @@ __all__ = [
     "run_and_exit",
     "status",
     "sync",
+    "templates",
     "verify",
 ]
 
 _LOADED_ON_USE = {
     "RunSummary": "connector.api",
     "Scope": "connector.scope",
+    "TemplateSummary": "connector.warehouse.templates",
     "VerifyResult": "connector.api",
     "WarehouseStatus": "connector.warehouse.status",
     "Window": "connector.window",
@@ -59,6 +63,7 @@ _LOADED_ON_USE = {
     "run_and_exit": "connector.cli.scheduled",
     "status": "connector.warehouse.status",
     "sync": "connector.api",
+    "templates": "connector.warehouse.templates",
     "verify": "connector.api",
 }
 

@@ -20,7 +20,7 @@ from dlt.extract.exceptions import ResourceExtractionError
 from dlt.pipeline.pipeline import Pipeline
 
 import connector
-from connector import Scope, Window, importer_source, status, sync, verify
+from connector import Scope, Window, importer_source, status, sync, templates, verify
 from connector.api import as_run
 from connector.sandbox import Service, serve
 from connector.settings import Settings
@@ -70,7 +70,7 @@ def test_every_public_name_is_there_and_says_what_it_is() -> None:
         connector.nonsense  # noqa: B018
 
 
-@pytest.mark.parametrize("name", ["importer_source", "run_and_exit", "status", "sync", "verify"])
+@pytest.mark.parametrize("name", ["importer_source", "run_and_exit", "status", "sync", "templates", "verify"])
 def test_the_arguments_of_a_function_are_described(name: str) -> None:
     function = inspect.unwrap(getattr(connector, name))
     described = inspect.getdoc(function) or ""
@@ -103,6 +103,13 @@ def test_a_sync_a_backfill_and_a_look(
     assert (first.status, first.mode, first.records_loaded) == ("succeeded", "incremental", 70)
     assert len(first.load_ids) > 1
     assert (first.error, first.requests > 0) == (None, True)
+
+    loaded = templates(pipeline)
+    assert [(each.name, each.table, each.imports, each.records) for each in loaded] == [
+        ("customers", "records_customers", 2, 60),
+        ("orders", "records_orders", 1, 10),
+    ]
+    assert {each.slug for each in loaded} == {shown["template"]["slug"] for shown in service.imports()}
 
     slug = service.slugs()[0]
     again = sync(pipeline, source(), scope=Scope(imports=[slug]))

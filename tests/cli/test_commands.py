@@ -92,6 +92,20 @@ def test_preview_loads_nothing(command) -> None:
     assert not list(command.directory.glob("*.duckdb"))
 
 
+def test_plan_and_templates_before_and_after_a_run(command) -> None:
+    planned = command("plan", "--json").document
+    assert (planned["imports_listed"], planned["imports_new"], planned["records"]) == (4, 4, 360)
+    assert command("templates", "--json").document == {"templates": []}
+    assert not list(command.directory.glob("*.duckdb"))
+    assert command("run").code == 0
+    assert "Everything that is listed is loaded as it is now." in command("plan").out
+    found = command("templates", "--json").document["templates"]
+    assert [(each["name"], each["table"], each["imports"]) for each in found] == [
+        ("customers", "records_customers", 2),
+        ("orders", "records_orders", 2),
+    ]
+
+
 def test_status_before_anything_was_loaded(command) -> None:
     ended = command("status", "--json")
     assert (ended.code, ended.document["runs"]) == (0, [])

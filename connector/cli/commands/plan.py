@@ -1,0 +1,39 @@
+"""`importer-sync plan`: what the next run would read and delete, and what that costs; loads nothing."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+
+from connector.cli.configuration import open_pipeline
+from connector.cli.output import Output, amount, duration
+from connector.cli.progress import progress_of
+from connector.cli.source_settings import load_settings
+from connector.maintain.planning import RunPlan, plan
+
+EXAMPLES = ("importer-sync plan", "importer-sync plan --json")
+
+
+def configure(_: argparse.ArgumentParser) -> None:
+    """It has no options of its own."""
+
+
+def run(arguments: argparse.Namespace, output: Output) -> int:
+    settings, pipeline = load_settings(), open_pipeline(arguments)
+    with progress_of(output, steps=False) as progress:
+        found = plan(pipeline, settings, progress=progress)
+    output.document({**asdict(found), "problems": list(found.problems)})
+    _tell(output, found)
+    return 0
+
+
+def _tell(output: Output, found: RunPlan) -> None:
+    output.say(f"The service lists {amount(found.imports_listed, 'import')}. The next run would")
+    records = amount(found.records, "record")
+    output.say(f"  read      {found.imports_new:,} new and {found.imports_changed:,} changed, {records}")
+    output.say(f"  delete    {amount(found.imports_deleted, 'import')}")
+    output.say(f"  take      {amount(found.requests, 'request')}, about {duration(found.seconds)}")
+    for problem in found.problems:
+        output.note(f"  - {problem}")
+    if not (found.imports_new or found.imports_changed or found.imports_deleted):
+        output.say("Everything that is listed is loaded as it is now.")

@@ -1,0 +1,27 @@
+"""`importer-sync templates`: the templates in the warehouse, with their tables and counts; without a request."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+
+from connector.cli.configuration import open_pipeline
+from connector.cli.output import Output
+from connector.warehouse.templates import templates
+
+EXAMPLES = ("importer-sync templates", "importer-sync templates --json")
+
+
+def configure(_: argparse.ArgumentParser) -> None:
+    """It has no options of its own."""
+
+
+def run(arguments: argparse.Namespace, output: Output) -> int:
+    found = templates(open_pipeline(arguments))
+    output.document({"templates": [asdict(each) for each in found]})
+    if not found:
+        output.say("Nothing was loaded yet; `importer-sync run` does it.")
+        return 0
+    rows = [(each.name or "(no template)", each.table, each.imports, each.records, each.slug) for each in found]
+    output.table("templates", ("name", "table", "imports", "records", "slug"), rows)
+    return 0

@@ -1,0 +1,150 @@
+"""Say what the next run would read and delete, and what that costs, without loading or writing anything.
+
+The service is listed and every decision made as a run does it; what reading costs is computed from the `row_count` of
+each import, and how long it takes from one page of records that is asked for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from dlt.pipeline.pipeline import Pipeline
+
+from connector.errors import NotFoundError
+from connector.extract.listing import MAX_PER_PAGE
+from connector.models import Import
+from connector.run.discover import Decided, Decision
+from connector.run.plan import Reason
+from connector.run.ports import Loop, Outside, Progress, Silent
+from connector.runs import Tally
+from connector.service.client import ServiceClient
+from connector.settings import Scope, Settings
+from connector.warehouse import Warehouse
+from connector.warehouse.failures import explain
+from connector.warehouse.state import Memory, recall
+
+ROWS_PER_S = 20_000  # that are flattened and loaded, about, where the service is no limit
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """What the next run would do.
+
+    Attributes:
+        imports_listed: Imports that the service shows.
+        imports_new: Imports that would be read for the first time.
+        imports_changed: Imports that would be read again: changed, unfinished, failed before, or asked for.
+        imports_deleted: Imports that the run would find gone.
+        records: Records of the imports to read, by their `row_count`.
+        requests: Requests that the run would send, the listing included.
+        seconds: How long that takes, about.
+        problems: What keeps the listing from being complete, as sentences.
+    """
+
+    imports_listed: int
+    imports_new: int
+    imports_changed: int
+    imports_deleted: int
+    records: int
+    requests: int
+    seconds: float
+    problems: tuple[str, ...] = ()
+
+
+def plan(
+    pipeline: Pipeline,
+    settings: Settings,
+    *,
+    progress: Progress | None = None,
+    outside: Outside | None = None,
+    monotonic: Callable[[], float] = time.monotonic,
+) -> RunPlan:
+    """Return what an incremental run would do now.
+
+    Raises ConfigError for a destination that cannot be used, and ConnectorError if the service cannot be listed.
+    """
+    warehouse, world = Warehouse(pipeline), outside or Outside.real()
+    warehouse.check_supported()
+    try:
+        memory = Memory()
+        if warehouse.exists():
+            with warehouse.connect() as connection:
+                memory = recall(connection)
+        with world.open_loop() as loop:
+            client = world.open_client(settings)
+            loop.call(client.__aenter__)
+            try:
+                return _Planning(settings, memory, client, loop, world, progress or Silent(), monotonic).make()
+            finally:
+                loop.call(client.__aexit__, None, None, None)
+    except Exception as error:
+        raise explain(error) from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Planning:
+    settings: Settings
+    memory: Memory
+    client: ServiceClient
+    loop: Loop
+    world: Outside
+    progress: Progress
+    monotonic: Callable[[], float]
+
+    def make(self) -> RunPlan:
+        now = self.world.now()
+        tally = Tally("", "incremental", now)
+        decision = Decision(
+            self.settings,
+            Scope(),
+            self.memory,
+            self.client,
+            tally,
+            progress=self.progress,
+            stop=lambda: None,
+            now=now,
+            foreseen=lambda _: None,
+        )
+        began = self.monotonic()
+        decided = self.loop.call(decision.make)
+        listing_s, listing_requests = self.monotonic() - began, self.client.stats.requests
+        reading = [planned.import_ for planned in decided.plan.read]
+        new = sum(planned.reason is Reason.new for planned in decided.plan.read)
+        requests = sum(self._requests_of(import_, reading) for import_ in reading)
+        records = sum(max(import_.row_count, 0) for import_ in reading)
+        return RunPlan(
+            imports_listed=tally.imports_listed or len(decided.imports),
+            imports_new=new,
+            imports_changed=len(reading) - new,
+            imports_deleted=len(self._gone(decided)),
+            records=records,
+            requests=listing_requests + requests,
+            seconds=round(listing_s + self._seconds(reading, requests, records), 1),
+            problems=tuple(tally.problems),
+        )
+
+    def _gone(self, decided: Decided) -> list[str]:
+        seen = self.memory.imports
+        return [slug for slug in decided.deleted if slug not in seen or not seen[slug].deleted]
+
+    def _requests_of(self, import_: Import, reading: list[Import]) -> int:
+        """Count one page if it has room to spare; else every page, the last of which is not full, and a second look."""
+        most = max((each.row_count for each in reading), default=0)
+        room = min(max(self.client.largest_page, most), MAX_PER_PAGE)
+        if import_.row_count < room:
+            return 1
+        return import_.row_count // MAX_PER_PAGE + 2
+
+    def _seconds(self, reading: list[Import], requests: int, records: int) -> float:
+        if not reading:
+            return 0.0
+        began = self.monotonic()
+        with suppress(NotFoundError):  # it went meanwhile
+            self.loop.call(self.client.list_records, max(reading, key=lambda each: each.row_count).slug, 1)
+        each_s = self.monotonic() - began
+        waiting_s = requests * each_s / self.settings.max_concurrency
+        ceiling_s = requests / self.settings.requests_per_second if self.settings.requests_per_second else 0.0
+        return max(waiting_s, ceiling_s, records / ROWS_PER_S)

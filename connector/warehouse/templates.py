@@ -1,0 +1,76 @@
+"""The templates whose imports are in the warehouse, by the ledger alone: no request, no table of records is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dlt.pipeline.pipeline import Pipeline
+
+from connector.ledger import State
+from connector.warehouse import Connection, Warehouse
+from connector.warehouse.busy import when_free
+from connector.warehouse.ownership import take_stock
+from connector.warehouse.tables import IMPORTS, LEDGER
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateSummary:
+    """A template, and what is loaded of it.
+
+    Attributes:
+        slug: Key of the template; None for the imports that have none.
+        name: Its name, as its import that was updated last has it.
+        table: The typed table with its records; None if none of its imports has been loaded into one.
+        imports: Number of live imports.
+        records: Number of live records.
+    """
+
+    slug: str | None
+    name: str | None
+    table: str | None
+    imports: int
+    records: int
+
+
+def templates(pipeline: Pipeline) -> tuple[TemplateSummary, ...]:
+    """Return the templates in the warehouse of a pipeline, by name, without a request to the service.
+
+    Args:
+        pipeline: The pipeline that loads the warehouse.
+
+    Raises:
+        ConfigError: The destination is not one that a sync can use.
+        DatabaseBusyError: Another program has the DuckDB file open.
+    """
+    warehouse = Warehouse(pipeline)
+    warehouse.check_supported()
+
+    def ask() -> tuple[TemplateSummary, ...]:
+        if not warehouse.exists():
+            return ()
+        with warehouse.connect() as connection:
+            return _asked(connection)
+
+    return when_free(ask)
+
+
+def _asked(connection: Connection) -> tuple[TemplateSummary, ...]:
+    if not {IMPORTS, LEDGER} <= take_stock(connection).ours:
+        return ()
+    rows = connection.query(
+        "SELECT s.template_slug AS slug, i.template__name AS name, s.table_name AS table_name, count(*) AS imports, "
+        "sum(s.records_loaded) AS records, max(i.updated_at) AS latest "
+        f"FROM {connection.name(LEDGER)} s LEFT JOIN {connection.name(IMPORTS)} i ON i.slug = s.slug "
+        f"WHERE s.state <> '{State.deleted}' GROUP BY 1, 2, 3 ORDER BY latest"
+    ).to_pylist()
+    found: dict[str | None, TemplateSummary] = {}
+    for row in rows:  # the latest last
+        before = found.get(row["slug"], TemplateSummary(row["slug"], None, None, 0, 0))
+        found[row["slug"]] = TemplateSummary(
+            row["slug"],
+            row["name"] or before.name,
+            row["table_name"] or before.table,
+            before.imports + int(row["imports"]),
+            before.records + int(row["records"] or 0),
+        )
+    return tuple(sorted(found.values(), key=lambda each: (each.name is None, each.name or "", each.slug or "")))
