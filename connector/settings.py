@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NoReturn
+from datetime import timedelta
+from typing import Annotated, Any, Literal, NoReturn
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     SecretStr,
@@ -16,11 +18,12 @@ from pydantic import (
     model_validator,
 )
 
+from connector.durations import parse_duration
 from connector.errors import ConfigError
 from connector.nearest import instead_of
 from connector.window import Window as Window
 
-STATUSES = ("created", "submitting", "submitted", "completed")  # interface, Import
+STATUSES = ("created", "submitting", "submitted", "completed")  # of an import, as the service's interface names them
 
 
 class Selection(BaseModel):
@@ -50,6 +53,10 @@ class Scope:
     allow_mass_delete: bool = False
 
 
+def _duration(given: object) -> object:
+    return parse_duration(given) if isinstance(given, str) else given
+
+
 class Settings(BaseModel):
     """`[sources.importer]`, as in docs/settings.md."""
 
@@ -66,6 +73,7 @@ class Settings(BaseModel):
     raw: bool = True
     typed: bool = True
     status: str | None = None
+    max_run_time: Annotated[timedelta | None, BeforeValidator(_duration)] = None
     hints: Mapping[str, Mapping[str, str]] = Field(default_factory=dict)
 
     @field_validator("base_url")
@@ -94,6 +102,13 @@ class Settings(BaseModel):
                     parse_type(kind)
                 except ValueError as error:
                     raise ValueError(f"hints.{table}.{column} cannot be: {error}") from None
+        return value
+
+    @field_validator("max_run_time")
+    @classmethod
+    def _takes_time(cls, value: timedelta | None) -> timedelta | None:
+        if value is not None and value <= timedelta(0):
+            raise ValueError("a run takes more time than that")
         return value
 
     @field_validator("status")

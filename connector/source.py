@@ -54,6 +54,7 @@ def importer_source(
     raw: bool | None = None,
     typed: bool | None = None,
     status: str | None = None,
+    max_run_time: str | None = None,
     hints: dict[str, Any] | None = None,
     updated_at: Any = None,
 ) -> Iterable[DltResource]:
@@ -75,6 +76,7 @@ def importer_source(
         raw: Write the table `records`.
         typed: Write a typed table for each template.
         status: Read only imports of this status.
+        max_run_time: Length of time, such as "6h", after which a run commits what is complete and ends "interrupted".
         hints: Types of columns, as table → column → type.
         updated_at: A `dlt.sources.incremental("updated_at", initial_value=..., end_value=...)`, which bounds the run
             to imports last updated in `[initial_value, end_value)`. It limits what is read and never decides that an

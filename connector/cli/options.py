@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import re
 from datetime import UTC, datetime, timedelta
+
+from connector.durations import parse_duration
 
 PIPELINE_NAME = "importer"
 DATASET = "importer_data"
-
-_AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])")
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
 def add_global(parser: argparse.ArgumentParser, *, again: bool = False) -> None:
@@ -58,10 +56,10 @@ def instant(text: str) -> datetime:
 
 def age(text: str) -> timedelta:
     """90s, 15m, 6h, 2d, 1w."""
-    found = _AGE.fullmatch(text.strip().lower())
-    if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an age, such as 90s, 15m, 6h or 2d")
-    return timedelta(seconds=float(found[1]) * _SECONDS[found[2]])
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def pair(text: str) -> tuple[str, str]:

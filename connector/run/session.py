@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack
@@ -94,7 +95,7 @@ class Extraction:
         self.warehouse = warehouse
         self._outside = outside
         self._progress = progress or Silent()
-        self._stop = stop
+        self._asked_to_stop = stop
         self._under_way = under_way or UnderWay()
         self._suspects: deque[Planned[Import]] = deque()  # each read alone, once all others are loaded
         self._accepted: list[str] = []  # imports in the package under way
@@ -571,8 +572,16 @@ class Extraction:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
+    def _stop(self) -> int | None:
+        """Return the signal that asked for the end; SIGTERM once the run has taken as long as it may."""
+        limit = self._settings.max_run_time
+        overdue = limit is not None and self._outside.now() - self.tally.started_at >= limit
+        return self._asked_to_stop() or (signal.SIGTERM if overdue else None)
+
     def _note_stop(self) -> None:
-        self.tally.interrupted_by = self._stop() or 2
+        if self.tally.interrupted_by is None and self._asked_to_stop() is None:
+            self.tally.problems.append("The run took as long as max_run_time allows; the next run goes on from there.")
+        self.tally.interrupted_by = int(self._stop() or signal.SIGINT)
 
     def _next_outcome(self) -> Outcome | None:
         self.prepare()
