@@ -29,7 +29,7 @@ from connector.extract.spill import BATCH_ROWS
 from connector.load.data_dictionary import Catalogue, FieldRows, FieldTotals
 from connector.load.dlt_bridge import forget_tables, load_beside
 from connector.load.working_directory import make_anew
-from connector.reporting.views.applying import readers, refresh
+from connector.reporting.views.applying import brought_along, foreign_readers, refresh
 from connector.run.ports import Progress, Silent
 from connector.settings import Settings
 from connector.transform import width
@@ -163,13 +163,12 @@ class _Rebuild:
         return filled
 
     def _check_unread(self, connection: Connection, tables: Sequence[str]) -> None:
-        """PostgreSQL drops no table that a view reads, and a view may be in use: taking it away is the user's call."""
-        views = readers(connection, tables) if tables and self.warehouse.destination_type == "postgres" else []
+        """PostgreSQL drops no table that a view reads, and what to do with a view of theirs is the user's call."""
+        views = foreign_readers(connection, tables) if tables and self.warehouse.destination_type == "postgres" else []
         if views:
             raise ConfigError(
-                f"PostgreSQL does not replace a table that views read, and these do: {', '.join(views)}. Run "
-                "`importer-sync sql apply --drop` (and drop those that are not its own), rebuild, then "
-                "`importer-sync sql apply`; nothing was changed."
+                f"PostgreSQL does not replace a table that views read, and views of yours do: {', '.join(views)}. Drop "
+                "them, rebuild, and create them again; nothing was changed."
             )
 
     def _rebuild(self, table: str, memory: Memory, load_id: str | None) -> Rebuilt:
@@ -193,7 +192,8 @@ class _Rebuild:
             found = {slug: json.dumps(c, sort_keys=True) for slug, c in written.text_conflicts.items()}
             text_conflicts = {**dict.fromkeys(known), **found}
             prove_held(self.pipeline)
-            swap(connection, table, BESIDE, fields, BESIDE_SCHEMA, text_conflicts)
+            views = brought_along(connection, self.warehouse.destination_type, table)
+            swap(connection, table, BESIDE, fields, BESIDE_SCHEMA, text_conflicts, views)
         retyped = tuple(
             (f.column, f.type, written.schema.fields[keys].type)
             for keys, f in before.fields.items()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pyarrow as pa
@@ -91,13 +92,14 @@ def swap(
     fields: Sequence[Mapping[str, Any]],
     schema_name: str,
     text_conflicts: Mapping[str, str | None],
+    views: AbstractContextManager[None],
 ) -> None:
     """In one transaction: `beside` becomes `table`, `fields` its rows of `sync_fields`, and `text_conflicts` what the
     ledger says of these imports; dlt's staging copy of the table goes, for its columns have the types of before, and so
-    do the traces of the schema that made `beside`."""
+    do the traces of the schema that made `beside`. `views` takes away what reads the table, and brings it back."""
     if text_conflicts:  # an earlier version made no such column
         connection.execute(f"ALTER TABLE {connection.name(LEDGER)} ADD COLUMN IF NOT EXISTS text_conflicts TEXT")
-    with connection.client.begin_transaction():
+    with connection.client.begin_transaction(), views:
         connection.drop_table(table)
         connection.execute(f"ALTER TABLE {connection.name(beside)} RENAME TO {connection.column(table)}")
         connection.execute(f"DELETE FROM {connection.name(FIELDS)} WHERE table_name = %s", table)

@@ -6,7 +6,8 @@ somebody else made there stays, and a view that is made anew keeps the grants it
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
@@ -96,24 +97,62 @@ def names_to_avoid(there: Mapping[str, str]) -> set[str]:
     return fixed | {name for name, comment in there.items() if not comment.startswith(OURS)}
 
 
-def readers(connection: Connection, tables: Sequence[str]) -> list[str]:
-    """Views in PostgreSQL that read one of these tables of the dataset, with their schemas; it drops none of them."""
+def foreign_readers(connection: Connection, tables: Sequence[str]) -> list[str]:
+    """Return the views in PostgreSQL, with their schemas, that read one of these tables and are not ours."""
+    return [f"{schema}.{view}" for schema, view, ours in _readers(connection, tables) if not ours]
+
+
+@contextmanager
+def brought_along(connection: Connection, dialect: str, table: str) -> Iterator[None]:
+    """Within, our views on a table of PostgreSQL are away; afterwards they are there, as the table is then.
+
+    To be entered in a transaction, so that nobody ever sees them missing. PostgreSQL drops no table that a view reads.
+    """
+    if dialect != "postgres":
+        yield
+        return
+    layout = Layout(connection.client.dataset_name, dialect)
+    away = [view for _, view, ours in _readers(connection, [table]) if ours]
+    grants = {view: _grants(connection, layout, view) for view in away}
+    if away:
+        connection.client.execute_sql(f"DROP VIEW {', '.join(map(layout.view_name, away))}")
+    yield
+    if away:
+        there = _relations(connection, dialect)
+        _carry_out(connection, *_planned(connection, dialect, there), there, grants)
+
+
+def _readers(connection: Connection, tables: Sequence[str]) -> list[tuple[str, str, bool]]:
+    """Return (schema, name, whether it is ours) of each view that reads one of these tables, also through others."""
     marks = ", ".join(["%s"] * len(tables))
     rows = connection.query(
-        "SELECT DISTINCT vn.nspname AS schema_name, v.relname AS view_name FROM pg_depend d "
+        "WITH RECURSIVE uses AS (SELECT DISTINCT w.ev_class AS reader, d.refobjid AS used FROM pg_depend d "
         "JOIN pg_rewrite w ON w.oid = d.objid AND d.classid = 'pg_rewrite'::regclass "
-        "JOIN pg_class v ON v.oid = w.ev_class JOIN pg_namespace vn ON vn.oid = v.relnamespace "
-        "JOIN pg_class t ON t.oid = d.refobjid AND d.refclassid = 'pg_class'::regclass AND t.oid <> v.oid "
-        "JOIN pg_namespace tn ON tn.oid = t.relnamespace "
-        f"WHERE tn.nspname = %s AND t.relname IN ({marks}) ORDER BY 1, 2",
+        "WHERE d.refclassid = 'pg_class'::regclass AND d.refobjid <> w.ev_class), "
+        "found AS (SELECT u.reader FROM uses u JOIN pg_class t ON t.oid = u.used "
+        f"JOIN pg_namespace n ON n.oid = t.relnamespace WHERE n.nspname = %s AND t.relname IN ({marks}) "
+        "UNION SELECT u.reader FROM uses u JOIN found f ON f.reader = u.used) "
+        "SELECT n.nspname AS schema_name, v.relname AS view_name, v.relkind = 'v' AND n.nspname = %s AND "
+        "COALESCE(obj_description(v.oid, 'pg_class'), '') LIKE %s AS ours "
+        "FROM found JOIN pg_class v ON v.oid = reader JOIN pg_namespace n ON n.oid = v.relnamespace ORDER BY 1, 2",
         connection.client.dataset_name,
         *tables,
+        connection.client.dataset_name + VIEWS_SUFFIX,
+        OURS + "%",
     ).to_pylist()
-    return [f"{row['schema_name']}.{row['view_name']}" for row in rows]
+    return [(row["schema_name"], row["view_name"], bool(row["ours"])) for row in rows]
 
 
 def _apply(connection: Connection, dialect: str) -> Applied:
     there = _relations(connection, dialect)
+    layout, views, left_out = _planned(connection, dialect, there)
+    with connection.client.begin_transaction():
+        return _carry_out(connection, layout, views, left_out, there, {})
+
+
+def _planned(
+    connection: Connection, dialect: str, there: Mapping[str, str]
+) -> tuple[Layout, Sequence[Ready], Mapping[str, str]]:
     layout = read_layout(connection, dialect, names_to_avoid(there))
     views, left_out = ready_views(layout)
     for view in views:
@@ -122,28 +161,34 @@ def _apply(connection: Connection, dialect: str) -> Applied:
                 f"{layout.views_schema}.{view.name} is there already and was not made by this command; "
                 "rename or drop it, then run `importer-sync sql apply` again."
             )
-    return _carry_out(connection, layout, there, views, left_out)
+    return layout, views, left_out
 
 
 def _carry_out(
-    connection: Connection, layout: Layout, there: Mapping[str, str], views: Sequence[Ready], left_out: dict[str, str]
+    connection: Connection,
+    layout: Layout,
+    views: Sequence[Ready],
+    left_out: Mapping[str, str],
+    there: Mapping[str, str],
+    grants: Mapping[str, Sequence[str]],
 ) -> Applied:
+    """Make the views what they should be, in the caller's transaction; `grants` are those of views that are away."""
     wanted = {view.name: _comment(view) for view in views}
     dropped = sorted(n for n, comment in there.items() if comment.startswith(OURS) and n not in wanted)
     changed = [view for view in views if there.get(view.name) != wanted[view.name]]
-    with connection.client.begin_transaction():
-        connection.client.execute_sql(f"CREATE SCHEMA IF NOT EXISTS {quoted(layout.views_schema)}")
-        for name in dropped:
-            _drop(connection, layout, name)
-        for view in changed:
-            name = layout.view_name(view.name)
-            grants = _grants(connection, layout, view.name) if view.name in there else []
-            if view.name in there:
-                _drop(connection, layout, view.name)
-            connection.client.execute_sql(f"CREATE VIEW {name} AS\n{view.sql}")
-            connection.client.execute_sql(f"COMMENT ON VIEW {name} IS {literal(wanted[view.name])}")
-            for grant in grants:
-                connection.client.execute_sql(grant)
+    connection.client.execute_sql(f"CREATE SCHEMA IF NOT EXISTS {quoted(layout.views_schema)}")
+    for name in dropped:
+        _drop(connection, layout, name)
+    for view in changed:
+        name = layout.view_name(view.name)
+        rights = grants.get(view.name, ())
+        if view.name in there:
+            rights = _grants(connection, layout, view.name)
+            _drop(connection, layout, view.name)
+        connection.client.execute_sql(f"CREATE VIEW {name} AS\n{view.sql}")
+        connection.client.execute_sql(f"COMMENT ON VIEW {name} IS {literal(wanted[view.name])}")
+        for grant in rights:
+            connection.client.execute_sql(grant)
     return Applied(
         layout.views_schema,
         tuple(view.name for view in changed if view.name not in there),
