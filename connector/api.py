@@ -6,6 +6,7 @@ that is partial (exit code 3) returns with `status` "partial".
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, fields
 from datetime import datetime
 
@@ -15,11 +16,14 @@ from dlt.pipeline.pipeline import Pipeline
 from connector import settings
 from connector.maintain.compare import Difference
 from connector.maintain.verify import verify as compare
+from connector.reporting.views.applying import keep_current
 from connector.run.sync import sync as run
 from connector.runs import Tally
 from connector.scope import Scope
 from connector.source import configured_settings, settings_of, without_warnings_of_json
 from connector.warehouse.failures import explain
+
+log = logging.getLogger("connector.api")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +105,8 @@ def sync(pipeline: Pipeline, source: DltSource | None = None, *, scope: Scope | 
     wanted = configured_settings() if source is None else settings_of(source)
     with without_warnings_of_json():
         tally = run(pipeline, wanted, as_run(scope))
+    if wanted.views and tally.load_ids and (stale := keep_current(pipeline)) is not None:
+        log.warning(stale, extra={"event": "views.stale"})
     if tally.fatal is not None:
         raise explain(tally.fatal) from tally.fatal
     return RunSummary.of(tally)

@@ -74,6 +74,7 @@ class Settings(BaseModel):
     typed: bool = True
     status: str | None = None
     max_run_time: Annotated[timedelta | None, BeforeValidator(_duration)] = None
+    views: bool = True
     hints: Mapping[str, Mapping[str, str]] = Field(default_factory=dict)
 
     @field_validator("base_url")

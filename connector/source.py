@@ -55,6 +55,7 @@ def importer_source(
     typed: bool | None = None,
     status: str | None = None,
     max_run_time: str | None = None,
+    views: bool | None = None,
     hints: dict[str, Any] | None = None,
     updated_at: Any = None,
 ) -> Iterable[DltResource]:
@@ -77,6 +78,7 @@ def importer_source(
         typed: Write a typed table for each template.
         status: Read only imports of this status.
         max_run_time: Length of time, such as "6h", after which a run commits what is complete and ends "interrupted".
+        views: Keep the analysts' views up to date; only `connector.sync` and the command do.
         hints: Types of columns, as table → column → type.
         updated_at: A `dlt.sources.incremental("updated_at", initial_value=..., end_value=...)`, which bounds the run
             to imports last updated in `[initial_value, end_value)`. It limits what is read and never decides that an

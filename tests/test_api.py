@@ -61,6 +61,30 @@ def pipeline(tmp_path: Path) -> Pipeline:
     )
 
 
+def test_a_sync_keeps_the_views(pipeline: Pipeline, source: Callable[..., DltSource], service: Service) -> None:
+    sync(pipeline, source(views=False))
+    assert columns_of_customers(pipeline) == set()
+    service.append_rows(service.slugs()[0], [{"brand new": 1}])
+    sync(pipeline, source())
+    assert "brand new" in columns_of_customers(pipeline)
+
+
+def test_views_that_cannot_be_made_are_a_warning(
+    pipeline: Pipeline, source: Callable[..., DltSource], caplog: pytest.LogCaptureFixture
+) -> None:
+    sync(pipeline, source(views=False))
+    with pipeline.sql_client() as client:
+        client.execute_sql("CREATE SCHEMA data_views; CREATE TABLE data_views.v_imports (a INTEGER)")
+    assert sync(pipeline, source(), scope=Scope(full=True)).status == "succeeded"
+    assert "The views for analysts are not up to date: data_views.v_imports is there already" in caplog.text
+
+
+def columns_of_customers(pipeline: Pipeline) -> set[str]:
+    with pipeline.sql_client() as client:
+        sql = "SELECT column_name FROM duckdb_columns() WHERE schema_name = 'data_views' AND table_name = 'customers'"
+        return {str(name) for (name,) in client.execute_sql(sql) or ()}
+
+
 def test_every_public_name_is_there_and_says_what_it_is() -> None:
     for name in connector.__all__:
         public = getattr(connector, name)

@@ -21,6 +21,7 @@ from connector.cli.redaction import remember, scrub, scrubbed
 from connector.cli.signals import Stop, supervised
 from connector.cli.source_settings import load_settings
 from connector.cli.unmatched import unmatched_hints
+from connector.reporting.views.applying import keep_current
 from connector.run.sync import sync
 from connector.runs import Status, Tally
 from connector.settings import Scope
@@ -49,7 +50,7 @@ def run_pipeline(opened: Callable[[], Pipeline], scope: Scope, output: Output) -
             raise
         output.document(tally.as_json())
         _summarise(output, tally, attempt.where)
-        attempt.tell_of_hints()
+        attempt.warn()
         attempt.tell_others(tally.as_json(), code_of(tally))
     return code_of(tally)
 
@@ -64,6 +65,7 @@ class _Attempt:
         self._others: Addresses | None = None
         self._pipeline_name = PIPELINE_NAME
         self._unmatched: list[str] = []
+        self._stale: str | None = None
         self.where = ""
 
     def work(self, stop: Stop) -> Tally:
@@ -75,11 +77,15 @@ class _Attempt:
         self.where = f"{location(pipeline)}, dataset {pipeline.dataset_name}"
         with without_warnings_of_json(), progress_of(self._output) as progress:
             tally = sync(pipeline, settings, self._scope, progress=progress, stop=stop)
+        if settings.views and tally.load_ids:
+            self._stale = keep_current(pipeline)
         if tally.fatal is None:
             self._unmatched = unmatched_hints(Warehouse(pipeline), settings)
         return tally
 
-    def tell_of_hints(self) -> None:
+    def warn(self) -> None:
+        if self._stale is not None:
+            self._output.note(f"warning: {self._stale}", level="warning", event="views.stale")
         for sentence in self._unmatched:
             self._output.note(f"warning: {sentence}", level="warning", event="hint.unmatched")
 

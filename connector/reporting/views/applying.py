@@ -14,11 +14,12 @@ from typing import Any
 
 from dlt.pipeline.pipeline import Pipeline
 
-from connector.errors import ConfigError, ConnectorError
+from connector.errors import ConfigError, ConnectorError, LockedError
 from connector.reporting.views.generated import DISTINCT, NULLS, Ready, ready_views
 from connector.reporting.views.layout import DIALECTS, VIEWS_SUFFIX, Layout, dialect_of, literal, quoted, read_layout
 from connector.reporting.views.statements import standing
 from connector.warehouse import Connection, Warehouse
+from connector.warehouse.failures import explain
 from connector.warehouse.lock import sole_writer
 
 OURS = "importer-sync "
@@ -53,6 +54,18 @@ def apply(pipeline: Pipeline) -> Applied:
     warehouse, dialect = opened(pipeline)
     with sole_writer(pipeline), warehouse.connect() as connection:
         return _apply(connection, dialect)
+
+
+def keep_current(pipeline: Pipeline) -> str | None:
+    """Make the views what they should be after a run; return the sentence that says why they are not, or None."""
+    try:
+        apply(pipeline)
+    except LockedError:
+        return None  # the run that has the lock makes them when it ends
+    except Exception as error:
+        why = str(explain(error)).rstrip(".")
+        return f"The views for analysts are not up to date: {why}. views = false leaves them alone."
+    return None
 
 
 def refresh(connection: Connection, dialect: str) -> None:
