@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import struct
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
 
 import psycopg2
 import pytest
 
+from connector.errors import DatabaseBusyError
+from connector.maintain.rebuild import rebuild
 from connector.maintain.verify import verify
 from connector.sandbox import Service, serve
 from connector.settings import Settings
@@ -83,3 +86,62 @@ def test_the_options_of_an_address_are_combined_once() -> None:
     before, after = "-clock_timeout=60s\t", "\t-ctimezone=UTC\t-cextra_float_digits=3"
     assert combined == f"{before}-c\tlock_timeout=1s\t-ctimezone=Asia/Tokyo{after}"
     assert session_options(combined) == combined
+
+
+@pytest.fixture
+def read_elsewhere(postgres: PostgreSQL) -> Callable[[str], AbstractContextManager[int]]:
+    """Reads a table in a transaction that is left open, under a name; gives the process that holds it."""
+
+    @contextmanager
+    def reading(table: str) -> Iterator[int]:
+        with closing(psycopg2.connect(postgres.uri, application_name="notebook")) as session:
+            with session.cursor() as cursor:
+                cursor.execute(f"SELECT * FROM {postgres.dataset}.{table}")
+            yield session.info.backend_pid
+
+    return reading
+
+
+def test_a_reader_that_leaves_its_transaction_open_stops_no_run_for_ever(
+    postgres: PostgreSQL, read_elsewhere: Callable[[str], AbstractContextManager[int]]
+) -> None:
+    service = Service(seed=1)
+    service.add_import("t", [{"a": 1}])
+    postgres.run(service)
+    postgres.uri += "?options=-clock_timeout%3D100ms"
+    service.add_import("t", [{"a": "text", "new": 2}, {"a": "text"}])
+
+    with read_elsewhere("records_t") as process, read_elsewhere("sync_fields"):
+        tally = postgres.run(service)
+        assert isinstance(tally.fatal, DatabaseBusyError)
+        assert re.fullmatch(
+            rf"Table records_t is locked by process {process} \(user postgres, application notebook, idle in "
+            r"transaction since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC\), and was not free in time; end that or wait for "
+            "it, then run again: what is missing is loaded then.",
+            str(tally.fatal),
+        )
+    assert postgres.run(service).status == "succeeded"
+    assert postgres.tuples("SELECT new FROM records_t ORDER BY 1") == [(2,), (None,), (None,)]
+
+    settings = Settings.load(base_url="http://127.0.0.1", access_token="x")
+    with read_elsewhere("records_t") as process, pytest.raises(DatabaseBusyError, match=f"process {process} "):
+        rebuild(postgres.pipeline(), settings)
+    assert [done.rows for done in rebuild(postgres.pipeline(), settings)] == [3]
+
+
+def test_a_job_that_waits_for_a_row_in_vain_is_explained_too(
+    postgres: PostgreSQL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOAD__RAISE_ON_MAX_RETRIES", "1")  # five, with a second in between
+    service = Service(seed=1)
+    changed = service.add_import("t", [{"a": 1}])
+    postgres.run(service)
+    service.append_rows(changed, [{"a": 2}])
+    with closing(psycopg2.connect(postgres.uri)) as session, session.cursor() as cursor:
+        holder = session.info.backend_pid
+        cursor.execute(f"UPDATE {postgres.dataset}.records SET sort = sort")
+        postgres.uri += "?options=-clock_timeout%3D20ms"
+        tally = postgres.run(service)
+    assert f"locked by process {holder} (" in str(tally.fatal)
+    assert postgres.run(service).status == "succeeded"
+    assert postgres.tuples("SELECT count(*) FROM records") == [(2,)]
