@@ -8,7 +8,7 @@
     ├── NotFoundError      the thing is gone or never was (404)
     ├── TransientError     try again later: time-outs, 429, 5xx, cut connections
     ├── ContractError      the reply is not what the interface says: look at the service
-    ├── DatabaseBusyError  close the program that has the DuckDB file open, or wait
+    ├── DatabaseBusyError  end what has the DuckDB file open or a table locked, or wait
     └── LockedError        another run of this pipeline is under way (exit code 4)
 
 Messages carry endpoint, status and page where there are any, and never a token.
@@ -85,7 +85,7 @@ def means_no_such_page(error: ConnectorError, page: int) -> bool:
 
 
 class DatabaseBusyError(ConnectorError):
-    """Another process has the DuckDB file open; the message names the file and, if known, the process."""
+    """Another process has the DuckDB file open or a table locked; the message names both, if they are known."""
 
 
 class NewerFormatError(ConfigError):

@@ -84,7 +84,7 @@ def doctor(pipeline: Pipeline, *, repair: bool = False, now: datetime | None = N
                 report.notes.append(_left_behind(stale))
             _Examination(pipeline, warehouse, report, repair, now or datetime.now(UTC)).run()
     except Exception as error:
-        raise explain(error) from None
+        raise explain(error, pipeline) from None
     return report
 
 
@@ -205,8 +205,7 @@ class _Examination:
 def _unreadable(error: Exception) -> Finding:
     problem: ConnectorError = explain(error)
     if isinstance(problem, DatabaseBusyError):
-        cure = "close it in the program that has it open; DuckDB lets only one in"
-        return Finding("file_in_use", f"The database file is in use. {problem}", cure)
+        return Finding("file_in_use", f"The database is in use. {problem}", "wait for it, or end it")
     cure = "restore it from a backup, or move it away and run again: the service still has everything but kept deletes"
     return Finding("unreadable", f"The warehouse cannot be read. {problem}", cure)
 

@@ -111,7 +111,7 @@ def rebuild(
             moment = now or datetime.now(UTC)
             return list(_Rebuild(pipeline, settings, warehouse, progress or Silent(), moment).run(tables))
     except Exception as error:
-        raise explain(error) from None
+        raise explain(error, pipeline) from None
 
 
 @dataclass(frozen=True, slots=True)

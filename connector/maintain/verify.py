@@ -98,7 +98,7 @@ def verify(
         with _survey(settings, world, told) as survey:
             return _Verification(warehouse, settings, survey, told, world, VerifyReport(deep)).run()
     except Exception as error:
-        raise explain(error) from None
+        raise explain(error, pipeline) from None
 
 
 @contextmanager

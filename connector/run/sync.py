@@ -83,12 +83,12 @@ def _run(pipeline: Pipeline, extraction: Extraction, settings: Settings, load: L
             try:
                 _load_all(pipeline, extraction, settings, load)
             except Exception as error:
-                extraction.tally.fatal = extraction.tally.fatal or explain(error)
+                extraction.tally.fatal = extraction.tally.fatal or explain(error, pipeline)
                 log.debug("The run failed.", exc_info=True, extra={"event": "run.failed"})
             finally:
-                _end(extraction)
+                _end(extraction, pipeline)
     except Exception as error:  # the destination could not be opened, or not be closed properly
-        extraction.tally.fatal = extraction.tally.fatal or explain(error)
+        extraction.tally.fatal = extraction.tally.fatal or explain(error, pipeline)
         log.debug("The destination failed.", exc_info=True, extra={"event": "destination.failed"})
 
 
@@ -239,15 +239,15 @@ def _write_dispositions(extraction: Extraction) -> WriteDispositions:
     return found
 
 
-def _end(extraction: Extraction) -> None:
+def _end(extraction: Extraction, pipeline: Pipeline) -> None:
     """Writes the run's row and closes the client; a destination that is gone by now does not hide the first error."""
     try:
         extraction.finish()
     except Exception as error:
-        extraction.tally.fatal = extraction.tally.fatal or explain(error)
+        extraction.tally.fatal = extraction.tally.fatal or explain(error, pipeline)
         log.warning(
             "The row of this run could not be written to sync_runs: %s",
-            explain(error),
+            explain(error, pipeline),
             extra={"event": "run.unrecorded"},
         )
     finally:

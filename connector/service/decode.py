@@ -24,6 +24,7 @@ from connector.transform.json_slices import SPACE, array_elements, is_json, obje
 
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 _BRACE = ord("{")
+_LONGEST_KEY = 2_000  # bytes of a slug: PostgreSQL has an index on it, which takes up to 2,704 of them
 _SHORT = 8 * 2**20  # bytes; millions of tiny elements in a longer page are not even counted by taking them apart
 _BOM = b"\xef\xbb\xbf"
 _UNUSUAL_TIME = re.compile(r"(\d{4}-?\d\d-?\d\d|\d{4}-?W\d\d-?\d)([ Tt][0-9:.,]+ ?([Zz]|[+-][0-9:]+)?)?", re.ASCII)
@@ -36,7 +37,7 @@ _RECORD_FIELDS = frozenset({"slug", "data", "created_at", "updated_at", "sort"})
 MOST_ELEMENTS = 1_000  # of a page, ten times as many as can be asked for: a service may ignore what was asked
 
 _T = TypeVar("_T")
-_Slug = Annotated[str, msgspec.Meta(min_length=1)]
+_Slug = Annotated[str, msgspec.Meta(min_length=1, max_length=_LONGEST_KEY // 4)]  # longer ones are measured one by one
 _Int64 = Annotated[int, msgspec.Meta(ge=_INT64_MIN, le=_INT64_MAX)]
 
 
@@ -216,7 +217,7 @@ def _read_record(text: bytes) -> Record | Reject:
     slug: str | None = None
     try:
         members = _members(text, "the record")
-        slug = _slug(members)
+        slug = _key(members)
         data = members.get("data", b"null")
         if data == b"null":
             raise _Refused("data is missing")
@@ -244,7 +245,7 @@ def _read_import(text: bytes) -> Import | Reject:
     slug: str | None = None
     try:
         members = _members(text, "the import")
-        slug = _slug(members)
+        slug = _key(members)
         if slug in (".", ".."):
             raise _Refused("slug can't stand in an address")
         template, rest = _template(members.get("template", b"null"))
@@ -325,6 +326,14 @@ def _members(text: bytes, what: str) -> Mapping[str, bytes]:
     if text[0] != _BRACE:
         raise _Refused(f"{what} is not an object")
     return object_members(text)
+
+
+def _key(members: Mapping[str, bytes]) -> str:
+    """The slug of a record or an import, which every destination can look up."""
+    slug = _slug(members)
+    if len(slug.encode()) > _LONGEST_KEY:
+        raise _Refused(f"slug is longer than {_LONGEST_KEY:,} bytes")
+    return slug
 
 
 def _slug(members: Mapping[str, bytes], field: str = "slug") -> str:

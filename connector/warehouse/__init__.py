@@ -14,6 +14,7 @@ runs_table         the rows of `sync_runs`, of dead runs too
 standings, status  how every import stands, and what `status` shows of it
 typed_tables       a typed table written anew beside the old one
 memory_limit       DuckDB's memory and threads
+blocked            who has a table locked that a statement waited for
 failures           what a destination's exception means, in a sentence
 """
 

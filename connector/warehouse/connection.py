@@ -20,6 +20,7 @@ from connector.warehouse.destination import (
     destination_name,
     destination_type,
     duckdb_file,
+    open_client,
 )
 from connector.warehouse.memory_limit import Allowance
 from connector.warehouse.tables import LEDGER, RECORDS, RUNS
@@ -76,9 +77,7 @@ class Warehouse:
         if self._held is not None:
             yield self._held
             return
-        with self._pipeline.sql_client() as client:
-            if self.destination_type == "postgres":
-                client.execute_sql("SET TimeZone = 'UTC'")
+        with open_client(self._pipeline) as client:
             yield Connection(client)
 
     @contextmanager

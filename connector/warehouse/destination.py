@@ -1,6 +1,6 @@
 """Questions about a pipeline's destination, and what the warehouse uses of dlt beyond its documented interface.
 
-Nothing here opens a connection: another run may hold the DuckDB file.
+Only `open_client` opens a connection: another run may hold the DuckDB file.
 """
 
 from __future__ import annotations
@@ -15,12 +15,21 @@ from weakref import WeakKeyDictionary
 
 from dlt.common.configuration.exceptions import ConfigurationException
 from dlt.destinations.job_client_impl import SqlJobClientBase
+from dlt.destinations.sql_client import SqlClientBase
 from dlt.pipeline.pipeline import Pipeline
 
 from connector.errors import ConfigError
 from connector.warehouse.tables import RECORDS
 
-_UTC = "-ctimezone=UTC"
+# What every session with PostgreSQL is set to, ours, dlt's and ADBC's: values are sent and read back unchanged and no
+# lock is waited for without end, whatever the role, the database, the environment or the address says.
+_ENCODING = "UTF8"  # that of the texts which ADBC sends, and of all that PostgreSQL answers
+_FIXED = (
+    "-ctimezone=UTC",  # elsewhere the first and the last hours of the calendar get a year that Python has no time for
+    "-cextra_float_digits=3",  # with fewer a double that is read as text and written again is another one
+)
+LOCK_TIMEOUT_S = 60
+_UNLESS_GIVEN = (f"-clock_timeout={LOCK_TIMEOUT_S}s",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,13 +163,12 @@ def check_writable(pipeline: Pipeline) -> None:
 
 
 def prepare_for_loading(pipeline: Pipeline) -> None:
-    """Have dlt merge each table whole or not at all, and keep every session with PostgreSQL in UTC.
+    """Have dlt merge each table whole or not at all, in sessions of our settings.
 
     To be called once before a pipeline loads: it changes the pipeline's destination.
     """
     _merge_in_transactions(pipeline)
-    if destination_type(pipeline) == "postgres":
-        _use_utc_sessions(pipeline)
+    _set_sessions(pipeline)
 
 
 def _merge_in_transactions(pipeline: Pipeline) -> None:
@@ -177,23 +185,42 @@ def _merge_in_transactions(pipeline: Pipeline) -> None:
         destination.caps_params["supports_transactions"] = True
 
 
-def _use_utc_sessions(pipeline: Pipeline) -> None:
-    """Have every session with PostgreSQL, ours, dlt's and ADBC's, be in UTC.
+def _set_sessions(pipeline: Pipeline) -> None:
+    """Have every session with PostgreSQL that the pipeline's destination opens be set as `session_options` says.
 
-    Elsewhere the first and the last hours of the calendar get a year that Python has no time for. Of two options the
-    last one counts; dlt writes a blank between them as a plus into the address, which PostgreSQL takes for a plus.
+    The encoding is a parameter of its own: PGCLIENTENCODING and one in the address would count for more than an option.
     """
     destination: Any = pipeline.destination
+    if destination_type(pipeline) != "postgres":
+        return
     try:
         credentials = destination_config(pipeline).credentials
     except ConfigurationException:  # whoever connects is told what is missing
         return
-    options = (credentials.query or {}).get("options", "").split()
-    if not options:
-        credentials.session_timezone = "UTC"
-    elif options[-1] != _UTC:
-        credentials.query = {**credentials.query, "options": "\t".join([*options, _UTC])}
+    credentials.client_encoding = _ENCODING
+    given = credentials.query or {}
+    credentials.query = {**given, "options": session_options(given.get("options", ""))}
     destination.config_params["credentials"] = credentials
+
+
+def session_options(given: str) -> str:
+    """Return the options of a session: those that an address gives, with ours, of which each is there once.
+
+    Of two options the last one counts, so an address may have a lock_timeout of its own. dlt writes a blank between
+    them as a plus into the address, which PostgreSQL takes for a plus.
+    """
+    ours = {*_UNLESS_GIVEN, *_FIXED}
+    return "\t".join([*_UNLESS_GIVEN, *(each for each in given.split() if each not in ours), *_FIXED])
+
+
+@contextmanager
+def open_client(pipeline: Pipeline) -> Iterator[SqlClientBase[Any]]:
+    """Yield dlt's client of the destination, connected; a session with PostgreSQL is set as all of ours are."""
+    _set_sessions(pipeline)
+    with pipeline.sql_client() as client:
+        if destination_type(pipeline) == "postgres":
+            client.execute_sql("SET TimeZone = 'UTC'")  # PGTZ counts for more than an option
+        yield client
 
 
 @contextmanager

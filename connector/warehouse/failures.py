@@ -1,6 +1,6 @@
 """Explain a failure of dlt or of the destination to an operator, in a sentence and by a type.
 
-This and `busy` are the only places that read the text of a destination's message, as that is all that some say.
+This, `busy` and `blocked` are the only places that read the text of a destination's message, as some say no more.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import re
 import duckdb
 from dlt.common.destination.exceptions import DestinationException
 from dlt.pipeline.exceptions import PipelineStepFailed
+from dlt.pipeline.pipeline import Pipeline
 
 from connector.errors import ConnectorError
+from connector.warehouse.blocked import as_blocked
 from connector.warehouse.busy import as_busy
 
 _NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
@@ -25,8 +27,11 @@ _NO_MEMORY = (
 _FILE_NOT_WRITTEN = re.compile(r'Could not write (?:all bytes to )?file "[^"]*"')
 
 
-def explain(error: BaseException) -> ConnectorError:
-    """Return the cause that an operator can act on, out of dlt's layers of exceptions."""
+def explain(error: BaseException, pipeline: Pipeline | None = None) -> ConnectorError:
+    """Return the cause that an operator can act on, out of dlt's layers of exceptions.
+
+    With the pipeline, the session is looked for that a lock was waited for in vain.
+    """
     seen: list[BaseException] = []
     cause: BaseException | None = error
     while cause is not None and cause not in seen:
@@ -39,6 +44,8 @@ def explain(error: BaseException) -> ConnectorError:
     where = f" while dlt was in its step {step!r}" if step else ""
     if busy := next((held for e in seen if (held := as_busy(e))), None):
         return busy
+    if blocked := as_blocked(seen, pipeline):
+        return blocked
     if is_out_of_memory(error):
         return ConnectorError(
             f"DuckDB ran out of memory{where}; give it more, by raising a memory_limit of yours if there is one, or "

@@ -14,8 +14,10 @@ from typing import Any
 import pyarrow as pa
 
 from connector.warehouse.connection import Connection
+from connector.warehouse.ledger_table import distrust
 from connector.warehouse.tables import LOAD_ID, keys_of
 
+_INDEXED_BYTES = 2_000  # of a slug; one that is longer is rejected as it arrives
 _ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"})
 
 
@@ -64,11 +66,25 @@ def index_keys(connection: Connection, tables: Collection[str]) -> None:
     there = _indexed(connection)
     for table in sorted(tables):
         missing = [key for key in (*keys_of(table), LOAD_ID) if key not in there.get(table, ())]
+        if set(missing) & set(keys_of(table)):
+            _without_long_keys(connection, table)
         for key in missing:
             how = "brin ({})" if key == LOAD_ID else "btree ({})"
             connection.execute(f"CREATE INDEX ON {connection.name(table)} USING {how.format(connection.column(key))}")
         if missing:
             connection.execute(f"ANALYZE {connection.name(table)}")
+
+
+def _without_long_keys(connection: Connection, table: str) -> None:
+    """Delete rows that no index takes, which an earlier version loaded; their imports are read again."""
+    keys = [connection.column(key) for key in keys_of(table)]
+    long = " OR ".join(f"octet_length({key}) > {_INDEXED_BYTES}" for key in keys)
+    found = connection.query(
+        f"SELECT DISTINCT {keys[1]} AS slug FROM {connection.name(table)} WHERE {long}"
+    ).to_pylist()
+    if found:
+        distrust(connection, [row["slug"] for row in found], f"{table} had rows of it with a slug too long to look up.")
+        connection.execute(f"DELETE FROM {connection.name(table)} WHERE {long}")
 
 
 def _indexed(connection: Connection) -> dict[str, set[str]]:

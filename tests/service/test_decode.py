@@ -72,6 +72,8 @@ BAD_RECORDS: list[tuple[str | bytes, str, str | None]] = [
     ('{"slug":"","data":{}}', "slug is empty", None),
     (r'{"slug":"\ud800","data":{}}', "slug holds half a surrogate pair", None),
     (r'{"slug":"a\u0000","data":{}}', "slug holds a NUL character", None),
+    (row("a" * 2001), "slug is longer than 2,000 bytes", "a" * 2001),
+    (row("é" * 1001, extra=1), "slug is longer than 2,000 bytes", "é" * 1001),
     ('{"slug":"a"}', "data is missing", "a"),
     ('{"slug":"a","data":null}', "data is missing", "a"),
     ('{"slug":"a","data":[1]}', "data is not an object", "a"),
@@ -104,6 +106,17 @@ def test_a_bad_record_is_rejected_in_words_and_its_neighbours_load(
     expected = bad if isinstance(bad, str) else bad.decode("utf-8", "backslashreplace")
     assert reject.payload == expected
     assert found.size == 3
+
+
+def test_a_slug_may_have_as_many_bytes_as_an_index_takes() -> None:
+    slugs = ["a" * 501, "a" * 2000, "é" * 1000, "😀" * 500]
+    found = decode_record_page(texts(*map(row, slugs)))
+    assert [record.slug for record in found.records] == slugs
+    imports = decode_import_page(texts(*map(import_row, [*slugs, "😀" * 501])))
+    assert [listed.slug for listed in imports.imports] == slugs
+    assert [(bad.record_slug, bad.reason) for bad in imports.rejects] == [
+        ("😀" * 501, "slug is longer than 2,000 bytes")
+    ]
 
 
 def test_fields_that_may_be_missing() -> None:

@@ -23,7 +23,7 @@ from connector.models import Import
 from connector.service.client import ServiceClient
 from connector.settings import Settings
 from connector.warehouse import Warehouse
-from connector.warehouse.destination import duckdb_file
+from connector.warehouse.destination import duckdb_file, open_client
 
 EXAMPLES = ("importer-sync check",)
 SCRATCH_TABLE = "importer_check"
@@ -179,7 +179,7 @@ def _destination(pipeline: Pipeline) -> str | None:
 
 
 def _write_and_drop(pipeline: Pipeline) -> None:
-    with pipeline.sql_client() as client:
+    with open_client(pipeline) as client:
         made = not client.has_dataset()
         if made:
             client.create_dataset()

@@ -20,7 +20,7 @@ from connector.errors import ConfigError, ConnectorError
 from connector.reporting.views.layout import VIEWS_SUFFIX, dialect_of, quoted
 from connector.warehouse import Warehouse
 from connector.warehouse.busy import when_free
-from connector.warehouse.destination import duckdb_file
+from connector.warehouse.destination import duckdb_file, open_client
 
 ROWS_AT_ONCE = 2_000
 _READS = "only one SELECT (or WITH … SELECT) is run here"
@@ -92,13 +92,12 @@ def _duckdb(pipeline: Pipeline, sql: str) -> Iterator[Answer]:
 
 @contextmanager
 def _postgres(pipeline: Pipeline, sql: str) -> Iterator[Answer]:
-    with pipeline.sql_client() as client:
+    with open_client(pipeline) as client:
         connection: Any = client.native_connection
         connection.set_session(readonly=True, autocommit=False)
         with connection.cursor() as cursor:
             # the transaction is read-only; this is for a query that would end it and begin another
             cursor.execute("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY")
-            cursor.execute("SET TimeZone = 'UTC'")
             cursor.execute("SELECT nspname FROM pg_namespace")
             there = {name for (name,) in cursor.fetchall()}
             cursor.execute(f"SET search_path = {_search_path(client.dataset_name, there)}")
