@@ -1,7 +1,9 @@
-"""From an import read to the Arrow columns of its rows.
+"""From imports read to the Arrow columns of their rows.
 
-What one import brings decides how the next one is named and typed. So imports are built one at a time, in the order
-in which they are loaded; they may be built long before that, as neither the package nor its load id is known here.
+Invariant: the columns are those of imports built one at a time, in the order in which they are loaded, for what one
+brings decides how the next one is named and typed. Where their rows change nothing in the schema of their table, the
+order decides nothing either, and imports of one template are built together. They may be built long before they are
+loaded, as neither the package nor its load id is known here.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ class Flatten(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Some records of one import as columns of one length: what raw and typed row share, and what each has alone.
+    """Some records as columns of one length: what raw and typed row share, and what each has alone.
 
     `data` is None without raw rows, `flat` without typed ones, `extra` where no record has any.
     """
@@ -63,16 +65,28 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """An import's rows; `read` has its records no more. `refusal`: why the destination cannot hold them typed."""
+    """The rows of one import, or of several of one template; `reads` have their records no more.
 
-    read: ImportRead
+    `sizes` are the records of each. Several have theirs in one `Rows` at most, one after the other. `refusal`: why the
+    destination cannot hold the rows typed.
+    """
+
+    reads: tuple[ImportRead, ...]
+    sizes: tuple[int, ...]
     table: str | None = None
     refusal: str | None = None
     rows: Iterable[Rows] = ()
-    size: int = 0
+
+    @classmethod
+    def of(
+        cls, reads: Sequence[ImportRead], table: str | None, rows: Iterable[Rows], refusal: str | None = None
+    ) -> Built:
+        """Take the records out of `reads`."""
+        sizes = tuple(len(read.records) for read in reads)
+        return cls(tuple(replace(read, records=()) for read in reads), sizes, table, refusal, rows)
 
     def __len__(self) -> int:
-        return self.size
+        return sum(self.sizes)
 
 
 class SpilledRows:
@@ -137,6 +151,24 @@ class Builder:
         self._width = width
         self._flatten = flatten
 
+    def build_all(self, reads: Iterable[ImportRead]) -> Iterator[Built]:
+        """Build imports with their records in memory, those of a template together as far as they can be."""
+        by_template: dict[str | None, list[ImportRead]] = {}
+        for read in reads:
+            by_template.setdefault(read.import_.template_slug, []).append(read)
+        for of_one in by_template.values():
+            parts = [of_one]
+            while parts:
+                some = parts.pop()
+                if len(some) == 1:
+                    yield self.build(some[0])
+                    continue
+                found = self._together(some)
+                if isinstance(found, Built):
+                    yield found
+                else:
+                    parts += reversed(found)
+
     def build(self, read: ImportRead) -> Built:
         """Takes the rows out of `read`, whatever its verdict is. Raises ConnectorError for want of disk space."""
         table = self._table_for(read.import_) if self._settings.typed else None
@@ -144,7 +176,39 @@ class Builder:
         if refusal is not None:
             table = None
             rows, _ = self._all_rows(read, None)
-        return Built(replace(read, records=()), table, refusal, rows, len(read.records))
+        return Built.of((read,), table, rows, refusal)
+
+    def _together(self, reads: list[ImportRead]) -> Built | list[list[ImportRead]]:
+        """The imports at once, or the parts to build instead where what one of them brings decides about the others.
+
+        A schema grows up to its bounds and then no more, so halves find what makes it grow at little cost; a refusal
+        may come again and again.
+        """
+        records = [record for read in reads for record in read.records]
+        texts = _texts(records)
+        table = self._table_for(reads[0].import_) if self._settings.typed else None
+        if table is None or not records:
+            return Built.of(reads, table, [self._rows(records, texts, None)] if records else ())
+        schema = self._schemas.get(table) or TableSchema(table)
+        if not any(schema.fields):
+            return [reads[:1], reads[1:]]
+        flat = self._flattened_as_known(texts, schema)
+        if flat is None:
+            half = len(reads) // 2
+            return [reads[:half], reads[half:]]
+        if self._limits is not None and self._limits.refusal(schema, [flat.columns]) is not None:
+            return [[read] for read in reads]
+        return Built.of(reads, table, [self._rows(records, texts, flat)])
+
+    def _flattened_as_known(self, texts: Texts, schema: TableSchema) -> Flattened | None:
+        """Rows that fit a table as it is; None if they need anything new, or the rows beside them decide their text."""
+        hints = self._settings.hints.get(schema.table, {})
+        room = Room(0, UNBOUNDED.columns if self._width is None else self._width.columns)
+        try:
+            flat = self._flatten(texts, schema, hints, nul_safe=self._nul_safe, room=room)
+        except TooWide:
+            return None
+        return flat if flat.schema == schema and not flat.verbatim else None
 
     def _all_rows(self, read: ImportRead, table: str | None) -> tuple[Iterable[Rows], str | None]:
         """With typed columns if there is a `table`; or why the destination cannot hold them."""

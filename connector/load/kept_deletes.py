@@ -5,15 +5,16 @@ Invariant: such a row goes into the package that replaces its import, unless its
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from datetime import datetime
+from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from connector.ledger import LedgerRow
-from connector.load.batches import Rows
+from connector.load.batches import Built
 from connector.warehouse import Warehouse
 from connector.warehouse.state import Memory
 from connector.warehouse.tables import RECORDS, keys_of, mark_deleted
@@ -30,21 +31,41 @@ class KeptDeletes:
         self._keeps = keeps
         self._carried: list[tuple[str, pa.Table]] = []
 
-    def vanished(
-        self, slug: str, known: LedgerRow | None, incoming: Iterable[Rows], table: str | None
-    ) -> dict[str, pa.Table]:
-        """Return the rows of an import that do not come again, per table, marked as deleted."""
-        if not self._keeps or known is None:
+    def vanished(self, built: Built, known: Sequence[LedgerRow | None]) -> dict[str, pa.Table]:
+        """Return the rows of imports that do not come again, per table, marked as deleted."""
+        before = [row for row in known if row is not None]
+        if not self._keeps or not before:
             return {}
+        incoming = [value for rows in built.rows for value in rows.slug.to_pylist()]
+        starts = accumulate(built.sizes, initial=0)
+        present = {
+            read.import_.slug: set(incoming[start : start + size])
+            for read, size, start in zip(built.reads, built.sizes, starts, strict=False)
+        }
+        return self._gone(before, present, built.table)
+
+    def vanished_all(self, slug: str, known: LedgerRow | None) -> dict[str, pa.Table]:
+        """Return all rows of an import that is deleted, per table, marked as deleted."""
+        return {} if not self._keeps or known is None else self._gone([known], {slug: set()}, None)
+
+    def _gone(
+        self, known: Sequence[LedgerRow], present: Mapping[str, Set[Any]], table: str | None
+    ) -> dict[str, pa.Table]:
         old: dict[str, pa.Table] = {}
-        present = {value for rows in incoming for value in rows.slug.to_pylist()}
-        # the table it comes to may have marked rows of it from an earlier stay
-        homes = {*self._memory.homes.get(slug, ()), known.table_name, table} - {None}
+        slugs: dict[str, list[str]] = {}
+        for row in known:
+            # the table it comes to may have marked rows of it from an earlier stay
+            for home in {RECORDS, *self._memory.homes.get(row.slug, ()), row.table_name, table} & self._memory.tables:
+                slugs.setdefault(home, []).append(row.slug)
         with self._warehouse.connect() as connection:
-            for home in {RECORDS, *homes} & self._memory.tables:
+            for home in sorted(slugs):
                 record, key = keys_of(home)
-                rows = connection.rows_of(home, key, [slug])
-                gone = [value not in present for value in rows.column(record).to_pylist()] if rows.num_rows else []
+                rows = connection.rows_of(home, key, slugs[home])
+                if not rows.num_rows:
+                    continue
+                records: list[Any] = rows.column(record).to_pylist()
+                imports: list[Any] = rows.column(key).to_pylist()
+                gone = [slug not in present[of] for slug, of in zip(records, imports, strict=True)]
                 if any(gone):
                     old[home] = mark_deleted(rows.filter(pa.array(gone)), self._now, self._load_id)
         return old

@@ -7,15 +7,18 @@ package's load id, and replaces everything the warehouse had of that import, in 
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from connector.extract.records import ImportRead
 from connector.ledger import Due, LedgerRow, State
 from connector.load.batches import Built, Rows
 from connector.load.data_dictionary import Catalogue, FieldRows, FieldTotals
@@ -38,6 +41,7 @@ from connector.warehouse.tables import (
     RECORDS_SCHEMA,
     TYPED_SCHEMA,
     UTC_US,
+    keys_of,
     ledger_table,
     table_of,
 )
@@ -48,9 +52,13 @@ FLUSH_ROWS = 20_000
 
 @dataclass(slots=True)
 class _Typed:
-    """Typed rows of one table waiting to be emitted, and what the package adds to its fields."""
+    """Typed rows of one table waiting to be emitted, and what the package adds to its fields.
+
+    `cleared` are the imports of which rows that are there may have to go: each gets a placeholder.
+    """
 
     batches: list[pa.Table] = field(default_factory=list)
+    cleared: list[str] = field(default_factory=list)
     rows: int = 0
     live_rows: int = 0
     imports: set[str] = field(default_factory=set)
@@ -99,6 +107,7 @@ class Package:
         self._warehouse = warehouse
         self._raw: list[pa.Table] = []
         self._raw_rows = 0
+        self._raw_cleared: list[str] = []
         self._typed: dict[str, _Typed] = defaultdict(_Typed)
         self._arriving: dict[str, _Arriving] = defaultdict(_Arriving)
         self._sources = 0  # of records: imports, one as often as it comes
@@ -127,33 +136,58 @@ class Package:
     def __bool__(self) -> bool:
         return bool(self._ledger or self.rejects)
 
-    def add(self, built: Built, known: LedgerRow | None, due: Due | None = None) -> Iterator[Emission]:
-        """An import whose records were read; yields what has become due to be written. `due`: why to read it again."""
-        read, import_, table = built.read, built.read.import_, built.table
+    def add(self, built: Built, known: Sequence[LedgerRow | None], due: Sequence[Due | None]) -> Iterator[Emission]:
+        """Imports whose records were read; yields what has become due to be written.
+
+        For each of them `known` is its ledger row so far, and `due` why to read it again.
+        """
+        table, imports = built.table, [read.import_ for read in built.reads]
         if built.refusal is not None:
-            sentence = f"Import {import_.slug} is in no typed table: {built.refusal}."
-            self.withheld.append(sentence)
+            for import_, before in zip(imports, known, strict=True):
+                sentence = f"Import {import_.slug} is in no typed table: {built.refusal}."
+                self.withheld.append(sentence)
+                if not self._settings.raw:
+                    self.add_failure(import_, before, sentence)
             if not self._settings.raw:
-                self.add_failure(import_, known, sentence)
                 return
         if table is not None:
-            self._catalogue.template_tables.setdefault(table, import_.template_slug or "")
-        self._sources += 1
-        self._clear(import_, known, table)
-        old = self._kept.vanished(import_.slug, known, built.rows, table)
-        text_conflicts: Counter[str] = Counter()
+            self._catalogue.template_tables.setdefault(table, imports[0].template_slug or "")
+        self._sources += len(imports)
+        for import_, before in zip(imports, known, strict=True):
+            self._clear(import_, before, table)
+        old = self._kept.vanished(built, known)
+        text_conflicts: list[Counter[str]] = [Counter() for _ in imports]
         for rows in built.rows:
             self.heaviest = max(self.heaviest, rows.nbytes)
-            self._add_raw(import_, rows)
+            self._add_raw(built, rows)
             if table is not None:
-                self._add_typed(table, import_, rows)
-                text_conflicts.update(_text_conflicts(rows))
+                self._add_typed(table, built, rows)
+                _count_text_conflicts(rows, built.sizes, text_conflicts)
             if self._raw_rows >= FLUSH_ROWS or (table and self._typed[table].rows >= FLUSH_ROWS):
                 yield from self._due()
         self._carry(old)
+        self.rows += len(built)
+        for read, size, before, again, conflicts in zip(
+            built.reads, built.sizes, known, due, text_conflicts, strict=True
+        ):
+            self._note(read, size, table, before, again, conflicts, built.refusal)
+        if self._raw_rows >= FLUSH_ROWS:
+            yield from self._due()
+
+    def _note(
+        self,
+        read: ImportRead,
+        size: int,
+        table: str | None,
+        known: LedgerRow | None,
+        due: Due | None,
+        text_conflicts: Mapping[str, int],
+        refusal: str | None,
+    ) -> None:
+        """Add the ledger row of an import that was read, and its rejects."""
+        import_ = read.import_
         for reject in read.rejects:
             self.rejects.add(import_.slug, reject.record_slug, reject.reason, reject.payload)
-        self.rows += len(built)
         self._catalogue.text_conflicts.pop(import_.slug, None)
         if table is not None and text_conflicts:
             self._catalogue.text_conflicts[import_.slug] = table, text_conflicts
@@ -171,19 +205,17 @@ class Package:
                 template_slug=import_.template_slug,
                 table_name=table,
                 has_raw=self._settings.raw,
-                records_loaded=len(built),
+                records_loaded=size,
                 records_rejected=len(read.rejects),
                 text_conflicts=json.dumps(text_conflicts, sort_keys=True) if text_conflicts else None,
                 attempts=known.attempts + 1 if known is not None and again else 1,
-                error=built.refusal or read.why,
+                error=refusal or read.why,
                 last_synced_at=self._now,
                 run_id=self._run_id,
                 due=due,
                 load_id=self.load_id,
             )
         )
-        if self._raw_rows >= FLUSH_ROWS:
-            yield from self._due()
 
     def add_failure(self, import_: Import, known: LedgerRow | None, error: str, killed_runs: int | None = None) -> None:
         """An import that could not be read: what the warehouse has of it stays as it is.
@@ -205,7 +237,7 @@ class Package:
 
     def add_deleted(self, slug: str, known: LedgerRow | None) -> None:
         """An import that the service answers 404 for: its rows go, or stay as deleted, by the setting `deletes`."""
-        old = self._kept.vanished(slug, known, (), None)
+        old = self._kept.vanished_all(slug, known)
         self._clear_homes(slug, known, None)
         self._carry(old)
         self._catalogue.text_conflicts.pop(slug, None)
@@ -230,14 +262,14 @@ class Package:
             known or LedgerRow(slug, State.failed), killed_runs=None, run_id=self._run_id, load_id=self.load_id
         )
 
-    def _add_raw(self, import_: Import, rows: Rows) -> None:
+    def _add_raw(self, built: Built, rows: Rows) -> None:
         if rows.data is None:
             return
         n = len(rows)
         columns: list[pa.Array[Any]] = [
             rows.slug,
-            pa.repeat(pa.scalar(import_.slug), n),
-            pa.repeat(pa.scalar(import_.template_slug, pa.string()), n),
+            _import_slugs(built, n),
+            pa.repeat(pa.scalar(built.reads[0].import_.template_slug, pa.string()), n),
             rows.sort,
             rows.created_at,
             rows.updated_at,
@@ -248,16 +280,16 @@ class Package:
         ]
         self._raw.append(pa.Table.from_arrays(columns, schema=RECORDS_SCHEMA))
         self._raw_rows += n
-        self._arrived(RECORDS, import_.slug, rows)
+        self._arrived(RECORDS, built, rows)
 
-    def _add_typed(self, table: str, import_: Import, rows: Rows) -> None:
+    def _add_typed(self, table: str, built: Built, rows: Rows) -> None:
         if rows.flat is None:
             return
         self._catalogue.schemas[table] = rows.flat.schema
         n = len(rows)
         columns: dict[str, pa.Array[Any]] = {
             "_record_slug": rows.slug,
-            "_import_slug": pa.repeat(pa.scalar(import_.slug), n),
+            "_import_slug": _import_slugs(built, n),
             "_sort": rows.sort,
             "_created_at": rows.created_at,
             "_updated_at": rows.updated_at,
@@ -270,13 +302,14 @@ class Package:
         typed.live_rows += n
         for keys, count in rows.flat.counts.items():
             typed.counts[keys].add(count)
-        self._arrived(table, import_.slug, rows)
+        self._arrived(table, built, rows)
 
-    def _arrived(self, table: str, slug: str, rows: Rows) -> None:
+    def _arrived(self, table: str, built: Built, rows: Rows) -> None:
         arriving = self._arriving[table]
         arriving.records.append(rows.slug)
-        if arriving.imports[-1:] != [slug]:
-            arriving.imports.append(slug)
+        slugs = [read.import_.slug for read, size in zip(built.reads, built.sizes, strict=True) if size]
+        if arriving.imports[-1:] != slugs[-1:]:  # else another piece of the same import
+            arriving.imports += slugs
 
     def _clear(self, import_: Import, known: LedgerRow | None, table: str | None) -> None:
         if table is not None:
@@ -288,7 +321,7 @@ class Package:
         """Placeholders, so that the merge removes what an import had where nothing of it comes any more."""
         if self._settings.raw or RECORDS in self._memory.tables:
             self._arriving[RECORDS].replacing = True
-            self._raw.append(_placeholder(RECORDS_SCHEMA, "slug", "import_slug", slug, self.load_id))
+            self._raw_cleared.append(slug)
             self._raw_rows += 1
         homes = set(self._memory.homes.get(slug, ()))
         if known is not None and known.table_name:
@@ -299,16 +332,15 @@ class Package:
             typed = self._typed[home]
             typed.imports.add(slug)
             self._arriving[home].replacing = True
-            row = _placeholder(TYPED_SCHEMA, "_record_slug", "_import_slug", slug, self.load_id)
-            typed.batches.append(self._with_dropped(home, row))
+            typed.cleared.append(slug)
             typed.rows += 1
 
-    def _with_dropped(self, table: str, row: pa.Table) -> pa.Table:
+    def _with_dropped(self, table: str, rows: pa.Table) -> pa.Table:
         """The columns that the table lost come again though no row has a value for them now."""
         kinds = {n: k for known in self._catalogue.schema(table).fields.values() for n, k in known.columns().items()}
         for column in sorted(self._memory.dropped.get(table, frozenset()) & set(kinds)):
-            row = row.append_column(column, pa.array([None] * row.num_rows, arrow_type(kinds[column])))
-        return row
+            rows = rows.append_column(column, pa.array([None] * rows.num_rows, arrow_type(kinds[column])))
+        return rows
 
     def _carry(self, old: Mapping[str, pa.Table]) -> None:
         for table, rows in old.items():
@@ -335,13 +367,18 @@ class Package:
         return {name: column.cast(declared.get(name, column.type)) for name, column in columns.items()}
 
     def _due(self) -> Iterator[Emission]:
+        if self._raw_cleared:
+            self._raw.append(_placeholders(RECORDS_SCHEMA, RECORDS, self._raw_cleared, self.load_id))
         if self._raw:
             yield Emission(RECORDS, pa.concat_tables(self._raw))
-            self._raw, self._raw_rows = [], 0
+            self._raw, self._raw_rows, self._raw_cleared = [], 0, []
         for table, typed in self._typed.items():
+            if typed.cleared:
+                rows = _placeholders(TYPED_SCHEMA, table, typed.cleared, self.load_id)
+                typed.batches.append(self._with_dropped(table, rows))
             if typed.batches:
                 rows = pa.concat_tables(typed.batches, promote_options="default")
-                typed.batches, typed.rows = [], 0
+                typed.batches, typed.rows, typed.cleared = [], 0, []
                 yield Emission(table, rows, self._json_columns(table), self._catalogue.template_tables.get(table))
 
     def _json_columns(self, table: str) -> frozenset[str]:
@@ -383,16 +420,42 @@ class Package:
         return found
 
 
-def _text_conflicts(rows: Rows) -> dict[str, int]:
-    """Column → scalars that it took as their text."""
+def _import_slugs(built: Built, n: int) -> pa.Array[Any]:
+    """The slug of its import for each of `n` rows: some of the only import, or all of several."""
+    slugs = [read.import_.slug for read in built.reads]
+    if len(slugs) == 1:
+        return pa.repeat(pa.scalar(slugs[0]), n)
+    ends = pa.array(accumulate(built.sizes, initial=0), pa.int32())
+    kernels: Any = pc  # their stubs do not know `list_parent_indices`
+    return pa.array(slugs, pa.string()).take(kernels.list_parent_indices(pa.ListArray.from_arrays(ends, pa.nulls(n))))
+
+
+def _count_text_conflicts(rows: Rows, sizes: Sequence[int], counts: Sequence[Counter[str]]) -> None:
+    """For each import: column → scalars that it took as their text."""
     if rows.flat is None:
-        return {}
-    fields = rows.flat.schema.fields
-    return {fields[keys].column: count.kept for keys, count in rows.flat.counts.items() if count.kept}
+        return
+    ends = list(accumulate(sizes))
+    for keys, count in rows.flat.counts.items():
+        if count.kept_rows:
+            column = rows.flat.schema.fields[keys].column
+            if len(sizes) == 1:
+                counts[0][column] += count.kept
+                continue
+            for row in count.kept_rows:
+                counts[bisect_right(ends, row)][column] += 1
 
 
-def _placeholder(schema: pa.Schema, record_key: str, import_key: str, slug: str, load_id: str) -> pa.Table:
-    return pa.Table.from_pylist([{record_key: NO_SLUG, import_key: slug, LOAD_ID: load_id}], schema=schema)
+def _placeholders(schema: pa.Schema, table: str, slugs: Sequence[str], load_id: str) -> pa.Table:
+    """A row for each import that the merge keeps out."""
+    record_key, import_key = keys_of(table)
+    constant = {record_key: NO_SLUG, LOAD_ID: load_id}
+    columns = [
+        pa.array(slugs, pa.string())
+        if column.name == import_key
+        else pa.repeat(pa.scalar(constant.get(column.name), column.type), len(slugs))
+        for column in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def _typed_table(columns: Mapping[str, pa.Array[Any]]) -> pa.Table:

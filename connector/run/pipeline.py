@@ -1,4 +1,4 @@
-"""Planned imports are read side by side and built one after the other, a bounded number of rows ahead of the load.
+"""Planned imports are read side by side and built in turn, many small ones at once, a bounded number of rows ahead.
 
 While the destination is busy with one package, the next one is being read and built: the load leaves the interpreter
 alone for most of its time.
@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from connector.errors import AuthError, ConnectorError, TransientError
 from connector.extract.records import ImportRead, Verdict
+from connector.extract.spill import BATCH_ROWS
 from connector.load.batches import Builder, Built
 from connector.models import Import
 from connector.run.plan import Planned
@@ -24,9 +25,11 @@ from connector.run.ports import Aside
 
 log = logging.getLogger("connector.run")
 
+TOGETHER_ROWS = 20_000  # of imports that are built at once
+TOGETHER_BYTES = 16 * 2**20  # of their JSON
 READ_AHEAD_ROWS = 25_000
 BUILT_AHEAD_ROWS = 15_000
-WAITING_TO_BE_BUILT = 1  # import, so that the thread that builds need not wait for the event loop between two
+WAITING_TO_BE_BUILT = 1  # batch, so that the thread that builds need not wait for the event loop between two
 READ_AHEAD_IMPORTS_PER_REQUEST = 4
 FEW_ROWS = 500  # built at once, as going to another thread and back would take longer
 TAKEN_ROWS = 2_000  # at a time, for the same reason
@@ -42,14 +45,28 @@ class Failure:
     error: Exception
 
 
-Outcome = tuple[Planned[Import], Built | Failure]
+Outcome = tuple[tuple[Planned[Import], ...], Built | Failure]  # of one import, or of several of one template
+
+
+class _Together:
+    """Imports read that are to be built at once, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self.results: list[tuple[Planned[Import], ImportRead | Failure]] = []
+        self.rows = 0
+        self.size = 0
+
+    def add(self, planned: Planned[Import], result: ImportRead | Failure, size: int) -> None:
+        self.results.append((planned, result))
+        self.rows += _rows_of(result)
+        self.size += size
 
 
 class ReadAhead:
     """Used on one event loop, from `start` to `aclose`. `fatal` and `stopped` say, at the end, why it came early.
 
-    `reading(import_)` is the reading of one. `on_built` is called once nothing is left to build, which may be long
-    before all of it is taken.
+    `reading(import_)` is the reading of one. Imports of up to `together` rows are built at once. `on_built` is called
+    once nothing is left to build, which may be long before all of it is taken.
     """
 
     def __init__(
@@ -62,6 +79,7 @@ class ReadAhead:
         aside: Aside,
         stop: Callable[[], int | None],
         on_built: Callable[[], None],
+        together: int = TOGETHER_ROWS,
     ) -> None:
         self._reading = reading
         self._builder = builder
@@ -70,11 +88,12 @@ class ReadAhead:
         self._aside = aside
         self._stop = stop
         self._on_built = on_built
+        self._together = together
         self._ready: asyncio.Queue[Outcome | None] = asyncio.Queue()
         self._rows_ready = 0
         self._taken = asyncio.Event()
         self._filling: asyncio.Task[None] | None = None
-        self._aside_now = 0  # imports that are being built there, or wait for it: no other may be built meanwhile
+        self._aside_now = 0  # batches that are being built there, or wait for it: no other may be built meanwhile
         self.fatal: ConnectorError | None = None
         self.stopped = False
         self.drained = False  # whether `take` has come to the end
@@ -107,51 +126,63 @@ class ReadAhead:
             await asyncio.gather(self._filling, return_exceptions=True)
 
     async def _fill(self) -> None:
-        building: deque[tuple[Planned[Import], asyncio.Task[Built | Failure]]] = deque()
+        building: deque[asyncio.Task[list[Outcome]]] = deque()
         try:
-            async with aclosing(self._read_all()) as reads:
-                async for planned, result in reads:
-                    building.append((planned, asyncio.ensure_future(self._built(result))))
-                    del result  # its records are not needed once they are rows
+            async with aclosing(self._gathered()) as gathered:
+                async for together in gathered:
+                    building.append(asyncio.ensure_future(self._built(together)))
+                    del together  # the records are not needed once they are rows
                     while len(building) > WAITING_TO_BE_BUILT:
                         await self._hand_over(building)
             while building:
                 await self._hand_over(building)
         finally:
-            for _, task in building:
+            for task in building:
                 task.cancel()
-            await asyncio.gather(*(task for _, task in building), return_exceptions=True)
+            await asyncio.gather(*building, return_exceptions=True)
             self._ready.put_nowait(None)
             self._on_built()
 
-    async def _hand_over(self, building: deque[tuple[Planned[Import], asyncio.Task[Built | Failure]]]) -> None:
+    async def _gathered(self) -> AsyncGenerator[_Together]:
+        """What was read, as it is to be built: small imports together, a large one alone."""
+        together = _Together()
+        async with aclosing(self._read_all()) as reads:
+            async for planned, result in reads:
+                rows = _rows_of(result)
+                size = TOGETHER_BYTES if rows > BATCH_ROWS else _bytes_of(result)
+                if together.results and not self._fit(together.rows + rows, together.size + size):
+                    yield together
+                    together = _Together()
+                together.add(planned, result, size)
+                del result
+                if not self._fit(together.rows + 1, together.size + 1):
+                    yield together
+                    together = _Together()
+        if together.results:
+            yield together
+
+    def _fit(self, rows: int, size: int) -> bool:
+        return rows <= self._together and size <= TOGETHER_BYTES
+
+    async def _hand_over(self, building: deque[asyncio.Task[list[Outcome]]]) -> None:
         """The first of them, once it is built; then waits until there is room for the next."""
-        planned, task = building[0]
-        outcome = planned, await task
+        for outcome in await building[0]:
+            self._rows_ready += _size(outcome)
+            self._ready.put_nowait(outcome)
+            del outcome
         building.popleft()
-        del task
-        self._rows_ready += _size(outcome)
-        self._ready.put_nowait(outcome)
-        del outcome
         while self._rows_ready > BUILT_AHEAD_ROWS:
             self._taken.clear()
             await self._taken.wait()
 
-    async def _built(self, result: ImportRead | Failure) -> Built | Failure:
-        if isinstance(result, Failure):
-            return result
-        if result.verdict is Verdict.gone:
-            return Built(result)
+    async def _built(self, together: _Together) -> list[Outcome]:
+        if together.rows <= FEW_ROWS and not self._aside_now:
+            return _build(self._builder, together)
+        self._aside_now += 1
         try:
-            if len(result.records) <= FEW_ROWS and not self._aside_now:
-                return self._builder.build(result)
-            self._aside_now += 1
-            try:
-                return await self._aside(partial(self._builder.build, result))
-            finally:
-                self._aside_now -= 1
-        except ConnectorError as error:
-            return Failure(error)
+            return await self._aside(partial(_build, self._builder, together))
+        finally:
+            self._aside_now -= 1
 
     async def _read_all(self) -> AsyncGenerator[tuple[Planned[Import], ImportRead | Failure]]:
         waiting = deque(self._planned)
@@ -192,6 +223,35 @@ class ReadAhead:
             following = waiting.popleft()
             rows += _rows(following)
             running[self._reading(following.import_)] = following
+
+
+def _build(builder: Builder, together: _Together) -> list[Outcome]:
+    outcomes: list[Outcome] = []
+    reads: dict[str, tuple[Planned[Import], ImportRead]] = {}
+    for planned, result in together.results:
+        if isinstance(result, Failure):
+            outcomes.append(((planned,), result))
+        elif result.verdict is Verdict.gone:
+            outcomes.append(((planned,), Built.of((result,), None, ())))
+        else:
+            reads[result.import_.slug] = planned, result
+    together.results.clear()
+    if len(reads) == 1:
+        ((planned, read),) = reads.values()
+        try:
+            return [*outcomes, ((planned,), builder.build(read))]
+        except ConnectorError as error:
+            return [*outcomes, ((planned,), Failure(error))]
+    all_built = builder.build_all(read for _, read in reads.values())
+    return outcomes + [(tuple(reads[read.import_.slug][0] for read in built.reads), built) for built in all_built]
+
+
+def _rows_of(result: ImportRead | Failure) -> int:
+    return 1 if isinstance(result, Failure) else max(len(result.records), 1)
+
+
+def _bytes_of(result: ImportRead | Failure) -> int:
+    return 0 if isinstance(result, Failure) else sum(len(record.data) for record in result.records)
 
 
 def _rows(planned: Planned[Import]) -> int:

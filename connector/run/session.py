@@ -11,7 +11,7 @@ import asyncio
 import logging
 import signal
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import ExitStack
 from functools import cached_property
 from typing import Any, TypeVar
@@ -37,7 +37,7 @@ from connector.load.package import Package
 from connector.models import Import
 from connector.run.deaths import DEATHS, KilledTwice, UnderWay
 from connector.run.discover import Decided, Decision
-from connector.run.pipeline import Failure, Outcome, ReadAhead
+from connector.run.pipeline import TOGETHER_ROWS, Failure, Outcome, ReadAhead
 from connector.run.plan import Plan, Planned, Reason, lost_rows
 from connector.run.ports import Outside, Progress, Silent
 from connector.run.settling import may_change_unseen
@@ -329,7 +329,10 @@ class Extraction:
             if limit is not None and package.rows and package.rows + size > limit and self._stop() is None:
                 self._taken.appendleft(outcome)
                 break
-            yield from self._accept(package, planned, result)
+            if isinstance(result, Failure):
+                self._fail(package, planned[0], result)
+            else:
+                yield from self._accept(package, planned, result)
         yield from package.finish()
         yield from self._import_rows(load_id)
         self._uncommitted = package.rows
@@ -397,42 +400,50 @@ class Extraction:
         found = [table for table in wanted if table not in memory.tables or table in memory.dropped]
         return found or [LEDGER] * (LOADS not in memory.tables)
 
-    def _accept(self, package: Package, planned: Planned[Import], result: Built | Failure) -> Iterator[Emission]:
+    def _fail(self, package: Package, planned: Planned[Import], result: Failure) -> None:
         slug = planned.import_.slug
         self._accepted.append(slug)
-        known = self.memory.ledger.get(slug)
-        if isinstance(result, Failure):
-            self.tally.imports_failed += 1
-            if self._rows_of_unread and (self._scope.force or not self._is_as_listed(planned.import_)):
-                self._unread.append(planned.import_)
-            self.tally.problems.append(f"Import {slug}: {result.error}")
-            log.error("Import %s failed: %s", slug, result.error, extra={"event": "import.failed", "import_slug": slug})
-            killed_runs = DEATHS if isinstance(result.error, KilledTwice) else None
-            package.add_failure(planned.import_, known, str(result.error), killed_runs)
-            self._progress.read(slug, 0, "failed")
+        self.tally.imports_failed += 1
+        if self._rows_of_unread and (self._scope.force or not self._is_as_listed(planned.import_)):
+            self._unread.append(planned.import_)
+        self.tally.problems.append(f"Import {slug}: {result.error}")
+        log.error("Import %s failed: %s", slug, result.error, extra={"event": "import.failed", "import_slug": slug})
+        killed_runs = DEATHS if isinstance(result.error, KilledTwice) else None
+        package.add_failure(planned.import_, self.memory.ledger.get(slug), str(result.error), killed_runs)
+        self._progress.read(slug, 0, "failed")
+
+    def _accept(self, package: Package, planned: Sequence[Planned[Import]], built: Built) -> Iterator[Emission]:
+        if built.reads[0].verdict is Verdict.gone:
+            self._accept_gone(planned[0], built)
             return
-        if result.read.verdict is Verdict.gone:
-            if slug not in self._departed:
-                self._missed.append((planned, result))
-                return
-            # deleted between listing and reading: the next listing will miss it, and it earns its deletion then
-            if known is not None:
-                with self.warehouse.connect() as connection:
-                    ask_again(connection, [slug], Due.vanished)
-            elif slug not in self.memory.imports and self.tally.interrupted_by is None:
-                self.unread.append(slug)
-            log.info(
-                "Import %s vanished while the run was under way.",
-                slug,
-                extra={"event": "import.vanished", "import_slug": slug},
-            )
-            self._progress.read(slug, 0, "gone")
+        for each, read, size in zip(planned, built.reads, built.sizes, strict=True):
+            slug = each.import_.slug
+            self._accepted.append(slug)
+            if read.doubtful:
+                self._unreconciled(read)
+            self._progress.read(slug, size, read.verdict.value)
+            self._note_row(each.import_, read)
+        known = [self.memory.ledger.get(each.import_.slug) for each in planned]
+        yield from package.add(built, known, [self._due(read) for read in built.reads])
+
+    def _accept_gone(self, planned: Planned[Import], built: Built) -> None:
+        slug = planned.import_.slug
+        self._accepted.append(slug)
+        if slug not in self._departed:
+            self._missed.append(((planned,), built))
             return
-        if result.read.doubtful:
-            self._unreconciled(result.read)
-        self._progress.read(slug, len(result), result.read.verdict.value)
-        self._note_row(planned.import_, result.read)
-        yield from package.add(result, known, self._due(result.read))
+        # deleted between listing and reading: the next listing will miss it, and it earns its deletion then
+        if slug in self.memory.ledger:
+            with self.warehouse.connect() as connection:
+                ask_again(connection, [slug], Due.vanished)
+        elif slug not in self.memory.imports and self.tally.interrupted_by is None:
+            self.unread.append(slug)
+        log.info(
+            "Import %s vanished while the run was under way.",
+            slug,
+            extra={"event": "import.vanished", "import_slug": slug},
+        )
+        self._progress.read(slug, 0, "gone")
 
     def _due(self, read: ImportRead) -> Due | None:
         """Whether the import may have changed since it was read, without a trace."""
@@ -534,7 +545,7 @@ class Extraction:
             if not self._is_suspect(import_):
                 others.append(planned)
             elif self._under_way.killed_twice(import_) and not self._scope.selection.slugs:
-                self._taken.append((planned, Failure(KilledTwice(import_.slug))))
+                self._taken.append(((planned,), Failure(KilledTwice(import_.slug))))
             else:
                 self._suspects.append(planned)
         return tuple(others)
@@ -602,14 +613,14 @@ class Extraction:
     def _looked_for(self, *, stopped: bool) -> Iterator[Outcome]:
         """The imports that answered 404, once it is known which of them were deleted while the run was under way."""
         missed, self._missed = self._missed, []
-        slugs = [planned.import_.slug for planned, _ in missed]
+        slugs = [planned.import_.slug for (planned,), _ in missed]
         self._departed = frozenset(slugs) if stopped else self._loop.call(self._ask_for, slugs)
-        for planned, result in missed:
+        for (planned,), result in missed:
             if planned.import_.slug in self._departed:
-                yield planned, result
+                yield (planned,), result
             else:
                 error = NotFoundError("The service lists it and yet answers 404 for it.", status=404)
-                yield planned, Failure(error)
+                yield (planned,), Failure(error)
 
     async def _ask_for(self, slugs: list[str]) -> frozenset[str]:
         try:
@@ -651,4 +662,5 @@ class Extraction:
             aside=self._outside.aside,
             stop=self._stop,
             on_built=self._flattener.close,  # memory is short while the last package is loaded
+            together=min(TOGETHER_ROWS, self._settings.batch_rows),  # a package is not cut within
         )

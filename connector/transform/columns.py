@@ -28,12 +28,16 @@ _encode = msgspec.json.Encoder().encode
 class FieldCount:
     """Of one field in one batch: values that are not null there, and how many of them are not of the column's type.
 
-    Those are in a variant, but for the `kept` ones: a text column takes every scalar.
+    Those are in a variant, but for the `kept` ones: a text column takes every scalar. `kept_rows` says in which rows.
     """
 
     values: int
     conflicts: int
-    kept: int = 0
+    kept_rows: tuple[int, ...] = ()
+
+    @property
+    def kept(self) -> int:
+        return len(self.kept_rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +113,8 @@ def _one_by_one(cells: Sequence[Value], column_type: str, *, hinted: bool, nul_s
     texts: list[str | None] = [None] * len(cells)
     doubles: list[float | None] = [None] * len(cells)
     is_text = parsed.kind is Kind.TEXT and not hinted
-    values = conflicts = kept = 0
+    values = conflicts = 0
+    kept: list[int] = []
     for row, cell in enumerate(cells):
         if cell is None or (cell == "" and not keeps_blank):
             continue
@@ -117,7 +122,8 @@ def _one_by_one(cells: Sequence[Value], column_type: str, *, hinted: bool, nul_s
         stored = fit(cell)
         if stored is not None:
             base[row] = stored
-            kept += is_text and type(cell) is not str
+            if is_text and type(cell) is not str:
+                kept.append(row)
             continue
         conflicts += 1
         fraction = double_beside_bigint(cell) if parsed.kind is Kind.BIGINT else None
@@ -129,7 +135,7 @@ def _one_by_one(cells: Sequence[Value], column_type: str, *, hinted: bool, nul_s
         pa.array(base, arrow_type(column_type)),
         _variant(texts, pa.string()),
         _variant(doubles, pa.float64()),
-        FieldCount(values, conflicts + kept, kept),
+        FieldCount(values, conflicts + len(kept), tuple(kept)),
     )
 
 

@@ -38,11 +38,16 @@ _NO_HINTS: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Flattened:
-    """A batch as columns of one length; a column of the schema that is missing here is null throughout."""
+    """A batch as columns of one length; a column of the schema that is missing here is null throughout.
+
+    `verbatim`: a row is nested too deep to be written back as JSON, so each array and deep object of the batch is as
+    it was received.
+    """
 
     schema: TableSchema
     columns: dict[str, pa.Array[Any]]
     counts: Mapping[Keys, FieldCount]
+    verbatim: bool = False
 
 
 def flatten(
@@ -65,7 +70,8 @@ def flatten(
             return _flatten(leaves, Rests(len(rows)), schema, hints, nul_safe, room)
         return _flatten_any(read_rows(rows), schema, hints, nul_safe, room)
     except RecursionError:  # nested deeper than can be written back as JSON: keep the source text
-        return _flatten_any([read_exactly(row) for row in rows], schema, hints, nul_safe, room)
+        exact = _flatten_any([read_exactly(row) for row in rows], schema, hints, nul_safe, room)
+        return replace(exact, verbatim=True)
 
 
 def leaf_values(rows: Sequence[bytes], schema: TableSchema) -> Iterator[tuple[Keys, Iterable[Value]]]:
@@ -165,7 +171,7 @@ def _moved(placed: Placed, variant: str, keys: Keys, cells: Sequence[Value], res
     for row in rows:
         rests.put(row, keys, cells[row])
     counted = placed.count
-    left = FieldCount(counted.values - len(rows), counted.conflicts - len(rows), counted.kept)
+    left = FieldCount(counted.values - len(rows), counted.conflicts - len(rows), counted.kept_rows)
     if variant == "text":
         return replace(placed, text=None, count=left)
     return replace(placed, double=None, count=left)

@@ -133,7 +133,7 @@ def test_parquet_of_20000_records(benchmark: BenchmarkFixture, records: tuple[Re
 
 
 def _emitted(package: Package, built: Built) -> Iterator[Emission]:
-    yield from package.add(built, None)
+    yield from package.add(built, [None], [None])
     yield from package._due()
 
 

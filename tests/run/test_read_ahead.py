@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import cast
 
@@ -34,7 +34,10 @@ class Watched:
         time.sleep(0.02 if len(read.records) == LARGE else 0)
         self.built.append(read.import_.slug)
         self._at_work -= 1
-        return Built(replace(read, records=()), size=len(read.records))
+        return Built.of([read], None, ())
+
+    def build_all(self, reads: Iterable[ImportRead]) -> Iterator[Built]:
+        return map(self.build, reads)
 
 
 def test_imports_are_built_one_at_a_time_in_the_order_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +69,7 @@ def test_imports_are_built_one_at_a_time_in_the_order_handed_over(monkeypatch: p
         while taken := await ahead.take():
             for planned, outcome in taken:
                 assert isinstance(outcome, Built)
-                slugs.append(planned.import_.slug)
+                slugs += [each.import_.slug for each in planned]
         return slugs
 
     handed_over = asyncio.run(asyncio.wait_for(all_slugs(), 30))
