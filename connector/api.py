@@ -7,6 +7,7 @@ that is partial (exit code 3) returns with `status` "partial".
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
 
@@ -33,6 +34,7 @@ class RunSummary:
     Attributes:
         status: "succeeded", or "partial" if something failed, was rejected or does not reconcile.
         error: The first reasons why the run did not succeed, as sentences.
+        tables: Table → rows of it that were committed: of `imports`, `records` and the typed tables.
     """
 
     run_id: str
@@ -52,12 +54,15 @@ class RunSummary:
     bytes_received: int
     load_ids: tuple[str, ...]
     error: str | None
+    tables: Mapping[str, int]
 
     @classmethod
     def of(cls, tally: Tally) -> RunSummary:
         """Return the summary of a run that has ended."""
         values = {each.name: getattr(tally, each.name) for each in fields(cls)}
-        return cls(**{**values, "status": tally.status.value, "load_ids": tuple(tally.load_ids)})
+        return cls(
+            **{**values, "status": tally.status.value, "load_ids": tuple(tally.load_ids), "tables": dict(tally.tables)}
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -57,6 +58,7 @@ class Tally:
     retries: int = 0
     bytes_received: int = 0
     load_ids: list[str] = field(default_factory=list)
+    tables: Counter[str] = field(default_factory=Counter)  # committed rows, by table
     problems: list[str] = field(default_factory=list)
     fatal: BaseException | None = None
     interrupted_by: int | None = None

@@ -123,7 +123,8 @@ def test_a_sync_a_backfill_and_a_look(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     first = sync(pipeline, source(batch_rows=30))
-    assert {field.name for field in dataclasses.fields(first)} == KEYS
+    assert {field.name for field in dataclasses.fields(first)} == KEYS | {"tables"}
+    assert first.tables == {"imports": 3, "records": 70, "records_customers": 60, "records_orders": 10}
     assert (first.status, first.mode, first.records_loaded) == ("succeeded", "incremental", 70)
     assert len(first.load_ids) > 1
     assert (first.error, first.requests > 0) == (None, True)
@@ -138,6 +139,7 @@ def test_a_sync_a_backfill_and_a_look(
     slug = service.slugs()[0]
     again = sync(pipeline, source(), scope=Scope(imports=[slug]))
     assert (again.mode, again.imports_changed, again.records_loaded) == ("backfill", 1, 30)
+    assert again.tables == {"imports": 1, "records": 30, "records_customers": 30}
 
     found = status(pipeline, runs=1)
     assert [run.run_id for run in found.runs] == [again.run_id]

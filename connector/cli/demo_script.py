@@ -17,7 +17,7 @@ from connector.cli.signals import Stop
 from connector.errors import ConfigError
 from connector.run.sync import sync
 from connector.runs import Status, Tally
-from connector.sandbox import FileError, Service
+from connector.sandbox import FileError, Service, add_uploads
 from connector.settings import Settings
 from connector.source import without_warnings_of_json
 from connector.warehouse import Warehouse
@@ -48,7 +48,7 @@ def offered(seed: int, paths: Sequence[str]) -> Service:
     """A service with generated uploads and with real files: the user's, or the two that come along."""
     service = Service(seed=seed)
     for template, imports in GENERATED:
-        service.add_generated(template, imports=imports, rows=ROWS)
+        add_uploads(service, template, imports, ROWS)
     samples = files("connector.sandbox") / "samples"
     for path in paths or [str(samples / name) for name in SAMPLES]:
         try:

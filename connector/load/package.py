@@ -98,6 +98,7 @@ class Package:
     ) -> None:
         self.load_id = load_id
         self.rows = 0
+        self.loaded: Counter[str] = Counter()  # table of records → live rows
         self.heaviest = 0
         self._run_id = run_id
         self._now = now
@@ -167,6 +168,8 @@ class Package:
                 yield from self._due()
         self._carry(old)
         self.rows += len(built)
+        for name in ([RECORDS] if self._settings.raw else []) + ([table] if table is not None else []):
+            self.loaded[name] += len(built)
         for read, size, before, again, conflicts in zip(
             built.reads, built.sizes, known, due, text_conflicts, strict=True
         ):

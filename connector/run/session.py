@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import ExitStack
 from functools import cached_property
@@ -109,6 +109,7 @@ class Extraction:
         self._missed: list[Outcome] = []  # answered 404 while they were read
         self._departed: frozenset[str] = frozenset()  # and are not listed any more
         self._uncommitted = 0
+        self._loaded: Counter[str] = Counter()  # rows of the package under way, by table
         self._began_records = False
         self._reading = True
         self._rows_of_unread = True  # whether the rows of `imports` that only the listing changed are to be loaded, too
@@ -214,6 +215,7 @@ class Extraction:
         """The run failed before or while its package was built: nothing of the package is loaded."""
         self.tally.fatal = self.tally.fatal or error
         self._uncommitted = 0
+        self._loaded.clear()
         self.finish()
 
     def finish(self) -> None:
@@ -239,6 +241,8 @@ class Extraction:
             self.tally.load_ids.append(load_id)
         self._progress.committed(self._uncommitted)
         self._uncommitted = 0
+        self.tally.tables.update(self._loaded)
+        self._loaded.clear()
         self._under_way.done(self._accepted)
         self._accepted = []
 
@@ -277,6 +281,7 @@ class Extraction:
             with self.warehouse.connect() as connection:
                 kept = records_metadata_of(connection.rows_of(IMPORTS, "slug", known))
         rows += [ImportRow(i, kept.get(i.slug)) for i in unread]
+        self._loaded[IMPORTS] += len(rows)
         limits = LIMITS.get(self.warehouse.destination_type)
         yield from import_emissions(
             rows,
@@ -336,6 +341,7 @@ class Extraction:
         yield from package.finish()
         yield from self._import_rows(load_id)
         self._uncommitted = package.rows
+        self._loaded.update(package.loaded)
         self.tally.records_rejected += len(package.rejects)
         if package.withheld:
             self.tally.shortfall = True

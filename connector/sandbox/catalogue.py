@@ -75,16 +75,24 @@ class Catalogue:
         return self._add(template, KeptRows([row_text(row) for row in rows]), metadata or {}, status, slug)
 
     def add_generated(
-        self, template: str = "customers", imports: int = 1, rows: int = 100, status: Status = "completed"
+        self,
+        template: str = "customers",
+        imports: int = 1,
+        rows: int = 100,
+        status: Status = "completed",
+        metadata: Metadata | None = None,
     ) -> list[str]:
-        """Add imports whose rows are computed when asked for: any number of them costs nothing."""
+        """Add imports whose rows are computed when asked for: any number of them costs nothing.
+
+        `metadata` is added to what each says of itself.
+        """
         if template not in TEMPLATES:
             raise ValueError(f"there is a generator for {', '.join(TEMPLATES)}; not for {template}")
         slugs = []
         for part in range(imports):
             source = GeneratedRows(template, (self.seed, self._serial), rows)
-            metadata = {"source": "generator", "file_name": f"{template} {part + 1}.xlsx", "part": part + 1}
-            slugs.append(self._add(template, source, metadata, status, None))
+            own = {"source": "generator", "file_name": f"{template} {part + 1}.xlsx", "part": part + 1}
+            slugs.append(self._add(template, source, {**own, **(metadata or {})}, status, None))
         return slugs
 
     def add_file(self, path: Path | str, rows_per_import: int = 1000, name: str | None = None) -> list[str]:

@@ -11,7 +11,7 @@ from connector.cli.options import pair, whole
 from connector.cli.output import Output
 from connector.cli.signals import Stop, supervised
 from connector.errors import ConfigError
-from connector.sandbox import Faults, FileError, Service, Switches, serve
+from connector.sandbox import Faults, FileError, Service, Switches, add_uploads, serve
 
 EXAMPLES = (
     "importer-sync sandbox --port 0 --imports 20 --rows 500",
@@ -98,7 +98,7 @@ def _service(arguments: argparse.Namespace) -> Service:
     )
     for number, template in enumerate(GENERATED):
         share = len(range(number, arguments.imports, len(GENERATED)))
-        service.add_generated(template, imports=share, rows=arguments.rows)
+        add_uploads(service, template, share, arguments.rows)
     for path in arguments.file:
         try:
             service.add_file(path, rows_per_import=arguments.rows_per_import)
