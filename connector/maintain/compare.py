@@ -26,7 +26,7 @@ from connector.transform.casting import is_scalar_beside_text
 from connector.transform.flatten import Flattened, flatten, leaf_values
 from connector.transform.json_rows import may_have_minus_zero, without_minus_zero
 from connector.transform.naming import SYSTEM_COLUMNS
-from connector.transform.schema import Field, TableSchema
+from connector.transform.schema import NOT_OURS, Field, TableSchema
 from connector.transform.schema import Kind as Type
 from connector.transform.width import Room
 from connector.warehouse.tables import RECORDS, UTC_US
@@ -238,7 +238,8 @@ def _unlike_cells(
             own = {name: column.slice(row, 1) for name, column in stored.items() if name.startswith(known.column)}
             if keys not in before.schema.fields or _unlike_field(before.schema.fields[keys], before, own):
                 yield row, known.column
-    for name in set(stored) - explained:
+    ours = {name for name, kind in schema.physical.items() if kind != NOT_OURS}
+    for name in (set(stored) & ours) - explained:
         filled = stored[name].is_valid().to_pylist()
         yield from ((row, name) for row, value in enumerate(filled) if value)
 

@@ -18,7 +18,7 @@ from connector.ledger import COMPLETED, State
 from connector.load.working_directory import make_anew, unfinished
 from connector.maintain.rebuild import BESIDE_SCHEMA
 from connector.transform.naming import MORE
-from connector.transform.schema import REST, Kind, TableSchema, parse_type
+from connector.transform.schema import REST, TableSchema, is_stored_as
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.connection import LOADS
 from connector.warehouse.failures import explain
@@ -219,9 +219,10 @@ def _missing_columns(memory: Memory) -> Iterator[Finding]:
             continue
         for name, kind in columns.items():
             there = schema.physical.get(name, kind)
-            if not _same_type(there, kind):
+            if not is_stored_as(there, kind):
                 sentence = f"The column {table}.{name} is {there} where sync_fields says {kind}."
-                yield Finding("column_type", sentence, _cure_for(table))
+                cure = f"the next run makes it {kind} again and reads its values again; {_cure_for(table)}"
+                yield Finding("column_type", sentence, cure)
     for table, missing in sorted(memory.dropped.items()):
         for name in sorted(missing):
             cure = f"the next run makes it whole by reading again; {_cure_for(table)}"
@@ -244,14 +245,6 @@ def _overflowed(table: str, schema: TableSchema) -> str:
         f"are in its column {rest.column if rest is not None else MORE}. `importer-sync rebuild --table {table}` gives "
         "the columns that are left to the fields of most rows."
     )
-
-
-def _same_type(there: str, kind: str) -> bool:
-    wanted = parse_type(kind)
-    try:
-        return parse_type(there) == wanted or (wanted.kind is Kind.JSON and parse_type(there).kind is Kind.TEXT)
-    except ValueError:
-        return False
 
 
 def _cure_for(table: str) -> str:

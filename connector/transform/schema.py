@@ -70,6 +70,16 @@ def parse_type(text: str) -> ColumnType:
     return ColumnType(Kind.DECIMAL, precision, scale)
 
 
+def is_stored_as(there: str, kind: str) -> bool:
+    """Whether a column that is `there` is what a field of that type is kept in: JSON may be a text in the warehouse."""
+    wanted = parse_type(kind)
+    try:
+        found = parse_type(there)
+    except ValueError:
+        return False
+    return found == wanted or (wanted.kind is Kind.JSON and found.kind is Kind.TEXT)
+
+
 _ARROW: Mapping[Kind, pa.DataType] = {
     Kind.BIGINT: pa.int64(),
     Kind.DOUBLE: pa.float64(),

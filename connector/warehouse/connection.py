@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from string import ascii_lowercase, ascii_uppercase
 from typing import Any, cast
 
 import duckdb
@@ -122,6 +123,11 @@ class Connection:
     def is_postgres(self) -> bool:
         return self.client.capabilities.sqlglot_dialect == "postgres"
 
+    @property
+    def knows_types(self) -> bool:
+        """Whether the types that `columns` tells are those that a load made: only these have names that are known."""
+        return self.client.capabilities.sqlglot_dialect in ("duckdb", "postgres")
+
     def name(self, table: str) -> str:
         return self.client.make_qualified_table_name(table)
 
@@ -187,17 +193,20 @@ class Connection:
             raise
 
     def columns(self) -> dict[str, dict[str, str]]:
-        """Table → column → type, as `connector.transform.schema.parse_type` reads it where it can."""
+        """Table → column → type, as `connector.transform.schema.parse_type` reads it where it can.
+
+        Names are in lower case: DuckDB, and dlt on any destination, take those that differ only in case for one. Where
+        PostgreSQL has both, the one in lower case counts, as ours are.
+        """
         rows = self.query(
             "SELECT table_name, column_name, data_type, numeric_precision, numeric_scale "
             "FROM information_schema.columns WHERE table_schema = %s",
             self.client.dataset_name,
         ).to_pylist()
         found: dict[str, dict[str, str]] = defaultdict(dict)
-        for row in rows:
-            found[row["table_name"]][row["column_name"]] = _type_of(
-                row["data_type"], row["numeric_precision"], row["numeric_scale"]
-            )
+        for row in sorted(rows, key=lambda row: row["column_name"] != _lower(row["column_name"])):
+            kind = _type_of(row["data_type"], row["numeric_precision"], row["numeric_scale"])
+            found[row["table_name"]].setdefault(_lower(row["column_name"]), kind)
         return dict(found)
 
     def names(self) -> tuple[set[str], set[str]]:
@@ -222,7 +231,7 @@ class Connection:
         self.execute(f"INSERT INTO {self.name(table)} ({columns}) VALUES ({marks})", *[row[name] for name in names])
 
     def rows_of(self, table: str, import_key: str, slugs: Sequence[str]) -> pa.Table:
-        """All rows of these imports in one table, with all its columns."""
+        """All rows of these imports in one table, with all its columns; DuckDB's by their names in lower case."""
         parts = [
             self.query(
                 f"SELECT * FROM {self.name(table)} WHERE {self.column(import_key)} IN "
@@ -231,7 +240,13 @@ class Connection:
             )
             for some in batches(slugs)
         ]
-        return pa.concat_tables(parts, promote_options="default") if parts else pa.table({})
+        rows = pa.concat_tables(parts, promote_options="default") if parts else pa.table({})
+        return rows if self.is_postgres else rows.rename_columns([_lower(name) for name in rows.column_names])
+
+    def set_type(self, table: str, column: str, kind: str) -> None:
+        """Give a column one of our types, and its values with it, on a destination whose types are known."""
+        name, made = self.column(column), "TEXT" if self.is_postgres and kind == "json" else _MADE_TYPES.get(kind, kind)
+        self.execute(f"ALTER TABLE {self.name(table)} ALTER COLUMN {name} TYPE {made} USING CAST({name} AS {made})")
 
     def drop_table(self, table: str) -> None:
         self.execute(f"DROP TABLE IF EXISTS {self.name(table)}")
@@ -242,6 +257,7 @@ def batches(slugs: Sequence[str]) -> Iterator[Sequence[str]]:
         yield slugs[start : start + SLUGS_PER_QUERY]
 
 
+_LOWER = str.maketrans(ascii_uppercase, ascii_lowercase)
 _STORED_TYPES = {
     "bigint": "bigint",
     "hugeint": "decimal(38,0)",
@@ -256,6 +272,14 @@ _STORED_TYPES = {
     "date": "date",
     "timestamp with time zone": "timestamp",
 }
+
+
+_MADE_TYPES = {"double": "DOUBLE PRECISION", "bool": "BOOLEAN", "timestamp": "TIMESTAMP WITH TIME ZONE"}
+
+
+def _lower(name: str) -> str:
+    """As DuckDB compares names: of letters beyond ASCII the case counts."""
+    return name.translate(_LOWER)
 
 
 def _type_of(declared: str, precision: int | None, scale: int | None) -> str:

@@ -1,16 +1,17 @@
 """What the warehouse lost and a run has to make whole, noted in the warehouse before anything is loaded.
 
-Invariant: no column ever holds values of two fields, and no import counts as synced while a value of its rows is
-nowhere. Whose rows are not whole is written into the ledger first, so that a run that dies, or reads only some
-imports, leaves the rest to the next one, to which the column may look as good as new.
+Invariant: no column ever holds values of two fields or loses a part of one, and no import counts as synced while a
+value of its rows is nowhere. Whose rows are not whole is written into the ledger first, so that a run that dies, or
+reads only some imports, leaves the rest to the next one, to which the column may look as good as new.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
+from connector.errors import ConnectorError
 from connector.ledger import State
 from connector.transform.schema import NOT_OURS, TableSchema
 from connector.warehouse.connection import LOADS, VERSIONS, Connection
@@ -36,6 +37,9 @@ def mend(connection: Connection, memory: Memory) -> Memory:
         )
     for table, columns in sorted(memory.dropped.items()):
         memory = _without_columns(connection, memory, table, columns)
+    if connection.knows_types:
+        for table, types in sorted(memory.altered.items()):
+            memory = _as_made(connection, memory, table, types)
     for table, columns in sorted(memory.unexplained.items()):
         memory = _without_dictionary(connection, memory, table, columns)
     return memory
@@ -53,6 +57,29 @@ def keep_deleted(connection: Connection, load_id: str, tables: Collection[str]) 
 
 def _without_columns(connection: Connection, memory: Memory, table: str, columns: Collection[str]) -> Memory:
     what = f"{table} lost {'its column' if len(columns) == 1 else 'the columns'} {', '.join(sorted(columns))}"
+    return _whole_again(connection, memory, table, what)
+
+
+def _as_made(connection: Connection, memory: Memory, table: str, types: Mapping[str, str]) -> Memory:
+    """Columns of another type than they were made with get theirs back, and what was changed with it is read again."""
+    schema = memory.schemas[table]
+    found = ", ".join(f"{name} {schema.physical[name]} where it was {types[name]}" for name in sorted(types))
+    memory = _whole_again(connection, memory, table, f"In {table} somebody made {found}")
+    for name, kind in sorted(types.items()):
+        try:
+            connection.set_type(table, name, kind)
+        except Exception as error:
+            raise ConnectorError(
+                f"Somebody made the column {table}.{name} {schema.physical[name]}, which rounds or cuts what is loaded "
+                f"into it, and it cannot be made {kind} again ({' '.join(str(error).split())[:300]}); drop the column, "
+                f"or have the table made anew (`importer-sync rebuild --table {table}`), then run again."
+            ) from error
+    physical = {**schema.physical, **types}
+    return replace(memory, schemas={**memory.schemas, table: replace(schema, physical=physical)})
+
+
+def _whole_again(connection: Connection, memory: Memory, table: str, what: str) -> Memory:
+    """All that has rows in the table is read again, or written again where it is `imports`."""
     if table == IMPORTS:
         return _imports_anew(connection, memory, what)
     slugs = [

@@ -24,7 +24,7 @@ from connector.ledger import LEDGER_COLUMNS, LedgerColumn, LedgerRow, State
 from connector.runs import UNSETTLED, Status
 from connector.transform import width
 from connector.transform.naming import SYSTEM_COLUMNS, decode_keys
-from connector.transform.schema import NOT_OURS, OVERFLOWED, Field, Keys, TableSchema
+from connector.transform.schema import NOT_OURS, OVERFLOWED, Field, Keys, TableSchema, is_stored_as
 from connector.warehouse.connection import LOADS, VERSIONS, Connection
 from connector.warehouse.ownership import Dataset, take_stock
 from connector.warehouse.tables import (
@@ -56,12 +56,14 @@ class Memory:
     `tables` are those that are ours, `foreign` the names that others have taken (see `ownership`). `homes` are the
     typed tables that hold rows of an import; `miscounted` those whose counts in `sync_fields` came with a load that was
     never completed; `sound` is false while rows contradict the ledger. By table, `dropped` are columns that we once
-    made and that are not there, `unexplained` those that dlt made for a field that `sync_fields` does not know.
+    made and that are not there, `altered` those that have another type than their field, with the one it has,
+    `unexplained` those that dlt made for a field that `sync_fields` does not know.
     """
 
     tables: frozenset[str] = frozenset()
     foreign: frozenset[str] = frozenset()
     dropped: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    altered: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     unexplained: Mapping[str, frozenset[str]] = field(default_factory=dict)
     ledger: Mapping[str, LedgerRow] = field(default_factory=dict)
     imports: Mapping[str, ImportSeen] = field(default_factory=dict)
@@ -109,6 +111,7 @@ def remembered(connection: Connection, dataset: Dataset | None = None) -> Memory
         tables=tables,
         foreign=dataset.foreign,
         dropped=_dropped(dataset, schemas),
+        altered=_altered(schemas),
         unexplained=_unexplained(dataset, schemas),
         ledger=ledger,
         imports=_imports(connection, dataset),
@@ -359,6 +362,17 @@ def _dropped(dataset: Dataset, schemas: Mapping[str, TableSchema]) -> dict[str, 
         wanted = {*dataset.current.get(table, ()), *(column for each in known for column in each.columns())}
         if missing := wanted - set(dataset.columns[table]):
             found[table] = frozenset(missing)
+    return found
+
+
+def _altered(schemas: Mapping[str, TableSchema]) -> dict[str, dict[str, str]]:
+    """A hand changed the type of a column: what is loaded into it would be rounded or cut."""
+    found: dict[str, dict[str, str]] = {}
+    for table, schema in schemas.items():
+        columns = {name: kind for known in schema.fields.values() for name, kind in known.columns().items()}
+        there = {name: schema.physical[name] for name in columns if name in schema.physical}
+        if wrong := {name: columns[name] for name, kind in there.items() if not is_stored_as(kind, columns[name])}:
+            found[table] = wrong
     return found
 
 

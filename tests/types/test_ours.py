@@ -114,18 +114,34 @@ def test_a_name_that_cannot_be_another_is_refused_in_one_sentence(warehouse: War
     assert "Rename or drop it" in str(ran.error)
 
 
-def test_a_column_of_the_user_is_neither_emptied_nor_taken_over(warehouse: Warehouse, service: Service) -> None:
+@pytest.mark.parametrize("name", ["note", "Note"])
+def test_a_column_of_the_user_is_neither_emptied_nor_taken_over(
+    warehouse: Warehouse, service: Service, name: str
+) -> None:
+    """DuckDB takes two names that differ only in case for one."""
     warehouse.run(service)
     execute(
-        warehouse, "ALTER TABLE records_customers ADD COLUMN note TEXT", "UPDATE records_customers SET note = 'mine'"
+        warehouse,
+        f'ALTER TABLE records_customers ADD COLUMN "{name}" TEXT',
+        f"UPDATE records_customers SET \"{name}\" = 'mine'",
     )
     service.add_import("Customers", [{"note": "theirs"}])
 
     assert warehouse.run(service).status is Status.succeeded
 
-    assert sorted(warehouse.tuples("SELECT note FROM records_customers"), key=str) == [("mine",)] * 4 + [(None,)]
+    mine = warehouse.tuples(f'SELECT "{name}" FROM records_customers')
+    assert sorted(mine, key=str) == [("mine",)] * 4 + [(None,)]
     [(column,)] = warehouse.tuples("SELECT column_name FROM sync_fields WHERE path = 'note'")
-    assert column.startswith("note_")
+    assert column.startswith("note_") or (column, name) == ("note", "Note")
+    check_whole(warehouse, service)
+
+
+def test_a_column_whose_name_only_changed_its_case_is_the_same_in_duckdb(duck: DuckDB, service: Service) -> None:
+    duck.run(service, deletes="keep")
+    execute(duck, "ALTER TABLE records_customers RENAME a_b TO A_B")
+
+    assert duck.run(service, deletes="keep").imports_changed == 0
+    check_whole(duck, service)
 
 
 @pytest.mark.parametrize("also", [(), ("sync_fields",), ("imports",), ("_dlt_loads",)])
@@ -254,3 +270,44 @@ def test_a_clean_run_reads_no_table_of_records(duck: DuckDB, service: Service, m
 
     assert not [sql for sql in asked if '"records' in sql and "count" in sql and "GROUP BY" in sql]
     assert not [sql for sql in asked if "records_customers" in sql]
+
+
+def test_a_column_of_another_type_than_it_was_made_with_rounds_nothing(warehouse: Warehouse) -> None:
+    service = Service(1)
+    service.add_import("T", [{"p": 1.5, "z": "007", "n": 5}], {"rate": 0.25})
+    warehouse.run(service)
+    using = " USING z::integer" if isinstance(warehouse, PostgreSQL) else ""
+    execute(
+        warehouse,
+        "ALTER TABLE records_t ALTER COLUMN p TYPE INTEGER",
+        f"ALTER TABLE records_t ALTER COLUMN z TYPE INTEGER{using}",
+        "ALTER TABLE imports ALTER COLUMN metadata__rate TYPE INTEGER",
+    )
+    assert {finding.kind for finding in doctor(warehouse.pipeline()).findings} == {"column_type"}
+    service.add_import("T", [{"p": 2.7, "z": "008", "n": 6}], {"rate": 0.75})
+
+    tally = warehouse.run(service)
+
+    assert (tally.status, tally.imports_changed) == (Status.succeeded, 2)
+    assert warehouse.tuples("SELECT p, z, n FROM records_t ORDER BY n") == [(1.5, "007", 5), (2.7, "008", 6)]
+    assert warehouse.tuples("SELECT metadata__rate FROM imports ORDER BY 1") == [(0.25,), (0.75,)]
+    check_whole(warehouse, service)
+
+
+def test_a_column_that_cannot_have_its_type_again_takes_nothing(warehouse: Warehouse) -> None:
+    service = Service(1)
+    service.add_import("T", [{"p": 1.5}])
+    warehouse.run(service)
+
+    execute(warehouse, "ALTER TABLE records_t ALTER COLUMN p TYPE VARCHAR USING 'x'")
+    service.add_import("T", [{"p": 2.7}])
+
+    for _ in range(2):
+        refused = str(warehouse.run(service).fatal)
+        assert "Somebody made the column records_t.p text, which rounds or cuts what is loaded into it" in refused
+        assert "`importer-sync rebuild --table records_t`" in refused
+        assert warehouse.tuples("SELECT p FROM records_t") == [("x",)]
+
+    execute(warehouse, "ALTER TABLE records_t DROP COLUMN p")
+    assert warehouse.run(service).status == Status.succeeded
+    check_whole(warehouse, service)
