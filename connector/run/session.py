@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from functools import cached_property
 from typing import Any, TypeVar
 
-from connector.errors import ContractError, NotFoundError
+from connector.errors import NotFoundError
 from connector.extract.prefetch import HeadStart
 from connector.extract.records import ImportRead, Verdict
 from connector.ledger import Due
@@ -37,7 +37,7 @@ from connector.models import Import
 from connector.run.deaths import DEATHS, KilledTwice, UnderWay
 from connector.run.discover import Decided, Decision
 from connector.run.pipeline import Failure, Outcome, ReadAhead
-from connector.run.plan import Plan, Planned, Reason, lost_rows
+from connector.run.plan import FewerRecords, Plan, Planned, Reason, lost_rows
 from connector.run.ports import Outside, Progress, Silent
 from connector.run.settling import may_change_unseen
 from connector.runs import Status, Tally, make_run_id
@@ -409,7 +409,8 @@ class Extraction:
             self.tally.problems.append(f"Import {slug}: {result.error}")
             log.error("Import %s failed: %s", slug, result.error, extra={"event": "import.failed", "import_slug": slug})
             killed_runs = DEATHS if isinstance(result.error, KilledTwice) else None
-            package.add_failure(planned.import_, known, str(result.error), killed_runs)
+            fewer = result.error.found if isinstance(result.error, FewerRecords) else None
+            package.add_failure(planned.import_, known, str(result.error), killed_runs, fewer)
             self._progress.read(slug, 0, "failed")
             return
         if result.read.verdict is Verdict.gone:
@@ -612,15 +613,15 @@ class Extraction:
             return frozenset(slugs)
 
     async def _read(self, import_: Import) -> ImportRead:
-        """Raises ContractError for an unfinished import that shows fewer records than it had: what is loaded stays."""
+        """Raises FewerRecords for an import that would lose rows though it has not changed: what is loaded stays."""
         read = await self._head_start.reading(import_)
-        found = len(read.records) + len(read.rejects)
-        if read.verdict is Verdict.gone or not lost_rows(read.import_, found, self.memory.ledger.get(import_.slug)):
+        if read.verdict is Verdict.gone:
             return read
-        raise ContractError(
-            f"{found} records were found, fewer than are loaded, though the import has not changed; what is loaded "
-            "stays, and the next run reads it again."
-        )
+        found, known = len(read.records) + len(read.rejects), self.memory.ledger.get(import_.slug)
+        reconciles = read.verdict is Verdict.complete
+        if lost_rows(read.import_, found, known, reconciles=reconciles, now=self._outside.now()):
+            raise FewerRecords(found)
+        return read
 
     @cached_property
     def _builder(self) -> Builder:

@@ -316,6 +316,56 @@ def test_an_unfinished_import_never_loses_rows_while_it_stands_still(place: Plac
     assert sorted(place.query("SELECT data FROM records")) == sorted(rows_of(place))
 
 
+@pytest.mark.parametrize("reconcile", ["off", "warn", "fail"])
+@pytest.mark.parametrize("shown", [0, 2])
+def test_a_completed_import_never_loses_rows_while_it_stands_still(place: Place, shown: int, reconcile: str) -> None:
+    place.service.add_import("t", [{"name": f"n{n}"} for n in range(5)])
+    place.now += timedelta(seconds=61)
+    place.run(reconcile=reconcile)
+    place.answer = lambda request: _only(place, request, shown) if request.path.endswith("/records") else None
+
+    for scope in (FULL, None):
+        tally = place.run(scope, reconcile=reconcile)
+        assert (tally.status, tally.imports_failed) == ("partial", 1)
+        assert f"{shown} records were found, fewer than are loaded" in str(tally.error)
+        assert place.query("SELECT count(*) FROM records WHERE _deleted_at IS NULL") == [(5,)]
+    assert place.verify().exit_code == 3
+
+    place.answer = lambda request: None
+    assert place.run(reconcile=reconcile).status == "succeeded"
+    assert sorted(place.query("SELECT data FROM records")) == sorted(rows_of(place))
+    assert place.query("SELECT fewer_found, fewer_since FROM sync_imports") == [(None, None)]
+    place.run(reconcile=reconcile)
+    assert place.read == set()
+
+
+@pytest.mark.parametrize("status", ["completed", "submitted"])
+def test_rows_that_are_away_for_a_day_count_as_deleted(place: Place, status: Any) -> None:
+    """Deleted at the service without a trace at the import, whose row_count is what was once uploaded."""
+    place.service.add_import("t", [{"name": f"n{n}"} for n in range(5)], status=status)
+    place.now += timedelta(seconds=61)
+    place.run(reconcile="off")
+    shown = 3
+    place.answer = lambda request: _only(place, request, shown) if request.path.endswith("/records") else None
+    for hours, only, left in ((0, 3, 5), (20, 3, 5), (23, 2, 5), (46, 2, 5), (48, 2, 2)):
+        shown = only
+        place.now = NOON + timedelta(hours=1 + hours)
+        assert place.run(FULL, reconcile="off").status == ("succeeded" if left == 2 else "partial")
+        assert place.query("SELECT count(*) FROM records") == [(left,)], hours
+    assert place.query("SELECT records_loaded, fewer_found, fewer_since FROM sync_imports") == [(2, None, None)]
+
+
+def test_a_completed_import_with_as_many_records_as_it_says_may_have_fewer_than_before(place: Place) -> None:
+    slug = place.service.add_import("t", [{"name": f"n{n}"} for n in range(5)])
+    place.service.set_row_count(slug, 3)
+    place.now += timedelta(seconds=61)
+    place.run()
+    assert place.query("SELECT count(*) FROM records") == [(5,)]
+    place.answer = lambda request: _only(place, request, 3) if request.path.endswith("/records") else None
+    assert place.run().status == "succeeded"
+    assert place.query("SELECT count(*) FROM records") == [(3,)]
+
+
 def _only(place: Place, request: Request, shown: int) -> Response:
     reply = place.service.handle(request)
     if reply.status != 200:

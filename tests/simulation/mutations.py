@@ -370,6 +370,16 @@ def let_an_unfinished_import_lose_its_rows() -> AbstractContextManager[Any]:
 
 
 @mutation()
+def let_a_completed_import_lose_its_rows() -> AbstractContextManager[Any]:
+    original = plan.lost_rows
+
+    def finished(import_: Any, *known: Any, **more: Any) -> int:
+        return 0 if import_.status == "completed" else original(import_, *known, **more)
+
+    return mock.patch.object(session, "lost_rows", finished)
+
+
+@mutation()
 def forget_what_a_backfill_asked_for() -> AbstractContextManager[Any]:
     return mock.patch.multiple(session, promise=mock.DEFAULT, ask_again=mock.DEFAULT)
 
