@@ -47,7 +47,7 @@ from connector.transform.row_limits import LIMITS
 from connector.warehouse import Warehouse
 from connector.warehouse.connection import LOADS, VERSIONS
 from connector.warehouse.mending import keep_deleted, mend
-from connector.warehouse.ownership import take_stock
+from connector.warehouse.ownership import check_staging, take_stock
 from connector.warehouse.promises import PROMISED, ask_again, promise, take_over
 from connector.warehouse.runs_table import bury_dead_runs, note_progress, settle_dead_runs, write_run
 from connector.warehouse.state import Memory, forget_schemas, loaded_late, recall
@@ -133,6 +133,7 @@ class Extraction:
         with self.warehouse.connect() as connection:
             stock = take_stock(connection)
             stock.check()
+            check_staging(connection)
             if {IMPORTS, LEDGER} <= stock.ours and "records_metadata" not in stock.columns[IMPORTS]:
                 log.warning(
                     "An earlier version wrote the warehouse: its imports are read once more, for what it did not keep.",
