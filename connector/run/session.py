@@ -439,8 +439,10 @@ class Extraction:
 
     def _due(self, read: ImportRead) -> Due | None:
         """Whether the import may have changed since it was read, without a trace."""
-        unit = self.prepare().unit
-        settled = read.asked_at is not None and not may_change_unseen(read.import_.updated_at, read.asked_at, unit)
+        import_, unit = read.import_, self.prepare().unit
+        settled = read.asked_at is not None and not may_change_unseen(
+            import_.updated_at, read.asked_at, unit, naive=import_.updated_naive, passed_by=self._client.passed_by
+        )
         return None if settled else Due.racy
 
     def _note_row(self, listed: Import, read: ImportRead) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from random import Random
 from typing import Any, cast
@@ -42,6 +43,7 @@ class Place:
     now: datetime = NOON
     tells: bool = True
     ahead: timedelta = timedelta(0)
+    date: datetime | None = None  # which it tells instead
     requests: list[str] = field(default_factory=list)
     answer: Callable[[Request], Response | None] = lambda request: None
 
@@ -53,7 +55,9 @@ class Place:
         return self.answer(request) or self.service.handle(request)
 
     def _open(self, settings: Settings) -> ServiceClient:
-        wire = Wire(self._handle, lambda: 0.01, lambda label: None, lambda: self.now if self.tells else None)
+        wire = Wire(
+            self._handle, lambda: 0.01, lambda label: None, lambda: (self.date or self.now) if self.tells else None
+        )
         return ServiceClient(
             settings.base_url,
             settings.access_token.get_secret_value(),
@@ -144,6 +148,46 @@ def test_the_clock_of_the_service_counts_and_not_ours(place: Place, minutes: int
     rename(place, slug, "after")
     place.now += timedelta(seconds=10)
     place.run()
+    assert place.names() == ["after"]
+    place.run()
+    assert place.read == set()
+
+
+@pytest.mark.parametrize("hours", [-5, 2])
+def test_an_edit_is_seen_where_times_are_local_and_say_no_offset(place: Place, hours: int) -> None:
+    def local(request: Request) -> Response | None:
+        reply = place.service.handle(request)
+        zone = timezone(timedelta(hours=hours))
+
+        def naive(found: re.Match[bytes]) -> bytes:
+            at = datetime.fromisoformat(found[1].decode()).astimezone(zone)
+            return b'"updated_at":"' + at.replace(tzinfo=None).isoformat().encode() + b'"'
+
+        return replace(reply, body=re.sub(rb'"updated_at": ?"([^"]+)"', naive, bytes(reply.body)))
+
+    place.answer = local
+    place.service.add_import("t", [{"name": "other"}])
+    place.now += timedelta(minutes=5)
+    slug = place.service.add_import("t", [{"name": "before"}])
+    assert place.run().status == "succeeded"
+    rename(place, slug, "after")
+    place.now += timedelta(minutes=5)
+    assert place.run().status == "succeeded"
+    assert place.names() == ["after", "other"]
+    place.now += timedelta(hours=3)
+    place.run()
+    place.run()
+    assert place.read == set()
+
+
+@pytest.mark.parametrize("date", [datetime(1970, 1, 1, tzinfo=UTC), NOON - timedelta(days=2)])
+def test_a_date_that_no_clock_shows_today_is_not_taken_for_the_time(place: Place, date: datetime) -> None:
+    place.date = date
+    slug = place.service.add_import("t", [{"name": "before"}])
+    assert place.run().status == "succeeded"
+    rename(place, slug, "after")
+    place.now += timedelta(minutes=10)
+    assert place.run().status == "succeeded"
     assert place.names() == ["after"]
     place.run()
     assert place.read == set()
