@@ -504,3 +504,45 @@ def test_the_row_of_a_dead_run_says_what_it_committed(place: Place) -> None:
     assert status == "failed"
     assert (records, len(json.loads(load_ids))) == (2, 2)
     assert requests > 0
+
+
+# -- an import's own address tells less, or more finely --------------------------------------------------------------
+
+
+def _own(place: Place, change: Callable[[dict[str, Any]], None]) -> Callable[[Request], Response | None]:
+    """Have `change` change what an import's own address shows."""
+
+    def answer(request: Request) -> Response | None:
+        reply = place.service.handle(request)
+        if request.path.count("/") != 4 or reply.status != 200:
+            return None
+        shown = json.loads(reply.body)
+        change(shown)
+        return replace(reply, body=json.dumps(shown).encode())
+
+    return answer
+
+
+@pytest.mark.parametrize("rows", [3, 150])
+def test_a_template_that_only_the_listing_shows_is_the_templates_of_all_rows(place: Place, rows: int) -> None:
+    slug = place.service.add_import("t", [{"name": f"n{n}"} for n in range(rows)], {"k": 1})
+    place.service.add_import("t", [{"name": "other"}])
+    place.now += timedelta(seconds=61)
+    place.answer = _own(place, lambda shown: shown.update(template=None, metadata=None))
+    for scope in (None, FULL, Scope("backfill", selection=Selection(slugs=frozenset({slug})), force=True), None):
+        assert place.run(scope).status == "succeeded"
+        assert place.query("SELECT count(*) FROM records_t") == [(rows + 1,)]
+        assert place.query("SELECT template__name, metadata__k FROM imports WHERE slug = ?", slug) == [("t", 1)]
+    assert place.read == set()
+    assert place.verify().exit_code == 0
+
+
+def test_an_own_address_with_finer_times_has_nothing_read_again(place: Place) -> None:
+    place.service.add_import("t", [{"name": f"n{n}"} for n in range(150)])
+    place.now += timedelta(seconds=61)
+    place.answer = _own(place, lambda shown: shown.update(updated_at=shown["updated_at"].replace("Z", ".123456Z")))
+    assert place.run().status == "succeeded"
+    assert place.query("SELECT count(*) FROM records_t") == [(150,)]
+    assert place.run().status == "succeeded"
+    assert place.read == set()
+    assert place.verify().exit_code == 0
