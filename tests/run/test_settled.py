@@ -546,3 +546,14 @@ def test_an_own_address_with_finer_times_has_nothing_read_again(place: Place) ->
     assert place.run().status == "succeeded"
     assert place.read == set()
     assert place.verify().exit_code == 0
+
+
+def test_an_import_that_answers_410_is_gone(place: Place) -> None:
+    gone = place.service.add_import("t", [{"name": "x"}])
+    place.service.add_import("t", [{"name": "y"}])
+    place.run()
+    place.service.delete_import(gone)
+    place.answer = lambda request: Response(410, {}, b"{}") if gone in request.path else None
+    tally = place.run(mass_delete_limit=1)
+    assert (tally.status, tally.imports_deleted) == ("succeeded", 1)
+    assert place.names() == ["y"]
