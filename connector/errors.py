@@ -5,7 +5,7 @@
     ConnectorError
     ├── ConfigError        fix the configuration or the command line (exit code 2)
     ├── AuthError          replace the token or ask for access (401, 403)
-    ├── NotFoundError      the thing is gone or never was (404)
+    ├── NotFoundError      the thing is gone or never was (404, 410)
     ├── TransientError     try again later: time-outs, 429, 5xx, cut connections
     ├── ContractError      the reply is not what the interface says: look at the service
     ├── DatabaseBusyError  end what has the DuckDB file open or a table locked, or wait
@@ -58,7 +58,7 @@ class AuthError(ConnectorError):
 
 
 class NotFoundError(ConnectorError):
-    """The service answered 404."""
+    """The service answered 404, or 410, which says the same for ever."""
 
 
 class TransientError(ConnectorError):

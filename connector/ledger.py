@@ -82,6 +82,11 @@ class LedgerRow:
         "Why the next run reads it again though it looks unchanged: racy (read within the resolution of its "
         "updated_at), backfill (asked for, not read yet), vanished (gone when it was to be read).",
     ] = None
+    fewer_found: Annotated[
+        int | None,
+        "How many records its last reading found, where they are fewer than are loaded though it looks unchanged.",
+    ] = None
+    fewer_since: Annotated[datetime | None, "When a reading first found so few (UTC)."] = None
     load_id: Annotated[str, "The load it came with; the row counts only once dlt has completed that load."] = ""
     trusted: bool = False
 

@@ -33,6 +33,8 @@ class Import(BaseModel):
     row_count: int
     created_at: datetime
     updated_at: datetime
+    updated_naive: bool = False
+    """Whether `updated_at` came without an offset, and was taken for UTC."""
     status: str
     template: Template | None = None
     metadata_json: bytes | None = None

@@ -13,13 +13,17 @@ is also complete when two neat passes in a row show exactly the same rows, or wh
 A page behind the first that the service refuses with a 4xx counts as empty, since it may be how the end is told. It
 is one only if no more rows are known than came on the pages before it; otherwise the count has to match, or reading
 ends in that refusal.
+
+An import's own address tells only whether it stood still: its answers are compared with each other, and what is handed
+on is the import as the listing shows it, which the next listing is compared with. Its own address may leave fields out
+and write times more finely.
 """
 
 from __future__ import annotations
 
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Protocol
 
@@ -47,6 +51,8 @@ MAX_PAGES_BEYOND = 10_000  # behind what `row_count` promises: a million rows to
 MAX_WINDOW_BEYOND = 16
 MAX_ROWS = 1_000_000_000  # of one import; nobody uploads more, and reading on would never end
 SHORTER_PAGES = {MAX_PER_PAGE: 10, 10: 1}  # to ask for where one has more bytes than are taken at once
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_UNITS = tuple(timedelta(microseconds=n) for n in (1, 1_000, 1_000_000))  # that a service may write times in
 _SHRINK = (0, 1, 3, 11, 17, 21, 27, 29, 33, 39)
 
 
@@ -198,20 +204,20 @@ async def _read_of(client: RecordsClient, import_: Import, size: int) -> ImportR
         return await _read(client, import_, size)
     except NotFoundError:
         # only the import's own 404 counts: a records endpoint may be missing for other reasons
-        current = await _get_or_none(client, import_)
-        if current is None:
+        before = await _get_or_none(client, import_)
+        if before is None:
             return _gone(import_)
     try:
-        return await _read(client, current, size)
+        return await _read(client, import_, size, before)
     except NotFoundError as error:
         refusal = error
     asked_at = client.service_time()
     after = await _get_or_none(client, import_)
     if after is None:
         return _gone(import_)
-    still = after.fingerprint == current.fingerprint
+    still = after.fingerprint == before.fingerprint
     if refusal.page == 1 and still and await _has_no_records(client, after):
-        return ImportRead(after, Verdict.complete, asked_at=asked_at)
+        return ImportRead(as_listed(import_, after), Verdict.complete, asked_at=asked_at)
     raise refusal
 
 
@@ -250,8 +256,24 @@ def _gone(import_: Import) -> ImportRead:
     return ImportRead(import_, Verdict.gone, why="the service answers 404 for it")
 
 
-async def _read(client: RecordsClient, import_: Import, size: int) -> ImportRead:
-    current, gathered, moves = import_, _Gathered(client.service_time()), 0
+def as_listed(listed: Import, own: Import) -> Import:
+    """Return the version that its own address shows, as the listing shows it, as far as that can be told.
+
+    One that agrees in all but the finer time is taken for the version listed: if it is a later one, the next listing
+    shows another time, and it is read again.
+    """
+    earlier, later = sorted((listed.updated_at, own.updated_at))
+    same_time = any(earlier == later - (later - _EPOCH) % unit for unit in _UNITS)
+    if same_time and (listed.row_count, listed.status) == (own.row_count, own.status):
+        return listed
+    told = ("template", "metadata_json", "extra_json")
+    return own.model_copy(update={name: getattr(listed, name) for name in told if getattr(own, name) is None})
+
+
+async def _read(client: RecordsClient, import_: Import, size: int, own: Import | None = None) -> ImportRead:
+    """`own` is what its own address showed last, if it was asked."""
+    current = import_ if own is None else as_listed(import_, own)
+    gathered, moves = _Gathered(client.service_time()), 0
     from_zero = client.first_page == 1  # whether it may be that the service counts from there, unnoticed so far
     for passes in range(1, MAX_PASSES + 1):
         known = len(gathered)
@@ -267,14 +289,14 @@ async def _read(client: RecordsClient, import_: Import, size: int) -> ImportRead
             return _outcome(current, gathered, passes)
         if from_zero and len(gathered) != current.row_count:
             from_zero = await _page_0_adds(client, current, gathered, swept)
-        after = await ask_for(client, current.slug)
-        if after.fingerprint != current.fingerprint:
+        before, own = own or import_, await ask_for(client, current.slug)
+        if own.fingerprint != before.fingerprint:
             moves += 1
+            current = as_listed(import_, own)
             if moves > MAX_MOVES:
-                return _restless(after, gathered, passes, f"it changed {moves} times while it was read")
-            current, gathered = after, _Gathered(client.service_time())
+                return _restless(current, gathered, passes, f"it changed {moves} times while it was read")
+            gathered = _Gathered(client.service_time())
             continue
-        current = after
         if swept.endless:
             return _restless(current, gathered, passes, "its pages go on and on")
         same = gathered.close(swept, known)

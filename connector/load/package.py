@@ -220,12 +220,22 @@ class Package:
             )
         )
 
-    def add_failure(self, import_: Import, known: LedgerRow | None, error: str, killed_runs: int | None = None) -> None:
+    def add_failure(
+        self,
+        import_: Import,
+        known: LedgerRow | None,
+        error: str,
+        killed_runs: int | None = None,
+        fewer: int | None = None,
+    ) -> None:
         """An import that could not be read: what the warehouse has of it stays as it is.
 
-        One that killed runs is left out while it is as it is now, so its ledger row says how that is.
+        One that killed runs is left out while it is as it is now, so its ledger row says how that is. `fewer` records
+        than are loaded: since when it is so many is in the ledger row, too.
         """
         row = self._as_before(import_.slug, known)
+        if fewer is not None and fewer != row.fewer_found:
+            row = replace(row, fewer_found=fewer, fewer_since=self._now)
         if killed_runs:
             row = replace(
                 row,
@@ -246,6 +256,7 @@ class Package:
         self._catalogue.text_conflicts.pop(slug, None)
         row = self._as_before(slug, known)
         nothing: dict[str, Any] = {"records_loaded": 0, "records_rejected": 0, "text_conflicts": None, "due": None}
+        nothing |= {"fewer_found": None, "fewer_since": None}
         self._ledger.append(replace(row, state=State.deleted, attempts=1, error=None, **nothing))
 
     def finish(self) -> Iterator[Emission]:

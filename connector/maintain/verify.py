@@ -17,7 +17,7 @@ import pyarrow as pa
 from dlt.pipeline.pipeline import Pipeline
 
 from connector.errors import ConnectorError
-from connector.extract.records import ImportRead, Verdict
+from connector.extract.records import ImportRead, Verdict, as_listed
 from connector.ledger import State
 from connector.load.data_dictionary import Catalogue
 from connector.load.imports_table import ImportRow, import_emissions, read_row, records_metadata_of
@@ -148,7 +148,7 @@ class _Verification:
             sentence = f"Import {reject.record_slug or 'without a slug'} can't be read: {reject.reason}."
             report.differences.append(Difference(Kind.import_differs, sentence, reject.record_slug))
         self.progress.planned(len(listed), sum(max(i.row_count, 0) for i in listed.values()))
-        self._settle(self._look(listed))
+        self._settle(self._look(listed), listed)
         self._ask_for_vanished()
         self._extras({*listed, *(row.record_slug for row in listing.rows if isinstance(row, Reject))})
         report.imports, report.records = len(listed), sum(self.sizes.values())
@@ -266,7 +266,7 @@ class _Verification:
 
     # -- what moved ----------------------------------------------------------------------------------------------
 
-    def _settle(self, first: Mapping[str, _Look]) -> None:
+    def _settle(self, first: Mapping[str, _Look], listed: Mapping[str, Import]) -> None:
         """Looks again at whatever differed, until both sides stood still between two looks, or too often."""
         latest = {slug: look for slug, look in first.items() if look.differences or look.restless}
         for looks in range(2, MAX_LOOKS + 1):
@@ -274,7 +274,8 @@ class _Verification:
                 return
             answers = self.survey.current(list(latest))
             self._leave_out(answers, latest)
-            again = self._look({slug: a for slug, a in answers.items() if isinstance(a, Import)})
+            found = {slug: answer for slug, answer in answers.items() if isinstance(answer, Import)}
+            again = self._look({slug: as_listed(listed[slug], own) for slug, own in found.items()})
             before, latest = latest, {}
             for slug, look in again.items():
                 stood_still = not look.restless and before[slug].version == look.version

@@ -15,7 +15,7 @@ from typing import Any
 
 from connector.errors import AuthError, ConfigError, ConnectorError, NotFoundError
 from connector.extract.listing import MAX_PER_PAGE, Lister, Listing, together
-from connector.extract.records import ask_for
+from connector.extract.records import as_listed, ask_for
 from connector.models import Import, Reject, born_at, key_of, replaces
 from connector.nearest import instead_of
 from connector.run.deaths import KilledTwice
@@ -87,7 +87,7 @@ class Decision:
         if self._scope.selection.slugs:
             if await self._lister(0).counts_from_zero():
                 self._client.first_page = 0
-            return self._decide(Listing(await self._by_slug(), True, 0), (), ())
+            return self._decide(Listing(await self._with_templates(await self._by_slug()), True, 0), (), ())
         known = {s for s, k in self._memory.ledger.items() if k.live}
         known |= {s for s, seen in self._memory.imports.items() if not seen.deleted}
         lister = self._lister(len(known))
@@ -176,6 +176,15 @@ class Decision:
             else:
                 meant.append(import_)
         return tuple(meant)
+
+    async def _with_templates(self, found: tuple[Import, ...]) -> tuple[Import, ...]:
+        """Return them as the listing shows them, where their own addresses leave out a template that is known."""
+        ledger = self._memory.ledger
+        if not any(i.template is None and i.slug in ledger and ledger[i.slug].template_slug for i in found):
+            return found
+        listing = await self._lister(len(ledger)).all()
+        listed = {row.slug: row for row in listing.rows if isinstance(row, Import)}
+        return tuple(as_listed(listed[i.slug], i) if i.slug in listed else i for i in found)
 
     async def _get_or_none(self, slug: str) -> Import | None:
         try:

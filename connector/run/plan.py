@@ -14,9 +14,12 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import Generic, TypeVar
 
+from connector.errors import ContractError
 from connector.ledger import COMPLETED, LedgerRow, Listed, State
 
 T = TypeVar("T", bound=Listed)
+
+FEWER_LASTS = timedelta(days=1)  # longer than a restart, a cache or the rebuilding of an index hides records
 
 
 class Reason(StrEnum):
@@ -103,13 +106,27 @@ def make_plan(listed: Iterable[T], ledger: Mapping[str, LedgerRow], rules: Rules
     return Plan(tuple(read), unchanged, sum(known.live for known in ledger.values()))
 
 
-def lost_rows(import_: Listed, found: int, known: LedgerRow | None) -> int:
-    """Return how many rows an unfinished import would lose though its fingerprint stands still; 0 if none.
+class FewerRecords(ContractError):
+    """An import that has not changed shows fewer records than are loaded."""
 
-    An upload that goes on may have other than `row_count` records, but never fewer than it had: what is there stays
-    until the import changes or shows them again, also where a dead run has left its rows in doubt.
+    def __init__(self, found: int) -> None:
+        super().__init__(
+            f"{found} records were found, fewer than are loaded, though the import has not changed; what is loaded "
+            "stays, and the next run reads it again. If it is still so after a day, the others count as deleted."
+        )
+        self.found = found
+
+
+def lost_rows(import_: Listed, found: int, known: LedgerRow | None, *, reconciles: bool, now: datetime) -> int:
+    """Return how many rows an import would lose though its fingerprint stands still; 0 if none.
+
+    Invariant: rows of an import that has not changed leave the warehouse only if it is completed and its records are
+    as many as its `row_count`, or if readings found the same lower number for a day (`FEWER_LASTS`). Whatever
+    `reconcile` is: that forgives a count, not rows that were there. They stay also where a dead run left them in doubt.
     """
-    if known is None or import_.status == COMPLETED or not known.is_at(import_):
+    if known is None or not known.is_at(import_) or (import_.status == COMPLETED and reconciles):
+        return 0
+    if found == known.fewer_found and known.fewer_since is not None and now - known.fewer_since >= FEWER_LASTS:
         return 0
     return max(known.records_loaded - found, 0)
 

@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from functools import cached_property
 from typing import Any, TypeVar
 
-from connector.errors import ContractError, NewerFormatError, NotFoundError
+from connector.errors import NewerFormatError, NotFoundError
 from connector.extract.prefetch import HeadStart
 from connector.extract.records import ImportRead, Verdict
 from connector.ledger import Due
@@ -38,7 +38,7 @@ from connector.models import Import
 from connector.run.deaths import DEATHS, KilledTwice, UnderWay
 from connector.run.discover import Decided, Decision
 from connector.run.pipeline import TOGETHER_ROWS, Failure, Outcome, ReadAhead
-from connector.run.plan import Plan, Planned, Reason, lost_rows
+from connector.run.plan import FewerRecords, Plan, Planned, Reason, lost_rows
 from connector.run.ports import Outside, Progress, Silent
 from connector.run.settling import may_change_unseen
 from connector.runs import Status, Tally, make_run_id
@@ -48,7 +48,7 @@ from connector.transform.row_limits import LIMITS
 from connector.warehouse import Warehouse
 from connector.warehouse.connection import LOADS, VERSIONS
 from connector.warehouse.mending import keep_deleted, mend
-from connector.warehouse.ownership import take_stock
+from connector.warehouse.ownership import check_staging, take_stock
 from connector.warehouse.promises import PROMISED, ask_again, promise
 from connector.warehouse.runs_table import bury_dead_runs, note_progress, settle_dead_runs, write_run
 from connector.warehouse.state import Memory, forget_schemas, loaded_late, recall
@@ -136,6 +136,7 @@ class Extraction:
         with self.warehouse.connect() as connection:
             stock = take_stock(connection)
             stock.check()
+            check_staging(connection)
             if take_over(connection, stock):
                 stock = take_stock(connection)
             # where a column of the ledger is lost, every import differs from its row, and is read anyway
@@ -415,7 +416,8 @@ class Extraction:
         self.tally.problems.append(f"Import {slug}: {result.error}")
         log.error("Import %s failed: %s", slug, result.error, extra={"event": "import.failed", "import_slug": slug})
         killed_runs = DEATHS if isinstance(result.error, KilledTwice) else None
-        package.add_failure(planned.import_, self.memory.ledger.get(slug), str(result.error), killed_runs)
+        fewer = result.error.found if isinstance(result.error, FewerRecords) else None
+        package.add_failure(planned.import_, self.memory.ledger.get(slug), str(result.error), killed_runs, fewer)
         self._progress.read(slug, 0, "failed")
 
     def _accept(self, package: Package, planned: Sequence[Planned[Import]], built: Built) -> Iterator[Emission]:
@@ -453,8 +455,10 @@ class Extraction:
 
     def _due(self, read: ImportRead) -> Due | None:
         """Whether the import may have changed since it was read, without a trace."""
-        unit = self.prepare().unit
-        settled = read.asked_at is not None and not may_change_unseen(read.import_.updated_at, read.asked_at, unit)
+        import_, unit = read.import_, self.prepare().unit
+        settled = read.asked_at is not None and not may_change_unseen(
+            import_.updated_at, read.asked_at, unit, naive=import_.updated_naive, passed_by=self._client.passed_by
+        )
         return None if settled else Due.racy
 
     def _note_row(self, listed: Import, read: ImportRead) -> None:
@@ -636,15 +640,15 @@ class Extraction:
             return frozenset(slugs)
 
     async def _read(self, import_: Import) -> ImportRead:
-        """Raises ContractError for an unfinished import that shows fewer records than it had: what is loaded stays."""
+        """Raises FewerRecords for an import that would lose rows though it has not changed: what is loaded stays."""
         read = await self._head_start.reading(import_)
-        found = len(read.records) + len(read.rejects)
-        if read.verdict is Verdict.gone or not lost_rows(read.import_, found, self.memory.ledger.get(import_.slug)):
+        if read.verdict is Verdict.gone:
             return read
-        raise ContractError(
-            f"{found} records were found, fewer than are loaded, though the import has not changed; what is loaded "
-            "stays, and the next run reads it again."
-        )
+        found, known = len(read.records) + len(read.rejects), self.memory.ledger.get(import_.slug)
+        reconciles = read.verdict is Verdict.complete
+        if lost_rows(read.import_, found, known, reconciles=reconciles, now=self._outside.now()):
+            raise FewerRecords(found)
+        return read
 
     @cached_property
     def _builder(self) -> Builder:

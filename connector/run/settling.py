@@ -1,7 +1,8 @@
 """Whether an import can change without its `updated_at` showing it.
 
 Invariant: an import counts as settled only if its records were asked for once the service's clock had left the unit of
-its `updated_at` behind: a later change then gets a later time, and the next listing shows it.
+its `updated_at` behind: a later change then gets a later time, and the next listing shows it. A time without an offset
+may be local time anywhere, so that has to hold at every offset that clocks are set to: all whole quarters of an hour.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from math import gcd
 
-MICROSECOND, SECOND = timedelta(microseconds=1), timedelta(seconds=1)
+MICROSECOND, SECOND, MINUTE = timedelta(microseconds=1), timedelta(seconds=1), timedelta(minutes=1)
 FINE_UNITS = (SECOND, timedelta(milliseconds=1), MICROSECOND)
 COARSE_UNITS = (timedelta(days=1), timedelta(hours=1), timedelta(minutes=1))
 COARSE_TIMES = 3  # different times that agree before a unit above a second is believed
-MOST_AHEAD = timedelta(days=1)  # a time further ahead of the service's clock was not taken from it
+MOST_AHEAD = timedelta(days=2)  # a time a day ahead of ours and the service's clock, which are a day apart at most
+OFFSETS = tuple(timedelta(minutes=15) * quarters for quarters in range(-12 * 4, 14 * 4 + 1))  # of local time from UTC
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -26,9 +28,16 @@ def resolution(instants: Iterable[datetime]) -> timedelta:
     return next(unit for unit in units if step % (unit // MICROSECOND) == 0)
 
 
-def may_change_unseen(updated_at: datetime, reached: datetime, unit: timedelta) -> bool:
+def may_change_unseen(
+    updated_at: datetime, reached: datetime, unit: timedelta, *, naive: bool = False, passed_by: timedelta = MINUTE
+) -> bool:
     """Return whether a change after `reached` may leave `updated_at` as it is.
 
-    `reached` is an instant that the service's clock had passed when the records were asked for.
+    `reached` is an instant that the service's clock had passed, by `passed_by` at most, when the records were asked
+    for. A `naive` time came without an offset: of all times, one in fifteen or so is within a minute of `reached` at
+    one of the offsets, and few stay so for a second reading.
     """
-    return -unit < updated_at - reached <= MOST_AHEAD
+    ahead = updated_at - reached
+    if -unit < ahead <= MOST_AHEAD:
+        return True
+    return naive and any(-unit < ahead - offset <= passed_by for offset in OFFSETS)

@@ -77,6 +77,7 @@ _HEADERS = {
 }
 SERVICE_CLOCKS_DIFFER = timedelta(seconds=2)  # of the machine that answers and the one that sets `updated_at`
 OUR_CLOCK_DIFFERS = timedelta(minutes=5)
+CLOCKS_APART = timedelta(days=1)  # of a `Date` and our clock, from which on the `Date` is not that of a clock
 _RECORDS, _IMPORTS, _IMPORT, _SESSION = "list_records", "list_imports", "get_import", "create_session"
 
 
@@ -156,11 +157,19 @@ class ServiceClient:
         """Return an instant that the service's clock has passed.
 
         By the `Date` of its latest reply, for only the service's own clock can be compared with `updated_at`; from a
-        service that sends none, by this machine's clock, which may differ by more.
+        service that sends none, or one that no clock shows today, by this machine's clock, which may differ by more.
         """
-        if self._dated is not None:
-            return self._dated - SERVICE_CLOCKS_DIFFER
-        return self._now() - OUR_CLOCK_DIFFERS
+        dated = self._clock_of_service()
+        return self._now() - OUR_CLOCK_DIFFERS if dated is None else dated - SERVICE_CLOCKS_DIFFER
+
+    @property
+    def passed_by(self) -> timedelta:
+        """How far the service's clock may have passed `service_time()`; a minute is more than machines differ by."""
+        return 2 * OUR_CLOCK_DIFFERS if self._clock_of_service() is None else timedelta(minutes=1)
+
+    def _clock_of_service(self) -> datetime | None:
+        dated = self._dated
+        return dated if dated is not None and abs(dated - self._now()) <= CLOCKS_APART else None
 
     async def list_imports(self, page: int, per_page: int | None = 100, status: str | None = None) -> ImportPage:
         """Without `per_page` the service sends as many as it likes to."""

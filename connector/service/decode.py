@@ -158,6 +158,12 @@ def parse_instant(text: str) -> datetime:
     return found.replace(tzinfo=UTC) if zone is None else found.astimezone(UTC)
 
 
+def is_naive(text: str) -> bool:
+    """Return whether an ISO 8601 date-time has no offset."""
+    time = text[10:]  # behind a date, in whose short forms there is no `+`, and no `-` so far behind
+    return time[-1:] not in ("Z", "z") and "+" not in time and "-" not in time
+
+
 def _page_with_extras(body: bytes) -> RecordPage:
     """A page with fields that the interface does not name. Raises what `_records` raises."""
     page = _LAX_ROW_PAGE.decode(body)
@@ -257,6 +263,7 @@ def _read_import(text: bytes) -> Import | Reject:
             row_count=_required(_integer(members, "row_count"), "row_count"),
             created_at=_required(_instant(members, "created_at"), "created_at"),
             updated_at=_required(_instant(members, "updated_at"), "updated_at"),
+            updated_naive=is_naive(_loosely(members["updated_at"])),
             status=_required(_text(members, "status"), "status"),
             template=template,
             metadata_json=_or_none(members.get("metadata", b"null")),

@@ -4,7 +4,7 @@
 outcome                              tried again         error in the end
 ===================================  ==================  ================
 401, 403                             never               AuthError
-404                                  never               NotFoundError
+404, 410                             never               NotFoundError
 429, and any retryable reply with    within the waiting  TransientError
 a `Retry-After`                      budget
 the same with a `Retry-After`        error attempts      TransientError
@@ -131,6 +131,7 @@ _BY_STATUS = {
     401: _Rule(Budget.NONE, AuthError),
     403: _Rule(Budget.NONE, AuthError),
     404: _Rule(Budget.NONE, NotFoundError),
+    410: _Rule(Budget.NONE, NotFoundError),
     408: _ERROR,
     425: _ERROR,
     429: _THROTTLE,

@@ -109,6 +109,23 @@ def _too_new(connection: Connection, found: int, has_runs: bool) -> str:
     )
 
 
+def check_staging(connection: Connection) -> None:
+    """Raise ConfigError where the schema that rows are staged in is somebody else's: dlt empties tables in it.
+
+    dlt stores its schema in each one it stages in, in one transaction with the first tables where the destination has
+    such; and it notes no loads there, as it does in every dataset.
+    """
+    whole = connection.client.capabilities.supports_ddl_transactions
+    with connection.client.with_staging_dataset():
+        there, _ = connection.names()
+        name = connection.client.dataset_name
+    if LOADS in there or (whole and there and VERSIONS not in there):
+        raise ConfigError(
+            f"Rows are staged in the schema {name!r}, and it holds tables that were not staged there, such as "
+            f"{min(there)!r}. Rename that schema, or choose another dataset; then run again."
+        )
+
+
 @dataclass(slots=True)
 class _Stored:
     """Tables of dlt's stored schema: their columns and templates, and the format in which the warehouse is."""

@@ -28,10 +28,10 @@ from connector.errors import (
 from connector.extract import records, spill
 from connector.extract.records import MAX_MOVES, MAX_PASSES, ImportRead, Verdict, read_import
 from connector.ledger import COMPLETED
-from connector.models import Import, Record, RecordPage, Reject, microseconds
+from connector.models import Import, Record, RecordPage, Reject, Template, microseconds
 from tests.simulation.clockwork import VirtualLoop
 
-START = datetime(2026, 1, 1, tzinfo=UTC)
+START = datetime(2026, 1, 1, 0, 0, 0, 7, tzinfo=UTC)  # finer than a second, as what follows
 BROKEN = "not an object"
 
 
@@ -340,6 +340,41 @@ def test_an_import_that_never_rests_is_left_to_the_next_run() -> None:
     assert outcome.verdict is Verdict.restless
     assert outcome.why == f"it changed {MAX_MOVES + 1} times while it was read"
     assert outcome.passes == MAX_MOVES + 1
+
+
+@dataclass
+class Elsewhere(Service):
+    """Its own address writes times more finely than the listing, and leaves the template out."""
+
+    @property
+    def listed(self) -> Import:
+        at = self.import_.updated_at.replace(microsecond=0)
+        return self.import_.model_copy(update={"updated_at": at, "template": Template(name="T", slug="t")})
+
+
+@pytest.mark.parametrize("count", [7, 250])
+def test_an_import_is_handed_on_as_the_listing_shows_it(count: int) -> None:
+    service = Elsewhere(count)
+    for _ in range(2):
+        outcome = read(service, service.listed)
+        assert (outcome.verdict, outcome.import_) == (Verdict.complete, service.listed)
+        assert {r.slug for r in outcome.records} == set(service.versions)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_an_edit_within_the_second_that_the_listing_shows_is_noticed_while_it_is_read(seed: int) -> None:
+    service = Elsewhere(250, seed, edits=0.2, edits_at_most=3)
+    outcome = read(service, service.listed)
+    assert outcome.verdict is Verdict.complete
+    assert {r.slug: int(r.data[5:-1]) for r in outcome.records} == service.versions
+
+
+def test_a_template_that_its_own_address_leaves_out_is_kept_though_the_import_changed() -> None:
+    service = Elsewhere(250)
+    listed = service.listed
+    service.change("append")
+    outcome = read(service, listed)
+    assert (outcome.import_.template, outcome.import_.row_count) == (listed.template, 251)
 
 
 def test_a_stale_listing_is_no_reason_to_give_up() -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from random import Random
 from typing import Any, cast
@@ -42,6 +43,7 @@ class Place:
     now: datetime = NOON
     tells: bool = True
     ahead: timedelta = timedelta(0)
+    date: datetime | None = None  # which it tells instead
     requests: list[str] = field(default_factory=list)
     answer: Callable[[Request], Response | None] = lambda request: None
 
@@ -53,7 +55,9 @@ class Place:
         return self.answer(request) or self.service.handle(request)
 
     def _open(self, settings: Settings) -> ServiceClient:
-        wire = Wire(self._handle, lambda: 0.01, lambda label: None, lambda: self.now if self.tells else None)
+        wire = Wire(
+            self._handle, lambda: 0.01, lambda label: None, lambda: (self.date or self.now) if self.tells else None
+        )
         return ServiceClient(
             settings.base_url,
             settings.access_token.get_secret_value(),
@@ -144,6 +148,46 @@ def test_the_clock_of_the_service_counts_and_not_ours(place: Place, minutes: int
     rename(place, slug, "after")
     place.now += timedelta(seconds=10)
     place.run()
+    assert place.names() == ["after"]
+    place.run()
+    assert place.read == set()
+
+
+@pytest.mark.parametrize("hours", [-5, 2])
+def test_an_edit_is_seen_where_times_are_local_and_say_no_offset(place: Place, hours: int) -> None:
+    def local(request: Request) -> Response | None:
+        reply = place.service.handle(request)
+        zone = timezone(timedelta(hours=hours))
+
+        def naive(found: re.Match[bytes]) -> bytes:
+            at = datetime.fromisoformat(found[1].decode()).astimezone(zone)
+            return b'"updated_at":"' + at.replace(tzinfo=None).isoformat().encode() + b'"'
+
+        return replace(reply, body=re.sub(rb'"updated_at": ?"([^"]+)"', naive, bytes(reply.body)))
+
+    place.answer = local
+    place.service.add_import("t", [{"name": "other"}])
+    place.now += timedelta(minutes=5)
+    slug = place.service.add_import("t", [{"name": "before"}])
+    assert place.run().status == "succeeded"
+    rename(place, slug, "after")
+    place.now += timedelta(minutes=5)
+    assert place.run().status == "succeeded"
+    assert place.names() == ["after", "other"]
+    place.now += timedelta(hours=3)
+    place.run()
+    place.run()
+    assert place.read == set()
+
+
+@pytest.mark.parametrize("date", [datetime(1970, 1, 1, tzinfo=UTC), NOON - timedelta(days=2)])
+def test_a_date_that_no_clock_shows_today_is_not_taken_for_the_time(place: Place, date: datetime) -> None:
+    place.date = date
+    slug = place.service.add_import("t", [{"name": "before"}])
+    assert place.run().status == "succeeded"
+    rename(place, slug, "after")
+    place.now += timedelta(minutes=10)
+    assert place.run().status == "succeeded"
     assert place.names() == ["after"]
     place.run()
     assert place.read == set()
@@ -316,6 +360,56 @@ def test_an_unfinished_import_never_loses_rows_while_it_stands_still(place: Plac
     assert sorted(place.query("SELECT data FROM records")) == sorted(rows_of(place))
 
 
+@pytest.mark.parametrize("reconcile", ["off", "warn", "fail"])
+@pytest.mark.parametrize("shown", [0, 2])
+def test_a_completed_import_never_loses_rows_while_it_stands_still(place: Place, shown: int, reconcile: str) -> None:
+    place.service.add_import("t", [{"name": f"n{n}"} for n in range(5)])
+    place.now += timedelta(seconds=61)
+    place.run(reconcile=reconcile)
+    place.answer = lambda request: _only(place, request, shown) if request.path.endswith("/records") else None
+
+    for scope in (FULL, None):
+        tally = place.run(scope, reconcile=reconcile)
+        assert (tally.status, tally.imports_failed) == ("partial", 1)
+        assert f"{shown} records were found, fewer than are loaded" in str(tally.error)
+        assert place.query("SELECT count(*) FROM records WHERE _deleted_at IS NULL") == [(5,)]
+    assert place.verify().exit_code == 3
+
+    place.answer = lambda request: None
+    assert place.run(reconcile=reconcile).status == "succeeded"
+    assert sorted(place.query("SELECT data FROM records")) == sorted(rows_of(place))
+    assert place.query("SELECT fewer_found, fewer_since FROM sync_imports") == [(None, None)]
+    place.run(reconcile=reconcile)
+    assert place.read == set()
+
+
+@pytest.mark.parametrize("status", ["completed", "submitted"])
+def test_rows_that_are_away_for_a_day_count_as_deleted(place: Place, status: Any) -> None:
+    """Deleted at the service without a trace at the import, whose row_count is what was once uploaded."""
+    place.service.add_import("t", [{"name": f"n{n}"} for n in range(5)], status=status)
+    place.now += timedelta(seconds=61)
+    place.run(reconcile="off")
+    shown = 3
+    place.answer = lambda request: _only(place, request, shown) if request.path.endswith("/records") else None
+    for hours, only, left in ((0, 3, 5), (20, 3, 5), (23, 2, 5), (46, 2, 5), (48, 2, 2)):
+        shown = only
+        place.now = NOON + timedelta(hours=1 + hours)
+        assert place.run(FULL, reconcile="off").status == ("succeeded" if left == 2 else "partial")
+        assert place.query("SELECT count(*) FROM records") == [(left,)], hours
+    assert place.query("SELECT records_loaded, fewer_found, fewer_since FROM sync_imports") == [(2, None, None)]
+
+
+def test_a_completed_import_with_as_many_records_as_it_says_may_have_fewer_than_before(place: Place) -> None:
+    slug = place.service.add_import("t", [{"name": f"n{n}"} for n in range(5)])
+    place.service.set_row_count(slug, 3)
+    place.now += timedelta(seconds=61)
+    place.run()
+    assert place.query("SELECT count(*) FROM records") == [(5,)]
+    place.answer = lambda request: _only(place, request, 3) if request.path.endswith("/records") else None
+    assert place.run().status == "succeeded"
+    assert place.query("SELECT count(*) FROM records") == [(3,)]
+
+
 def _only(place: Place, request: Request, shown: int) -> Response:
     reply = place.service.handle(request)
     if reply.status != 200:
@@ -410,3 +504,56 @@ def test_the_row_of_a_dead_run_says_what_it_committed(place: Place) -> None:
     assert status == "failed"
     assert (records, len(json.loads(load_ids))) == (2, 2)
     assert requests > 0
+
+
+# -- an import's own address tells less, or more finely --------------------------------------------------------------
+
+
+def _own(place: Place, change: Callable[[dict[str, Any]], None]) -> Callable[[Request], Response | None]:
+    """Have `change` change what an import's own address shows."""
+
+    def answer(request: Request) -> Response | None:
+        reply = place.service.handle(request)
+        if request.path.count("/") != 4 or reply.status != 200:
+            return None
+        shown = json.loads(reply.body)
+        change(shown)
+        return replace(reply, body=json.dumps(shown).encode())
+
+    return answer
+
+
+@pytest.mark.parametrize("rows", [3, 150])
+def test_a_template_that_only_the_listing_shows_is_the_templates_of_all_rows(place: Place, rows: int) -> None:
+    slug = place.service.add_import("t", [{"name": f"n{n}"} for n in range(rows)], {"k": 1})
+    place.service.add_import("t", [{"name": "other"}])
+    place.now += timedelta(seconds=61)
+    place.answer = _own(place, lambda shown: shown.update(template=None, metadata=None))
+    for scope in (None, FULL, Scope("backfill", selection=Selection(slugs=frozenset({slug})), force=True), None):
+        assert place.run(scope).status == "succeeded"
+        assert place.query("SELECT count(*) FROM records_t") == [(rows + 1,)]
+        assert place.query("SELECT template__name, metadata__k FROM imports WHERE slug = ?", slug) == [("t", 1)]
+    assert place.read == set()
+    assert place.verify().exit_code == 0
+
+
+def test_an_own_address_with_finer_times_has_nothing_read_again(place: Place) -> None:
+    place.service.add_import("t", [{"name": f"n{n}"} for n in range(150)])
+    place.now += timedelta(seconds=61)
+    place.answer = _own(place, lambda shown: shown.update(updated_at=shown["updated_at"].replace("Z", ".123456Z")))
+    assert place.run().status == "succeeded"
+    assert place.query("SELECT count(*) FROM records_t") == [(150,)]
+    assert place.run().status == "succeeded"
+    assert place.read == set()
+    assert place.verify().exit_code == 0
+
+
+def test_an_import_that_answers_410_is_gone(place: Place) -> None:
+    gone = place.service.add_import("t", [{"name": "x"}])
+    place.service.add_import("t", [{"name": "y"}])
+    place.run()
+    place.service.delete_import(gone)
+    place.answer = lambda request: Response(410, {}, b"{}") if gone in request.path else None
+    tally = place.run(mass_delete_limit=1)
+    assert (tally.status, tally.imports_deleted) == ("succeeded", 1)
+    assert place.names() == ["y"]

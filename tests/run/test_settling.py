@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connector.run.settling import MICROSECOND, SECOND, may_change_unseen, resolution
+from connector.run.settling import MICROSECOND, OFFSETS, SECOND, may_change_unseen, resolution
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)
@@ -48,6 +48,32 @@ def test_no_later_edit_has_the_time_of_a_settled_import(at: int, later: int, uni
     reached = changed + later * MICROSECOND
     if reached >= changed and not may_change_unseen(shown, reached, unit):
         assert _truncated(reached, unit) > shown
+
+
+@given(
+    st.integers(0, 10**9),
+    st.integers(0, 10**9),
+    st.sampled_from([MICROSECOND, SECOND, MINUTE, timedelta(hours=1)]),
+    st.sampled_from(OFFSETS),
+    st.integers(0, 60 * 10**6),
+)
+def test_no_later_edit_has_the_local_time_of_a_settled_import(
+    at: int, later: int, unit: timedelta, offset: timedelta, passed: int
+) -> None:
+    """The service writes its local time without an offset; its clock had passed `reached` by up to a minute."""
+    changed = NOON + at * MICROSECOND
+    shown = _truncated(changed + offset, unit)
+    now = changed + later * MICROSECOND
+    reached = now - passed * MICROSECOND
+    if not may_change_unseen(shown, reached, unit, naive=True):
+        assert _truncated(now + offset, unit) > shown
+
+
+def test_few_of_the_times_without_an_offset_are_read_again() -> None:
+    ages = [timedelta(minutes=1) + n * timedelta(seconds=7) for n in range(15_000)]  # about 29 hours
+    again = [age for age in ages if may_change_unseen(NOON - age, NOON, SECOND, naive=True)]
+    assert len(again) < len(ages) / 12
+    assert max(again) < timedelta(hours=12, minutes=1)  # nowhere is it earlier than 12 hours behind UTC
 
 
 def _truncated(instant: datetime, unit: timedelta) -> datetime:

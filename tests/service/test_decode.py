@@ -16,6 +16,7 @@ from connector.service.decode import (
     decode_import,
     decode_import_page,
     decode_record_page,
+    is_naive,
     parse_instant,
 )
 from connector.transform.json_slices import NotJson, array_elements, is_json, object_members
@@ -352,3 +353,13 @@ def standard(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+@pytest.mark.parametrize("date", ["2026-01-05", "20260105", "2026-W02-1", "2026W021"])
+@pytest.mark.parametrize("time", ["T06:30:00", "T063000", "T06:30:00.123456", "T06"])
+@pytest.mark.parametrize("zone", ["", "Z", "z", "+02:00", "-05:00", "-0500", "+00"])
+def test_an_import_says_whether_its_time_came_without_an_offset(date: str, time: str, zone: str) -> None:
+    text = date + time + zone
+    parse_instant(text)
+    assert is_naive(text) == (zone == "")
+    assert decode_import(import_row("i", updated_at=text).encode()).updated_naive == (zone == "")

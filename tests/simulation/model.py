@@ -33,6 +33,7 @@ from tests.simulation.fuse import Fuse
 Ways = Mapping[str, Mapping[str, Any]]
 PIPELINE, DATASET = "importer", "importer_data"
 LOADS, VERSIONS = "_dlt_loads", "_dlt_version"
+LAYOUT = "%s_staging"  # of dlt's own accord
 _FIXED_TYPES = {
     pa.int64(): "BIGINT",
     pa.float64(): "DOUBLE",
@@ -74,11 +75,14 @@ class _Destination:
     capabilities = staticmethod(cache(_DUCKDB.capabilities))
     caps_params = _DUCKDB.caps_params
 
+    def __init__(self) -> None:
+        self.config_params: dict[str, Any] = {}
+
 
 class ModelPipeline:
     """One process's view: made anew for each run, on what the last one left."""
 
-    pipeline_name, dataset_name, destination, staging = PIPELINE, DATASET, _Destination(), None
+    pipeline_name, dataset_name, staging = PIPELINE, DATASET, None
     config = SimpleNamespace(restore_from_destination=True)
 
     def __init__(
@@ -98,9 +102,15 @@ class ModelPipeline:
         self._dice = dice
         self._packages = packages
         self._clock = clock
-        self._client = ModelSqlClient(DATASET, f"{DATASET}_staging", *_credentials_and_capabilities())
+        self.destination = _Destination()
+        self._client = ModelSqlClient(DATASET, self._staging, *_credentials_and_capabilities())
         self._client._conn = connection
         self._client.fuse = fuse
+
+    @property
+    def _staging(self) -> str:
+        layout: str = self.destination.config_params.get("staging_dataset_name_layout", LAYOUT)
+        return layout % DATASET
 
     @property
     def has_pending_data(self) -> bool:
@@ -116,6 +126,7 @@ class ModelPipeline:
     @contextmanager
     def sql_client(self) -> Iterator[ModelSqlClient]:
         self._fuse.step("sql", "connect")
+        self._client.staging_dataset_name = self._staging
         yield self._client
 
     def destination_client(self) -> type[_Client]:
@@ -201,10 +212,11 @@ class ModelPipeline:
                 content,
             )
             self._commit("the migration")
-        self._sql(f"CREATE SCHEMA IF NOT EXISTS {DATASET}_staging")
+        self._sql(f"CREATE SCHEMA IF NOT EXISTS {self._staging}")
+        self._connection.execute(f"CREATE TABLE IF NOT EXISTS {self._staging}.{VERSIONS} (n BIGINT)")
         for name, some in emissions.items():
             columns = ", ".join(f'"{column}" {kind}' for column, kind in _columns(some).items())
-            self._sql(f"CREATE OR REPLACE TABLE {DATASET}_staging.{name} ({columns})")
+            self._sql(f"CREATE OR REPLACE TABLE {self._staging}.{name} ({columns})")
 
     def _schema(self, there: Mapping[str, Any]) -> dict[str, Any]:
         """As it was stored last: whoever begins without a working directory takes it from there."""
@@ -250,7 +262,7 @@ class ModelPipeline:
             self._connection.unregister("arriving")
 
     def _merge(self, name: str, emissions: list[Emission], *, distinct: bool) -> None:
-        table, staging = f"{DATASET}.{name}", f"{DATASET}_staging.{name}"
+        table, staging = f"{DATASET}.{name}", f"{self._staging}.{name}"
         for emission in emissions:
             self._connection.register("arriving", emission.rows)
             self._sql(f"INSERT INTO {staging} BY NAME SELECT * FROM arriving")
@@ -282,6 +294,8 @@ class _Client:
     """The configuration that the lock and the fingerprint of the destination are made of."""
 
     class config:
+        staging_dataset_name_layout = LAYOUT
+
         class credentials:
             database = ":memory:"
 

@@ -356,6 +356,11 @@ def count_fields_of_this_package_only() -> AbstractContextManager[Any]:
     return patched()
 
 
+@mutation(600)
+def stage_where_a_user_may_have_tables() -> AbstractContextManager[Any]:
+    return mock.patch.multiple("connector.warehouse.destination", _stage_apart=lambda pipeline: None)
+
+
 # -- settled -------------------------------------------------------------------------------------------------------
 
 
@@ -367,6 +372,16 @@ def call_whatever_was_read_settled() -> AbstractContextManager[Any]:
 @mutation()
 def let_an_unfinished_import_lose_its_rows() -> AbstractContextManager[Any]:
     return mock.patch.object(session, "lost_rows", return_value=0)
+
+
+@mutation()
+def let_a_completed_import_lose_its_rows() -> AbstractContextManager[Any]:
+    original = plan.lost_rows
+
+    def finished(import_: Any, *known: Any, **more: Any) -> int:
+        return 0 if import_.status == "completed" else original(import_, *known, **more)
+
+    return mock.patch.object(session, "lost_rows", finished)
 
 
 @mutation()

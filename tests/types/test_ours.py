@@ -12,7 +12,9 @@ import duckdb
 import psycopg2
 import pytest
 
+from connector.errors import ConfigError
 from connector.maintain.doctor import doctor
+from connector.maintain.rebuild import rebuild
 from connector.maintain.verify import verify
 from connector.runs import Status
 from connector.sandbox import Service, Template, serve
@@ -311,3 +313,107 @@ def test_a_column_that_cannot_have_its_type_again_takes_nothing(warehouse: Wareh
     execute(warehouse, "ALTER TABLE records_t DROP COLUMN p")
     assert warehouse.run(service).status == Status.succeeded
     check_whole(warehouse, service)
+
+
+# -- where rows are staged ---------------------------------------------------------------------------------------------
+
+
+def edit(service: Service) -> None:
+    slug = service.slugs()[0]
+    service.edit_row(slug, next(iter(service.record_slugs(slug))), {"a_b": 100})
+
+
+def beside(warehouse: Warehouse, schema: str, *statements: str) -> None:
+    """Execute these in another schema of the same database."""
+    dataset, warehouse.dataset = warehouse.dataset, schema
+    try:
+        execute(warehouse, *statements)
+    finally:
+        warehouse.dataset = dataset
+
+
+@pytest.mark.parametrize("how", ["run", "run_dlt"])
+def test_a_schema_of_the_user_with_the_name_of_dlts_staging_is_not_touched(
+    warehouse: Warehouse, service: Service, how: str
+) -> None:
+    getattr(warehouse, how)(service)
+    mine = f"{warehouse.dataset}_staging"
+    execute(
+        warehouse,
+        f"CREATE SCHEMA {mine}",
+        f"CREATE TABLE {mine}.records_customers AS SELECT * FROM records_customers",
+        f"CREATE TABLE {mine}.imports AS SELECT slug FROM imports",
+    )
+    edit(service)
+
+    getattr(warehouse, how)(service)
+
+    assert warehouse.tuples("SELECT count(*) FROM records_customers WHERE a_b = 100") == [(1,)]
+    assert warehouse.tuples(f"SELECT count(*) FROM {mine}.records_customers WHERE a_b < 100") == [(4,)]
+    assert warehouse.tuples(f"SELECT count(*) FROM {mine}.imports") == [(2,)]
+
+
+def test_two_datasets_of_which_one_is_called_like_the_staging_of_the_other_keep_their_rows(
+    warehouse: Warehouse, service: Service
+) -> None:
+    first = warehouse.dataset
+    for name in (f"{first}_staging", first, f"{first}_staging", first):
+        warehouse.dataset = name
+        assert warehouse.run(service).status is Status.succeeded
+        edit(service)
+    for name in (f"{first}_staging", first):
+        warehouse.dataset = name
+        assert warehouse.run(service).status is Status.succeeded
+        check_whole(warehouse, service)
+
+
+def test_a_dataset_may_not_be_called_like_the_place_where_rows_are_staged(
+    warehouse: Warehouse, service: Service
+) -> None:
+    warehouse.dataset = "Shop_Importer_Staging"
+    with pytest.raises(ConfigError, match="on their way to 'shop'; choose another name"):
+        warehouse.run(service)
+
+
+@pytest.mark.parametrize("taken", ["CREATE TABLE mine AS SELECT 1 AS one", "CREATE TABLE _dlt_loads (load_id INTEGER)"])
+def test_nothing_is_staged_where_somebody_else_has_tables(warehouse: Warehouse, service: Service, taken: str) -> None:
+    warehouse.run(service)
+    schema = f"{warehouse.dataset}_importer_staging"
+    execute(warehouse, f"DROP SCHEMA IF EXISTS {schema} CASCADE", f"CREATE SCHEMA {schema}")
+    beside(warehouse, schema, taken)
+    edit(service)
+
+    ran = warehouse.run(service)
+
+    assert isinstance(ran.fatal, ConfigError)
+    assert f"Rows are staged in the schema '{schema}'" in str(ran.error)
+    with serve(service) as url, pytest.raises(ConfigError, match="Rename that schema"):
+        rebuild(warehouse.pipeline(), Settings.load(base_url=url, access_token=service.token))
+
+
+def test_the_names_of_long_datasets_differ_also_where_rows_are_staged(warehouse: Warehouse, service: Service) -> None:
+    long = f"{warehouse.dataset}_{'x' * 50}"
+    for name in (f"{long}a", f"{long}b"):
+        warehouse.dataset = name
+        assert warehouse.run(service).status is Status.succeeded
+    edit(service)
+    for name in (f"{long}a", f"{long}b"):
+        warehouse.dataset = name
+        assert warehouse.run(service).status is Status.succeeded
+    found = warehouse.tuples(
+        "SELECT schema_name FROM information_schema.schemata WHERE schema_name LIKE %s", f"{long[:9]}%"
+    )
+    assert len(set(found)) == 4
+    assert all(len(name) <= 63 for (name,) in found) or isinstance(warehouse, DuckDB)
+
+
+def test_a_layout_that_the_user_configured_stays(
+    warehouse: Warehouse, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DESTINATION__STAGING_DATASET_NAME_LAYOUT", "%s_aside")
+    warehouse.run(service)
+    edit(service)
+    warehouse.run(service)
+    schemas = warehouse.tuples("SELECT schema_name FROM information_schema.schemata")
+    assert (f"{warehouse.dataset}_aside",) in schemas
+    assert (f"{warehouse.dataset}_importer_staging",) not in schemas
