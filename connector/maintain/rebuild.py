@@ -43,8 +43,8 @@ from connector.warehouse.destination import prepare_for_loading
 from connector.warehouse.failures import explain
 from connector.warehouse.lock import prove_held, sole_writer
 from connector.warehouse.ownership import BESIDE, check_staging
-from connector.warehouse.state import Memory, recall
-from connector.warehouse.tables import LOAD_ID, RECORDS, TYPED_SCHEMA
+from connector.warehouse.state import Memory, make_newest, recall
+from connector.warehouse.tables import LOAD_ID, RECORDS, SOURCE, TYPED_SCHEMA
 from connector.warehouse.typed_tables import count_rows, discard, raw_counts, raw_rows, swap, totals, without_raw_row
 
 log = logging.getLogger("connector.maintain.rebuild")
@@ -134,6 +134,9 @@ class _Rebuild:
             return
         self.progress.planned(len(tables), 0)
         load_id = forget_tables(self.pipeline, tables, self.now)
+        if SOURCE in self.pipeline.schemas:
+            with self.warehouse.connect() as connection:
+                make_newest(connection, SOURCE, self.pipeline.schemas[SOURCE].stored_version_hash)
         for table in tables:
             done = self._rebuild(table, memory, load_id)
             log.info("Rebuilt %s: %d rows, %d columns of another type.", table, done.rows, len(done.retyped))

@@ -13,9 +13,12 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from dlt.common.configuration import inject_section, resolve_configuration
 from dlt.common.configuration.exceptions import ConfigurationException
+from dlt.common.configuration.specs import ConfigSectionContext
 from dlt.destinations.job_client_impl import SqlJobClientBase
 from dlt.destinations.sql_client import SqlClientBase
+from dlt.normalize.configuration import ItemsNormalizerConfiguration
 from dlt.pipeline.pipeline import Pipeline
 
 from connector.errors import ConfigError
@@ -28,6 +31,7 @@ _FIXED = (
     "-ctimezone=UTC",  # elsewhere the first and the last hours of the calendar get a year that Python has no time for
     "-cextra_float_digits=3",  # with fewer a double that is read as text and written again is another one
 )
+_NORMALIZER = ("normalize", "parquet_normalizer")
 LOCK_TIMEOUT_S = 60
 _UNLESS_GIVEN = (f"-clock_timeout={LOCK_TIMEOUT_S}s",)
 _DLT_STAGING = "%s_staging"
@@ -129,6 +133,21 @@ def check_supported(pipeline: Pipeline) -> None:
         )
 
 
+def _check_normalizer(pipeline: Pipeline) -> None:
+    """Raise ConfigError where dlt is told to give every row an id: rows of ours have the columns of ours, and no more.
+
+    Asked is as dlt asks, so that what counts for one pipeline alone does.
+    """
+    with inject_section(ConfigSectionContext(pipeline_name=pipeline.pipeline_name)):
+        told = resolve_configuration(ItemsNormalizerConfiguration(), sections=_NORMALIZER)
+    if told.add_dlt_id:
+        own = ".".join([pipeline.pipeline_name, *_NORMALIZER])
+        raise ConfigError(
+            f"dlt's configuration has add_dlt_id = true under [{'.'.join(_NORMALIZER)}], and the connector's rows have "
+            f"their own key; take it out, or write add_dlt_id = false under [{own}] for this pipeline alone."
+        )
+
+
 def check_writable(pipeline: Pipeline) -> None:
     """Raise ConfigError where loading is not possible, or not without loss, e.g. PostgreSQL without ADBC.
 
@@ -136,6 +155,7 @@ def check_writable(pipeline: Pipeline) -> None:
     (`dlt.destinations._adbc_jobs._loader_file_format_selector` says of what is installed).
     """
     check_supported(pipeline)
+    _check_normalizer(pipeline)
     file, dataset = duckdb_file(pipeline), pipeline.dataset_name
     if file is not None and file.name.partition(".")[0].lower() == dataset.lower():
         raise ConfigError(

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -291,6 +291,28 @@ def forget_schemas(connection: Connection, schema_name: str) -> None:
     See `SqlJobClientBase.update_stored_schema`. The schemas stay, for they say which tables are ours.
     """
     connection.execute(f"UPDATE {connection.name(VERSIONS)} SET version_hash = '' WHERE schema_name = %s", schema_name)
+
+
+def make_newest(connection: Connection, schema_name: str, version_hash: str) -> None:
+    """Has the stored schema of this hash be the newest one, by which dlt and `ownership` go.
+
+    Else one that a run stored whose clock was ahead would bring back what a rebuild took away.
+    """
+    versions = connection.name(VERSIONS)
+    [found] = connection.query(
+        f"SELECT max(inserted_at) AS inserted_at FROM {versions} WHERE schema_name = %s AND version_hash = %s",
+        schema_name,
+        version_hash,
+    ).to_pylist()
+    if (stored := found["inserted_at"]) is not None:
+        connection.execute(
+            f"UPDATE {versions} SET inserted_at = %s WHERE schema_name = %s AND version_hash <> %s "
+            "AND inserted_at >= %s",
+            stored - timedelta(seconds=1),
+            schema_name,
+            version_hash,
+            stored,
+        )
 
 
 def _distrusted(slug: str, known: LedgerRow | None) -> LedgerRow:

@@ -203,3 +203,27 @@ def test_what_changes_nothing_is_accepted(duck: DuckDB) -> None:
 
     duck.run_dlt(service, _on(change))
     assert_rows_without_reject(duck, service)
+
+
+def test_an_id_that_dlt_is_to_add_is_refused_unless_this_pipeline_is_excepted(
+    duck: DuckDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a configuration that other pipelines share."""
+    monkeypatch.setenv("NORMALIZE__PARQUET_NORMALIZER__ADD_DLT_ID", "true")
+    monkeypatch.setenv("NORMALIZE__PARQUET_NORMALIZER__ADD_DLT_LOAD_ID", "true")
+    service = Service(seed=1)
+    service.add_import("t", [{"a": 1}])
+
+    with pytest.raises(ConfigError, match=r"add_dlt_id = true under \[normalize.parquet_normalizer\]"):
+        duck.run(service)
+    with pytest.raises(PipelineStepFailed, match=r"write add_dlt_id = false under \[importer.normalize"):
+        duck.run_dlt(service)
+    assert not service.requests
+
+    monkeypatch.setenv("IMPORTER__NORMALIZE__PARQUET_NORMALIZER__ADD_DLT_ID", "false")
+    assert duck.run(service).status == "succeeded"
+    assert duck.run_dlt(service)
+    service.add_import("t", [{"a": 2}])
+    assert duck.run(service).status == "succeeded"
+    assert_rows(duck, service)
+    assert "_dlt_id" not in duck.columns("records_t")

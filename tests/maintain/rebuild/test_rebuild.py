@@ -54,6 +54,17 @@ def test_an_unlucky_first_type_is_healed_and_hints_apply(place: Place) -> None:
     assert place.query(apart) == [(0,)], "typed rows keep the load of their import"
 
 
+def test_what_a_run_stored_whose_clock_was_ahead_is_over_with_it(place: Place) -> None:
+    for rows in ([1, 2], ["x", "y", "z"]):
+        place.service.add_import("t", [{"a": value} for value in rows])
+        assert place.sync() == "succeeded"
+    place.query("UPDATE _dlt_version SET inserted_at = inserted_at + INTERVAL '400' DAY")
+    place.rebuild()
+    assert place.sync() == "succeeded"
+    with Warehouse(place.pipeline()).connect() as connection:
+        assert not recall(connection).dropped
+
+
 def test_a_second_rebuild_changes_nothing(place: Place) -> None:
     place.rebuild(hints=HINTS)
     rows = sorted(place.query("SELECT * FROM records_orders"), key=str)
