@@ -58,6 +58,7 @@ class Episode:
     mistaken: float = 0.0
     emptied: float = 0.0
     meddling: bool = False
+    away: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +126,10 @@ def make_scenario(seed: int) -> Scenario:
     hand = Random(f"hand {seed}")
     meddles = hand.random() < 0.25
     episodes = [replace(episode, meddling=meddles and hand.random() < 0.5) for episode in episodes]
+    later = Random(f"records away {seed}")
+    if later.random() < 0.15:  # all is read again while the records of completed imports are away
+        again = {**episodes[-1].settings, "status": None, "reconcile": later.choice(("fail", "warn", "off"))}
+        episodes.append(Episode(settings=again, scope="full", away=later.choice((0.3, 1.0))))
     narrow = Random(f"width {seed}")
     width = (
         Width() if narrow.random() < 0.7 else Width(narrow.randint(0, 9), narrow.randint(0, 4), narrow.randint(1, 9))

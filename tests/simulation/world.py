@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from random import Random
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
 from unittest import mock
 
 from connector.errors import ConfigError
@@ -69,7 +69,11 @@ class PatchyService(Service):
     """Lists that leave out what exists: `hidden` imports for the whole run, `blank` pages now and then.
 
     The addresses of `mistaken` imports answer with another one each, those of `emptied` imports' records with none.
+    An import's `own` address may show it by other switches than the listing does, and that it is `gone` by 410.
     """
+
+    own: Mapping[str, Any] = MappingProxyType({})
+    gone = 404
 
     mistaken: Mapping[str, str] = MappingProxyType({})
     emptied: frozenset[str] = frozenset()
@@ -82,8 +86,13 @@ class PatchyService(Service):
         return [found for found in super()._ordered_imports() if found.slug not in self.hidden]
 
     def _answer(self, endpoint: str, slug: str, request: Request) -> Response:
-        other = self.mistaken.get(slug, slug) if endpoint == "import" else slug
-        return super()._answer(endpoint, other if self.find(slug) and self.find(other) else slug, request)
+        if endpoint != "import":
+            return super()._answer(endpoint, slug, request)
+        other = self.mistaken.get(slug, slug)
+        listed, self.switches = self.switches, replace(self.switches, **self.own)
+        reply = super()._answer(endpoint, other if self.find(slug) and self.find(other) else slug, request)
+        self.switches = listed
+        return replace(reply, status=self.gone) if reply.status == 404 else reply
 
     def _list_records(self, found: StoredImport, request: Request) -> Response:
         if found.slug in self.emptied:
@@ -116,6 +125,10 @@ class World:
             wall_clock=lambda: self.now,
         )
         self.service.dice = Random(f"blank {scenario.seed}")
+        odd = Random(f"own address {scenario.seed}")
+        self.service.own = odd.choice(({}, {}, {"template": "absent", "metadata": "absent"}, {"time_fraction": 6}))
+        self.service.gone = odd.choice((404, 410))
+        self._date_is_absurd = odd.random() < 0.3
         fill(self.service, scenario)
         self.watch = Watch(self.service)
         self.fuse = Fuse(self._blown)
@@ -158,8 +171,10 @@ class World:
         require(ran.tally.status in wanted, "a quiet run succeeds", ran.tally.as_json())
         check_equal(ran, self.watch)
         self._check_deleted(ran.after)
-        if isinstance(self._ticks, CoarseClock):  # what was read in the second of its last edit is read once more
-            self._ticks.now += timedelta(seconds=10)
+        if isinstance(
+            self._ticks, CoarseClock
+        ):  # what may have been edited in the second of its last edit is read once more
+            self._ticks.now += timedelta(days=1)
             self.run(peace)
         again = self.run(peace)
         self._check_nothing_to_do(again)
@@ -286,7 +301,7 @@ class World:
         loaded = {row["slug"] for row in before.of_table("sync_imports") if row.get("records_loaded")}
         away = Random(f"records away {self.scenario.seed} {len(self.trace)}")
         for slug in sorted(finished & loaded):  # one that counts no rows and shows none has none, for all one can tell
-            if not edited and away.random() < episode.emptied and self.watch.truth[slug].shown["row_count"]:
+            if not edited and away.random() < episode.away and self.watch.truth[slug].shown["row_count"]:
                 emptied.add(slug)
         self.service.emptied = frozenset(emptied)
         if emptied:
@@ -323,12 +338,16 @@ class World:
 
     def _outside(self) -> Outside:
         travel = Random(f"travel {self.scenario.seed} {len(self.trace)}")
-        ticks = self._ticks
+        ticks, absurd = self._ticks, self._date_is_absurd
+
+        def coarse() -> datetime | None:
+            return ticks.now + self._jumped if isinstance(ticks, CoarseClock) else None
+
         wire = Wire(
             self._answer,
             lambda: travel.uniform(0.001, 0.05),
             lambda label: self.fuse.step("http", label),
-            lambda: ticks.now + self._jumped if isinstance(ticks, CoarseClock) else None,
+            lambda: None if (now := coarse()) is None else datetime(1970, 1, 1, tzinfo=UTC) if absurd else now,
         )
 
         def open_client(settings: Settings) -> ServiceClient:
@@ -338,7 +357,7 @@ class World:
                 max_concurrency=settings.max_concurrency,
                 transport=wire,
                 monotonic=lambda: asyncio.get_running_loop().time(),
-                now=lambda: self.now,
+                now=lambda: coarse() or self.now,
                 random=Random(self.scenario.seed),
             )
 
