@@ -82,7 +82,7 @@ class NetworkRefused(BaseException):
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--simulation-seeds", type=int, default=40, help="how many seeds the simulation runs (40)")
+    parser.addoption("--simulation-seeds", type=int, default=15, help="how many seeds the simulation runs (15)")
     parser.addoption("--kills", type=int, default=8, help="how often the command is killed in a row (8)")
     parser.addoption("--long", action="store_true", help="run what is marked long, too (minutes)")
 
@@ -101,9 +101,9 @@ def pytest_configure(config: pytest.Config) -> None:
     _isolate(home, patch)
     _stay_on_loopback(patch)
     if runs_tests(config):
-        from tests.support.quicker import remember_what_types_say
+        from tests.support.quicker import ask_dlt_less
 
-        remember_what_types_say()
+        ask_dlt_less()
 
 
 def runs_tests(config: pytest.Config) -> bool:
