@@ -82,7 +82,7 @@ class NetworkRefused(BaseException):
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--simulation-seeds", type=int, default=40, help="how many seeds the simulation runs (40)")
+    parser.addoption("--simulation-seeds", type=int, default=15, help="how many seeds the simulation runs (15)")
     parser.addoption("--kills", type=int, default=8, help="how often the command is killed in a row (8)")
     parser.addoption("--long", action="store_true", help="run what is marked long, too (minutes)")
 
@@ -100,6 +100,22 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[SESSION] = (home, patch)
     _isolate(home, patch)
     _stay_on_loopback(patch)
+    if runs_tests(config):
+        from tests.support.quicker import ask_dlt_less
+
+        ask_dlt_less()
+
+
+def runs_tests(config: pytest.Config) -> bool:
+    """Tell a worker, or the one process where there are none, from the process that hands tests out to workers."""
+    return hasattr(config, "workerinput") or not config.getoption("numprocesses", default=None)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    if runs_tests(session.config):
+        from tests.support.quicker import leave_what_is_loaded_to_itself
+
+        leave_what_is_loaded_to_itself()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
