@@ -15,6 +15,8 @@ UV_COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generat
 PYTEST := $(BIN)/python -P -m pytest
 WORKERS ?= 4
 SEEDS ?= 10000
+MORE_SEEDS ?= 285
+KILLS ?= 25
 SLOW_ROWS ?= 50000
 FAST_ROWS ?= 200000
 REPEATS ?= 3
@@ -29,6 +31,9 @@ DEVELOPMENT := $(VENV)/.development
 INSTALLED := $(VENV)/.wheel
 PACKAGED := pyproject.toml LICENSE $(wildcard README.md) \
 	$(shell find connector sql -name __pycache__ -prune -o -not -name '*.pyc' -print)
+
+# Where nothing may be kept, each worker of each call compiles all tests anew, which takes it six seconds.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -55,9 +60,9 @@ contracts: $(DEVELOPMENT)  ## who may import whom
 unit: $(INSTALLED) $(DEVELOPMENT)  ## the tests, on the built wheel
 	@$(PYTEST) -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
-long: $(INSTALLED) $(DEVELOPMENT)  ## what make test has no time for: tests marked long, 260 more seeds, 25 kills in a row
+long: $(INSTALLED) $(DEVELOPMENT)  ## what make test has no time for: cases marked long, MORE_SEEDS seeds, KILLS kills in a row
 	@$(PYTEST) --long -m long -n $(WORKERS) $(PYTEST_ARGS)
-	@$(PYTEST) $(LONG) -n $(WORKERS) --simulation-from 40 --simulation-seeds 260 --kills 25 $(PYTEST_ARGS)
+	@$(PYTEST) $(LONG) -n $(WORKERS) --simulation-from 15 --simulation-seeds $(MORE_SEEDS) --kills $(KILLS) $(PYTEST_ARGS)
 
 docs: $(INSTALLED) $(DEVELOPMENT)  ## write docs/settings.md, docs/tables.md and the public names anew, from the code
 	@$(BIN)/python -m tests.docs.reference

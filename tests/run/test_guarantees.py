@@ -96,7 +96,12 @@ def test_only_what_changed_is_read(warehouse: Warehouse) -> None:
     assert_equal(service, warehouse)
 
 
-@pytest.mark.parametrize("order", ["insertion", "created_desc", "updated_asc", "updated_desc", "arbitrary", "random"])
+ORDERS = ("insertion", "created_desc", "updated_asc", "arbitrary")
+
+
+@pytest.mark.parametrize(
+    "order", ["updated_desc", "random", *(pytest.param(order, marks=pytest.mark.long) for order in ORDERS)]
+)
 def test_any_order_of_the_lists_is_read_completely(warehouse: Warehouse, order: Order) -> None:
     service = Service(seed=3, switches=Switches(import_order=order, record_order=order))
     for n in range(120):
@@ -169,7 +174,7 @@ def test_an_import_deleted_while_it_is_read_leaves_a_run_succeeded(warehouse: Wa
     assert_equal(service, warehouse)
 
 
-@pytest.mark.parametrize("imports", [1, 3, 101, 230])
+@pytest.mark.parametrize("imports", [101, *(pytest.param(most, marks=pytest.mark.long) for most in (1, 3, 230))])
 def test_pages_counted_from_zero(warehouse: Warehouse, imports: int) -> None:
     service = Service(switches=Switches(page_zero="counts"))
     service.add_generated("customers", imports=1, rows=250)
@@ -231,7 +236,7 @@ def test_a_full_backfill_deletes_what_is_gone(warehouse: Warehouse) -> None:
 
 
 @pytest.mark.parametrize("table", ["records", "records_customers", "imports"])
-@pytest.mark.parametrize("loads", [1, 2])
+@pytest.mark.parametrize("loads", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_a_lost_table_is_made_anew(warehouse: Warehouse, table: str, loads: int) -> None:
     service = populated()
     for _ in range(loads):
@@ -573,7 +578,7 @@ def test_metadata_becomes_columns(warehouse: Warehouse) -> None:
     ]
 
 
-@pytest.mark.parametrize("after", [1, 3, 8])
+@pytest.mark.parametrize("after", [1, pytest.param(3, marks=pytest.mark.long), 8])
 def test_a_run_that_is_stopped_is_interrupted_whatever_it_was_doing(warehouse: Warehouse, after: int) -> None:
     service = populated(switches=Switches(max_per_page=3, default_per_page=3))
     stopped = warehouse.run(service, stop=lambda: 15 if service.requests.total() >= after else None)

@@ -29,7 +29,7 @@ def execute(warehouse: Warehouse, sql: str) -> None:
 
 
 @pytest.mark.parametrize("other", [[1], {}, [{}], {"a": 1}], ids=json.dumps)
-@pytest.mark.parametrize("first", [True, False], ids=["one batch", "array first"])
+@pytest.mark.parametrize("first", [pytest.param(True, marks=pytest.mark.long), False], ids=["one batch", "array first"])
 def test_a_scalar_of_metadata_has_its_column_whatever_came_first(warehouse: Warehouse, other: Any, first: bool) -> None:
     service = Service(seed=1)
     service.add_import("t", [{"a": 1}], metadata={"k": other})

@@ -76,7 +76,7 @@ def run_dlt(service: Service, warehouse: Warehouse) -> None:
         warehouse.pipeline().run(importer_source(base_url=url, access_token=service_token(service)))
 
 
-@pytest.mark.parametrize("lost", [("sync_imports",), ("sync_imports", "imports")])
+@pytest.mark.parametrize("lost", [pytest.param(("sync_imports",), marks=pytest.mark.long), ("sync_imports", "imports")])
 @pytest.mark.parametrize(
     "change",
     [emptied, Service.delete_import, lambda service, slug: service.set_template(slug, "u")],

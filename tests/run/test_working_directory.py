@@ -38,9 +38,6 @@ def _half(path: Path) -> None:
     path.write_bytes(whole[: len(whole) // 2])
 
 
-TEARS: list[Callable[[Path], None]] = [_empty, _half, Path.unlink]
-
-
 class Project:
     """A data directory of dlt, a DuckDB file, and pipelines as the command opens them."""
 
@@ -72,8 +69,14 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     return Project(tmp_path)
 
 
-@pytest.mark.parametrize("tear", TEARS)
-@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize(
+    ("file", "tear"),
+    [
+        *((file, _half) for file in FILES),
+        *(("state.json", tear) for tear in (_empty, Path.unlink)),
+        *(pytest.param(file, tear, marks=pytest.mark.long) for file in FILES[1:] for tear in (_empty, Path.unlink)),
+    ],
+)
 def test_a_torn_file_stops_no_command_and_is_healed(project: Project, file: str, tear: Callable[[Path], None]) -> None:
     assert project.run().status == "succeeded"
     [working] = project.working_directories()
@@ -158,7 +161,7 @@ def test_two_datasets_with_one_directory_of_a_user_do_not_run_at_once(project: P
         pass
 
 
-@pytest.mark.parametrize("by", ["one", "two", "three"])
+@pytest.mark.parametrize("by", ["two", *(pytest.param(name, marks=pytest.mark.long) for name in ("one", "three"))])
 def test_a_rebuild_under_one_name_stops_no_run_under_another(project: Project, by: str) -> None:
     assert project.run(project.pipeline("one")).status == "succeeded"
     project.service.append_rows(project.slug, [{"a": "8"}])

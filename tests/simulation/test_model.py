@@ -12,7 +12,7 @@ from tests.simulation.scenario import Scenario, make_scenario
 from tests.simulation.world import World
 
 
-@pytest.mark.parametrize("seed", [1, 11, 21, 30])
+@pytest.mark.parametrize("seed", [1, 11, *(pytest.param(seed, marks=pytest.mark.long) for seed in (21, 30))])
 def test_the_same_happens_and_the_same_is_loaded(seed: int, tmp_path: Path) -> None:
     """Kills fall on steps, which differ in number; without them every request and every row is the same."""
     scenario = _without_kills(make_scenario(seed))

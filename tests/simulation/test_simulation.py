@@ -57,7 +57,7 @@ def test_a_json_column_first_known_by_its_hint_takes_values_later(tmp_path: Path
 test_the_same_on_dlt_itself.every = 50  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("make", [ModelMachine, DltMachine])
+@pytest.mark.parametrize("make", [ModelMachine, pytest.param(DltMachine, marks=pytest.mark.long)])
 def test_a_seed_replays_exactly(tmp_path: Path, make: MakeMachine) -> None:
     first, second = (live(7, tmp_path / n, make) for n in ("first", "second"))
 
@@ -65,6 +65,7 @@ def test_a_seed_replays_exactly(tmp_path: Path, make: MakeMachine) -> None:
     assert any("killed at" in line for line in first.trace)
 
 
+@pytest.mark.long
 def test_the_seeds_bring_about_everything_they_are_meant_to(tmp_path: Path) -> None:
     """Without this, a simulation in which nothing happens would pass as well."""
     missing = {

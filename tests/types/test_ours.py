@@ -78,7 +78,13 @@ def test_a_backup_of_the_user_is_not_emptied_after_a_dead_run(warehouse: Warehou
     check_whole(warehouse, service)
 
 
-@pytest.mark.parametrize("taken", ["CREATE TABLE {} AS SELECT 1 AS one", "CREATE VIEW {} AS SELECT 1 AS one"])
+@pytest.mark.parametrize(
+    "taken",
+    [
+        "CREATE TABLE {} AS SELECT 1 AS one",
+        pytest.param("CREATE VIEW {} AS SELECT 1 AS one", marks=pytest.mark.long),
+    ],
+)
 def test_a_template_whose_name_is_taken_gets_another_table(warehouse: Warehouse, service: Service, taken: str) -> None:
     warehouse.run(service)
     execute(warehouse, taken.format("records_archive"), taken.format("records_untemplated"))
@@ -146,7 +152,10 @@ def test_a_column_whose_name_only_changed_its_case_is_the_same_in_duckdb(duck: D
     check_whole(duck, service)
 
 
-@pytest.mark.parametrize("also", [(), ("sync_fields",), ("imports",), ("_dlt_loads",)])
+@pytest.mark.parametrize(
+    "also",
+    [(), ("imports",), *(pytest.param((table,), marks=pytest.mark.long) for table in ("sync_fields", "_dlt_loads"))],
+)
 def test_without_the_ledger_deleted_imports_go_all_the_same(
     warehouse: Warehouse, service: Service, also: tuple[str, ...]
 ) -> None:
@@ -179,8 +188,8 @@ def test_the_table_of_loads_is_made_anew(warehouse: Warehouse, service: Service)
 @pytest.mark.parametrize(
     "loss",
     [
-        "DELETE FROM sync_fields",
         "DROP TABLE sync_fields",
+        pytest.param("DELETE FROM sync_fields", marks=pytest.mark.long),
         "DELETE FROM sync_fields WHERE path IN ('a-b', 'metadata.n')",
     ],
 )
@@ -207,15 +216,20 @@ def test_without_the_dictionary_no_column_mixes_two_fields(warehouse: Warehouse,
     ("table", "column"),
     [
         ("records_customers", "name"),
-        ("records_customers", "_sort"),
         ("records", "data"),
         ("imports", "metadata__n"),
-        ("imports", "status"),
-        ("imports", "_content_hash"),
-        ("sync_fields", "keys"),
         ("sync_imports", "records_loaded"),
-        ("sync_imports", "state"),
-        ("sync_runs", "requests"),
+        *(
+            pytest.param(*column, marks=pytest.mark.long)
+            for column in [
+                ("records_customers", "_sort"),
+                ("imports", "status"),
+                ("imports", "_content_hash"),
+                ("sync_fields", "keys"),
+                ("sync_imports", "state"),
+                ("sync_runs", "requests"),
+            ]
+        ),
     ],
 )
 def test_a_dropped_column_is_made_whole(warehouse: Warehouse, service: Service, table: str, column: str) -> None:

@@ -397,7 +397,10 @@ def test_a_listed_import_that_answers_404_did_not_move(place: Place, deep: bool)
     assert report.exit_code == 3
 
 
-@pytest.mark.parametrize(("imports", "largest"), [(1, 100), (3, 100), (60, 25), (230, 100)])
+@pytest.mark.parametrize(
+    ("imports", "largest"),
+    [(60, 25), *(pytest.param(imports, 100, marks=pytest.mark.long) for imports in (1, 3, 230))],
+)
 def test_pages_counted_from_zero(fresh: Callable[[str], Place], imports: int, largest: int) -> None:
     place = fresh("zero")
     place.service = Service(switches=Switches(page_zero="counts", max_per_page=largest))
