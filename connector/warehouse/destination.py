@@ -34,8 +34,6 @@ _FIXED = (
 _NORMALIZER = ("normalize", "parquet_normalizer")
 LOCK_TIMEOUT_S = 60
 _UNLESS_GIVEN = (f"-clock_timeout={LOCK_TIMEOUT_S}s",)
-_DLT_STAGING = "%s_staging"
-STAGING_SUFFIX = "_importer_staging"  # of the schema beside the dataset in which dlt stages the rows that it merges
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,23 +177,17 @@ def check_writable(pipeline: Pipeline) -> None:
             f"The destination {destination_name(pipeline)!r} cannot load Parquet here, and without it empty texts "
             f"would become null; {cure}."
         )
-    if dataset_name(pipeline).casefold().endswith(STAGING_SUFFIX):
-        raise ConfigError(
-            f"The dataset {dataset_name(pipeline)!r} has the name of one that rows are staged in on their way to "
-            f"{dataset_name(pipeline)[: -len(STAGING_SUFFIX)]!r}; choose another name."
-        )
 
 
 # -- making it ready for a load ----------------------------------------------------------------------------------------
 
 
 def prepare_for_loading(pipeline: Pipeline) -> None:
-    """Have dlt merge each table whole or not at all, stage rows apart, and open sessions of our settings.
+    """Have dlt merge each table whole or not at all, in sessions of our settings.
 
     To be called once before a pipeline loads: it changes the pipeline's destination.
     """
     _merge_in_transactions(pipeline)
-    _stage_apart(pipeline)
     _set_sessions(pipeline)
 
 
@@ -211,17 +203,6 @@ def _merge_in_transactions(pipeline: Pipeline) -> None:
     able = destination.capabilities()
     if able.supports_ddl_transactions and able.supports_transactions is None:
         destination.caps_params["supports_transactions"] = True
-
-
-def _stage_apart(pipeline: Pipeline) -> None:
-    """Have dlt stage rows in a schema of a name that no user's dataset has; one that the user configured stays.
-
-    By itself dlt empties and fills `<dataset>_staging`, which may be another dataset, or the schema of dbt's models.
-    """
-    destination: Any = pipeline.destination
-    with suppress(ConfigurationException):  # whoever connects is told what is missing
-        if getattr(destination_config(pipeline), "staging_dataset_name_layout", None) == _DLT_STAGING:
-            destination.config_params["staging_dataset_name_layout"] = f"%s{STAGING_SUFFIX}"
 
 
 def _set_sessions(pipeline: Pipeline) -> None:

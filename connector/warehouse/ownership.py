@@ -122,7 +122,8 @@ def check_staging(connection: Connection) -> None:
     if LOADS in there or (whole and there and VERSIONS not in there):
         raise ConfigError(
             f"Rows are staged in the schema {name!r}, and it holds tables that were not staged there, such as "
-            f"{min(there)!r}. Rename that schema, or choose another dataset; then run again."
+            f"{min(there)!r}. Rename that schema, choose another dataset, or have dlt stage elsewhere with "
+            "staging_dataset_name_layout under [destination]; then run again."
         )
 
 

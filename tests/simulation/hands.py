@@ -7,15 +7,14 @@ from random import Random
 
 import duckdb
 
-from tests.simulation.holdings import BESIDE, DATASET, FOREIGN
+from tests.simulation.holdings import DATASET, FOREIGN
 
 Hand = Callable[[duckdb.DuckDBPyConnection, Random], str]
 
 
 def meddle(connection: duckdb.DuckDBPyConnection, dice: Random) -> str:
-    """One act, or two; says what it was."""
-    act = dice.choice(HANDS)(connection, dice)
-    return f"{act}, {_build_beside(connection)}" if dice.random() < 0.5 else act
+    """One act; says what it was."""
+    return dice.choice(HANDS)(connection, dice)
 
 
 def _columns(connection: duckdb.DuckDBPyConnection, like: str) -> list[tuple[str, str]]:
@@ -68,15 +67,6 @@ def _back_up(connection: duckdb.DuckDBPyConnection, dice: Random) -> str:
     table = dice.choice(tables)
     connection.execute(f"CREATE OR REPLACE TABLE {DATASET}.{FOREIGN}{table} AS SELECT * FROM {DATASET}.{table}")
     return f"a hand made a copy of {table}"
-
-
-def _build_beside(connection: duckdb.DuckDBPyConnection) -> str:
-    """Models of the user's own in a schema of the name that dlt by itself stages rows in."""
-    connection.execute(f"CREATE SCHEMA IF NOT EXISTS {BESIDE}")
-    tables = sorted({table for like in ("imports", "records") for table, _ in _columns(connection, like)})
-    for table in tables:
-        connection.execute(f"CREATE OR REPLACE TABLE {BESIDE}.{table} AS SELECT * FROM {DATASET}.{table}")
-    return f"and built {len(tables)} tables in {BESIDE}"
 
 
 HANDS: tuple[Hand, ...] = (

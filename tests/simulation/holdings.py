@@ -10,7 +10,6 @@ import duckdb
 
 DATASET = "importer_data"
 FOREIGN = "records_mine_"  # a user's own tables
-BESIDE = f"{DATASET}_staging"  # a user's own schema
 SYSTEM = ("imports", "records", "sync_imports", "sync_runs", "sync_fields", "sync_rejects")
 Rows = list[dict[str, Any]]
 
@@ -25,12 +24,17 @@ class Holdings:
 
     @classmethod
     def of(cls, connection: duckdb.DuckDBPyConnection) -> Holdings:
-        rows = {name: _rows(connection, name) for name in _tables(connection) if not name.startswith("_dlt")}
-        beside = {f"{BESIDE}.{name}": _rows(connection, name, BESIDE) for name in _tables(connection, BESIDE)}
+        names = [
+            name
+            for (name,) in connection.execute(
+                "SELECT table_name FROM information_schema.tables WHERE table_schema = ? ORDER BY 1", [DATASET]
+            ).fetchall()
+        ]
+        rows = {name: _rows(connection, name) for name in names if not name.startswith("_dlt")}
         return cls(
             {name: rows.get(name, []) for name in SYSTEM},
             {name: rows[name] for name in rows if name.startswith("records_") and not name.startswith(FOREIGN)},
-            {name: rows[name] for name in rows if name.startswith(FOREIGN)} | beside,
+            {name: rows[name] for name in rows if name.startswith(FOREIGN)},
         )
 
     def of_table(self, name: str) -> Rows:
@@ -70,10 +74,5 @@ def duplicates(values: Iterable[Any]) -> set[Any]:
     return {value for value in values if value in seen or seen.add(value)}  # type: ignore[func-returns-value]
 
 
-def _tables(connection: duckdb.DuckDBPyConnection, schema: str = DATASET) -> list[str]:
-    sql = "SELECT table_name FROM information_schema.tables WHERE table_schema = ? ORDER BY 1"
-    return [name for (name,) in connection.execute(sql, [schema]).fetchall()]
-
-
-def _rows(connection: duckdb.DuckDBPyConnection, name: str, schema: str = DATASET) -> Rows:
-    return list(connection.sql(f'SELECT * FROM {schema}."{name}"').to_arrow_table().to_pylist())
+def _rows(connection: duckdb.DuckDBPyConnection, name: str) -> Rows:
+    return list(connection.sql(f'SELECT * FROM {DATASET}."{name}"').to_arrow_table().to_pylist())

@@ -356,11 +356,6 @@ def count_fields_of_this_package_only() -> AbstractContextManager[Any]:
     return patched()
 
 
-@mutation(600)
-def stage_where_a_user_may_have_tables() -> AbstractContextManager[Any]:
-    return mock.patch.multiple("connector.warehouse.destination", _stage_apart=lambda pipeline: None)
-
-
 # -- settled -------------------------------------------------------------------------------------------------------
 
 
