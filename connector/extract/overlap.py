@@ -60,6 +60,7 @@ class Positions:
     segments: list[Segment] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
     calm: bool = True
+    end: int = 0  # the last position of a row; looked for among the keys, it would be looked for at every page
 
     def claim(self, segment: Segment, keys: Sequence[str]) -> None:
         self.segments.append(segment)
@@ -73,15 +74,13 @@ class Positions:
         for position, key in enumerate(keys, segment.first):
             if self.keys.setdefault(position, key) != key or self.places.setdefault(key, position) != position:
                 self.calm = False
+        if keys:
+            self.end = max(self.end, segment.first + len(keys) - 1)
         if len(keys) < segment.per_page:
             end = segment.first + len(keys)
             self.empty_from = end if self.empty_from is None else min(end, self.empty_from)
             if keys or segment.first == 1:
                 self.looks.setdefault(end, set()).add(segment)
-
-    @property
-    def end(self) -> int:
-        return max(self.keys, default=0)
 
     @property
     def beyond(self) -> int:

@@ -143,11 +143,15 @@ def _parsed(rows: pa.Table, foreign: Collection[str]) -> Iterator[LedgerRow]:
     read: list[list[Any]] = [_values(rows, column) for column in LEDGER_COLUMNS]
     counted = rows.column("records_loaded").is_valid().to_pylist()
     loaded: list[Any] = rows.column("trusted").to_pylist()
-    for values, is_counted, is_loaded in zip(zip(*read, strict=True), counted, loaded, strict=True):
-        row = LedgerRow(*values)
-        trusted = bool(is_loaded) and (row.state is State.failed or bool(is_counted))
-        taken = row.table_name is not None and row.table_name.casefold() in foreign
-        yield replace(row, trusted=trusted, table_name=None if taken else row.table_name) if trusted or taken else row
+    names = [column.field for column in LEDGER_COLUMNS]
+    states, tables = read[names.index("state")], read[names.index("table_name")]
+    trusted = [
+        bool(is_loaded) and (state is State.failed or bool(is_counted))
+        for state, is_counted, is_loaded in zip(states, counted, loaded, strict=True)
+    ]
+    taken = {table for table in set(tables) if table is not None and table.casefold() in foreign}
+    read[names.index("table_name")] = [None if table in taken else table for table in tables]
+    yield from map(LedgerRow, *read, trusted)  # `trusted` is the field behind the columns
 
 
 def _values(rows: pa.Table, column: LedgerColumn) -> list[Any]:
