@@ -12,12 +12,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
+import pyarrow as pa
+
 from connector.extract import listing, prefetch, records
 from connector.extract.listing import MAX_PER_PAGE, Lister, Listing
 from connector.extract.overlap import Positions, Segment
 from connector.extract.records import ImportRead, Verdict
 from connector.ledger import LedgerRow, State
 from connector.load import package
+from connector.load.batches import Builder, Built
 from connector.load.kept_deletes import KeptDeletes
 from connector.models import Import
 from connector.run import discover, plan, session, sync
@@ -337,10 +340,53 @@ def leave_the_rows_in_the_table_of_the_old_template() -> AbstractContextManager[
 
 @mutation()
 def keep_nothing_that_vanished() -> AbstractContextManager[Any]:
-    def nothing(self: Any, slug: str, known: LedgerRow | None, incoming: Any, table: str | None) -> dict[str, Any]:
-        return {}
+    return mock.patch.object(KeptDeletes, "_gone", return_value={})
 
-    return mock.patch.object(KeptDeletes, "vanished", nothing)
+
+@mutation()
+def credit_all_rows_of_a_batch_to_its_first_import() -> AbstractContextManager[Any]:
+    def first(built: Built, n: int) -> Any:
+        return pa.repeat(pa.scalar(built.reads[0].import_.slug), n)
+
+    return mock.patch.object(package, "_import_slugs", first)
+
+
+@mutation()
+def let_a_record_stay_that_another_import_of_the_batch_brings() -> AbstractContextManager[Any]:
+    original = KeptDeletes._gone
+
+    def united(self: Any, known: Any, present: Any, table: str | None) -> dict[str, Any]:
+        return original(self, known, dict.fromkeys(present, set().union(*present.values())), table)
+
+    return mock.patch.object(KeptDeletes, "_gone", united)
+
+
+@mutation()
+def count_text_conflicts_of_a_batch_for_its_first_import() -> AbstractContextManager[Any]:
+    original = package._count_text_conflicts
+
+    def first(rows: Any, sizes: Sequence[int], counts: Any) -> None:
+        original(rows, sizes[:1], counts)
+
+    return mock.patch.object(package, "_count_text_conflicts", first)
+
+
+@mutation()
+def take_what_a_batch_needs_for_what_its_table_has() -> AbstractContextManager[Any]:
+    """Imports are built together though one of them needs a column, a type or a variant that is not there."""
+    original = Builder._flattened_as_known
+
+    def hasty(self: Any, texts: Any, schema: TableSchema) -> Any:
+        found = original(self, texts, schema)
+        if found is not None:
+            return found
+        made = self._flatten(texts, schema, {}, nul_safe=self._nul_safe)
+        return replace(made, schema=schema, columns={k: v for k, v in made.columns.items() if k in _columns(schema)})
+
+    def _columns(schema: TableSchema) -> set[str]:
+        return {name for known in schema.fields.values() for name in known.columns()}
+
+    return mock.patch.object(Builder, "_flattened_as_known", hasty)
 
 
 @mutation()

@@ -65,7 +65,8 @@ class Episode:
 class Scenario:
     """`honest` services tell the true row_count at the end, `finished` ones have completed all their imports.
 
-    An import of more than `in_memory` records is spilled to disk. `width` bounds the typed tables. From `big_bytes` on
+    A service of `tiny` imports has so many of a few rows that most are built together. An import of more than
+    `in_memory` records is spilled to disk. `width` bounds the typed tables. From `big_bytes` on
     an import may be what a run dies of. A `coarse` service counts whole seconds, in which much happens, and tells its
     time.
     """
@@ -81,6 +82,7 @@ class Scenario:
     width: Width
     big_bytes: int
     coarse: bool = False
+    tiny: int = 0
 
 
 def make_scenario(seed: int) -> Scenario:
@@ -146,6 +148,7 @@ def make_scenario(seed: int) -> Scenario:
         width,
         narrow.choice((2**18,) * 3 + (1,)),
         coarse,
+        Random(f"tiny {seed}").choice((0,) * 14 + (100, 200)),
     )
 
 
@@ -232,6 +235,9 @@ def fill(service: Service, scenario: Scenario) -> None:
     else:
         for _ in range(dice.randint(0, 6)):
             add_import(service, dice, names)
+    tiny = Random(f"tiny imports {scenario.seed}")
+    for _ in range(scenario.tiny):
+        add_import(service, tiny, names, sizes=(0, 1, 1, 2, 3))
 
 
 def add_import(service: Service, dice: Random, names: list[str], sizes: tuple[int, ...] = SIZES) -> str:
