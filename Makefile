@@ -37,7 +37,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint types contracts unit long docs simulate mutations fuzz bench bench-latency bench-limits bench-memory bench-postgres requirements clean
+.PHONY: help demo test lint types contracts unit long docs simulate mutations fuzz bench bench-latency bench-limits bench-memory bench-postgres requirements release clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -98,6 +98,11 @@ requirements:  ## pin anew what the requirements allow (needs uv)
 	$(UV_COMPILE) --upgrade pyproject.toml --extra postgres --group build --group dev -o requirements/development.txt
 	$(UV_COMPILE) pyproject.toml -c requirements/development.txt -o requirements/runtime.txt
 	$(UV_COMPILE) --group build -c requirements/development.txt -o requirements/build.txt
+	$(UV_COMPILE) --upgrade --group release -o requirements/release.txt
+
+# PYTHONS and TESTS say on which interpreters, and with which tests.
+release:  ## dist/: wheel and sdist built twice and tried on each Python, SBOM, licences; publishes nothing
+	@.ci/release
 
 clean:  ## remove whatever the other targets made
 	rm -rf $(VENV) build dist .benchmarks .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
