@@ -19,6 +19,7 @@ class State(StrEnum):
     failed = "failed"
     unreconciled = "unreconciled"
     deleted = "deleted"
+    excluded = "excluded"  # of a template that the settings leave out; what was loaded of it before stays as it is
 
 
 class Due(StrEnum):
@@ -58,7 +59,7 @@ class LedgerRow:
     """
 
     slug: Annotated[str, "Key of the import."]
-    state: Annotated[State, "synced, failed, unreconciled or deleted."]
+    state: Annotated[State, "synced, failed, unreconciled, deleted or excluded (its template is left out)."]
     updated_at: Annotated[datetime | None, "The import's updated_at when it was last read."] = None
     row_count: Annotated[int | None, "Its row_count then."] = None
     status: Annotated[str | None, "Its status then."] = None

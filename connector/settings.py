@@ -53,6 +53,10 @@ class Scope:
     allow_mass_delete: bool = False
 
 
+def _one_or_more(given: object) -> object:
+    return (given,) if isinstance(given, str) else given
+
+
 def _duration(given: object) -> object:
     return parse_duration(given) if isinstance(given, str) else given
 
@@ -73,6 +77,8 @@ class Settings(BaseModel):
     raw: bool = True
     typed: bool = True
     status: str | None = None
+    templates: Annotated[tuple[str, ...] | None, BeforeValidator(_one_or_more)] = Field(default=None, min_length=1)
+    exclude_templates: Annotated[tuple[str, ...] | None, BeforeValidator(_one_or_more)] = None
     max_run_time: Annotated[timedelta | None, BeforeValidator(_duration)] = None
     views: bool = True
     hints: Mapping[str, Mapping[str, str]] = Field(default_factory=dict)
@@ -120,10 +126,23 @@ class Settings(BaseModel):
         return value
 
     @model_validator(mode="after")
+    def _no_template_is_in_and_out(self) -> Settings:
+        if both := sorted(set(self.templates or ()) & set(self.exclude_templates or ())):
+            raise ValueError(f"templates and exclude_templates both name {both[0]!r}")
+        return self
+
+    @model_validator(mode="after")
     def _something_to_write(self) -> Settings:
         if not (self.raw or self.typed):
             raise ValueError("raw and typed are both false, so there would be nothing to write")
         return self
+
+    def includes(self, template_slug: str | None, template_name: str | None) -> bool:
+        """Return whether the imports of a template are read, by its slug or name; None for those without one."""
+        names = {template_slug, template_name} - {None}
+        return (self.templates is None or not names.isdisjoint(self.templates)) and names.isdisjoint(
+            self.exclude_templates or ()
+        )
 
     @classmethod
     def load(cls, **values: Any) -> Settings:

@@ -54,6 +54,8 @@ def importer_source(
     raw: bool | None = None,
     typed: bool | None = None,
     status: str | None = None,
+    templates: list[str] | None = None,
+    exclude_templates: list[str] | None = None,
     max_run_time: str | None = None,
     views: bool | None = None,
     hints: dict[str, Any] | None = None,
@@ -77,6 +79,8 @@ def importer_source(
         raw: Write the table `records`.
         typed: Write a typed table for each template.
         status: Read only imports of this status.
+        templates: Read only imports of these templates, by name or slug.
+        exclude_templates: Read no imports of these templates, by name or slug.
         max_run_time: Length of time, such as "6h", after which a run commits what is complete and ends "interrupted".
         views: Keep the analysts' views up to date; only `connector.sync` and the command do.
         hints: Types of columns, as table → column → type.

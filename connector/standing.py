@@ -17,6 +17,7 @@ class Standing(StrEnum):
     """The first that applies."""
 
     failed = "failed"
+    excluded = "excluded"  # of a template that the settings leave out
     unreconciled = "unreconciled"
     damaged = "damaged"  # loaded, but its rows are no longer those that its ledger row speaks of: for who looks at rows
     waiting = "waiting"  # listed, and that version of it not loaded by a load that was completed
@@ -37,6 +38,8 @@ def standing(known: LedgerRow | None, shown: Shown | None = None) -> Standing:
     """Return how an import stands that the service lists; without `shown`, by its ledger row alone."""
     if known is not None and known.state is State.failed:
         return Standing.failed
+    if known is not None and known.state is State.excluded:
+        return Standing.excluded
     if known is None or not known.trusted or known.state is State.deleted:
         return Standing.waiting
     if known.state is State.unreconciled:

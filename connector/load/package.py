@@ -248,6 +248,19 @@ class Package:
         attempts = (known.attempts if known and known.state is State.failed else 0) + 1
         self._ledger.append(replace(row, state=State.failed, attempts=attempts, error=error))
 
+    def add_excluded(self, import_: Import, known: LedgerRow | None) -> None:
+        """An import that the settings leave out: what was loaded of it before stays, at the version that it has."""
+        row = known or LedgerRow(
+            import_.slug,
+            State.excluded,
+            updated_at=import_.updated_at,
+            row_count=import_.row_count,
+            status=import_.status,
+            template_slug=import_.template_slug,
+        )
+        row = replace(self._as_before(import_.slug, row), state=State.excluded, attempts=0, error=None, due=None)
+        self._ledger.append(replace(row, fewer_found=None, fewer_since=None))
+
     def add_deleted(self, slug: str, known: LedgerRow | None) -> None:
         """An import that the service answers 404 for: its rows go, or stay as deleted, by the setting `deletes`."""
         old = self._kept.vanished_all(slug, known)

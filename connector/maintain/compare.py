@@ -84,12 +84,16 @@ def import_differences(import_: Import, holding: Holding, settings: Settings) ->
         yield Difference(Kind.import_missing, f"Import {slug} is not in the table imports.", slug)
     elif holding.deleted:
         yield Difference(Kind.import_tombstoned, f"Import {slug} is marked deleted, but the service lists it.", slug)
+    if not settings.includes(import_.template_slug, import_.template_name):
+        return
     if known is None or known.state is State.deleted:
         if holding.deleted is False:
             yield Difference(Kind.not_synced, f"Import {slug} was never synced.", slug)
         return
     if not known.trusted:
         yield Difference(Kind.not_synced, f"Import {slug} was left half loaded by a run that died.", slug)
+    elif known.state is State.excluded:
+        yield Difference(Kind.not_synced, f"Import {slug} was left out when it was listed last.", slug)
     elif known.state is State.failed:
         yield Difference(Kind.not_synced, f"Import {slug} failed when it was last read.", slug)
     elif not known.is_at(import_):

@@ -41,6 +41,10 @@ class Survey:
     def wanted(self, import_: Import) -> bool:
         return self.settings.status is None or import_.status == self.settings.status
 
+    def included(self, import_: Import) -> bool:
+        """Return whether the records of the import are read, as the settings `templates`, `exclude_templates` say."""
+        return self.settings.includes(import_.template_slug, import_.template_name)
+
     def current(self, slugs: Sequence[str]) -> dict[str, Answer]:
         """Each of these imports as it is now."""
         return dict(zip(slugs, self.loop.call(self._ask_all, slugs), strict=True))

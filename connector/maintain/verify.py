@@ -147,7 +147,8 @@ class _Verification:
         for reject in (row for row in listing.rows if isinstance(row, Reject)):
             sentence = f"Import {reject.record_slug or 'without a slug'} can't be read: {reject.reason}."
             report.differences.append(Difference(Kind.import_differs, sentence, reject.record_slug))
-        self.progress.planned(len(listed), sum(max(i.row_count, 0) for i in listed.values()))
+        included = [i for i in listed.values() if self.survey.included(i)]
+        self.progress.planned(len(included), sum(max(i.row_count, 0) for i in included))
         self._settle(self._look(listed), listed)
         self._ask_for_vanished()
         self._extras({*listed, *(row.record_slug for row in listing.rows if isinstance(row, Reject))})
@@ -211,7 +212,7 @@ class _Verification:
         imports: Mapping[str, Import],
         found: Mapping[str, list[Difference]],
     ) -> Iterator[tuple[str, ImportRead]]:
-        for import_, read in self.survey.reads(imports.values()):
+        for import_, read in self.survey.reads(i for i in imports.values() if self.survey.included(i)):
             if isinstance(read, ConnectorError):
                 self.report.unchecked.append(f"Import {import_.slug} could not be read: {read}")
                 continue

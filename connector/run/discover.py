@@ -16,6 +16,7 @@ from typing import Any
 from connector.errors import AuthError, ConfigError, ConnectorError, NotFoundError
 from connector.extract.listing import MAX_PER_PAGE, Lister, Listing, together
 from connector.extract.records import as_listed, ask_for
+from connector.ledger import State
 from connector.models import Import, Reject, born_at, key_of, replaces
 from connector.nearest import instead_of
 from connector.run.deaths import KilledTwice
@@ -36,13 +37,18 @@ LATELY = timedelta(minutes=5)  # clocks differ
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The listing, decided upon; `unit` is the resolution of the service's times as they show in it."""
+    """The listing, decided upon; `unit` is the resolution of the service's times as they show in it.
+
+    `imports` are all that the run is about; of the `excluded` among them, which the settings leave out, no record is
+    read, and the ledger has yet to say so.
+    """
 
     imports: tuple[Import, ...]
     rejects: tuple[Reject, ...]
     plan: Plan[Import]
     deleted: tuple[str, ...]
     unit: timedelta = SECOND
+    excluded: tuple[Import, ...] = ()
 
 
 class Decision:
@@ -158,7 +164,7 @@ class Decision:
     def _foresee(self, listed: Sequence[Import]) -> None:
         for import_ in listed:
             settled = import_.updated_at < self._rules.now - LATELY
-            asked_for = not self._scope.selection.slugs and self._wanted(import_)
+            asked_for = not self._scope.selection.slugs and self._wanted(import_) and self._is_included(import_)
             if settled and asked_for and self._rules.reason(import_, self._memory.ledger.get(import_.slug)):
                 self._foreseen(import_)
 
@@ -239,25 +245,35 @@ class Decision:
         imports = list({i.slug: i for i in found}.values())  # a backfill may name one in several ways
         rejects = tuple(row for row in listing.rows if isinstance(row, Reject))
         wanted = [i for i in imports if self._wanted(i)]
-        plan = make_plan(wanted, self._memory.ledger, self._rules)
+        included = [i for i in wanted if self._is_included(i)]
+        plan = make_plan(included, self._memory.ledger, self._rules)
         self._tally.imports_listed = len(imports)
-        if not wanted and listing.complete and self._scope.mode == "backfill":
-            self._refuse_empty(imports)
+        if not included and listing.complete and self._scope.mode == "backfill":
+            self._refuse_empty(imports, wanted)
+        if listing.complete and not self._bounded:
+            self._check_templates(imports)
         if not listing.complete or unlisted:
             self._tally.shortfall = True
             why = listing.reason or f"{len(unlisted)} imports exist that the service does not list"
             self._tally.problems.append(f"The listing of imports is not known to be complete: {why}.")
             gone = ()
-        self._mention_old_rejects(wanted, plan)
-        self._mention_left_out(wanted, plan)
+        self._mention_old_rejects(included, plan)
+        self._mention_left_out(included, plan)
         # a backfill lists few imports: the times of all that is known tell the unit
         known = [each.updated_at for each in self._memory.ledger.values() if each.updated_at is not None]
         unit = resolution([*(i.updated_at for i in imports), *known]) if plan.read else SECOND
-        return Decided(tuple(wanted), rejects, plan, self._permitted(gone, plan), unit)
+        left_out = tuple(i for i in wanted if not self._is_included(i) and not self._is_noted_as_excluded(i))
+        return Decided(tuple(wanted), rejects, plan, self._permitted(gone, plan), unit, left_out)
 
-    def _refuse_empty(self, imports: Sequence[Import]) -> None:
+    def _refuse_empty(self, imports: Sequence[Import], wanted: Sequence[Import]) -> None:
         """Raise ConfigError where nothing has the name that a backfill was told; in a window there may be nothing."""
         scope = self._scope
+        if wanted and scope.selection != Selection():
+            of = wanted[0].template_name or wanted[0].template_slug or "none"
+            raise ConfigError(
+                f"Import {wanted[0].slug} is of the template {of}, which templates or exclude_templates under "
+                "[sources.importer] leaves out; change that first."
+            )
         if scope.selection.slugs:
             asked = sorted(scope.selection.slugs)
             found = "is excluded by the other conditions" if imports else "is not there"
@@ -274,6 +290,33 @@ class Decision:
         return self._scope.window.contains(import_.updated_at) and selection.contains(
             import_.template_slug, import_.template_name
         )
+
+    def _is_included(self, import_: Import) -> bool:
+        return self._settings.includes(import_.template_slug, import_.template_name)
+
+    def _is_noted_as_excluded(self, import_: Import) -> bool:
+        known = self._memory.ledger.get(import_.slug)
+        return known is not None and known.trusted and known.state is State.excluded
+
+    def _check_templates(self, imports: Sequence[Import]) -> None:
+        """Warn of names under `templates` and `exclude_templates` that no import has.
+
+        Raises ConfigError where `templates` selects nothing, and never has: most likely a name is misspelt.
+        """
+        names = {name for i in imports for name in (i.template_name, i.template_slug) if name}
+        for key in ("templates", "exclude_templates"):
+            for name in sorted(set(getattr(self._settings, key) or ()) - names):
+                log.warning(
+                    "%s names %r, and no import has that template: %s",
+                    key,
+                    name,
+                    instead_of(name, names),
+                    extra={"event": "template.unknown", "template": name},
+                )
+        chosen = self._settings.templates
+        read_before = any(k.live and k.state is not State.excluded for k in self._memory.ledger.values())
+        if imports and chosen and names.isdisjoint(chosen) and not read_before:
+            raise ConfigError(f"No import has the template {chosen[0]!r}: {instead_of(chosen[0], names)}")
 
     def _mention_old_rejects(self, wanted: list[Import], plan: Plan[Import]) -> None:
         reading = {p.import_.slug for p in plan.read}

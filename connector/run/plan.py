@@ -74,7 +74,7 @@ class Rules:
         return self._reason(import_, known) or (Reason.asked if self.force else None)
 
     def _reason(self, import_: Listed, known: LedgerRow | None) -> Reason | None:
-        if known is None or (known.state is State.deleted and known.trusted):
+        if known is None or (known.state in (State.deleted, State.excluded) and known.trusted):
             return Reason.new
         if not known.trusted or known.state in (State.failed, State.unreconciled):
             return Reason.retry

@@ -296,7 +296,7 @@ class Extraction:
     def is_idle(self) -> bool:
         """Whether there is nothing to load: then dlt need not be asked, which takes its time even so."""
         prepared = self.prepare()
-        work = prepared.plan.read or prepared.deleted or prepared.rejects or self.memory.miscounted
+        work = prepared.plan.read or prepared.deleted or prepared.rejects or prepared.excluded or self.memory.miscounted
         return not work and not self._changed(prepared)
 
     def record_tables(self, load_id: str, limit: int | None = None) -> Iterator[Emission]:
@@ -320,6 +320,8 @@ class Extraction:
                 package.rejects.add(reject.record_slug, None, f"import: {reject.reason}", reject.payload)
             for slug in prepared.deleted:
                 package.add_deleted(slug, self.memory.ledger.get(slug))
+            for import_ in prepared.excluded:
+                package.add_excluded(import_, self.memory.ledger.get(import_.slug))
             read = {planned.import_.slug for planned in prepared.plan.read}
             if self._rows_of_unread:
                 self._unread += [i for i in self._changed(prepared) if i.slug not in read]

@@ -78,7 +78,12 @@ class Memory:
     @property
     def lost(self) -> frozenset[str]:
         """Tables that hold rows by the word of the ledger, and are not there."""
-        filled = [known for known in self.ledger.values() if known.records_loaded and known.live]
+        left_alone = {State.deleted, State.excluded}
+        filled = [
+            known
+            for known in self.ledger.values()
+            if known.records_loaded and not (known.trusted and known.state in left_alone)
+        ]
         wanted = {RECORDS} if any(known.has_raw for known in filled) else set()
         return frozenset(wanted | {known.table_name for known in filled if known.table_name}) - self.tables
 
@@ -329,6 +334,8 @@ def _agrees(known: LedgerRow, slug: str, present: Mapping[str, Mapping[str, tupl
     for table, counts in present.items():
         live, loads = counts.get(slug, (0, set()))
         here = known.has_raw if table == RECORDS else table == known.table_name
+        if known.state is State.excluded:  # read as new once it is included again, whatever is there
+            continue
         if known.state is State.failed:  # read again in any case; only where its rows are has to be known
             if live and not here:
                 return False

@@ -10,5 +10,6 @@ SELECT
     r.payload
 FROM sync_rejects AS r
 INNER JOIN imports AS i ON i.slug = r.import_slug
-WHERE i._deleted_at IS NULL
+LEFT JOIN sync_imports AS s ON s.slug = r.import_slug
+WHERE i._deleted_at IS NULL AND (s.state IS NULL OR s.state <> 'excluded')
 ORDER BY r.seen_at DESC, r.import_slug, r.record_slug

@@ -1,5 +1,5 @@
 -- Imports with who uploaded them, and whether all their rows are here.
--- Grain: one row per import that the service still lists.
+-- Grain: one row per import that the service still lists and that the settings do not leave out.
 --
 -- The service does not say under which key of `metadata` an uploader stands, so the usual ones are tried in turn;
 -- `metadata` itself is the last column. JSON that spells a NUL or half a character is not looked into: not every
@@ -71,6 +71,7 @@ WITH read AS (
         i.metadata
     FROM read AS i
     LEFT JOIN sync_imports AS s ON s.slug = i.slug
+    WHERE s.state IS NULL OR s.state <> 'excluded'
 )
 SELECT
     import_slug,

@@ -22,6 +22,7 @@ STANDING_WORDS = {
     Standing.waiting: "not loaded yet",
     Standing.damaged: "lost or gained rows here",
     Standing.unreconciled: "not reconciled",
+    Standing.excluded: "left out by the settings",
     Standing.failed: "failed",
 }
 

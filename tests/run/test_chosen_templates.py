@@ -1,0 +1,139 @@
+"""`templates` and `exclude_templates`: the listing is proven as ever, and imports that are left out are not read.
+
+An excluded import is in `imports` and, as `excluded`, in the ledger; what was loaded of it before stays as it is, and
+it is read as new once it is included again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import duckdb
+import pytest
+
+from connector.errors import ConfigError
+from connector.maintain.doctor import doctor
+from connector.maintain.verify import verify
+from connector.sandbox import Service, serve
+from connector.settings import Scope, Selection, Settings
+from connector.warehouse.status import status
+from tests.run.conftest import Warehouse
+
+LEDGER = "SELECT slug, state, records_loaded, error FROM sync_imports ORDER BY slug"
+
+
+def make_service() -> tuple[Service, str, str, str]:
+    service = Service(seed=5)
+    kept = service.add_import("customers", [{"name": "Ada"}, {"name": "Bob"}])
+    left = service.add_import("payroll", [{"salary": 1}, {"salary": 2}, {"salary": 3}])
+    loose = service.add_import(None, [{"free": True}])
+    return service, kept, left, loose
+
+
+def states(warehouse: Warehouse) -> dict[str, str]:
+    return {slug: state for slug, state, *_ in warehouse.query(LEDGER)}
+
+
+def differences(warehouse: Warehouse, service: Service, **settings: Any) -> list[Any]:
+    with serve(service) as url:
+        made = Settings.load(base_url=url, access_token=service.token, **settings)
+        return verify(warehouse.pipeline(), made, deep=True).differences
+
+
+@pytest.mark.parametrize(
+    ("settings", "included"),
+    [
+        ({"templates": ["customers"]}, {"customers"}),
+        ({"exclude_templates": ["payroll"]}, {"customers", None}),
+        ({"templates": ["customers", "payroll"], "exclude_templates": ["x"]}, {"customers", "payroll"}),
+    ],
+)
+def test_only_chosen_templates_are_read(
+    settings: dict[str, Any], included: set[str | None], warehouse: Warehouse
+) -> None:
+    service, *slugs = make_service()
+    by_template = dict(zip(("customers", "payroll", None), slugs, strict=True))
+    run = warehouse.run(service, **settings)
+    assert run.status == "succeeded"
+    assert states(warehouse) == {
+        slug: "synced" if template in included else "excluded" for template, slug in by_template.items()
+    }
+    read = {slug for template, slug in by_template.items() if template in included}
+    assert {slug for (slug,) in warehouse.query("SELECT DISTINCT import_slug FROM records")} == read
+    assert warehouse.query("SELECT count(*) FROM imports WHERE _deleted_at IS NULL") == [(3,)]
+    before = service.requests["records"]
+    again = warehouse.run(service, **settings)
+    assert (again.status, again.records_loaded, again.load_ids) == ("succeeded", 0, [])
+    assert service.requests["records"] == before
+    assert differences(warehouse, service, **settings) == []
+
+
+def test_what_was_loaded_before_stays_and_is_read_again_once_included(warehouse: Warehouse) -> None:
+    service, kept, left, loose = make_service()
+    assert warehouse.run(service).records_loaded == 6
+    service.edit_row(left, next(service.record_slugs(left)), {"salary": 9})
+    assert warehouse.run(service, exclude_templates=["payroll"]).records_loaded == 0
+    assert states(warehouse) == {kept: "synced", left: "excluded", loose: "synced"}
+    assert warehouse.query("SELECT sum(salary) FROM records_payroll") == [(6,)]
+    found = status(warehouse.pipeline())
+    assert (found.standings, found.open) == ({"reconciled": 2, "excluded": 1}, ())
+    assert doctor(warehouse.pipeline()).findings == []
+    assert differences(warehouse, service, exclude_templates=["payroll"]) == []
+    assert "not_synced" in {d.kind for d in differences(warehouse, service)}
+    assert warehouse.run(service).records_loaded == 3
+    assert states(warehouse) == dict.fromkeys((kept, left, loose), "synced")
+    assert differences(warehouse, service) == []
+
+
+def test_an_excluded_import_is_deleted_like_any_other(warehouse: Warehouse) -> None:
+    service, _, left, _ = make_service()
+    warehouse.run(service)
+    warehouse.run(service, exclude_templates=["payroll"])
+    service.delete_import(left)
+    run = warehouse.run(service, exclude_templates=["payroll"])
+    assert (run.status, run.imports_deleted) == ("succeeded", 1)
+    assert warehouse.query("SELECT count(*) FROM records_payroll") == [(0,)]
+    assert states(warehouse)[left] == "deleted"
+
+
+def test_a_table_of_an_excluded_template_may_be_dropped(warehouse: Warehouse) -> None:
+    service, kept, left, loose = make_service()
+    warehouse.run(service)
+    warehouse.run(service, exclude_templates=["payroll"])
+    with duckdb.connect(str(warehouse.file)) as connection:
+        connection.execute("DROP TABLE importer_data.records_payroll")
+        connection.execute(f"DELETE FROM importer_data.records WHERE import_slug = '{left}'")
+    run = warehouse.run(service, exclude_templates=["payroll"])
+    assert (run.status, run.records_loaded) == ("succeeded", 0)
+    assert warehouse.run(service).records_loaded == 3
+    assert differences(warehouse, service) == []
+    assert states(warehouse) == dict.fromkeys((kept, left, loose), "synced")
+
+
+def test_names_that_no_import_has(warehouse: Warehouse, caplog: pytest.LogCaptureFixture) -> None:
+    service, *_ = make_service()
+    wrong = warehouse.run(service, templates=["costumers"])
+    assert isinstance(wrong.fatal, ConfigError)
+    assert str(wrong.fatal) == "No import has the template 'costumers': did you mean customers?"
+    run = warehouse.run(service, templates=["customers"], exclude_templates=["pay"])
+    assert run.status == "succeeded"
+    assert "exclude_templates names 'pay', and no import has that template" in caplog.text
+    assert warehouse.run(service, templates=["costumers"]).status == "succeeded"  # its imports may all be gone
+
+
+def test_a_backfill_of_what_is_excluded_is_refused(warehouse: Warehouse) -> None:
+    service, _, left, _ = make_service()
+    warehouse.run(service, exclude_templates=["payroll"])
+    for selection in (Selection(template="payroll"), Selection(slugs=frozenset({left}))):
+        run = warehouse.run(service, Scope("backfill", selection=selection, force=True), exclude_templates=["payroll"])
+        assert isinstance(run.fatal, ConfigError)
+        assert "is of the template payroll, which templates or exclude_templates" in str(run.fatal)
+    full = warehouse.run(service, Scope("backfill", force=True), exclude_templates=["payroll"])
+    assert (full.status, full.records_loaded) == ("succeeded", 3)
+
+
+def test_a_template_in_both_lists_is_refused() -> None:
+    with pytest.raises(ConfigError, match="both name 'x'"):
+        Settings.load(base_url="http://127.0.0.1", access_token="x", templates=["x"], exclude_templates="x")
+    with pytest.raises(ConfigError, match="templates"):
+        Settings.load(base_url="http://127.0.0.1", access_token="x", templates=[])
