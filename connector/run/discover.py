@@ -13,19 +13,19 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from connector.errors import AuthError, ConfigError, ConnectorError, NotFoundError
+from connector.errors import AuthError, ConnectorError, NotFoundError
 from connector.extract.listing import MAX_PER_PAGE, Lister, Listing, together
 from connector.extract.records import as_listed, ask_for
 from connector.ledger import State
 from connector.models import Import, Reject, born_at, key_of, replaces
-from connector.nearest import instead_of
+from connector.run.choice import Choice
 from connector.run.deaths import KilledTwice
 from connector.run.plan import Plan, Rules, make_plan, too_many_vanished
 from connector.run.ports import Progress
 from connector.run.settling import SECOND, resolution
 from connector.runs import Tally
 from connector.service.client import ServiceClient
-from connector.settings import Scope, Selection, Settings
+from connector.settings import Scope, Settings
 from connector.warehouse.state import Memory
 
 log = logging.getLogger("connector.run")
@@ -73,6 +73,7 @@ class Decision:
     ) -> None:
         self._settings = settings
         self._scope = scope
+        self._choice = Choice(settings, scope)
         self._memory = memory
         self._client = client
         self._tally = tally
@@ -99,8 +100,8 @@ class Decision:
         lister = self._lister(len(known))
         listing = await lister.all()
         self._client.first_page = lister.first_page
-        if self._bounded:
-            if not self._selects:
+        if self._choice.is_bounded:
+            if not self._choice.selects:
                 await self._miss(listing)
             return self._decide(listing, (), ())
         confirmed: tuple[str, ...] = ()
@@ -144,16 +145,6 @@ class Decision:
             stop=lambda: self._stop() is not None,
         )
 
-    @property
-    def _bounded(self) -> bool:
-        return self._selects or self._settings.status is not None
-
-    @property
-    def _selects(self) -> bool:
-        scope = self._scope
-        window = scope.window.since is not None or scope.window.until is not None
-        return window or scope.selection != Selection()
-
     async def _fetch_page(self, page: int, per_page: int) -> list[Import | Reject]:
         reply = await self._client.list_imports(page, per_page, self._settings.status)
         self._progress.listed(reply.size)
@@ -164,7 +155,7 @@ class Decision:
     def _foresee(self, listed: Sequence[Import]) -> None:
         for import_ in listed:
             settled = import_.updated_at < self._rules.now - LATELY
-            asked_for = not self._scope.selection.slugs and self._wanted(import_) and self._is_included(import_)
+            asked_for = not self._scope.selection.slugs and self._choice.includes(import_)
             if settled and asked_for and self._rules.reason(import_, self._memory.ledger.get(import_.slug)):
                 self._foreseen(import_)
 
@@ -184,9 +175,11 @@ class Decision:
         return tuple(meant)
 
     async def _with_templates(self, found: tuple[Import, ...]) -> tuple[Import, ...]:
-        """Return them as the listing shows them, where their own addresses leave out a template that is known."""
+        """Return them as the listing shows them, where their own addresses may leave out a template."""
         ledger = self._memory.ledger
-        if not any(i.template is None and i.slug in ledger and ledger[i.slug].template_slug for i in found):
+        chooses = self._settings.templates is not None or self._settings.exclude_templates is not None
+        bare = [i for i in found if i.template is None]
+        if not any(chooses or (i.slug in ledger and ledger[i.slug].template_slug) for i in bare):
             return found
         listing = await self._lister(len(ledger)).all()
         listed = {row.slug: row for row in listing.rows if isinstance(row, Import)}
@@ -206,7 +199,7 @@ class Decision:
         for start in range(0, len(known), ASKED_AT_ONCE):
             alive, _ = await self._question(known[start : start + ASKED_AT_ONCE])
             for import_ in alive:
-                if self._wanted(import_):
+                if self._choice.wants(import_):
                     self._tally.shortfall = True
                     self._tally.problems.append(f"Import {import_.slug} exists, but the service does not list it.")
 
@@ -244,14 +237,14 @@ class Decision:
         found = [row for row in listing.rows if isinstance(row, Import)] + list(unlisted)
         imports = list({i.slug: i for i in found}.values())  # a backfill may name one in several ways
         rejects = tuple(row for row in listing.rows if isinstance(row, Reject))
-        wanted = [i for i in imports if self._wanted(i)]
-        included = [i for i in wanted if self._is_included(i)]
+        wanted = [i for i in imports if self._choice.wants(i)]
+        included = [i for i in wanted if self._choice.includes(i)]
         plan = make_plan(included, self._memory.ledger, self._rules)
         self._tally.imports_listed = len(imports)
         if not included and listing.complete and self._scope.mode == "backfill":
-            self._refuse_empty(imports, wanted)
-        if listing.complete and not self._bounded:
-            self._check_templates(imports)
+            self._choice.refuse_empty(imports, wanted, self._memory.ledger)
+        if listing.complete and not self._choice.is_bounded:
+            self._warn_of_templates(imports)
         if not listing.complete or unlisted:
             self._tally.shortfall = True
             why = listing.reason or f"{len(unlisted)} imports exist that the service does not list"
@@ -262,61 +255,16 @@ class Decision:
         # a backfill lists few imports: the times of all that is known tell the unit
         known = [each.updated_at for each in self._memory.ledger.values() if each.updated_at is not None]
         unit = resolution([*(i.updated_at for i in imports), *known]) if plan.read else SECOND
-        left_out = tuple(i for i in wanted if not self._is_included(i) and not self._is_noted_as_excluded(i))
+        left_out = tuple(i for i in wanted if not self._choice.includes(i) and not self._is_noted_as_excluded(i))
         return Decided(tuple(wanted), rejects, plan, self._permitted(gone, plan), unit, left_out)
-
-    def _refuse_empty(self, imports: Sequence[Import], wanted: Sequence[Import]) -> None:
-        """Raise ConfigError where nothing has the name that a backfill was told; in a window there may be nothing."""
-        scope = self._scope
-        if wanted and scope.selection != Selection():
-            of = wanted[0].template_name or wanted[0].template_slug or "none"
-            raise ConfigError(
-                f"Import {wanted[0].slug} is of the template {of}, which templates or exclude_templates under "
-                "[sources.importer] leaves out; change that first."
-            )
-        if scope.selection.slugs:
-            asked = sorted(scope.selection.slugs)
-            found = "is excluded by the other conditions" if imports else "is not there"
-            raise ConfigError(f"Import {asked[0]} {found}: {instead_of(asked[0], self._memory.ledger)}")
-        template = scope.selection.template
-        names = {name for i in imports for name in (i.template_name, i.template_slug) if name}
-        if template is not None and template not in names:
-            raise ConfigError(f"No import has the template {template!r}: {instead_of(template, names)}")
-
-    def _wanted(self, import_: Import) -> bool:
-        if self._settings.status is not None and import_.status != self._settings.status:
-            return False
-        selection = self._scope.selection
-        return self._scope.window.contains(import_.updated_at) and selection.contains(
-            import_.template_slug, import_.template_name
-        )
-
-    def _is_included(self, import_: Import) -> bool:
-        return self._settings.includes(import_.template_slug, import_.template_name)
 
     def _is_noted_as_excluded(self, import_: Import) -> bool:
         known = self._memory.ledger.get(import_.slug)
         return known is not None and known.trusted and known.state is State.excluded
 
-    def _check_templates(self, imports: Sequence[Import]) -> None:
-        """Warn of names under `templates` and `exclude_templates` that no import has.
-
-        Raises ConfigError where `templates` selects nothing, and never has: most likely a name is misspelt.
-        """
-        names = {name for i in imports for name in (i.template_name, i.template_slug) if name}
-        for key in ("templates", "exclude_templates"):
-            for name in sorted(set(getattr(self._settings, key) or ()) - names):
-                log.warning(
-                    "%s names %r, and no import has that template: %s",
-                    key,
-                    name,
-                    instead_of(name, names),
-                    extra={"event": "template.unknown", "template": name},
-                )
-        chosen = self._settings.templates
-        read_before = any(k.live and k.state is not State.excluded for k in self._memory.ledger.values())
-        if imports and chosen and names.isdisjoint(chosen) and not read_before:
-            raise ConfigError(f"No import has the template {chosen[0]!r}: {instead_of(chosen[0], names)}")
+    def _warn_of_templates(self, imports: Sequence[Import]) -> None:
+        for name, sentence in self._choice.unmatched_templates(imports, self._memory.ledger):
+            log.warning(sentence, extra={"event": "template.unknown", "template": name})
 
     def _mention_old_rejects(self, wanted: list[Import], plan: Plan[Import]) -> None:
         reading = {p.import_.slug for p in plan.read}

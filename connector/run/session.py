@@ -35,6 +35,7 @@ from connector.load.imports_table import (
 )
 from connector.load.package import Package
 from connector.models import Import
+from connector.run.choice import Choice
 from connector.run.deaths import DEATHS, KilledTwice, UnderWay
 from connector.run.discover import Decided, Decision
 from connector.run.pipeline import TOGETHER_ROWS, Failure, Outcome, ReadAhead
@@ -42,7 +43,7 @@ from connector.run.plan import FewerRecords, Plan, Planned, Reason, lost_rows
 from connector.run.ports import Outside, Progress, Silent
 from connector.run.settling import may_change_unseen
 from connector.runs import Status, Tally, make_run_id
-from connector.settings import Scope, Selection, Settings, Window
+from connector.settings import Scope, Settings
 from connector.transform import width
 from connector.transform.row_limits import LIMITS
 from connector.warehouse import Warehouse
@@ -356,8 +357,7 @@ class Extraction:
     @property
     def bounded(self) -> bool:
         """Whether the run looks at a part of the imports only."""
-        scope = self._scope
-        return (scope.window, scope.selection, self._settings.status) != (Window(), Selection(), None)
+        return Choice(self._settings, self._scope).is_bounded
 
     @property
     def widest(self) -> int:

@@ -78,12 +78,7 @@ class Memory:
     @property
     def lost(self) -> frozenset[str]:
         """Tables that hold rows by the word of the ledger, and are not there."""
-        left_alone = {State.deleted, State.excluded}
-        filled = [
-            known
-            for known in self.ledger.values()
-            if known.records_loaded and not (known.trusted and known.state in left_alone)
-        ]
+        filled = [k for k in self.ledger.values() if k.records_loaded and k.live and k.state is not State.excluded]
         wanted = {RECORDS} if any(known.has_raw for known in filled) else set()
         return frozenset(wanted | {known.table_name for known in filled if known.table_name}) - self.tables
 
@@ -334,9 +329,7 @@ def _agrees(known: LedgerRow, slug: str, present: Mapping[str, Mapping[str, tupl
     for table, counts in present.items():
         live, loads = counts.get(slug, (0, set()))
         here = known.has_raw if table == RECORDS else table == known.table_name
-        if known.state is State.excluded:  # read as new once it is included again, whatever is there
-            continue
-        if known.state is State.failed:  # read again in any case; only where its rows are has to be known
+        if known.state in (State.failed, State.excluded):  # read before it counts; only where its rows are matters
             if live and not here:
                 return False
             continue

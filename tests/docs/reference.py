@@ -236,6 +236,8 @@ def _values(field: FieldInfo) -> str:
         return f"{bounds[Ge].ge} to {bounds[Le].le}" if Le in bounds else f"{bounds[Ge].ge} or more"
     if field.annotation is bool:
         return "`true`, `false`"
+    if "tuple" in str(field.annotation):
+        return "a list of texts"
     return "a table" if field.default_factory else "text"
 
 

@@ -6,7 +6,10 @@ it is read as new once it is included again.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 import duckdb
 import pytest
@@ -14,7 +17,10 @@ import pytest
 from connector.errors import ConfigError
 from connector.maintain.doctor import doctor
 from connector.maintain.verify import verify
+from connector.models import Import
+from connector.run.sync import sync
 from connector.sandbox import Service, serve
+from connector.service.client import ServiceClient
 from connector.settings import Scope, Selection, Settings
 from connector.warehouse.status import status
 from tests.run.conftest import Warehouse
@@ -28,6 +34,18 @@ def make_service() -> tuple[Service, str, str, str]:
     left = service.add_import("payroll", [{"salary": 1}, {"salary": 2}, {"salary": 3}])
     loose = service.add_import(None, [{"free": True}])
     return service, kept, left, loose
+
+
+@contextmanager
+def hidden_templates() -> Iterator[None]:
+    """An import that is asked for by its slug shows no template."""
+    get_import = ServiceClient.get_import
+
+    async def bare(client: ServiceClient, slug: str) -> Import:
+        return (await get_import(client, slug)).model_copy(update={"template": None})
+
+    with mock.patch.object(ServiceClient, "get_import", bare):
+        yield
 
 
 def states(warehouse: Warehouse) -> dict[str, str]:
@@ -110,6 +128,24 @@ def test_a_table_of_an_excluded_template_may_be_dropped(warehouse: Warehouse) ->
     assert states(warehouse) == dict.fromkeys((kept, left, loose), "synced")
 
 
+def test_rows_that_a_dead_run_left_elsewhere_are_not_forgotten(warehouse: Warehouse) -> None:
+    """A run that moved the import to another table and died: once it is read again, its rows there go."""
+    service, _, left, _ = make_service()
+    warehouse.run(service)
+    with duckdb.connect(str(warehouse.file)) as connection:
+        connection.execute("USE importer_data")
+        columns = "_record_slug, _import_slug, _sort, _created_at, _updated_at"
+        moved = f"SELECT {columns}, 'dead', 'dead' || _record_slug FROM records_payroll"
+        connection.execute(f"INSERT INTO records_customers ({columns}, _dlt_load_id, name) {moved}")
+        connection.execute("UPDATE sync_runs SET status = 'running'")
+    for _ in range(3):
+        assert warehouse.run(service, exclude_templates=["payroll"]).status == "succeeded"
+    assert states(warehouse)[left] == "excluded"
+    assert warehouse.run(service).status == "succeeded"
+    assert warehouse.query(f"SELECT count(*) FROM records_customers WHERE _import_slug = '{left}'") == [(0,)]
+    assert differences(warehouse, service) == []
+
+
 def test_names_that_no_import_has(warehouse: Warehouse, caplog: pytest.LogCaptureFixture) -> None:
     service, *_ = make_service()
     wrong = warehouse.run(service, templates=["costumers"])
@@ -127,7 +163,7 @@ def test_a_backfill_of_what_is_excluded_is_refused(warehouse: Warehouse) -> None
     for selection in (Selection(template="payroll"), Selection(slugs=frozenset({left}))):
         run = warehouse.run(service, Scope("backfill", selection=selection, force=True), exclude_templates=["payroll"])
         assert isinstance(run.fatal, ConfigError)
-        assert "is of the template payroll, which templates or exclude_templates" in str(run.fatal)
+        assert "is of the template payroll, and templates or exclude_templates" in str(run.fatal)
     full = warehouse.run(service, Scope("backfill", force=True), exclude_templates=["payroll"])
     assert (full.status, full.records_loaded) == ("succeeded", 3)
 
@@ -137,3 +173,13 @@ def test_a_template_in_both_lists_is_refused() -> None:
         Settings.load(base_url="http://127.0.0.1", access_token="x", templates=["x"], exclude_templates="x")
     with pytest.raises(ConfigError, match="templates"):
         Settings.load(base_url="http://127.0.0.1", access_token="x", templates=[])
+
+
+def test_an_import_whose_own_address_hides_its_template_is_not_read(warehouse: Warehouse) -> None:
+    service, _, left, _ = make_service()
+    with serve(service) as url:
+        settings = Settings.load(base_url=url, access_token=service.token, exclude_templates=["payroll"])
+        with hidden_templates():
+            run = sync(warehouse.pipeline(), settings, Scope("backfill", selection=Selection(slugs=frozenset({left}))))
+    assert isinstance(run.fatal, ConfigError)
+    assert service.requests["records"] == 0
