@@ -153,7 +153,7 @@ object with the row's own keys. There is such a column once it is needed (`_more
 
 `importer-sync sql apply` makes them in a schema of their own, `importer_data_views`, and makes anew what new fields or
 templates changed. Each template also has a view of its own name: its live rows, the columns named as people wrote them
-and of the types of their base columns, beside each with misfits `<name>__misfit` with these as text, system columns last.
+and of their base columns' types, with misfits as text in `<name>__misfit` once there are any, system columns last.
 
 {views}
 
