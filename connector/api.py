@@ -110,7 +110,8 @@ def sync(pipeline: Pipeline, source: DltSource | None = None, *, scope: Scope | 
     wanted = configured_settings() if source is None else settings_of(source)
     with without_warnings_of_json():
         tally = run(pipeline, wanted, as_run(scope))
-    if wanted.views and tally.load_ids and (stale := keep_current(pipeline)) is not None:
+    keeps = wanted.views and (tally.load_ids or tally.fatal is None)
+    if keeps and (stale := keep_current(pipeline, loaded=bool(tally.load_ids))) is not None:
         log.warning(stale, extra={"event": "views.stale"})
     if tally.fatal is not None:
         raise explain(tally.fatal) from tally.fatal

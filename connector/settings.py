@@ -101,12 +101,12 @@ class Settings(BaseModel):
     @field_validator("hints")
     @classmethod
     def _hints_are_types(cls, value: Mapping[str, Mapping[str, str]]) -> Mapping[str, Mapping[str, str]]:
-        from connector.transform.schema import parse_type
+        from connector.transform.written import parse_hint
 
         for table, columns in value.items():
             for column, kind in columns.items():
                 try:
-                    parse_type(kind)
+                    parse_hint(kind)
                 except ValueError as error:
                     raise ValueError(f"hints.{table}.{column} cannot be: {error}") from None
         return value

@@ -64,6 +64,8 @@ def pipeline(tmp_path: Path) -> Pipeline:
 def test_a_sync_keeps_the_views(pipeline: Pipeline, source: Callable[..., DltSource], service: Service) -> None:
     sync(pipeline, source(views=False))
     assert columns_of_customers(pipeline) == set()
+    sync(pipeline, source())
+    assert columns_of_customers(pipeline), "nothing was loaded, and there were no views yet"
     service.append_rows(service.slugs()[0], [{"brand new": 1}])
     sync(pipeline, source())
     assert "brand new" in columns_of_customers(pipeline)

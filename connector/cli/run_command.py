@@ -77,8 +77,8 @@ class _Attempt:
         self.where = f"{location(pipeline)}, dataset {pipeline.dataset_name}"
         with without_warnings_of_json(), progress_of(self._output) as progress:
             tally = sync(pipeline, settings, self._scope, progress=progress, stop=stop)
-        if settings.views and tally.load_ids:
-            self._stale = keep_current(pipeline)
+        if settings.views and (tally.load_ids or tally.fatal is None):
+            self._stale = keep_current(pipeline, loaded=bool(tally.load_ids))
         if tally.fatal is None:
             self._unmatched = unmatched_hints(Warehouse(pipeline), settings)
         return tally

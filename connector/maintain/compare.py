@@ -29,6 +29,7 @@ from connector.transform.naming import SYSTEM_COLUMNS
 from connector.transform.schema import NOT_OURS, Field, TableSchema
 from connector.transform.schema import Kind as Type
 from connector.transform.width import Room
+from connector.transform.written import hints_as_stored
 from connector.warehouse.tables import RECORDS, UTC_US
 
 _NOT_FIELDS = SYSTEM_COLUMNS | {"_dlt_id"}
@@ -214,7 +215,7 @@ def _unlike_cells(
     data: Sequence[bytes], rows: pa.Table, schema: TableSchema, hints: Mapping[str, str], nul_safe: bool
 ) -> Iterator[tuple[int, str]]:
     """(row, column). A hint may have been given or taken back after a row was written, and the column keeps its type:
-    either reading of it will do.
+    either reading of it will do, and that of the type alone where the hint says how people write.
 
     So will that of an earlier version: its rows stay as they are until their import is read again.
     """
@@ -225,16 +226,20 @@ def _unlike_cells(
         data = _only_objects(data)
         plain = flatten(data, schema, {}, nul_safe=nul_safe, room=room)
     types = {known.column: known.type for known in schema.fields.values() if known.type is not None}
-    hinted: Flattened | None = None
+    written = hints_as_stored(schema.fields.values(), hints)
+    readings = [types] if written == types else [types, written]
+    hinted: dict[int, Flattened] = {}
     stored = dict(zip(rows.column_names, rows.columns, strict=True))
     explained = set(_NOT_FIELDS)
     earlier: dict[int, Flattened] = {}
     for keys, known in plain.schema.fields.items():
         explained.update((known.column, known.text_column, known.double_column))
         unlike = _unlike_field(known, plain, stored)
-        if unlike:
-            hinted = hinted or flatten(data, schema, {**hints, **types}, nul_safe=nul_safe, room=room)
-            unlike &= _unlike_field(hinted.schema.fields[keys], hinted, stored)
+        for n, reading in enumerate(readings):
+            if unlike:
+                if n not in hinted:
+                    hinted[n] = flatten(data, schema, {**hints, **reading}, nul_safe=nul_safe, room=room)
+                unlike &= _unlike_field(hinted[n].schema.fields[keys], hinted[n], stored)
         for row in sorted(unlike):
             if row not in earlier:
                 earlier[row] = _as_written_earlier(data[row], schema, nul_safe, room)

@@ -38,6 +38,7 @@ from connector.transform.flatten import flatten, leaf_values
 from connector.transform.json_rows import read_rows
 from connector.transform.schema import REST, Field, Keys, Kind, TableSchema, arrow_type, hint_for, parse_type
 from connector.transform.width import NewFields, Room
+from connector.transform.written import parse_hint
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.destination import prepare_for_loading
 from connector.warehouse.failures import explain
@@ -252,9 +253,9 @@ class _Rebuild:
             hint, cast = hint_for(known, hints), votes.get(keys)
             if cast is None or not cast.counted:
                 kept = before.fields[keys].type if keys in before.fields else None
-                typed.append(replace(known, type=kept and str(parse_type(hint or kept))))
+                typed.append(replace(known, type=kept and str(parse_hint(hint or kept).type)))
             else:
-                typed.append(replace(known, type=str(parse_type(hint or cast.kind.value))))
+                typed.append(replace(known, type=str(parse_hint(hint or cast.kind.value).type)))
         return schema.with_fields(typed)
 
     def _batches(self, template: str, written: _Written, hints: Mapping[str, str]) -> Iterator[pa.Table]:

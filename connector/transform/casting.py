@@ -26,6 +26,7 @@ from connector.transform.numbers import (
     whole_double,
 )
 from connector.transform.schema import ColumnType, Kind
+from connector.transform.written import Hint
 
 Stored = bool | int | float | str | date | datetime | Decimal
 Fit = Callable[[Value], Stored | None]
@@ -109,8 +110,11 @@ def double_beside_bigint(value: Value) -> float | None:
     return None if is_whole(literal) else exact_double(literal)
 
 
-def fit_for(column_type: ColumnType, *, hinted: bool, nul_safe: bool) -> Fit:
-    """How values enter a column. `hinted`: the user asked for this type, so strings are read as it."""
+def fit_for(column_type: ColumnType, *, hint: Hint | None, nul_safe: bool) -> Fit:
+    """Return how values enter a column; with a `hint` the user asked for this type, so strings are read as it says."""
+    if hint is not None and hint.read is not None:
+        read_written, fit = hint.read, fit_for(column_type, hint=None, nul_safe=nul_safe)
+        return lambda value: read_written(value) if type(value) is str else fit(value)
     kind = column_type.kind
     if kind is Kind.TEXT:
         return _text_fit(nul_safe)
@@ -123,7 +127,7 @@ def fit_for(column_type: ColumnType, *, hinted: bool, nul_safe: bool) -> Fit:
     if kind is Kind.TIMESTAMP:
         return _as_timestamp
     plain, read = _SCALARS[kind]
-    if not hinted:
+    if hint is None:
         return plain
     return lambda value: read(value) if type(value) is str else plain(value)
 

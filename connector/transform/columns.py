@@ -19,6 +19,7 @@ from connector.transform.casting import Stored, double_beside_bigint, fit_for, t
 from connector.transform.json_rows import JsonText, Value
 from connector.transform.numbers import FEW_CHARACTERS, exact_double, is_whole
 from connector.transform.schema import Kind, arrow_type, parse_type
+from connector.transform.written import Hint
 
 _EXACT_WHOLE = 2**53
 _encode = msgspec.json.Encoder().encode
@@ -48,12 +49,14 @@ class Placed:
     count: FieldCount
 
 
-def place(cells: Sequence[Value], kinds: frozenset[type], column_type: str, *, hinted: bool, nul_safe: bool) -> Placed:
-    """`kinds` are the types of the cells without null; `hinted` lets strings be read as the column's type."""
+def place(
+    cells: Sequence[Value], kinds: frozenset[type], column_type: str, *, hint: Hint | None, nul_safe: bool
+) -> Placed:
+    """`kinds` are the types of the cells without null; a `hint` of the column's type lets strings be read as it."""
     whole = _whole_column(cells, kinds, parse_type(column_type).kind, nul_safe)
     if whole is not None:
         return Placed(whole, None, None, FieldCount(len(whole) - whole.null_count, 0))
-    return _one_by_one(cells, column_type, hinted=hinted, nul_safe=nul_safe)
+    return _one_by_one(cells, column_type, hint, nul_safe)
 
 
 def _whole_column(cells: Sequence[Value], kinds: frozenset[type], kind: Kind, nul_safe: bool) -> pa.Array[Any] | None:
@@ -105,14 +108,14 @@ def _doubles(cells: Sequence[Value], *, mixed: bool) -> pa.Array[Any] | None:
     return numbers
 
 
-def _one_by_one(cells: Sequence[Value], column_type: str, *, hinted: bool, nul_safe: bool) -> Placed:
+def _one_by_one(cells: Sequence[Value], column_type: str, hint: Hint | None, nul_safe: bool) -> Placed:
     parsed = parse_type(column_type)
-    fit = fit_for(parsed, hinted=hinted, nul_safe=nul_safe)
+    fit = fit_for(parsed, hint=hint, nul_safe=nul_safe)
     keeps_blank = parsed.kind in (Kind.TEXT, Kind.JSON)
     base: list[Stored | None] = [None] * len(cells)
     texts: list[str | None] = [None] * len(cells)
     doubles: list[float | None] = [None] * len(cells)
-    is_text = parsed.kind is Kind.TEXT and not hinted
+    is_text = parsed.kind is Kind.TEXT and hint is None
     values = conflicts = 0
     kept: list[int] = []
     for row, cell in enumerate(cells):

@@ -28,6 +28,7 @@ from connector.transform.overflow import Rests
 from connector.transform.schema import REST, Field, Keys, TableSchema, hint_for, parse_type
 from connector.transform.struct_decoder import Leaf, shape_of
 from connector.transform.width import UNBOUNDED, Room, TooWide
+from connector.transform.written import Hint, parse_hint
 
 __all__ = ["FieldCount", "Flattened", "flatten", "leaf_values"]
 
@@ -60,8 +61,9 @@ def flatten(
 ) -> Flattened:
     """The records' `data` objects, as JSON in UTF-8, against what is known of their table.
 
-    `hints` name a type by column name or by original key. `nul_safe` is for destinations that hold no NUL
-    character: see `connector.transform.escaping`. Raises TooWide for more new fields than there is room for.
+    `hints` name a type, and how strings are written, by column name or by original key. `nul_safe` is for destinations
+    that hold no NUL character: see `connector.transform.escaping`. Raises TooWide for more new fields than there is
+    room for.
     """
     shape = None if may_have_minus_zero(*rows) else shape_of(tuple(filter(None, schema.fields)))
     leaves = None if shape is None else shape.read(rows)
@@ -114,10 +116,12 @@ def _flatten(
             counts[leaf.keys] = FieldCount(0, 0)
             continue
         known = schema.fields[leaf.keys]
-        hint = hint_for(known, hints) if hints else None
+        given = hint_for(known, hints) if hints else None
+        hint = None if given is None else parse_hint(given)
         column_type = known.type or _first_type(known.column, leaf, schema, hint)
-        hinted = hint is not None and parse_type(hint) == parse_type(column_type)
-        all_placed[leaf.keys] = place(leaf.cells, leaf.kinds, column_type, hinted=hinted, nul_safe=nul_safe)
+        if hint is not None and hint.type != parse_type(column_type):
+            hint = None
+        all_placed[leaf.keys] = place(leaf.cells, leaf.kinds, column_type, hint=hint, nul_safe=nul_safe)
         if known.type is None:
             typed.append(replace(known, type=column_type))
     schema = _with_variants(schema.with_fields(typed), all_placed, leaves, rests, room)
@@ -177,11 +181,13 @@ def _moved(placed: Placed, variant: str, keys: Keys, cells: Sequence[Value], res
     return replace(placed, double=None, count=left)
 
 
-def _first_type(column: str, leaf: Leaf, schema: TableSchema, hint: str | None) -> str:
+def _first_type(column: str, leaf: Leaf, schema: TableSchema, hint: Hint | None) -> str:
     """The type for ever: the warehouse's if the column is there already, else the hint's, else the values'."""
-    given = schema.physical.get(column) or hint
-    if given is not None:
-        return str(parse_type(given))
+    there = schema.physical.get(column)
+    if there is not None:
+        return str(parse_type(there))
+    if hint is not None:
+        return str(hint.type)
     return choose_kind(cell for cell in leaf.cells if cell is not None).value
 
 

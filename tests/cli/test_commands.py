@@ -106,6 +106,36 @@ def test_plan_and_templates_before_and_after_a_run(command) -> None:
     ]
 
 
+def test_hints_are_suggested_pasted_and_applied(command, service: Service) -> None:
+    assert command("hints", "suggest").code == 2, "there is no warehouse yet"
+    rows = [{"Betrag": f"{n}.250,50 €", "on": f"{n}.12.2026", "zip": f"{n:05}", "ok": "ja"} for n in range(1, 21)]
+    service.add_import("bills", [*rows, {"Betrag": "offen", "ok": "nein"}])
+    assert command("run").code == 0
+    away = {"SOURCES__IMPORTER__BASE_URL": "http://127.0.0.1:9"}
+    found = [
+        s
+        for s in command("hints", "suggest", "--json", **away).document["suggestions"]
+        if s["table"] == "records_bills"
+    ]
+    assert found == [
+        {"table": "records_bills", "column": "betrag", "hint": "decimal(12,2):1.234,56 €", "share": 20 / 21},
+        {"table": "records_bills", "column": "ok", "hint": "bool:ja/nein", "share": 1},
+        {"table": "records_bills", "column": "on", "hint": "date:%d.%m.%Y", "share": 1},
+    ]
+    told = command("hints", "suggest", **away)
+    assert "`importer-sync rebuild` then applies them" in told.out
+    assert "# fits 95.2 % of 21 values" in told.out
+    (command.directory / ".dlt").mkdir(exist_ok=True)
+    (command.directory / ".dlt" / "config.toml").write_text(told.out, encoding="utf-8")
+    assert command("rebuild").code == 0
+    average = command("query", 'SELECT avg("Betrag") AS a, count("Betrag__misfit") AS n, max("on") AS day FROM bills')
+    assert "2026-12-20" in average.out
+    assert command("query", "SELECT field, value FROM v_misfits WHERE template = 'bills'", "--json").document[
+        "rows"
+    ] == [{"field": "Betrag", "value": "offen"}]
+    assert "records_bills" not in command("hints", "suggest").out
+
+
 def test_status_before_anything_was_loaded(command) -> None:
     ended = command("status", "--json")
     assert (ended.code, ended.document["runs"]) == (0, [])

@@ -92,7 +92,7 @@ def test_a_wrong_secret_is_never_shown() -> None:
     assert "secret-words" not in str(error.value)
 
 
-@pytest.mark.parametrize("hint", ["decimal(50,2)", "decimal(5,9)", "dat", "text(3,1)"])
+@pytest.mark.parametrize("hint", ["decimal(50,2)", "decimal(5,9)", "dat", "text(3,1)", "date:%d.%B", "bool:ja"])
 def test_a_hint_that_cannot_be_is_refused_before_any_request(hint: str) -> None:
     with pytest.raises(ConfigError, match=r"hints\.records_x\.a cannot be"):
         Settings.load(**NEEDED, hints={"records_x": {"a": hint}})

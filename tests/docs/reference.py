@@ -152,8 +152,8 @@ object with the row's own keys. There is such a column once it is needed (`_more
 ## Views
 
 `importer-sync sql apply` makes them in a schema of their own, `importer_data_views`, and makes anew what new fields or
-templates changed. Each template also has a view of its own name: its live rows, the columns named as people wrote them,
-variants coalesced, system columns last.
+templates changed. Each template also has a view of its own name: its live rows, the columns named as people wrote them
+and of their base columns' types, with misfits as text in `<name>__misfit` once there are any, system columns last.
 
 {views}
 
@@ -275,7 +275,7 @@ def _type(kind: pa.DataType) -> str:
 
 def _imaginary() -> Layout:
     """A warehouse with one typed table: some views and checks are written only where there is one."""
-    typed = TypedTable("records_x", "x", "x", (TypedField("f", "f", "f", "text", ()),), ("_record_slug",))
+    typed = TypedTable("records_x", "x", "x", (TypedField("f", "f__misfit", "f", "f", "text", ()),), ("_record_slug",))
     return Layout("d", "duckdb", {name: {} for name in (*SYSTEM_SCHEMAS, RECORDS, typed.table)}, (typed,))
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from dlt.pipeline.pipeline import Pipeline
 
 from connector.errors import ConfigError, ConnectorError, LockedError
-from connector.reporting.views.generated import DISTINCT, NULLS, Ready, ready_views
+from connector.reporting.views.generated import GENERATED, MISFITS, Ready, ready_views
 from connector.reporting.views.layout import DIALECTS, VIEWS_SUFFIX, Layout, dialect_of, literal, quoted, read_layout
 from connector.reporting.views.statements import standing
 from connector.warehouse import Connection, Warehouse
@@ -56,16 +56,29 @@ def apply(pipeline: Pipeline) -> Applied:
         return _apply(connection, dialect)
 
 
-def keep_current(pipeline: Pipeline) -> str | None:
-    """Make the views what they should be after a run; return the sentence that says why they are not, or None."""
+def keep_current(pipeline: Pipeline, *, loaded: bool) -> str | None:
+    """Make the views what they should be after a run; return the sentence that says why they are not, or None.
+
+    After a run that loaded nothing, only views of an earlier version, or none at all, are not what they should be.
+    """
     try:
-        apply(pipeline)
+        if loaded or _are_outdated(pipeline):
+            apply(pipeline)
     except LockedError:
         return None  # the run that has the lock makes them when it ends
     except Exception as error:
         why = str(explain(error)).rstrip(".")
         return f"The views for analysts are not up to date: {why}. views = false leaves them alone."
     return None
+
+
+def _are_outdated(pipeline: Pipeline) -> bool:
+    """Return True where a warehouse is without the newest of the views that every warehouse has."""
+    warehouse = Warehouse(pipeline)
+    if warehouse.destination_type not in DIALECTS or not warehouse.exists():
+        return False
+    with warehouse.connect() as connection:
+        return MISFITS not in _relations(connection, warehouse.destination_type)
 
 
 def refresh(connection: Connection, dialect: str) -> None:
@@ -106,7 +119,7 @@ def planned(connection: Connection, dialect: str) -> tuple[Layout, list[Ready]]:
 
 def names_to_avoid(there: Mapping[str, str]) -> set[str]:
     """Names that a template's view cannot have: those of other views, and what somebody else put into the schema."""
-    fixed = {each.name for each in standing() if each.kind == "view"} | {NULLS, DISTINCT}
+    fixed = {each.name for each in standing() if each.kind == "view"} | GENERATED
     return fixed | {name for name, comment in there.items() if not comment.startswith(OURS)}
 
 

@@ -15,7 +15,8 @@ from connector.transform.schema import Kind as TypeKind
 from connector.transform.schema import parse_type
 from connector.warehouse.tables import IMPORTS, LEDGER, RECORDS
 
-NULLS, DISTINCT = "v_field_nulls", "v_field_distinct"
+NULLS, DISTINCT, MISFITS = "v_field_nulls", "v_field_distinct", "v_misfits"
+GENERATED = frozenset({NULLS, DISTINCT, MISFITS})  # names of the views here that are not of one template
 FIELDS_AT_ONCE = (
     100  # PostgreSQL takes 1,664 columns from a subquery; DuckDB takes ever longer for more distinct counts
 )
@@ -52,6 +53,7 @@ def ready_views(layout: Layout) -> tuple[list[Ready], dict[str, str]]:
         ready.append(_distinct(layout, with_fields))
         if IMPORTS in layout.tables:
             ready.append(_nulls(layout, with_fields))
+    ready.append(_misfits(layout, [typed for typed in layout.typed if any(field.variants for field in typed.fields)]))
     ready += [_clean(layout, typed) for typed in layout.typed]
     return ready, left_out
 
@@ -75,8 +77,12 @@ def _ready(statement: Statement, sql: str) -> Ready:
 
 
 def _clean(layout: Layout, typed: TypedTable) -> Ready:
-    """Variants coalesced, columns as people wrote them, system columns last, live rows only."""
-    columns = [f"{field.value} AS {quoted(field.label)}" for field in typed.fields]
+    """Columns as people wrote them, each of its base column's type, system columns last, live rows only."""
+    columns: list[str] = []
+    for field in typed.fields:
+        columns.append(f"{quoted(field.column)} AS {quoted(field.label)}")
+        if field.variants:
+            columns.append(f"{field.misfit} AS {quoted(field.misfit_label)}")
     columns += [quoted(column) for column in typed.system if column != "_deleted_at"]
     lines = ",\n    ".join(columns)
     of = "imports without a template" if typed.template is None else f"the template {typed.template}"
@@ -87,6 +93,41 @@ def _clean(layout: Layout, typed: TypedTable) -> Ready:
         "one row per live record.",
         f"SELECT\n    {lines}\nFROM {layout.name(typed.table)}\nWHERE {LIVE}",
     )
+
+
+def _misfits(layout: Layout, tables: list[TypedTable]) -> Ready:
+    """It is there without a misfit too, with the same columns."""
+    parts = [_misfits_of(layout, some) for typed in tables for some in _sliced(_misfitting(typed))]
+    nothing = (
+        "SELECT CAST(NULL AS TEXT) AS template, CAST(NULL AS TEXT) AS field, CAST(NULL AS TEXT) AS value, "
+        "CAST(NULL AS TEXT) AS import_slug, CAST(NULL AS TEXT) AS record_slug, CAST(NULL AS BIGINT) AS sort WHERE FALSE"
+    )
+    return Ready(
+        MISFITS,
+        "view",
+        "Values that do not fit the type of their column, as text, with the row that they are in.",
+        "one row per live record and field whose value does not fit.",
+        "\nUNION ALL\n".join(parts or [nothing]),
+    )
+
+
+def _misfits_of(layout: Layout, typed: TypedTable) -> str:
+    misfits = _counts([field.misfit for field in typed.fields], "m")
+    paths = ", ".join(literal(field.path) for field in typed.fields)
+    values = ", ".join(f"d.m{n}" for n in range(len(typed.fields)))
+    there = " OR ".join(f"{quoted(variant)} IS NOT NULL" for field in typed.fields for variant in field.variants)
+    return (
+        f"SELECT {literal(typed.template)} AS template, u.field, u.value, u.import_slug, u.record_slug, u.sort\n"
+        f"FROM (\n    SELECT UNNEST(ARRAY[{paths}]) AS field, UNNEST(ARRAY[{values}]) AS value, "
+        f"d.import_slug, d.record_slug, d.sort\n    FROM (\n"
+        f"        SELECT {IMPORT} AS import_slug, {RECORD} AS record_slug, {quoted('_sort')} AS sort,\n"
+        f"        {misfits}\n        FROM {layout.name(typed.table)}\n        WHERE {LIVE} AND ({there})\n"
+        "    ) AS d\n) AS u\nWHERE u.value IS NOT NULL"
+    )
+
+
+def _misfitting(typed: TypedTable) -> TypedTable:
+    return replace(typed, fields=tuple(field for field in typed.fields if field.variants))
 
 
 def _nulls(layout: Layout, tables: list[TypedTable]) -> Ready:

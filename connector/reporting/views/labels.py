@@ -3,6 +3,9 @@
 Blanks around a name and runs of them within go, since nobody sees them; so do characters that cannot be printed. Names
 that differ only in case are the same name to DuckDB, and PostgreSQL cuts at 63 bytes: the field seen first keeps the
 plain name, and each later one gets a mark of its own behind it, whatever comes after it.
+
+Each field has a second name, for the column of the values that do not fit its type. It is taken from the moment the
+field is there, so no field that comes later gets it, and no name changes with the first such value.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from collections.abc import Collection
 from hashlib import sha256
 
 LIMIT_BYTES = 63
+MISFIT = "__misfit"
 _MARK_CHARACTERS = 6
 
 
@@ -19,10 +23,21 @@ def label(written: str, column: str, taken: Collection[str]) -> str:
     readable = " ".join("".join(c if c.isprintable() else " " for c in written).split()) or column
     if len(readable.encode()) <= LIMIT_BYTES and readable.casefold() not in taken:
         return readable
-    salt = column
+    return _marked(readable, "", column, taken)
+
+
+def misfit_label(named: str, column: str, taken: Collection[str]) -> str:
+    """Return the name for what does not fit the field called `named`: it always ends in `__misfit`."""
+    plain = named + MISFIT
+    if len(plain.encode()) <= LIMIT_BYTES and plain.casefold() not in taken:
+        return plain
+    return _marked(named, MISFIT, column, taken)
+
+
+def _marked(readable: str, ending: str, salt: str, taken: Collection[str]) -> str:
     while True:
-        mark = f" #{sha256(salt.encode()).hexdigest()[:_MARK_CHARACTERS]}"
-        named = cut(readable, LIMIT_BYTES - len(mark)) + mark
+        last = f" #{sha256(salt.encode()).hexdigest()[:_MARK_CHARACTERS]}{ending}"
+        named = cut(readable, LIMIT_BYTES - len(last)) + last
         if named.casefold() not in taken:
             return named
         salt += "#"

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from connector.errors import ConfigError
-from connector.reporting.views.labels import label
+from connector.reporting.views.labels import label, misfit_label
 from connector.transform.naming import DOUBLE_VARIANT, SYSTEM_COLUMNS, TEXT_VARIANT
 from connector.transform.schema import Kind, parse_type
 from connector.warehouse import Connection, Warehouse
@@ -25,9 +25,14 @@ _NUMBERS = frozenset({Kind.BIGINT, Kind.DOUBLE})
 
 @dataclass(frozen=True, slots=True)
 class TypedField:
-    """A field of a template: `label` in its view, `path` as in `sync_fields`, and its columns, variants behind."""
+    """A field of a template: `label` in its view, `path` as in `sync_fields`, and its columns, variants behind.
+
+    The field's own column in the view is the base column, so that its type does not depend on what any cell holds;
+    `misfit_label` is the view's column for the values in the variants, as text.
+    """
 
     label: str
+    misfit_label: str
     path: str
     column: str
     type: str
@@ -39,7 +44,7 @@ class TypedField:
 
     @property
     def value(self) -> str:
-        """One expression for the field, whichever column a value is in. Both dialects read it.
+        """One expression for what is distinct, whichever column a value is in. Both dialects read it.
 
         Where all is numbers it is a double, which may round a whole number beyond 2^53; where anything is text, all is.
         """
@@ -48,6 +53,20 @@ class TypedField:
         numeric = parse_type(self.type).kind in _NUMBERS and all(v.endswith(DOUBLE_VARIANT) for v in self.variants)
         kind = "DOUBLE PRECISION" if numeric else "TEXT"
         return f"COALESCE({', '.join(f'CAST({quoted(c)} AS {kind})' for c in self.columns)})"
+
+    @property
+    def misfit(self) -> str:
+        """One expression for a value that does not fit the column, as text; there are variants.
+
+        A double that is whole keeps its `.0`, by which it differs from the values that fit; PostgreSQL leaves it out.
+        """
+        texts = [
+            f"regexp_replace(CAST({quoted(variant)} AS TEXT), '^(-?[0-9]+)$', '\\1.0')"
+            if variant.endswith(DOUBLE_VARIANT)
+            else quoted(variant)
+            for variant in self.variants
+        ]
+        return texts[0] if len(texts) == 1 else f"COALESCE({', '.join(texts)})"
 
     @property
     def is_there(self) -> str:
@@ -181,7 +200,9 @@ def _typed(
             continue
         named = label(row["path"], column, taken)
         taken.add(named.casefold())
+        beside = misfit_label(named, column, taken)
+        taken.add(beside.casefold())
         variants = tuple(v for v in (column + DOUBLE_VARIANT, column + TEXT_VARIANT) if v in columns)
-        fields.append(TypedField(named, row["path"], column, row["data_type"], variants))
+        fields.append(TypedField(named, beside, row["path"], column, row["data_type"], variants))
     place = {column: n for n, column in enumerate(columns)}
     return TypedTable(table, view, template, tuple(sorted(fields, key=lambda f: place[f.column])), system)

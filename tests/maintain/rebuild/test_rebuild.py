@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,46 @@ def test_an_unlucky_first_type_is_healed_and_hints_apply(place: Place) -> None:
         "WHERE s._dlt_load_id <> t._dlt_load_id"
     )
     assert place.query(apart) == [(0,)], "typed rows keep the load of their import"
+
+
+def test_hints_that_say_how_people_write(place: Place) -> None:
+    """A rebuild, a run and a comparison read a cell alike, also beside rows that were loaded under the type alone."""
+    typed = {"records_bills": {"on": "date", "total": "decimal(12,2)", "paid": "bool", "at": "timestamp"}}
+    forms = ("%d.%m.%Y", "1.234,56 €", "ja/nein", "%d.%m.%Y %H:%M")
+    written = {
+        "records_bills": {
+            column: f"{kind}:{form}" for (column, kind), form in zip(typed["records_bills"].items(), forms, strict=True)
+        }
+    }
+    rows: list[dict[str, Any]] = [
+        {"on": "31.12.1979", "total": "1.234,56 €", "paid": "ja", "at": "1.2.2026 8:30"},
+        {"on": "31.02.2026", "total": "1.23", "paid": "vielleicht", "at": "1.2.2026"},
+        {"on": "1.2.2026", "total": 7, "paid": False, "at": ""},
+    ]
+    place.service.add_import("bills", rows)
+    assert place.sync() == "succeeded"
+    [done] = [table for table in place.rebuild(hints=written) if table.table == "records_bills"]
+    assert {(column, after) for column, _, after in done.retyped} == set(typed["records_bills"].items())
+    assert place.verify(hints=written).differences == []
+    select = 'SELECT CAST("on" AS TEXT), total, paid, on__v_text, total__v_text, paid__v_text FROM records_bills '
+    cells = place.query(select + "ORDER BY _import_slug, _sort")
+    assert cells == [
+        ("1979-12-31", Decimal("1234.56"), True, None, None, None),
+        (None, None, None, "31.02.2026", "1.23", "vielleicht"),
+        ("2026-02-01", Decimal(7), False, None, None, None),
+    ]
+    assert place.query("SELECT sum(conflict_count) FROM sync_fields WHERE table_name = 'records_bills'") == [(4,)]
+    place.service.add_import("bills", rows)
+    assert place.sync(hints=written) == "succeeded"
+    assert sorted(map(str, place.query(select))) == sorted(map(str, cells * 2))
+    place.service.add_import("bills", [{"on": "2026-01-31", "total": "1.5", "paid": "true"}])
+    assert place.sync(hints=typed) == "succeeded"
+    assert place.query("SELECT total, paid FROM records_bills WHERE total = 1.5") == [(Decimal("1.50"), True)]
+    assert place.verify(hints=written).differences == []
+    assert place.query("SELECT count(*) FROM records_bills WHERE on__v_text = '2026-01-31'") == [(0,)]
+    place.rebuild(hints=written)
+    assert place.query("SELECT count(*) FROM records_bills WHERE on__v_text = '2026-01-31'") == [(1,)]
+    assert place.verify(hints=written).differences == []
 
 
 def test_what_a_run_stored_whose_clock_was_ahead_is_over_with_it(place: Place) -> None:

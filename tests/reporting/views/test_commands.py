@@ -54,10 +54,10 @@ def fill(place: Place) -> None:
 def test_apply_list_check(place: Place, run: Run) -> None:
     fill(place)
     code, out, _ = run("sql", "apply")
-    assert (code, out.count("made  ")) == (0, 8)
+    assert (code, out.count("made  ")) == (0, 9)
     assert f"made  {place.views_schema}.customers  Live rows of the template customers" in out
     code, out, _ = run("sql", "apply", "--json")
-    assert (code, len(json.loads(out)["kept"])) == (0, 8)
+    assert (code, len(json.loads(out)["kept"])) == (0, 9)
     code, out, _ = run("sql", "list", "--json")
     kinds = {row["name"]: row["kind"] for row in json.loads(out)["statements"]}
     assert (code, kinds["customers"], kinds["v_imports"], kinds["stale_imports"]) == (0, "view", "view", "check")
@@ -80,7 +80,7 @@ def test_apply_list_check(place: Place, run: Run) -> None:
     code, _, err = run("sql", "check", "nothing")
     assert (code, "There is no check nothing" in err) == (2, True)
     code, out, _ = run("sql", "apply", "--drop")
-    assert (code, out.count("dropped  ")) == (0, 8)
+    assert (code, out.count("dropped  ")) == (0, 9)
     assert place.views() == []
 
 

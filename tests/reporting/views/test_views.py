@@ -17,7 +17,8 @@ from tests.reporting.views.conftest import Place
 from tests.types.hostile import KEYS
 from tests.types.test_identifiers import NAMES
 
-FIXED = ["v_field_distinct", "v_field_nulls", "v_fields", "v_freshness", "v_imports", "v_runs", "v_uploads_per_day"]
+GENERATED = ["v_field_distinct", "v_field_nulls", "v_misfits"]
+FIXED = sorted([*GENERATED, "v_fields", "v_freshness", "v_imports", "v_runs", "v_uploads_per_day"])
 
 
 def columns_of(place: Place, view: str) -> list[str]:
@@ -30,7 +31,7 @@ def columns_of(place: Place, view: str) -> list[str]:
 
 def test_every_file_says_what_it_answers_and_what_a_row_is() -> None:
     statements = standing()
-    assert {s.name for s in statements if s.kind == "view"} == set(FIXED) - {"v_field_distinct", "v_field_nulls"}
+    assert {s.name for s in statements if s.kind == "view"} == set(FIXED) - set(GENERATED)
     assert len([s for s in statements if s.kind == "check"]) >= 7
     for statement in statements:
         assert statement.summary.endswith("."), statement.name
@@ -39,7 +40,7 @@ def test_every_file_says_what_it_answers_and_what_a_row_is() -> None:
             assert '"a ""b"""' in select(statement, dialect, 'a "b"')
 
 
-def test_a_clean_view_has_the_names_people_wrote_variants_coalesced_and_live_rows_only(place: Place) -> None:
+def test_a_clean_view_has_the_names_people_wrote_and_live_rows_only(place: Place) -> None:
     rows: list[dict[str, Any]] = [
         {"First name": "Ana", "E-mail ": "a@x", "n": 1, "mixed": 1, "Total": 1, "total": "x", "a": {"b": [1]}},
         {"First name": "Bo", "E-mail ": None, "n": 2, "mixed": 2, "Total": 2, "total": "y"},
@@ -60,11 +61,13 @@ def test_a_clean_view_has_the_names_people_wrote_variants_coalesced_and_live_row
     ]
     own = columns_of(place, "customers")[:-6]
     assert {name.casefold() for name in own} >= {"first name", "e-mail", "n", "mixed", "total", "a.b"}
-    assert len({name.casefold() for name in own}) == len(own) == 7
+    assert len({name.casefold() for name in own}) == len(own) == 9
     assert any(name.casefold().startswith("total #") for name in own)
-    found = place.ask('SELECT "First name", "E-mail", n, mixed FROM customers ORDER BY "First name"')
-    assert [row["n"] for row in found] == [1.0, 2.0, 3.0, 2.5], "all numeric: a double"
-    assert [row["mixed"] for row in found] == ["1", "2", "3", "four"], "a text among them: all text"
+    found = place.ask(
+        'SELECT "First name", "E-mail", n, n__misfit, mixed, mixed__misfit FROM customers ORDER BY "First name"'
+    )
+    assert [(row["n"], row["n__misfit"]) for row in found] == [(1, None), (2, None), (3, None), (None, "2.5")]
+    assert [(row["mixed"], row["mixed__misfit"]) for row in found] == [(1, None), (2, None), (3, None), (None, "four")]
     assert found[0]["E-mail"] == "a@x"
 
     place.service.delete_import(gone)
@@ -93,16 +96,89 @@ def test_hostile_names_of_templates_and_fields(place: Place) -> None:
     assert "v_runs_rows" in views
     for view in views:
         quoted = view.replace('"', '""')
-        assert place.ask(f'SELECT * FROM "{quoted}"') or view == "v_field_distinct"
+        assert place.ask(f'SELECT * FROM "{quoted}"') or view in ("v_field_distinct", "v_misfits")
         names = columns_of(place, view)
         assert all(0 < len(name.encode()) <= 63 and name.strip() == name for name in names)
         assert len({name.casefold() for name in names}) == len(names)
     assert "🎉" in columns_of(place, "untemplated")
     [count] = place.tuples("SELECT count(*) FROM sync_fields WHERE table_name = 'records_untemplated'")
-    assert len(columns_of(place, "untemplated")) == count[0] + 6
+    misfits = [name for name in columns_of(place, "untemplated") if name.endswith("__misfit")]
+    assert len(columns_of(place, "untemplated")) == count[0] + 6 + len(misfits)
     nulls = place.ask("SELECT DISTINCT null_share, row_count FROM v_field_nulls WHERE field = '🎉'")
     assert nulls[0]["null_share"] > 0.5
     assert place.apply().kept == applied.made
+
+
+def test_a_column_keeps_its_type_whatever_one_cell_holds(place: Place) -> None:
+    """Each value of a field is in the view's column or in the one of its misfits, and then it is in v_misfits."""
+    fits = {"Salary": 5, "share": 0.5, "ok": True, "name": "x", "n": 1, "list": [1]}
+    slug = place.service.add_import("staff", [fits, {"Salary": 7}])
+    assert place.sync() == "succeeded"
+    place.apply()
+    kinds = {name: type(value) for name, value in place.ask("SELECT * FROM staff WHERE _sort = 0")[0].items()}
+    columns = columns_of(place, "staff")
+    assert place.ask("SELECT * FROM v_misfits") == []
+    assert not [name for name in columns if name.endswith("__misfit")]
+
+    odd = {"Salary": "n/a", "share": "half", "ok": [1], "name": 7, "n": 2.5, "list": "x"}
+    other = place.service.add_import("staff", [odd, {"n": "2.5", "Salary": {}}, {"Salary": 10**20, "n": 2.0}])
+    assert place.sync() == "succeeded"
+    applied = place.apply()
+    assert {"staff", "v_misfits"} <= set(applied.made_anew)
+    assert set(columns_of(place, "staff")) - set(columns) == {
+        f"{name}__misfit" for name in ("Salary", "share", "ok", "n")
+    }
+    row = place.ask(f"SELECT * FROM staff WHERE _import_slug = '{slug}' AND _sort = 0")[0]
+    assert {name: type(row[name]) for name in kinds} == kinds
+    assert float(place.tuples('SELECT avg("Salary") FROM staff')[0][0]) == 6
+    expected = {
+        (0, "Salary", "n/a"),
+        (0, "share", "half"),
+        (0, "ok", "[1]"),
+        (0, "n", "2.5"),
+        (1, "n", "2.5"),
+        (1, "Salary", "{}"),
+        (2, "Salary", "1" + "0" * 20),
+        (2, "n", "2.0"),
+    }
+    misfits = place.ask("SELECT * FROM v_misfits")
+    assert list(misfits[0]) == ["template", "field", "value", "import_slug", "record_slug", "sort"]
+    assert {(row["sort"], row["field"], row["value"]) for row in misfits} == expected
+    assert len(misfits) == len(expected)
+    assert {(row["template"], row["import_slug"]) for row in misfits} == {("staff", other)}
+    for sort, field, value in expected:
+        found = place.tuples(
+            f'SELECT "{field}", "{field}__misfit" FROM staff WHERE _import_slug = \'{other}\' AND _sort = {sort}'
+        )
+        assert found == [(None, value)], field
+    place.service.delete_import(other)
+    assert place.sync(deletes="keep") == "succeeded"
+    assert place.ask("SELECT * FROM v_misfits") == [], "live rows only"
+
+
+def test_a_field_called_as_a_column_of_misfits_is(duck_place: Place) -> None:
+    place = duck_place
+    place.service.add_import("t", [{"a": 1, "b__misfit": 1, "x" * 60: 1}])
+    place.sync()
+    place.service.add_import("t", [{"a": "?", "a__misfit": "mine", "b": 1, "x" * 60: "?"}])
+    place.sync()
+    place.service.add_import("t", [{"b": "?"}])
+    place.sync()
+    place.apply()
+    names = columns_of(place, "t")[:-6]
+    misfits = [name for name in names if name.endswith("__misfit")]
+    assert {"a", "a__misfit", "b", "b__misfit"} < set(names)
+    assert len(names) == 8
+    assert len(misfits) == 4
+    [marked] = [name for name in names if name.startswith("a__misfit #")]
+    [long] = [name for name in misfits if name.startswith("xxx")]
+    [other] = set(misfits) - {"a__misfit", "b__misfit", long}
+    found = place.ask(f'SELECT a, a__misfit, "{marked}" AS own, b__misfit, "{other}" AS q, "{long}" AS x FROM t')
+    assert {row["a__misfit"] for row in found} == {None, "?"}
+    assert {row["own"] for row in found} == {None, "mine"}
+    assert {row["b__misfit"] for row in found} == {None, 1}
+    assert {row["q"] for row in found} == {None, "?"}
+    assert {row["x"] for row in found} == {None, "?"}
 
 
 def test_field_names_stay_when_twins_come_later(duck_place: Place) -> None:
@@ -133,7 +209,7 @@ def test_new_columns_break_nothing_and_show_after_the_next_apply(place: Place) -
     assert (second.made, set(second.made_anew)) == ((), {"t", "v_field_nulls", "v_field_distinct"})
     assert place.tuples("SELECT a, b FROM t ORDER BY 1") == [(1, None), (2, "new")]
     third = place.apply()
-    assert (third.made, third.made_anew, third.dropped, len(third.kept)) == ((), (), (), 8)
+    assert (third.made, third.made_anew, third.dropped, len(third.kept)) == ((), (), (), 9)
 
 
 def test_views_that_no_longer_apply_go_and_those_of_others_stay(place: Place) -> None:
@@ -176,7 +252,7 @@ def test_missing_tables_leave_out_what_reads_them(place: Place) -> None:
     applied = place.apply()
     assert set(applied.left_out) == {"v_freshness", "v_runs"}
     assert "sync_runs" in applied.left_out["v_runs"]
-    assert set(place.views()) == {"v_fields", "v_imports", "v_uploads_per_day"}
+    assert set(place.views()) == {"v_fields", "v_imports", "v_misfits", "v_uploads_per_day"}
     assert [each.name for each in place.check().values() if each.offending] == []
 
 
@@ -233,14 +309,15 @@ def test_a_rebuild_brings_the_views_along(place: Place) -> None:
     place.sync()
     place.apply()
     before = place.views()
-    assert isinstance(place.ask("SELECT n FROM orders LIMIT 1")[0]["n"], str)
+    assert place.tuples("SELECT n FROM orders WHERE n = 'a few'") == [("a few",)]
     settings = Settings.load(base_url="http://127.0.0.1:9", access_token="x")
     if not place.is_duckdb:
         place.execute(f"GRANT SELECT ON {place.views_schema}.orders TO PUBLIC")
     [table] = rebuild(place.warehouse.pipeline(), settings)
     assert table.retyped == (("n", "text", "bigint"),)
     assert place.views() == before
-    assert place.tuples("SELECT n FROM orders WHERE n = '7'") == [("7",)], "one text is left, so all is text"
+    assert place.tuples("SELECT n FROM orders WHERE n = 7") == [(7,)]
+    assert place.tuples("SELECT field, value FROM v_misfits") == [("n", "a few")]
     if not place.is_duckdb:
         granted = f"SELECT has_table_privilege('public', '{place.views_schema}.orders', 'SELECT')"
         assert place.tuples(granted) == [(True,)]
