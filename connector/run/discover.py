@@ -81,6 +81,7 @@ class Decision:
             settings.typed,
             counted=settings.reconcile != "off",
             named=bool(scope.selection.slugs),
+            privacy=lambda i: settings.protection.fingerprint(i.template_slug, i.template_name),
         )
 
     async def make(self) -> Decided:
@@ -180,7 +181,10 @@ class Decision:
     async def _with_templates(self, found: tuple[Import, ...]) -> tuple[Import, ...]:
         """Return them as the listing shows them, where their own addresses leave out a template that is known."""
         ledger = self._memory.ledger
-        if not any(i.template is None and i.slug in ledger and ledger[i.slug].template_slug for i in found):
+        ruled = bool(self._settings.protection.templates)  # a rule must not miss an import for want of its template
+        if not any(
+            i.template is None and (ruled or (i.slug in ledger and ledger[i.slug].template_slug)) for i in found
+        ):
             return found
         listing = await self._lister(len(ledger)).all()
         listed = {row.slug: row for row in listing.rows if isinstance(row, Import)}
