@@ -64,6 +64,7 @@ from connector.service.transport import (
     open_transport,
 )
 from connector.transform.json_slices import NotJson
+from connector.transform.privacy import Privacy
 
 log = logging.getLogger("connector.service.client")
 _T = TypeVar("_T")

@@ -43,13 +43,15 @@ class Guard:
         slug, name = (template.slug, template.name) if template is not None else (None, None)
         rules = self._privacy.of_template(slug, name)
         rejects = [self._withheld(each) for each in page.rejects]
-        records = page.records if rules is None else []
-        for record in page.records if rules is not None else ():
-            try:
-                records.append(_protected(record, rules))
-            except Unprotectable as why:
-                payload = withheld(record.data.decode("utf-8", "replace"), self._key)
-                rejects.append(Reject(record.slug, f"the privacy rules cannot be applied to it: {why}", payload))
+        records = page.records
+        if rules is not None:
+            records = []
+            for record in page.records:
+                try:
+                    records.append(_protected(record, rules))
+                except Unprotectable as why:
+                    payload = withheld(record.data.decode("utf-8", "replace"), self._key)
+                    rejects.append(Reject(record.slug, f"the privacy rules cannot be applied to it: {why}", payload))
         return RecordPage(records, rejects, page.size, self._metadata(page.metadata))
 
     def _import(self, import_: Import) -> Import:
@@ -75,7 +77,5 @@ class Guard:
 
 def _protected(record: Record, rules: Protection) -> Record:
     extra = None if record.extra is None else rules.of(record.extra)
-    data = rules.of(record.data)
-    return Record(
-        record.slug, data, record.created_at, record.updated_at, record.sort, None if extra == b"{}" else extra
-    )
+    extra = None if extra == b"{}" else extra
+    return Record(record.slug, rules.of(record.data), record.created_at, record.updated_at, record.sort, extra)
