@@ -24,7 +24,12 @@ _STRICTEST = ("drop", "null", "hash", "mask")
 _ACTION = re.compile(r"(drop|null|hash)|mask:([0-9]{1,6})")
 _DEEPEST = 100  # levels that rules are followed into; each costs a pass over the text
 _REMEMBERED = 10_000  # keys of one object whose rules are kept at hand
-_FIRST_COMMA = re.compile(rb"\{[ \t\n\r]*,")
+_GAP = rb"[ \t\n\r]*+"
+_TEXT = rb'[^"\\]*+(?:\\.[^"\\]*+)*+'
+_INSIDE = rb'(?:[^"{}\[\]]++|"' + _TEXT + rb'")*+'
+for _ in range(3):  # as deep as values are skipped in one step; deeper ones are taken apart
+    _INSIDE = rb'(?:[^"{}\[\]]++|"' + _TEXT + rb'"|[{\[]' + _INSIDE + rb"[}\]])*+"
+_SKIPPED = rb'(?:"' + _TEXT + rb'"|[^"{}\[\], \t\n\r]++|[{\[]' + _INSIDE + rb"[}\]])"
 
 
 class Unprotectable(ValueError):
@@ -158,6 +163,10 @@ class _Node:
         self.action: Action | None = None
         self.open = bool(rules.patterns) or not kept or any(at < len(rules.steps[n]) for n, at in states)
 
+    @property
+    def concerned(self) -> bool:
+        return self.action is not None or self.open
+
     def below(self, key: str | None) -> _Node:
         found = self._below.get(key)
         if found is None:
@@ -192,7 +201,7 @@ class Protection:
             frozenset((n, 0) for n in range(len(self._allow_steps))),
             not self._allows,
         )
-        self._member = self._candidates([path for _, path, _ in stepped])
+        self._next = self._scanner().match
         self._of_key: dict[bytes, _Node] = {}
 
     @staticmethod
@@ -200,12 +209,16 @@ class Protection:
         """The least counts: the template's before `*`, a path in full before a pattern, then the stricter rule."""
         return rank, not Path(path).is_literal, _STRICTEST.index(action.kind), action.shown
 
-    def _candidates(self, paths: Sequence[str]) -> re.Pattern[bytes]:
-        """A member, of an object without nesting and backslashes, that a rule may be about."""
-        keys = [b'[^"]*'.join(re.escape(part.encode("utf-8", "replace")) for part in p.split("*")) for p in paths]
-        if self.patterns or self._allows:
-            keys = [b'[^"]*']
-        return re.compile(rb'([{,][ \t\n\r]*)"(' + b"|".join(keys) + rb')"([ \t\n\r]*:[ \t\n\r]*)("[^"]*"|[^",}\s]+)')
+    def _scanner(self) -> re.Pattern[bytes]:
+        """Members that no rule can be about, the one after them, and what follows it."""
+        firsts = {steps[0] for steps in self.steps}
+        other = rb"(?!)"
+        if not (self.patterns or self._allows or "*" in firsts):
+            ruled = b"|".join(re.escape(each.encode("utf-8", "replace")) for each in sorted(firsts))
+            other = rb"(?!(?:" + ruled + rb')[".])[^"\\]*+'
+        skipped = rb"((?:" + _GAP + rb'"' + other + rb'"' + _GAP + rb":" + _GAP + _SKIPPED + _GAP + rb",)*+)"
+        head = rb"(" + _GAP + rb'"(' + _TEXT + rb')"' + _GAP + rb":" + _GAP + rb")"
+        return re.compile(skipped + head + rb"(" + _SKIPPED + rb")" + _GAP + rb"([,}])", re.DOTALL)
 
     def reached(self, paths: tuple[str, str], key: str | None, states: _States, allowing: _States, kept: bool) -> _Node:
         """Return the node behind one step; a list's element is written `*` or `0` in the path of a pattern."""
@@ -229,25 +242,34 @@ class Protection:
 
     def of(self, text: bytes) -> bytes:
         """Return the object with every rule applied, or raise Unprotectable."""
-        if text.count(b"{") == 1 and b"[" not in text and b"\\" not in text:
-            edited = self._member.sub(self._flat_member, text)
-            return _FIRST_COMMA.sub(b"{", edited, count=1)
         try:
-            return self._container(text, self._root, 0)
+            scanned = self._scanned(text)
+            return self._container(text, self._root, 0) if scanned is None else scanned
         except (NotJson, ValueError, RecursionError) as why:
             raise why if isinstance(why, Unprotectable) else Unprotectable("it is not JSON") from None
 
-    def _flat_member(self, found: re.Match[bytes]) -> bytes:
-        before, spelled, colon, value = found.groups()
-        node = self._of_key.get(spelled)
-        if node is None:
-            node = self._root.below(spelled.decode())
-            if len(self._of_key) < _REMEMBERED:
-                self._of_key[spelled] = node
-        protected = value if node.kept and node.action is None else self._value(value, node, 1)
-        if protected is None:
-            return before[:1].replace(b",", b"")
-        return before + b'"' + spelled + b'"' + colon + protected
+    def _scanned(self, text: bytes) -> bytes | None:
+        """The same as `_container` does, several times as fast; None where the object is nested too deeply for it."""
+        kept: list[bytes] = []  # each ends with a comma
+        at, changed = 1, False
+        while found := self._next(text, at):
+            skipped, head, spelled, value, after = found.groups()
+            node = self._of_key.get(spelled)
+            if node is None:
+                node = self._root.below(json.loads(b'"' + spelled + b'"', strict=False))
+                if len(self._of_key) < _REMEMBERED:
+                    self._of_key[spelled] = node
+            protected = self._value(value, node, 1) if node.concerned else value
+            changed |= protected != value
+            kept.append(skipped)
+            if protected is not None:
+                kept += (head, protected, b",")
+            at = found.end()
+            if after == b"}":
+                if at != len(text):
+                    return None
+                return b"{" + b"".join(kept)[:-1] + b"}" if changed else text
+        return None
 
     def _value(self, text: bytes, node: _Node, depth: int) -> bytes | None:
         """What stands for the value; None where it is dropped with its key."""

@@ -20,7 +20,8 @@ RULES = {
     "metadata": {"uploader": "drop"},
 }
 ROW = (
-    '{"id":1.50,"email":"CANARY-1@x","em\\u0061il":"CANARY-2@x","ssn":"CANARY-3","iban":"CANARY-4","Home Phone":"CANARY-5",'
+    '{"id":1.50,"email":"CANARY-1@x","em\\u0061il":"CANARY-2@x","ssn":"CANARY-3","iban":"CANARY-4",'
+    '"Home Phone":"CANARY-5",'
     '"contacts":[{"mail":"CANARY-6","n":1e400}]}'
 )
 FLAT = '{"id":2,"email":"CANARY-7@x","ssn":"CANARY-8","iban":"CANARY-9-6789","note":"stays"}'
@@ -68,20 +69,20 @@ def test_no_value_under_a_rule_is_written_or_shown(place: Command, people: Servi
     data = [json.loads(text) for (text,) in place.rows("SELECT data FROM importer_data.records ORDER BY sort")]
     assert data[1]["iban"] == "*********6789"
     assert (data[0].keys(), data[0]["contacts"][0]["mail"]) == ({"id", "email", "iban", "Home Phone", "contacts"}, None)
-    assert place.rows("SELECT metadata FROM importer_data.imports") == [('{"team":"blue"}',)] or True
+    assert place.rows("SELECT metadata FROM importer_data.imports") == [('{"team":"blue"}',)]
     columns = {name for (name,) in place.rows("SELECT column_name FROM importer_data.sync_fields")}
     assert "ssn" not in columns
     payloads = place.rows("SELECT payload FROM importer_data.sync_rejects")
     assert all(text.startswith("[withheld]") for (text,) in payloads)
     found = place("verify", "--deep", "--json")
     assert {each["kind"] for each in found.document["differences"]} == {"record_rejected"}
-    assert all("is in sync_rejects" in each["sentence"] for each in found.document["differences"])
+    assert not any("not in sync_rejects" in each["sentence"] for each in found.document["differences"])
     assert place("run", "--json").document["imports_changed"] == 0
     assert leaks(place) == []
 
 
 def test_changed_rules_are_applied_by_the_next_run(place: Command) -> None:
-    before = {"SOURCES__IMPORTER__PRIVACY": "{}"}
+    before: dict[str, Any] = {"SOURCES__IMPORTER__PRIVACY": "{}"}
     assert place("run", **before).code == 0
     assert place("doctor", **before).code == 0
     found = place("doctor", "--json")
@@ -113,11 +114,11 @@ def test_rules_that_cannot_be_kept_end_a_run_before_any_request(
 
 
 def test_rules_for_an_unknown_template_are_a_warning(place: Command) -> None:
-    rules = {"SOURCES__IMPORTER__PRIVACY": json.dumps({**RULES, "peopel": {"a": "drop"}})}
+    rules: dict[str, Any] = {"SOURCES__IMPORTER__PRIVACY": json.dumps({**RULES, "peopel": {"a": "drop"}})}
     ended = place("run", **rules)
     assert ended.code == 0
     assert "The privacy rules for peopel match no template" in ended.err
-    assert "The privacy rules for peopel match no template" in place("check", **rules).err
+    assert "The privacy rules for peopel match no template" in place("check", **rules).out
 
 
 def test_a_failure_and_a_kill_leave_no_value(place: Command, people: Service) -> None:
