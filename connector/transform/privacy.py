@@ -24,6 +24,7 @@ _STRICTEST = ("drop", "null", "hash", "mask")
 _ACTION = re.compile(r"(drop|null|hash)|mask:([0-9]{1,6})")
 _DEEPEST = 100  # levels that rules are followed into; each costs a pass over the text
 _REMEMBERED = 10_000  # keys of one object whose rules are kept at hand
+_decode = json.JSONDecoder(strict=False).decode
 _GAP = rb"[ \t\n\r]*+"
 _TEXT = rb'[^"\\]*+(?:\\.[^"\\]*+)*+'
 _INSIDE = rb'(?:[^"{}\[\]]++|"' + _TEXT + rb'")*+'
@@ -55,7 +56,7 @@ class Action:
         """Return the JSON text that stands for the value `text`; null stays null."""
         if self.kind == "null" or text == b"null":
             return b"null"
-        said = json.loads(text, strict=False) if text[:1] == b'"' else text.decode()
+        said = _string(text) if text[:1] == b'"' else text.decode()
         if self.kind == "hash":
             return b'"' + hmac.digest(key, said.encode("utf-8", "surrogatepass"), "sha256").hex().encode() + b'"'
         hidden = max(len(said) - self.shown, 0)
@@ -146,6 +147,14 @@ def _advanced(steps: tuple[str, ...], at: int, key: str | None) -> Iterator[int]
         wanted = steps[at : at + len(parts)]
         if len(wanted) == len(parts) and all(w in ("*", part) for w, part in zip(wanted, parts, strict=True)):
             yield at + len(parts)
+
+
+def _string(text: bytes) -> str:
+    """What the JSON string says."""
+    if b"\\" not in text:
+        return text[1:-1].decode()
+    said: str = _decode(text.decode())
+    return said
 
 
 _States = frozenset[tuple[int, int]]
@@ -256,7 +265,7 @@ class Protection:
             skipped, head, spelled, value, after = found.groups()
             node = self._of_key.get(spelled)
             if node is None:
-                node = self._root.below(json.loads(b'"' + spelled + b'"', strict=False))
+                node = self._root.below(_string(b'"' + spelled + b'"'))
                 if len(self._of_key) < _REMEMBERED:
                     self._of_key[spelled] = node
             protected = self._value(value, node, 1) if node.concerned else value
