@@ -15,6 +15,7 @@ from connector.nearest import instead_of
 from connector.settings import Settings
 
 SOURCE = ("sources", "importer")
+WHOLE = ("privacy",)
 OWN = ("importer_sync",)
 OWN_KEYS = frozenset({"destination", "notify_url", "notify_on"})
 # What dlt itself looks for under a source: settings of its steps, and the source's and its resources' own sections.
@@ -61,7 +62,10 @@ def _in_environment(sections: tuple[str, ...]) -> dict[str, str]:
     found = {}
     for variable in os.environ:
         if variable.upper().startswith(prefix):
-            found[variable[len(prefix) :].split("__")[0].lower()] = f"the environment variable {variable}"
+            name, _, below = variable[len(prefix) :].lower().partition("__")
+            # dlt reads a table from one variable, as JSON: a rule in a variable of its own would protect nothing
+            key = f"{name}__{below}" if name in WHOLE else name
+            found[key.removesuffix("__")] = f"the environment variable {variable}"
     return found
 
 

@@ -88,6 +88,7 @@ class LedgerRow:
         "How many records its last reading found, where they are fewer than are loaded though it looks unchanged.",
     ] = None
     fewer_since: Annotated[datetime | None, "When a reading first found so few (UTC)."] = None
+    privacy: Annotated[str | None, "Fingerprint of the privacy rules under which it was read; null for none."] = None
     load_id: Annotated[str, "The load it came with; the row counts only once dlt has completed that load."] = ""
     trusted: bool = False
 

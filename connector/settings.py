@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import cached_property
 from typing import Annotated, Any, Literal, NoReturn
 
 from pydantic import (
@@ -21,6 +22,7 @@ from pydantic import (
 from connector.durations import parse_duration
 from connector.errors import ConfigError
 from connector.nearest import instead_of
+from connector.transform.privacy import Privacy
 from connector.window import Window as Window
 
 STATUSES = ("created", "submitting", "submitted", "completed")  # of an import, as the service's interface names them
@@ -53,6 +55,9 @@ class Scope:
     allow_mass_delete: bool = False
 
 
+_SECRET = (SecretStr, SecretStr | None)
+
+
 def _one_or_more(given: object) -> object:
     return (given,) if isinstance(given, str) else given
 
@@ -82,6 +87,8 @@ class Settings(BaseModel):
     max_run_time: Annotated[timedelta | None, BeforeValidator(_duration)] = None
     views: bool = True
     hints: Mapping[str, Mapping[str, str]] = Field(default_factory=dict)
+    privacy: Mapping[str, Any] = Field(default_factory=dict)
+    privacy_key: SecretStr | None = None
 
     @field_validator("base_url")
     @classmethod
@@ -144,6 +151,17 @@ class Settings(BaseModel):
             self.exclude_templates or ()
         )
 
+    @model_validator(mode="after")
+    def _rules_can_be_read(self) -> Settings:
+        self.protection.of_metadata  # noqa: B018
+        return self
+
+    @cached_property
+    def protection(self) -> Privacy:
+        """The rules of `privacy`, and the key to their hashes."""
+        key = self.privacy_key.get_secret_value().strip() if self.privacy_key is not None else None
+        return Privacy.parse(self.privacy, key)
+
     @classmethod
     def load(cls, **values: Any) -> Settings:
         """The same as `load_from` where nothing is known of the places."""
@@ -167,7 +185,7 @@ def _refuse(error: ValidationError, values: Mapping[str, Any], whence: Callable[
         name = ".".join(str(part) for part in each["loc"]) or "settings"
         key = str(each["loc"][0]) if each["loc"] else ""
         value = values.get(key)
-        secret = key not in Settings.model_fields or Settings.model_fields[key].annotation is SecretStr
+        secret = key not in Settings.model_fields or Settings.model_fields[key].annotation in _SECRET
         shown = f" = {value!r}" if isinstance(value, str | int | float) and not secret else ""
         place = f" (set in {found})" if key and (found := whence(key)) else ""
         parts.append(f"{name}{shown}{place}: {each['msg'].removeprefix('Value error, ')}")

@@ -37,7 +37,7 @@ from connector.warehouse import Warehouse
 from connector.warehouse.destination import prepare_for_loading
 
 RESOURCES = ("imports", "records")
-SECRET = "access_token"  # noqa: S105
+SECRETS = ("access_token", "privacy_key")
 _JSON_AS_TEXT = "when merging arrow schema with dlt schema"
 
 
@@ -59,6 +59,8 @@ def importer_source(
     max_run_time: str | None = None,
     views: bool | None = None,
     hints: dict[str, Any] | None = None,
+    privacy: dict[str, Any] | None = None,
+    privacy_key: TSecretStrValue | None = None,
     updated_at: Any = None,
 ) -> Iterable[DltResource]:
     """Return the source of imports and records, to be given to `pipeline.run`.
@@ -84,6 +86,8 @@ def importer_source(
         max_run_time: Length of time, such as "6h", after which a run commits what is complete and ends "interrupted".
         views: Keep the analysts' views up to date; only `connector.sync` and the command do.
         hints: Types of columns, as table → column → type.
+        privacy: What of the data is kept, as template or "*" → path → "drop", "null", "mask:N" or "hash".
+        privacy_key: Key of the hashes.
         updated_at: A `dlt.sources.incremental("updated_at", initial_value=..., end_value=...)`, which bounds the run
             to imports last updated in `[initial_value, end_value)`. It limits what is read and never decides that an
             import is done.
@@ -148,13 +152,13 @@ def configured_settings() -> Settings:
 def _missing(fields: list[str]) -> ConfigError:
     parts = []
     for field in fields:
-        file = "secrets.toml" if field == SECRET else "config.toml"
+        file = "secrets.toml" if field in SECRETS else "config.toml"
         parts.append(f"{field} is missing: set it in .dlt/{file} under [sources.importer], or as {_variable(field)}")
     return ConfigError("; ".join(parts) + ".")
 
 
 def _wrong(field: str, value: object) -> ConfigError:
-    shown = "what is set" if field == SECRET else repr(value)
+    shown = "what is set" if field in SECRETS else repr(value)
     return ConfigError(
         f"{field} under [sources.importer] cannot be {shown}; correct it in .dlt/config.toml or {_variable(field)}."
     )

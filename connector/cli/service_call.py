@@ -22,6 +22,7 @@ def ask(settings: Settings, question: Callable[[ServiceClient], Awaitable[T]]) -
             settings.access_token.get_secret_value(),
             max_concurrency=settings.max_concurrency,
             requests_per_second=settings.requests_per_second,
+            privacy=settings.protection,
             retry=QUICK,
         )
         async with client:

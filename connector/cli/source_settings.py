@@ -8,7 +8,9 @@ from connector.source import configured_settings
 
 
 def load_settings() -> Settings:
-    """Return the settings of `importer_source()`; from now on its token is redacted from the output."""
+    """Return the settings of `importer_source()`; from now on its secrets are redacted from the output."""
     settings = configured_settings()
     remember(settings.access_token.get_secret_value())
+    if settings.privacy_key is not None:
+        remember(settings.privacy_key.get_secret_value())
     return settings

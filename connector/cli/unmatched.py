@@ -1,4 +1,4 @@
-"""Hints that matched no table or column of what is loaded: most likely a name was misspelt."""
+"""Hints and privacy rules that matched nothing of what is loaded: most likely a name was misspelt."""
 
 from __future__ import annotations
 
@@ -35,3 +35,22 @@ def _unmatched(settings: Settings, known: dict[str, set[str]]) -> Iterator[str]:
         for column in hints:
             if column not in known[table]:
                 yield f"The hint for {table}.{column} matches no column: {instead_of(column, known[table])}"
+
+
+def unmatched_rules(warehouse: Warehouse, settings: Settings) -> list[str]:
+    """Return a sentence for each template with privacy rules that no import has; none before the first load."""
+    ruled = settings.protection.templates
+    if not ruled or not warehouse.exists():
+        return []
+    with warehouse.connect() as connection:
+        if not {"template__slug", "template__name"} <= connection.columns().get(IMPORTS, {}).keys():
+            return []
+        rows = connection.query(
+            f"SELECT DISTINCT template__slug, template__name FROM {connection.name(IMPORTS)}"
+        ).to_pylist()
+    known = {name for row in rows for name in row.values() if name}
+    return [
+        f"The privacy rules for {name} match no template: {instead_of(name, known)}"
+        for name in ruled
+        if name not in known
+    ]

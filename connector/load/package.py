@@ -216,6 +216,7 @@ class Package:
                 last_synced_at=self._now,
                 run_id=self._run_id,
                 due=due,
+                privacy=self._settings.protection.fingerprint(import_.template_slug, import_.template_name),
                 load_id=self.load_id,
             )
         )

@@ -18,6 +18,7 @@ from connector.ledger import COMPLETED, State
 from connector.load.working_directory import make_anew, unfinished
 from connector.maintain.rebuild import BESIDE_SCHEMA
 from connector.transform.naming import MORE
+from connector.transform.privacy import Privacy
 from connector.transform.schema import REST, TableSchema, is_stored_as
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.connection import LOADS
@@ -28,7 +29,7 @@ from connector.warehouse.mending import imports_with
 from connector.warehouse.ownership import BESIDE
 from connector.warehouse.runs_table import bury_dead_runs, dead_runs
 from connector.warehouse.state import Memory, audit, remembered
-from connector.warehouse.tables import LEDGER, RECORDS, RUNS, SYSTEM_SCHEMAS
+from connector.warehouse.tables import IMPORTS, LEDGER, RECORDS, RUNS, SYSTEM_SCHEMAS
 from connector.warehouse.typed_tables import discard
 
 DOUBTED = "doctor: its rows in the warehouse are not those that were loaded; it is read again."
@@ -71,9 +72,11 @@ class DoctorReport:
         }
 
 
-def doctor(pipeline: Pipeline, *, repair: bool = False, now: datetime | None = None) -> DoctorReport:
+def doctor(
+    pipeline: Pipeline, *, repair: bool = False, now: datetime | None = None, privacy: Privacy | None = None
+) -> DoctorReport:
     """Looks at everything, and with `repair` mends what can be mended without loss. Raises LockedError, which names
-    the holder, while a run is under way."""
+    the holder, while a run is under way. Rows are compared with the rules of `privacy` where it is given."""
     report = DoctorReport()
     warehouse = Warehouse(pipeline)
     warehouse.check_supported()
@@ -82,7 +85,7 @@ def doctor(pipeline: Pipeline, *, repair: bool = False, now: datetime | None = N
         with sole_writer(pipeline):
             if stale is not None:
                 report.notes.append(_left_behind(stale))
-            _Examination(pipeline, warehouse, report, repair, now or datetime.now(UTC)).run()
+            _Examination(pipeline, warehouse, report, repair, now or datetime.now(UTC), privacy).run()
     except Exception as error:
         raise explain(error, pipeline) from None
     return report
@@ -102,6 +105,7 @@ class _Examination:
     report: DoctorReport
     repair: bool
     now: datetime
+    privacy: Privacy | None = None
 
     def run(self) -> None:
         self._working_directory()
@@ -119,6 +123,7 @@ class _Examination:
             self._dead_runs(connection, memory)
             doubted = self._rows(connection, memory)
             self._imports(connection, memory, doubted)
+            self._older_rules(connection, memory)
 
     def _find(self, finding: Finding) -> None:
         self.report.findings.append(finding)
@@ -200,6 +205,20 @@ class _Examination:
         unfinished = sum(known.status != COMPLETED for known in live)
         if unfinished:
             self.report.notes.append(f"{unfinished} imports are not completed upstream, so every run reads them again.")
+
+    def _older_rules(self, connection: Connection, memory: Memory) -> None:
+        if self.privacy is None or not {IMPORTS, LEDGER} <= memory.tables:
+            return
+        rows = connection.query(
+            f"SELECT slug, template__slug, template__name FROM {connection.name(IMPORTS)}"
+        ).to_pylist()
+        now = {r["slug"]: self.privacy.fingerprint(r["template__slug"], r["template__name"]) for r in rows}
+        older = [k for slug, k in memory.ledger.items() if k.live and slug in now and k.privacy != now[slug]]
+        if older:
+            count = sum(known.records_loaded for known in older)
+            sentence = f"{count} rows of {len(older)} imports were loaded under older privacy rules."
+            cure = "the next run reads them again; rows that the service no longer has stay as they are"
+            self._find(Finding("older_privacy_rules", sentence, cure))
 
 
 def _unreadable(error: Exception) -> Finding:

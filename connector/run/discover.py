@@ -88,6 +88,7 @@ class Decision:
             settings.typed,
             counted=settings.reconcile != "off",
             named=bool(scope.selection.slugs),
+            privacy=lambda i: settings.protection.fingerprint(i.template_slug, i.template_name),
         )
 
     async def make(self) -> Decided:
@@ -177,9 +178,12 @@ class Decision:
     async def _with_templates(self, found: tuple[Import, ...]) -> tuple[Import, ...]:
         """Return them as the listing shows them, where their own addresses may leave out a template."""
         ledger = self._memory.ledger
-        chooses = self._settings.templates is not None or self._settings.exclude_templates is not None
+        settings = self._settings
+        # a choice or a rule must not miss an import for want of its template
+        asked = settings.templates is not None or settings.exclude_templates is not None
+        asked = asked or bool(settings.protection.templates)
         bare = [i for i in found if i.template is None]
-        if not any(chooses or (i.slug in ledger and ledger[i.slug].template_slug) for i in bare):
+        if not any(asked or (i.slug in ledger and ledger[i.slug].template_slug) for i in bare):
             return found
         listing = await self._lister(len(ledger)).all()
         listed = {row.slug: row for row in listing.rows if isinstance(row, Import)}

@@ -7,12 +7,12 @@ read; what is known and not listed has yet to earn its deletion (`connector.run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from fractions import Fraction
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from connector.errors import ContractError
 from connector.ledger import COMPLETED, LedgerRow, Listed, State
@@ -56,7 +56,7 @@ class Rules:
 
     `force`: everything; `recheck_days`: what was last changed so many days ago or less; `raw`, `typed`: the tables that
     rows have to be in; `counted`: whether the records of a completed import have to be as many as its `row_count`;
-    `named`: whether the imports were asked for by their slugs.
+    `named`: whether the imports were asked for by their slugs; `privacy`: the fingerprint of the rules for an import.
     """
 
     now: datetime
@@ -66,6 +66,7 @@ class Rules:
     typed: bool = True
     counted: bool = True
     named: bool = False
+    privacy: Callable[[Any], str | None] = lambda _: None
 
     def reason(self, import_: Listed, known: LedgerRow | None) -> Reason | None:
         """Why to read the import; None if it is up to date, or killed runs as it is and nobody asked for it."""
@@ -82,7 +83,7 @@ class Rules:
             return Reason.changed
         if (self.raw and not known.has_raw) or (self.typed and known.table_name is None):
             return Reason.unwritten
-        if known.due is not None:
+        if known.due is not None or known.privacy != self.privacy(import_):
             return Reason.due
         if import_.status != COMPLETED:
             return Reason.unfinished

@@ -68,6 +68,7 @@ def _open_client(settings: Settings) -> ServiceClient:
         settings.access_token.get_secret_value(),
         max_concurrency=settings.max_concurrency,
         requests_per_second=settings.requests_per_second,
+        privacy=settings.protection,
     )
 
 

@@ -35,6 +35,7 @@ from connector.service.decode import (
     decode_record_page,
     decode_session,
 )
+from connector.service.guard import Guard
 from connector.service.outage import Outage
 from connector.service.rate_limit import Gate
 from connector.service.retry import (
@@ -63,6 +64,7 @@ from connector.service.transport import (
     open_transport,
 )
 from connector.transform.json_slices import NotJson
+from connector.transform.privacy import Privacy
 
 log = logging.getLogger("connector.service.client")
 _T = TypeVar("_T")
@@ -111,6 +113,7 @@ class ServiceClient:
         monotonic: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         random: Random | None = None,
+        privacy: Privacy | None = None,
     ) -> None:
         if max_concurrency < 1:
             raise ConfigError("max_concurrency must be at least 1.")
@@ -123,6 +126,7 @@ class ServiceClient:
         self.arrived: Callable[[str, int], None] | None = None  # told of each page of records before it is decoded
         self._base_url = _base_url(base_url)
         self._token = SecretStr(_sendable(token))
+        self._guard = Guard(privacy, self._token) if privacy else None
         self._max_concurrency = max_concurrency
         self._given_transport = transport
         self._transport: Transport | None = None
@@ -176,20 +180,26 @@ class ServiceClient:
         query = f"?page={page}" if per_page is None else f"?page={page}&per_page={per_page}"
         if status is not None:
             query += f"&status={quote(status, safe='')}"
-        return self._measured(await self._call(self._get(_IMPORTS, "/imports", query, page), decode_import_page))
+        decode = decode_import_page if self._guard is None else self._guard.import_page
+        return self._measured(await self._call(self._get(_IMPORTS, "/imports", query, page), decode))
 
     async def get_import(self, slug: str) -> Import:
-        return await self._call(self._get(_IMPORT, f"/imports/{_segment(slug)}", slug=slug), decode_import)
+        decode = decode_import if self._guard is None else self._guard.import_
+        return await self._call(self._get(_IMPORT, f"/imports/{_segment(slug)}", slug=slug), decode)
 
     async def list_records(self, import_slug: str, page: int, per_page: int = 100) -> RecordPage:
         path = f"/imports/{_segment(import_slug)}/records"
         query = f"?page={page - 1 + self.first_page}&per_page={per_page}"
         most = MAX_FEW_BYTES if per_page <= FEW else MAX_BODY_BYTES
 
+        guard = self._guard
+        if guard is not None and not guard.knows(import_slug):
+            guard.learn(import_slug, await self.get_import(import_slug))
+
         def decode(body: bytes) -> RecordPage:
             if self.arrived is not None:
                 self.arrived(import_slug, len(body))
-            return decode_record_page(body)
+            return decode_record_page(body) if guard is None else guard.record_page(import_slug, body)
 
         found = await self._call(self._get(_RECORDS, path, query, page, import_slug, most), decode)
         self.largest_page_of_records = max(self.largest_page_of_records, found.size)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 
 SPACE = b" \t\n\r"
 _QUOTE, _COMMA, _OPENING = ord('"'), ord(","), b"{["
@@ -41,16 +42,19 @@ def array_elements(text: bytes, most: int | None = None) -> list[bytes]:
 
 def object_members(text: bytes) -> dict[str, bytes]:
     """The exact text of each value of the JSON object `text`; of equal keys the last counts."""
-    members: dict[str, bytes] = {}
+    return {key: value for _, key, value in members_of(text)}
+
+
+def members_of(text: bytes) -> Iterator[tuple[bytes, str, bytes]]:
+    """Each member of the JSON object `text` as (exact text up to the value, key, exact text of the value)."""
     for part in _parts(text, b"{"):
         key = _KEY.match(part)
         if key is None or key.end() == len(part):
             raise NotJson("an object has a member that is not key and value")
         try:
-            members[json.loads(key[1].decode())] = part[key.end() :]
+            yield part[: key.end()], json.loads(key[1].decode()), part[key.end() :]
         except UnicodeDecodeError:
             raise NotJson("a key is not UTF-8 text") from None
-    return members
 
 
 def _parts(text: bytes, bracket: bytes, most: int | None = None) -> list[bytes]:

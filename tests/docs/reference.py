@@ -26,7 +26,7 @@ from connector.warehouse.tables import IMPORTS, LOAD_ID, RECORDS, RECORDS_SCHEMA
 from tests.docs.pages import CHECKOUT
 
 SOURCE = "sources.importer"
-HINTS = f"{SOURCE}.hints."
+TABLES = {name: f"{SOURCE}.{name}." for name in ("hints", "privacy")}  # each has a table for each table or template
 LOADED = "The load it came with."
 COUNTED = {
     "imports_listed": "Imports that the service listed.",
@@ -192,11 +192,11 @@ def explained(file: str) -> Iterator[Explained]:
 
 
 def known_settings() -> dict[tuple[str, str], Explained]:
-    """By section and key; the hints of any table are one setting."""
+    """By section and key; the hints of any table are one setting, and so are the privacy rules of any template."""
     found = [each for file in ("config.toml", "example.secrets.toml") for each in explained(file)]
-    hints = next(each for each in found if each.section.startswith(HINTS))
-    plain = {(each.section, each.key): each for each in found if not each.section.startswith(HINTS)}
-    return {**plain, (SOURCE, "hints"): hints}
+    grouped = {(SOURCE, name): each for name, head in TABLES.items() for each in found if each.section.startswith(head)}
+    plain = {(e.section, e.key): e for e in found if not e.section.startswith(tuple(TABLES.values()))}
+    return {**plain, **grouped}
 
 
 def settings() -> str:

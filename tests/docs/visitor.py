@@ -26,7 +26,7 @@ from connector.cli.source_settings import load_settings
 from connector.reporting.views.asking import ask
 from connector.sandbox import Service, serve
 from tests.docs.pages import Block, logical_lines
-from tests.docs.reference import HINTS, known_settings
+from tests.docs.reference import TABLES, known_settings
 
 LOCAL = "http://127.0.0.1:8080"
 ELSEWHERE = re.compile(r"https://[\w.]+\.example")
@@ -139,7 +139,9 @@ class Visitor:
         named = re.match(r"# \.dlt/(secrets)\.toml\n", text)
         file = self.directory / ".dlt" / f"{'secrets' if named else 'config'}.toml"
         more = tomlkit.parse(text).unwrap()
-        unknown = [key for key in _keys(more) if key not in known_settings() and not key[0].startswith(HINTS)]
+        unknown = [
+            key for key in _keys(more) if key not in known_settings() and not key[0].startswith(tuple(TABLES.values()))
+        ]
         assert unknown == []
         file.parent.mkdir(exist_ok=True)
         before = tomlkit.parse(file.read_text()).unwrap() if file.exists() else {}

@@ -17,7 +17,7 @@ from connector.cli.exit_codes import FAILED, explain
 from connector.cli.output import Output
 from connector.cli.service_call import ask
 from connector.cli.source_settings import load_settings
-from connector.cli.unmatched import unmatched_hints
+from connector.cli.unmatched import unmatched_hints, unmatched_rules
 from connector.errors import ConnectorError, means_no_such_page
 from connector.models import Import
 from connector.service.client import ServiceClient
@@ -82,7 +82,10 @@ def examine(arguments: argparse.Namespace) -> Examination:
         "service": settings.base_url,
         "destination": f"{place}, dataset {arguments.dataset}",
     }
-    warnings = () if destination is not None else tuple(unmatched_hints(Warehouse(pipeline), settings))
+    warnings: tuple[str, ...] = ()
+    if destination is None:
+        warehouse = Warehouse(pipeline)
+        warnings = (*unmatched_hints(warehouse, settings), *unmatched_rules(warehouse, settings))
     return Examination(checks, named, learned, place, warnings)
 
 

@@ -6,7 +6,10 @@ import argparse
 
 from connector.cli.configuration import open_pipeline
 from connector.cli.output import Output, amount
+from connector.cli.source_settings import load_settings
+from connector.given import whence
 from connector.maintain.doctor import doctor
+from connector.transform.privacy import Privacy
 
 EXAMPLES = ("importer-sync doctor", "importer-sync doctor --repair")
 
@@ -16,7 +19,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
-    report = doctor(open_pipeline(arguments), repair=arguments.repair)
+    report = doctor(open_pipeline(arguments), repair=arguments.repair, privacy=_rules())
     output.document(report.as_json())
     for sentence in report.repaired:
         output.say(f"repaired: {sentence}")
@@ -26,3 +29,10 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         output.note(f"note: {sentence}")
     output.say(amount(len(report.findings), "finding") if report.findings else "Nothing to mend.")
     return report.exit_code
+
+
+def _rules() -> Privacy | None:
+    """Return the privacy rules; None where the source is not configured, which the warehouse does not need."""
+    if whence("access_token") is None or whence("base_url") is None:
+        return None
+    return load_settings().protection

@@ -1,0 +1,81 @@
+"""Apply the privacy rules to each page as it is decoded, before anybody else sees it.
+
+Invariant: with any rule on, no page leaves the client unprotected: records by the rules of their import's template,
+metadata by its own, and a reject, whose fields cannot be told apart, without its payload.
+"""
+
+from __future__ import annotations
+
+from pydantic import SecretStr
+
+from connector.models import Import, ImportPage, Record, RecordPage, Reject, Template
+from connector.service.decode import decode_import, decode_import_page, decode_record_page
+from connector.transform.privacy import Privacy, Protection, Unprotectable, withheld
+
+
+class Guard:
+    """Decodes replies under the rules, and knows the template of each import that was shown."""
+
+    def __init__(self, privacy: Privacy, token: SecretStr) -> None:
+        self._privacy = privacy
+        self._key = privacy.key or token.get_secret_value().encode()
+        self._templates: dict[str, Template | None] = {}
+
+    def knows(self, slug: str) -> bool:
+        return slug in self._templates
+
+    def learn(self, slug: str, import_: Import) -> None:
+        """Keep the template; an address of its own that leaves out a template does not take it from the import."""
+        if import_.template is not None or slug not in self._templates:
+            self._templates[slug] = import_.template
+
+    def import_page(self, body: bytes) -> ImportPage:
+        page = decode_import_page(body)
+        rejects = [self._withheld(each) for each in page.rejects]
+        return ImportPage([self._import(each) for each in page.imports], rejects, page.size)
+
+    def import_(self, body: bytes) -> Import:
+        return self._import(decode_import(body))
+
+    def record_page(self, import_slug: str, body: bytes) -> RecordPage:
+        page = decode_record_page(body)
+        template = self._templates.get(import_slug)
+        slug, name = (template.slug, template.name) if template is not None else (None, None)
+        rules = self._privacy.of_template(slug, name)
+        rejects = [self._withheld(each) for each in page.rejects]
+        records = page.records
+        if rules is not None:
+            records = []
+            for record in page.records:
+                try:
+                    records.append(_protected(record, rules))
+                except Unprotectable as why:
+                    payload = withheld(record.data.decode("utf-8", "replace"), self._key)
+                    rejects.append(Reject(record.slug, f"the privacy rules cannot be applied to it: {why}", payload))
+        return RecordPage(records, rejects, page.size, self._metadata(page.metadata))
+
+    def _import(self, import_: Import) -> Import:
+        self.learn(import_.slug, import_)
+        if self._privacy.of_metadata is None:
+            return import_
+        told = {name: self._metadata(getattr(import_, name)) for name in ("metadata_json", "extra_json")}
+        return import_.model_copy(update=told)
+
+    def _metadata(self, text: bytes | None) -> bytes | None:
+        """Metadata as protected; what is no object, or cannot be taken apart, has no paths to tell and is left out."""
+        rules = self._privacy.of_metadata
+        if rules is None or text is None:
+            return text
+        try:
+            return rules.of(text) if text[:1] == b"{" else None
+        except Unprotectable:
+            return None
+
+    def _withheld(self, reject: Reject) -> Reject:
+        return Reject(reject.record_slug, reject.reason, withheld(reject.payload, self._key))
+
+
+def _protected(record: Record, rules: Protection) -> Record:
+    extra = None if record.extra is None else rules.of(record.extra)
+    extra = None if extra == b"{}" else extra
+    return Record(record.slug, rules.of(record.data), record.created_at, record.updated_at, record.sort, extra)

@@ -1,0 +1,138 @@
+"""Values under privacy rules: in no file, output or table, whatever becomes of the run."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connector.sandbox import Faults, Service, serve
+from tests.cli.conftest import TOKEN, Command
+
+KEY = "the key of the tests, not a value"
+RULES = {
+    "*": {"email": "hash", "contacts.*.mail": "null", "re:(?i)phone": "null"},
+    "people": {"ssn": "drop", "iban": "mask:4"},
+    "metadata": {"uploader": "drop"},
+}
+ROW = (
+    '{"id":1.50,"email":"CANARY-1@x","em\\u0061il":"CANARY-2@x","ssn":"CANARY-3","iban":"CANARY-4",'
+    '"Home Phone":"CANARY-5",'
+    '"contacts":[{"mail":"CANARY-6","n":1e400}]}'
+)
+FLAT = '{"id":2,"email":"CANARY-7@x","ssn":"CANARY-8","iban":"CANARY-9-6789","note":"stays"}'
+
+
+@pytest.fixture
+def people() -> Service:
+    service = Service(seed=3, token=TOKEN)
+    service.add_import("people", [ROW, FLAT], {"uploader": "CANARY-10", "team": "blue"}, slug="first")
+    return service
+
+
+@pytest.fixture
+def place(people: Service, tmp_path: Path) -> Iterator[Command]:
+    with serve(people) as url:
+        yield Command(
+            tmp_path,
+            {
+                "SOURCES__IMPORTER__BASE_URL": url,
+                "SOURCES__IMPORTER__ACCESS_TOKEN": TOKEN,
+                "SOURCES__IMPORTER__PRIVACY": json.dumps(RULES),
+                "SOURCES__IMPORTER__PRIVACY_KEY": KEY,
+                "DLT_DATA_DIR": str(tmp_path / "dlt"),
+            },
+        )
+
+
+def leaks(place: Command) -> list[str]:
+    """Where a value or the key is to be found."""
+    needles = (b"CANARY-", KEY.encode())
+    said = [f"output {n}" for n, text in enumerate(place.outputs) if any(each in text.encode() for each in needles)]
+    files = [path for path in place.directory.rglob("*") if path.is_file()]
+    assert files
+    return said + [str(path) for path in files if any(each in path.read_bytes() for each in needles)]
+
+
+def test_no_value_under_a_rule_is_written_or_shown(place: Command, people: Service) -> None:
+    people.add_raw_record("first", '{"slug":"bad","data":"CANARY-11"}')
+    people.add_raw_record("first", '{"data":{"a":"CANARY-12"}}')
+    people.add_raw_record("first", '{"data":{"a":"CANARY-13"}}')
+    assert place("preview", "--json").code == 0
+    ended = place("run", "--json", "-v")
+    assert (ended.code, ended.document["records_rejected"]) == (3, 3)
+    assert leaks(place) == []
+    data = [json.loads(text) for (text,) in place.rows("SELECT data FROM importer_data.records ORDER BY sort")]
+    assert data[1]["iban"] == "*********6789"
+    assert (data[0].keys(), data[0]["contacts"][0]["mail"]) == ({"id", "email", "iban", "Home Phone", "contacts"}, None)
+    assert [json.loads(text) for (text,) in place.rows("SELECT metadata FROM importer_data.imports")] == [
+        {"team": "blue"}
+    ]
+    columns = {name for (name,) in place.rows("SELECT column_name FROM importer_data.sync_fields")}
+    assert "ssn" not in columns
+    payloads = place.rows("SELECT payload FROM importer_data.sync_rejects")
+    assert all(text.startswith("[withheld]") for (text,) in payloads)
+    found = place("verify", "--deep", "--json")
+    assert {each["kind"] for each in found.document["differences"]} == {"record_rejected"}
+    assert not any("not in sync_rejects" in each["sentence"] for each in found.document["differences"])
+    assert place("run", "--json").document["imports_changed"] == 0
+    assert leaks(place) == []
+
+
+def test_changed_rules_are_applied_by_the_next_run(place: Command) -> None:
+    before: dict[str, Any] = {"SOURCES__IMPORTER__PRIVACY": "{}"}
+    assert place("run", **before).code == 0
+    assert place("doctor", **before).code == 0
+    found = place("doctor", "--json")
+    kinds = [each["kind"] for each in found.document["findings"]]
+    assert (found.code, kinds) == (3, ["older_privacy_rules"])
+    assert "2 rows of 1 imports" in found.document["findings"][0]["sentence"]
+    assert place("run", "--json").document["imports_changed"] == 1
+    live = ("records", "records_people", "imports")
+    assert not any("CANARY-" in repr(place.rows(f"SELECT * FROM importer_data.{table}")) for table in live)
+    assert place.rows("SELECT count(ssn) FROM importer_data.records_people") == [(0,)]
+    assert (place("doctor").code, place("verify", "--deep").code) == (0, 0)
+    assert place("run", "--json").document["imports_changed"] == 0
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"SOURCES__IMPORTER__PRIVACY": '{"people": {"ssn": "dorp"}}'}, "privacy.people"),
+        ({"SOURCES__IMPORTER__PRIVACY_KEY": ""}, "privacy_key"),
+        ({"SOURCES__IMPORTER__PRIVACY__PEOPLE__SSN": "drop"}, "PRIVACY__PEOPLE__SSN"),
+    ],
+)
+def test_rules_that_cannot_be_kept_end_a_run_before_any_request(
+    place: Command, people: Service, changed: dict[str, Any], named: str
+) -> None:
+    ended = place("run", **changed)
+    assert (ended.code, people.requests.total()) == (2, 0)
+    assert named in ended.err
+
+
+def test_rules_for_an_unknown_template_are_a_warning(place: Command) -> None:
+    rules: dict[str, Any] = {"SOURCES__IMPORTER__PRIVACY": json.dumps({**RULES, "peopel": {"a": "drop"}})}
+    ended = place("run", **rules)
+    assert ended.code == 0
+    assert "The privacy rules for peopel match no template" in ended.err
+    assert "The privacy rules for peopel match no template" in place("check", **rules).out
+
+
+def test_a_failure_and_a_kill_leave_no_value(place: Command, people: Service) -> None:
+    people.add_import("people", [ROW] * 150, slug="second")
+    people.add_import("people", [ROW] * 150, slug="third")
+    people.faults = Faults(failing_imports={"third"})
+    assert place("run").code == 3
+    assert leaks(place) == []
+    people.faults = Faults(latency=(0.2, 0.2))
+    process = place.start("backfill", "--full", "--json")
+    while people.requests["records"] < 6:
+        assert process.poll() is None
+    process.send_signal(signal.SIGKILL)
+    place.end(process)
+    assert leaks(place) == []
