@@ -43,7 +43,7 @@ from connector.warehouse import Connection, Warehouse
 from connector.warehouse.destination import prepare_for_loading
 from connector.warehouse.failures import explain
 from connector.warehouse.lock import prove_held, sole_writer
-from connector.warehouse.ownership import BESIDE, check_staging
+from connector.warehouse.ownership import BESIDE, prepare_staging
 from connector.warehouse.state import Memory, make_newest, recall
 from connector.warehouse.tables import LOAD_ID, RECORDS, SOURCE, TYPED_SCHEMA
 from connector.warehouse.typed_tables import count_rows, discard, raw_counts, raw_rows, swap, totals, without_raw_row
@@ -125,8 +125,8 @@ class _Rebuild:
 
     def run(self, wanted: Sequence[str]) -> Iterator[Rebuilt]:
         with self.warehouse.connect() as connection:
-            check_staging(connection)
             memory = recall(connection)
+            prepare_staging(connection, memory.tables)
             if BESIDE in memory.foreign:
                 raise ConfigError(f"The dataset has a {BESIDE!r} that is not the connector's; rename it, then rebuild.")
             discard(connection, BESIDE, BESIDE_SCHEMA)

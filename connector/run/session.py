@@ -49,7 +49,7 @@ from connector.transform.row_limits import LIMITS
 from connector.warehouse import Warehouse
 from connector.warehouse.connection import LOADS, VERSIONS
 from connector.warehouse.mending import keep_deleted, mend
-from connector.warehouse.ownership import check_staging, take_stock
+from connector.warehouse.ownership import prepare_staging, take_stock
 from connector.warehouse.promises import PROMISED, ask_again, promise
 from connector.warehouse.runs_table import bury_dead_runs, note_progress, settle_dead_runs, write_run
 from connector.warehouse.state import Memory, forget_schemas, loaded_late, recall
@@ -100,6 +100,7 @@ class Extraction:
         self._under_way = under_way or UnderWay()
         self._suspects: deque[Planned[Import]] = deque()  # each read alone, once all others are loaded
         self._accepted: list[str] = []  # imports in the package under way
+        self._taken_where_staged: frozenset[str] = frozenset()
         self._exit = ExitStack()
         self._flattener = Flattener()
         self._exit.callback(self._flattener.close)
@@ -137,7 +138,7 @@ class Extraction:
         with self.warehouse.connect() as connection:
             stock = take_stock(connection)
             stock.check()
-            check_staging(connection)
+            self._taken_where_staged = prepare_staging(connection, stock.ours)
             if take_over(connection, stock):
                 stock = take_stock(connection)
             # where a column of the ledger is lost, every import differs from its row, and is read anyway
@@ -658,7 +659,7 @@ class Extraction:
             self._settings,
             self.memory.schemas,
             self.memory.template_tables,
-            foreign=self.memory.foreign,
+            foreign=self.memory.foreign | self._taken_where_staged,
             limits=LIMITS.get(self.warehouse.destination_type),
             width=width.WIDTH,
             nul_safe=not self.warehouse.is_duckdb,

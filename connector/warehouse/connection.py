@@ -209,6 +209,18 @@ class Connection:
             found[row["table_name"]].setdefault(_lower(row["column_name"]), kind)
         return dict(found)
 
+    def required(self) -> dict[str, set[str]]:
+        """Table → its columns that cannot be null."""
+        rows = self.query(
+            "SELECT table_name, column_name FROM information_schema.columns "
+            "WHERE table_schema = %s AND is_nullable = 'NO'",
+            self.client.dataset_name,
+        ).to_pylist()
+        found: dict[str, set[str]] = defaultdict(set)
+        for row in rows:
+            found[row["table_name"]].add(_lower(row["column_name"]))
+        return dict(found)
+
     def names(self) -> tuple[set[str], set[str]]:
         """Return the names of all tables, which views are not, and all names that no new table may have.
 

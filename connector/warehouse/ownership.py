@@ -26,6 +26,7 @@ from connector.warehouse.tables import (
     FORMAT_HINT,
     LEDGER,
     LOAD_ID,
+    PRIMARY_KEYS,
     RECORDS,
     RUNS,
     SOURCE,
@@ -109,22 +110,41 @@ def _too_new(connection: Connection, found: int, has_runs: bool) -> str:
     )
 
 
-def check_staging(connection: Connection) -> None:
-    """Raise ConfigError where the schema that rows are staged in is somebody else's: dlt empties tables in it.
+def prepare_staging(connection: Connection, ours: Collection[str]) -> frozenset[str]:
+    """Return the names, in lower case, that others have taken where rows are staged: no new table may have one.
 
-    dlt stores its schema in each one it stages in, in one transaction with the first tables where the destination has
-    such; and it notes no loads there, as it does in every dataset.
+    Where a table is gone that dlt staged in, dlt is made to forget what it made there, for it would not look again.
+
+    A table there is dlt's if its keys cannot be null, as dlt makes them; a copy by CREATE TABLE AS, or a view, is not.
+    dlt empties and drops tables there by their names, so this raises ConfigError where a table of `ours` would be
+    staged into one of somebody else's, or where the schema itself is somebody else's: dlt stores its schema in each one
+    it stages in, in one transaction with the first tables where the destination has such; and it notes no loads there,
+    as it does in every dataset.
     """
     whole = connection.client.capabilities.supports_ddl_transactions
     with connection.client.with_staging_dataset():
-        there, _ = connection.names()
+        tables, taken = connection.names()
         name = connection.client.dataset_name
-    if LOADS in there or (whole and there and VERSIONS not in there):
-        raise ConfigError(
-            f"Rows are staged in the schema {name!r}, and it holds tables that were not staged there, such as "
-            f"{min(there)!r}. Rename that schema, choose another dataset, or have dlt stage elsewhere with "
-            "staging_dataset_name_layout under [destination]; then run again."
-        )
+        required = connection.required() if tables else {}
+        staged = _Stored.newest(connection).columns.keys() if VERSIONS in tables else set()
+        if not staged <= tables:
+            connection.execute(f"DELETE FROM {connection.name(VERSIONS)} WHERE schema_name = %s", SOURCE)
+    if LOADS in tables or (whole and tables and VERSIONS not in tables):
+        raise ConfigError(_not_staged_there(name, min(tables), "Rename that schema"))
+    keys = {table: set(PRIMARY_KEYS.get(table, keys_of(table))) for table in taken - {VERSIONS}}
+    others = {table for table in keys if not (table in tables and keys[table] <= required.get(table, set()))}
+    lost = sorted(others & set(ours))
+    if lost:
+        raise ConfigError(_not_staged_there(name, lost[0], "Rename or drop it, or rename that schema"))
+    return frozenset(table.casefold() for table in others)
+
+
+def _not_staged_there(schema: str, table: str, cure: str) -> str:
+    return (
+        f"Rows are staged in the schema {schema!r}, and it holds tables that were not staged there, such as {table!r}. "
+        f"{cure}, choose another dataset, or have dlt stage elsewhere with staging_dataset_name_layout under "
+        "[destination]; then run again. Nothing was changed."
+    )
 
 
 @dataclass(slots=True)

@@ -389,6 +389,38 @@ def test_nothing_is_staged_where_somebody_else_has_tables(warehouse: Warehouse, 
         rebuild(warehouse.pipeline(), Settings.load(base_url=url, access_token=service.token))
 
 
+def test_tables_that_others_made_where_rows_are_staged_are_neither_filled_nor_dropped(
+    warehouse: Warehouse, service: Service
+) -> None:
+    """As dbt makes them whose own schema for staging has the same name."""
+    warehouse.run(service)
+    edit(service)
+    warehouse.run(service)
+    schema = f"{warehouse.dataset}_staging"
+    archive = "CREATE TABLE records_archive AS SELECT 1 AS one"
+    beside(warehouse, schema, archive, "CREATE VIEW records_seen AS SELECT 1 AS one", "CREATE TABLE notes AS SELECT 1")
+    service.add_import("Archive", [{"x": 1}])
+    service.add_import("Seen", [{"x": 1}])
+    assert warehouse.run(service).status is Status.succeeded
+    assert {"records_archive", "records_seen"}.isdisjoint(warehouse.tables())
+    check_whole(warehouse, service)
+
+    copy = f"CREATE TABLE records_customers AS SELECT * FROM {warehouse.dataset}.records_customers"
+    beside(warehouse, schema, "DROP TABLE records_customers", copy)
+    edit(service)
+    ran = warehouse.run(service)
+    assert isinstance(ran.fatal, ConfigError)
+    assert f"Rows are staged in the schema '{schema}'" in str(ran.error)
+    assert "such as 'records_customers'. Rename or drop it" in str(ran.error)
+    with serve(service) as url, pytest.raises(ConfigError, match="Rename or drop it"):
+        rebuild(warehouse.pipeline(), Settings.load(base_url=url, access_token=service.token))
+    beside(
+        warehouse, schema, "INSERT INTO notes SELECT count(*) FROM records_customers", "DROP TABLE records_customers"
+    )
+    assert warehouse.run(service).status is Status.succeeded
+    check_whole(warehouse, service)
+
+
 def test_a_layout_that_the_user_configured_stays(
     warehouse: Warehouse, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
