@@ -40,6 +40,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "verify": "compare the service with the warehouse, with --deep every row; exit 3 if anything differs",
         "doctor": "explain what is wrong with the warehouse (then exit code 3); --repair fixes it",
         "rebuild": "rebuild typed tables from the raw rows without a request, for hints that came later",
+        "compact": "write the warehouse anew, so that what was deleted is no longer in its file",
         "hints": "propose types and formats of columns by the texts that are loaded; no request",
         "sql": "apply, run and list the views and checks for analysts",
         "query": "run one SELECT, read-only; tables and views need no schema before their names",

@@ -27,6 +27,7 @@ from connector.warehouse.tables import (
     IMPORTS,
     IMPORTS_SCHEMA,
     LOAD_ID,
+    TOMBSTONE,
     mark_deleted,
     table_of,
 )
@@ -119,9 +120,12 @@ def records_metadata_of(rows: pa.Table) -> dict[str, str | None]:
     return dict(zip(slugs, texts, strict=True))
 
 
-def tombstones(old: pa.Table, slugs: Sequence[str], load_id: str, now: datetime) -> Emission:
-    """The rows of deleted imports as the warehouse has them, marked; one it never had gets a row of its slug."""
-    rows = old
+def tombstones(old: pa.Table, slugs: Sequence[str], load_id: str, now: datetime, *, keeps: bool) -> Emission:
+    """The rows of deleted imports as the warehouse has them, marked; one it never had gets a row of its slug.
+
+    Unless `keeps`, what the service told of an import goes with it.
+    """
+    rows = old if keeps else old.select([name for name in old.column_names if name in TOMBSTONE])
     if rows.num_rows:
         rows = mark_deleted(rows, now, load_id)
         fields = [

@@ -46,10 +46,11 @@ from connector.runs import Status, Tally, make_run_id
 from connector.settings import Scope, Settings
 from connector.transform import width
 from connector.transform.row_limits import LIMITS
-from connector.warehouse import Warehouse
+from connector.warehouse import Connection, Warehouse
 from connector.warehouse.connection import LOADS, VERSIONS
+from connector.warehouse.erasing import empty_staging, erase_deleted
 from connector.warehouse.mending import keep_deleted, mend
-from connector.warehouse.ownership import prepare_staging, take_stock
+from connector.warehouse.ownership import Dataset, prepare_staging, take_stock
 from connector.warehouse.promises import PROMISED, ask_again, promise
 from connector.warehouse.runs_table import bury_dead_runs, note_progress, settle_dead_runs, write_run
 from connector.warehouse.state import Memory, forget_schemas, loaded_late, recall
@@ -147,7 +148,10 @@ class Extraction:
                 stock = take_stock(connection)
             self.memory: Memory = mend(connection, recall(connection, stock))
             if RUNS in self.memory.tables:
-                for run_id in bury_dead_runs(connection, self._outside.now(), self.memory.tables):
+                dead = bury_dead_runs(connection, self._outside.now(), self.memory.tables)
+                if dead and self._settings.deletes == "mirror":
+                    erase_deleted(connection, stock)
+                for run_id in dead:
                     log.warning(
                         "Run %s died before it ended; its unfinished imports are read again.",
                         run_id,
@@ -264,7 +268,14 @@ class Extraction:
             with self.warehouse.connect() as connection:
                 known = IMPORTS in self.memory.tables
                 old = connection.rows_of(IMPORTS, "slug", gone) if known else IMPORTS_SCHEMA.empty_table()
-            yield tombstones(old, gone, load_id, now)
+            yield tombstones(old, gone, load_id, now, keeps=self._settings.deletes == "keep")
+
+    def erase(self, connection: Connection, dataset: Dataset) -> None:
+        """Leave nothing of what the service erased, and no copy of the last packages where they were staged."""
+        if self.prepare().deleted:
+            erase_deleted(connection, dataset)
+        else:
+            empty_staging(connection)
 
     def _changed(self, prepared: Decided) -> list[Import]:
         """Imports of which the row in `imports` is not as the listing has it, or is asked for."""

@@ -131,6 +131,8 @@ def _load_each(pipeline: Pipeline, extraction: Extraction, settings: Settings, l
         )
     with extraction.warehouse.connect() as connection:
         dataset = take_stock(connection)
+        if settings.deletes == "mirror":
+            extraction.erase(connection, dataset)
     _look_at_the_others(extraction, dataset)
     _look_at_standings(extraction, dataset)
 

@@ -114,29 +114,38 @@ def prepare_staging(connection: Connection, ours: Collection[str]) -> frozenset[
     """Return the names, in lower case, that others have taken where rows are staged: no new table may have one.
 
     Where a table is gone that dlt staged in, dlt is made to forget what it made there, for it would not look again.
-
-    A table there is dlt's if its keys cannot be null, as dlt makes them; a copy by CREATE TABLE AS, or a view, is not.
     dlt empties and drops tables there by their names, so this raises ConfigError where a table of `ours` would be
     staged into one of somebody else's, or where the schema itself is somebody else's: dlt stores its schema in each one
     it stages in, in one transaction with the first tables where the destination has such; and it notes no loads there,
     as it does in every dataset.
     """
     whole = connection.client.capabilities.supports_ddl_transactions
+    made = staged(connection)
     with connection.client.with_staging_dataset():
         tables, taken = connection.names()
         name = connection.client.dataset_name
-        required = connection.required() if tables else {}
-        staged = _Stored.newest(connection).columns.keys() if VERSIONS in tables else set()
-        if not staged <= tables:
+        if LOADS in tables or (whole and tables and VERSIONS not in tables):
+            raise ConfigError(_not_staged_there(name, min(tables), "Rename that schema"))
+        if VERSIONS in tables and not _Stored.newest(connection).columns.keys() <= tables:
             connection.execute(f"DELETE FROM {connection.name(VERSIONS)} WHERE schema_name = %s", SOURCE)
-    if LOADS in tables or (whole and tables and VERSIONS not in tables):
-        raise ConfigError(_not_staged_there(name, min(tables), "Rename that schema"))
-    keys = {table: set(PRIMARY_KEYS.get(table, keys_of(table))) for table in taken - {VERSIONS}}
-    others = {table for table in keys if not (table in tables and keys[table] <= required.get(table, set()))}
+    others = taken - {VERSIONS} - made
     lost = sorted(others & set(ours))
     if lost:
         raise ConfigError(_not_staged_there(name, lost[0], "Rename or drop it, or rename that schema"))
     return frozenset(table.casefold() for table in others)
+
+
+def staged(connection: Connection) -> frozenset[str]:
+    """Return the tables in which dlt stages rows, without those of others there.
+
+    A table there is dlt's if its keys cannot be null, as dlt makes them: those of a copy by CREATE TABLE AS can, and
+    those of a view.
+    """
+    with connection.client.with_staging_dataset():
+        required = connection.required()
+    return frozenset(
+        table for table, columns in required.items() if columns >= set(PRIMARY_KEYS.get(table, keys_of(table)))
+    )
 
 
 def _not_staged_there(schema: str, table: str, cure: str) -> str:

@@ -147,6 +147,11 @@ PRIMARY_KEYS: Mapping[str, Sequence[str]] = {
     FIELDS: ["table_name", "column_name"],
     RECORDS: ["slug"],
 }
+# What is kept of an import that the service erased: that it was, and what ties it to the ledger.
+TOMBSTONE = (
+    *("slug", "row_count", "created_at", "updated_at", "status", "template__slug", "template__name", "_deleted_at"),
+    LOAD_ID,
+)
 SYSTEM_SCHEMAS: Mapping[str, pa.Schema] = {
     IMPORTS: IMPORTS_SCHEMA,
     LEDGER: LEDGER_SCHEMA,

@@ -213,10 +213,15 @@ class ModelPipeline:
             )
             self._commit("the migration")
         self._sql(f"CREATE SCHEMA IF NOT EXISTS {self._staging}")
-        self._connection.execute(f"CREATE TABLE IF NOT EXISTS {self._staging}.{VERSIONS} (n BIGINT)")
+        self._connection.execute(
+            f"CREATE TABLE IF NOT EXISTS {self._staging}.{VERSIONS} AS FROM {DATASET}.{VERSIONS} WITH NO DATA"
+        )
         for name, some in emissions.items():
-            columns = ", ".join(f'"{column}" {kind}' for column, kind in _columns(some).items())
-            self._sql(f"CREATE OR REPLACE TABLE {self._staging}.{name} ({columns})")
+            columns = (
+                f'"{column}" {kind}{" NOT NULL" if column in required[name] else ""}'
+                for column, kind in _columns(some).items()
+            )
+            self._sql(f"CREATE OR REPLACE TABLE {self._staging}.{name} ({', '.join(columns)})")
 
     def _schema(self, there: Mapping[str, Any]) -> dict[str, Any]:
         """As it was stored last: whoever begins without a working directory takes it from there."""

@@ -1,0 +1,28 @@
+"""`importer-sync compact`: the warehouse written anew, without what was deleted."""
+
+from __future__ import annotations
+
+import argparse
+
+from connector.cli.configuration import open_pipeline
+from connector.cli.output import Output
+from connector.cli.source_settings import load_settings
+from connector.given import whence
+from connector.maintain.compact import compact
+
+EXAMPLES = ("importer-sync compact",)
+
+
+def configure(_: argparse.ArgumentParser) -> None:
+    """Take no option."""
+
+
+def run(arguments: argparse.Namespace, output: Output) -> int:
+    configured = whence("access_token") is not None and whence("base_url") is not None
+    done = compact(open_pipeline(arguments), mirrors=configured and load_settings().deletes == "mirror")
+    output.document({"status": "succeeded", **done.as_json()})
+    output.say(
+        f"Written anew: {done.bytes_before / 1e6:,.1f} MB before, {done.bytes_after / 1e6:,.1f} MB after. What was "
+        "deleted is no longer in it; backups are another matter."
+    )
+    return 0

@@ -1,0 +1,174 @@
+"""Write the warehouse anew so that deleted bytes are no longer in it.
+
+A database marks deleted rows as deleted, and their bytes stay in its file until something overwrites them. A DuckDB
+file is therefore copied beside itself, with all that is in it, compared with the copy, table by table, and replaced by
+it in one step; whatever goes wrong or is killed before that leaves the file as it was. PostgreSQL writes each of our
+tables anew itself (VACUUM FULL).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+from dlt.pipeline.pipeline import Pipeline
+
+from connector.errors import ConfigError, ConnectorError
+from connector.warehouse import Connection, Warehouse
+from connector.warehouse.destination import duckdb_file
+from connector.warehouse.erasing import empty_staging, erase_deleted
+from connector.warehouse.failures import explain
+from connector.warehouse.lock import prove_held, sole_writer
+from connector.warehouse.ownership import staged, take_stock
+
+_OLD, _NEW = "importer_old", "importer_new"
+_CATALOGS = ("tables", "columns", "views", "indexes", "sequences", "types", "functions")
+# And the ids: columns that differ between equal databases. A view knows its columns once somebody has read it.
+_OF_THE_FILE = ("database_name", "estimated_size", "is_bound", "column_count")
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """Bytes on the disk before and after: of the DuckDB file, or of our tables in PostgreSQL."""
+
+    bytes_before: int
+    bytes_after: int
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def compact(pipeline: Pipeline, *, mirrors: bool) -> Compacted:
+    """Write the warehouse anew; with `mirrors`, erase first what is left of imports that the service erased.
+
+    Raises LockedError while a run is under way, DatabaseBusyError where another program has the DuckDB file open, and
+    ConnectorError where the copy of the file is not equal to it; then nothing was changed.
+    """
+    warehouse = Warehouse(pipeline)
+    warehouse.check_supported()
+    try:
+        if not warehouse.exists():
+            raise ConfigError("There is no warehouse to compact yet; run `importer-sync run` first.")
+        with sole_writer(pipeline):
+            with warehouse.connect() as connection:
+                dataset = take_stock(connection)
+                if mirrors:
+                    erase_deleted(connection, dataset)
+                else:
+                    empty_staging(connection)
+                if connection.is_postgres:
+                    return _vacuum(connection, sorted(dataset.ours))
+            file = duckdb_file(pipeline)
+            if file is None:
+                raise ConfigError("Only a warehouse in a DuckDB file or in PostgreSQL can be compacted.")
+            return _rewrite(pipeline, file.resolve())
+    except Exception as error:
+        raise explain(error, pipeline) from None
+
+
+def _vacuum(connection: Connection, ours: list[str]) -> Compacted:
+    tables = [connection.name(table) for table in ours]
+    with connection.client.with_staging_dataset():
+        tables += [connection.name(table) for table in sorted(staged(connection))]
+    before = _sizes(connection, tables)
+    for table in tables:
+        connection.execute(f"VACUUM (FULL) {table}")
+    return Compacted(before, _sizes(connection, tables))
+
+
+def _sizes(connection: Connection, tables: list[str]) -> int:
+    sizes = " + ".join(f"pg_total_relation_size('{table}')" for table in tables) or "0"
+    return int(connection.query(f"SELECT CAST({sizes} AS BIGINT) AS bytes").column("bytes")[0].as_py())
+
+
+def _rewrite(pipeline: Pipeline, file: Path) -> Compacted:
+    before = file.stat()
+    if shutil.disk_usage(file.parent).free < before.st_size:
+        raise ConnectorError(
+            f"The copy of {file} may need {before.st_size / 1e6:,.0f} MB beside it, and there is less room on the "
+            "disk; make some, and compact again."
+        )
+    copy = file.with_name(f".{file.name}.compact")
+    with _scratch(copy), duckdb.connect(config={"temp_directory": str(copy.with_suffix(".tmp"))}) as session:
+        # read-only, so that nobody can write to the file until the copy has taken its place
+        session.execute(f"ATTACH '{_quoted(file)}' AS {_OLD} (READ_ONLY)")
+        if file.with_name(f"{file.name}.wal").exists():
+            raise ConnectorError(f"Another program has just written to {file}; compact it again when it is done.")
+        session.execute(f"ATTACH '{_quoted(copy)}' AS {_NEW}{_format(session)}")
+        session.execute(f"COPY FROM DATABASE {_OLD} TO {_NEW}")
+        _compare(session, file)
+        session.execute(f"DETACH {_NEW}")
+        shutil.copymode(file, copy)
+        os.chown(copy, before.st_uid, before.st_gid)
+        with copy.open("rb") as written:
+            os.fsync(written.fileno())
+        prove_held(pipeline)
+        copy.replace(file)
+    return Compacted(before.st_size, file.stat().st_size)
+
+
+@contextmanager
+def _scratch(copy: Path) -> Iterator[None]:
+    """Remove what a compaction leaves that ended early, before and after."""
+
+    def clear() -> None:
+        copy.unlink(missing_ok=True)
+        copy.with_name(f"{copy.name}.wal").unlink(missing_ok=True)
+        shutil.rmtree(copy.with_suffix(".tmp"), ignore_errors=True)
+
+    clear()
+    try:
+        yield
+    finally:
+        clear()
+
+
+def _format(session: duckdb.DuckDBPyConnection) -> str:
+    """The option by which the copy can be read by each version of DuckDB that can read the file."""
+    rows: Any = session.execute(f"SELECT tags FROM duckdb_databases() WHERE database_name = '{_OLD}'").fetchall()
+    version = str(rows[0][0].get("storage_version", "")).split("+")[0]
+    return f" (STORAGE_VERSION '{version}')" if version.startswith("v") else ""
+
+
+def _compare(session: duckdb.DuckDBPyConnection, file: Path) -> None:
+    """Raise ConnectorError where the copy is not equal: in its catalog, or in the rows of a table."""
+    differing = [each for each in _CATALOGS if _catalog(session, each, _OLD) != _catalog(session, each, _NEW)]
+    tables: Any = session.execute(
+        f"SELECT schema_name, table_name FROM duckdb_tables() WHERE database_name = '{_OLD}'"
+    ).fetchall()
+    for schema, table in tables:
+        name = f'"{_doubled(schema)}"."{_doubled(table)}"'
+        if _content(session, f"{_OLD}.{name}") != _content(session, f"{_NEW}.{name}"):
+            differing.append(f"the rows of {schema}.{table}")
+    if differing:
+        raise ConnectorError(
+            f"The copy of {file} differs from it in {', '.join(differing)}, so the file was left as it was. That is a "
+            "defect of DuckDB's COPY FROM DATABASE or of this command; please report it."
+        )
+
+
+def _content(session: duckdb.DuckDBPyConnection, table: str) -> Any:
+    return session.execute(f"SELECT count(*), sum(hash(t)) FROM {table} AS t").fetchall()
+
+
+def _catalog(session: duckdb.DuckDBPyConnection, kind: str, database: str) -> Any:
+    known: Any = session.execute(f"DESCRIBE SELECT * FROM duckdb_{kind}()").fetchall()
+    compared = [c[0] for c in known if not c[0].endswith("_oid") and c[0] not in _OF_THE_FILE]
+    names = ", ".join(f'"{name}"' for name in compared)
+    own = " AND NOT internal" if "internal" in compared else ""
+    sql = f"SELECT {names} FROM duckdb_{kind}() WHERE database_name = ?{own} ORDER BY ALL"
+    return session.execute(sql, [database]).fetchall()
+
+
+def _quoted(path: Path) -> str:
+    return str(path).replace("'", "''")
+
+
+def _doubled(name: str) -> str:
+    return name.replace('"', '""')

@@ -1,0 +1,41 @@
+"""Gone means gone: with `deletes = "mirror"` nothing stays in the warehouse of an import that the service erased.
+
+Its rows go with the package that says so, and its row in `imports` keeps no more than what tells imports apart. What is
+left then is erased here, by what the warehouse itself says: so a run that died in between left nothing that the next
+one does not find.
+"""
+
+from __future__ import annotations
+
+from connector.warehouse.connection import Connection
+from connector.warehouse.ownership import Dataset, staged
+from connector.warehouse.tables import IMPORTS, REJECTS, TOMBSTONE
+
+
+def erase_deleted(connection: Connection, dataset: Dataset) -> None:
+    """Erase the rejects of deleted imports, what `imports` still says of them, and what was staged."""
+    empty_staging(connection)
+    if IMPORTS not in dataset.ours:
+        return
+    deleted = f"{connection.column('_deleted_at')} IS NOT NULL"
+    # an earlier version left all of it there
+    told = sorted((dataset.made[IMPORTS] & dataset.columns[IMPORTS].keys()) - set(TOMBSTONE))
+    with connection.client.begin_transaction():
+        if told:
+            nothing = ", ".join(f"{connection.column(c)} = NULL" for c in told)
+            something = " OR ".join(f"{connection.column(c)} IS NOT NULL" for c in told)
+            connection.execute(f"UPDATE {connection.name(IMPORTS)} SET {nothing} WHERE {deleted} AND ({something})")
+        if REJECTS in dataset.ours:
+            connection.execute(
+                f"DELETE FROM {connection.name(REJECTS)} "
+                f"WHERE import_slug IN (SELECT slug FROM {connection.name(IMPORTS)} WHERE {deleted})"
+            )
+
+
+def empty_staging(connection: Connection) -> None:
+    """Empty the tables in which dlt staged rows: it empties each before it is used again, and not before."""
+    tables = sorted(staged(connection))
+    if not tables:
+        return
+    with connection.client.with_staging_dataset():
+        connection.execute("; ".join(f"TRUNCATE TABLE {connection.name(table)}" for table in tables))

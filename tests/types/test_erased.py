@@ -1,0 +1,149 @@
+"""Gone means gone: what the service erased is left in no table, and after `compact` in no byte of the file."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from connector.errors import ConnectorError, DatabaseBusyError
+from connector.maintain import compact as compacting
+from connector.maintain.compact import compact
+from connector.runs import Status
+from connector.sandbox import Service
+from tests.types.conftest import DuckDB, Warehouse
+from tests.types.test_ours import check_whole, execute
+
+CANARY = "erase-me-17@example.com"
+OPEN = "import duckdb, sys, time; c = duckdb.connect(sys.argv[1]); print('open', flush=True); time.sleep(60)"
+
+
+@pytest.fixture
+def service() -> Service:
+    """Two imports of one template; the first has the canary in its metadata, in a row and in a row that is rejected."""
+    service = Service(1)
+    doomed = service.add_import(
+        "Customers", [{"a": 1, "mail": CANARY}, {"a": 2, "mail": "x"}], {"uploaded_by": CANARY, "n": 1}
+    )
+    service.add_raw_record(doomed, f'{{"slug": 7, "data": {{"mail": "{CANARY}"}}}}')
+    service.add_import("Customers", [{"a": n, "mail": f"m{n}"} for n in range(50)], {"uploaded_by": "ann"})
+    return service
+
+
+def erase(warehouse: Warehouse, service: Service, **settings: Any) -> None:
+    """Load the import twice, so that its rows were staged as well, and delete it."""
+    doomed = service.slugs()[0]
+    assert warehouse.run(service, **settings).status is Status.partial
+    service.set_metadata(doomed, {"uploaded_by": CANARY, "n": 2})
+    warehouse.run(service, **settings)
+    service.delete_import(doomed)
+    assert warehouse.run(service, **settings).status is Status.succeeded
+
+
+def texts(warehouse: Warehouse) -> str:
+    """All rows of all tables of the dataset, and of those in which they were staged."""
+    sql = (
+        "SELECT table_schema, table_name FROM information_schema.tables WHERE table_type = 'BASE TABLE' "
+        f"AND table_schema IN ('{warehouse.dataset}', '{warehouse.dataset}_staging')"
+    )
+    return str([warehouse.tuples(f'SELECT * FROM {schema}."{table}"') for schema, table in warehouse.tuples(sql)])
+
+
+def test_nothing_is_left_of_an_import_that_the_service_erased(warehouse: Warehouse, service: Service) -> None:
+    erase(warehouse, service)
+
+    assert CANARY not in texts(warehouse)
+    kept = warehouse.rows("SELECT * FROM imports WHERE _deleted_at IS NOT NULL")
+    assert [(row["template__name"], row["metadata"], row["metadata__uploaded_by"]) for row in kept] == [
+        ("Customers", None, None)
+    ]
+    check_whole(warehouse, service)
+    service.restore_import(kept[0]["slug"])
+    warehouse.run(service)
+    assert CANARY in texts(warehouse)
+
+
+def test_what_a_run_left_that_died_is_erased_by_the_next(warehouse: Warehouse, service: Service) -> None:
+    warehouse.run(service)
+    service.delete_import(service.slugs()[0])
+    rejects = warehouse.rows("SELECT * FROM sync_rejects")
+    warehouse.run(service)
+    names, row = ", ".join(rejects[0]), ", ".join("NULL" if v is None else f"'{v}'" for v in rejects[0].values())
+    execute(
+        warehouse,
+        f"INSERT INTO sync_rejects ({names}) VALUES ({row})",
+        f"UPDATE imports SET metadata__uploaded_by = '{CANARY}' WHERE _deleted_at IS NOT NULL",
+        "UPDATE sync_runs SET status = 'running'",
+    )
+    assert CANARY in texts(warehouse)
+
+    assert warehouse.run(service).status is Status.succeeded
+    assert CANARY not in texts(warehouse)
+
+
+def test_deletes_that_are_kept_keep_all(warehouse: Warehouse, service: Service) -> None:
+    erase(warehouse, service, deletes="keep")
+    compact(warehouse.pipeline(), mirrors=False)
+    kept = warehouse.tuples("SELECT metadata__uploaded_by FROM imports WHERE _deleted_at IS NOT NULL")
+    assert kept == [(CANARY,)]
+    assert len(warehouse.rows("SELECT * FROM sync_rejects")) > 0
+
+
+def test_compacted_warehouses_are_equal_and_hold_no_deleted_bytes(warehouse: Warehouse, service: Service) -> None:
+    erase(warehouse, service)
+    execute(
+        warehouse,
+        "CREATE TABLE notes (id INTEGER PRIMARY KEY, note VARCHAR(9) NOT NULL)",
+        "INSERT INTO notes VALUES (1, 'mine')",
+        "CREATE VIEW seen AS SELECT count(*) AS n FROM records_customers",
+        "CREATE SEQUENCE numbers START 5",
+    )
+    if isinstance(warehouse, DuckDB):
+        assert CANARY.encode() in warehouse.file.read_bytes()
+        warehouse.file.chmod(0o640)
+        warehouse.file.with_name(".warehouse.duckdb.compact").write_text("of one that was killed")
+
+    done = compact(warehouse.pipeline(), mirrors=True)
+
+    assert warehouse.tuples("SELECT note, n FROM notes, seen") == [("mine", 50)]
+    assert done.bytes_after > 0
+    if isinstance(warehouse, DuckDB):
+        assert CANARY.encode() not in warehouse.file.read_bytes()
+        assert warehouse.file.stat().st_mode & 0o777 == 0o640
+        assert done.bytes_after == warehouse.file.stat().st_size
+        assert not list(warehouse.folder.glob("*.compact*"))
+        assert warehouse.tuples("SELECT start_value FROM duckdb_sequences()") == [(5,)]
+    check_whole(warehouse, service)
+
+
+def test_a_file_stays_as_it_was_where_its_copy_is_not_equal_or_another_program_has_it_open(
+    tmp_path: Path, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warehouse = DuckDB(tmp_path)
+    warehouse.run(service)
+    before = warehouse.file.stat().st_ino
+    with subprocess.Popen(
+        [sys.executable, "-c", OPEN, str(warehouse.file)], stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        with pytest.raises(DatabaseBusyError, match=r"has .* open"):
+            compact(warehouse.pipeline(), mirrors=True)
+        other.kill()
+
+    def lossy(session: duckdb.DuckDBPyConnection, table: str) -> Any:
+        if table.startswith("importer_new"):
+            session.execute(f"DELETE FROM importer_new.{warehouse.dataset}.records_customers WHERE a = 1")
+        return content(session, table)
+
+    content = compacting._content
+    monkeypatch.setattr(compacting, "_content", lossy)
+    with pytest.raises(ConnectorError, match=r"differs from it in the rows of .*records_customers, so"):
+        compact(warehouse.pipeline(), mirrors=True)
+    assert warehouse.file.stat().st_ino == before
+    assert not list(tmp_path.glob("*.compact*"))
+    assert warehouse.run(service).fatal is None
