@@ -1,4 +1,7 @@
-"""`importer-sync check`: is the service there, is the token good, can the destination be written?"""
+"""`importer-sync check`: is the service there, is the token good, can the destination be written?
+
+With `--destination-deep`: does the destination keep what this package guarantees?
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ from typing import Any
 from dlt.pipeline.pipeline import Pipeline
 
 from connector.cli.configuration import location, open_pipeline
-from connector.cli.exit_codes import FAILED, explain
+from connector.cli.conformance import prove
+from connector.cli.exit_codes import FAILED, PARTIAL, explain
 from connector.cli.output import Output
 from connector.cli.service_call import ask
 from connector.cli.source_settings import load_settings
@@ -25,7 +29,7 @@ from connector.settings import Settings
 from connector.warehouse import Warehouse
 from connector.warehouse.destination import duckdb_file, open_client
 
-EXAMPLES = ("importer-sync check",)
+EXAMPLES = ("importer-sync check", "importer-sync check --destination-deep")
 SCRATCH_TABLE = "importer_check"
 ENOUGH_TO_ORDER = 3
 MAX_PER_PAGE = 100
@@ -33,14 +37,32 @@ MOST_PAGES = 2**14
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """No options of its own."""
+    parser.add_argument(
+        "--destination-deep",
+        action="store_true",
+        help="instead, prove each guarantee on a scratch dataset of the destination; exit code 3 where one is not kept",
+    )
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
+    if arguments.destination_deep:
+        return _prove(arguments, output)
     found = examine(arguments)
     output.document(found.document)
     report(output, found)
     return found.exit_code
+
+
+def _prove(arguments: argparse.Namespace, output: Output) -> int:
+    place = location(open_pipeline(arguments))
+    output.say(f"On a scratch dataset of {place}; this takes about a minute.")
+    found = []
+    for each in prove(arguments):
+        found.append(each)
+        output.say(f"{'proven' if each.proven else 'NOT SO'}  {each.name:<18}{each.detail}")
+    proven = all(each.proven for each in found)
+    output.document({"ok": proven, "guarantees": [each.as_json() for each in found], "destination": place})
+    return 0 if proven else PARTIAL
 
 
 @dataclass(frozen=True, slots=True)
