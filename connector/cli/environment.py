@@ -54,7 +54,7 @@ def let_the_group_read() -> None:
 
 
 def is_allowed(name: str) -> bool:
-    """Whether this key under [sources.importer] is true. Without dlt, which reads its files once: `init` writes them."""
+    """Whether this key under [sources.importer] is true; without dlt, which reads its files before `init` writes."""
     found = os.environ.get(f"SOURCES__IMPORTER__{name.upper()}")
     if found is None:
         sections = ("sources", "importer", name)
