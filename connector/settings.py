@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
@@ -72,6 +73,18 @@ def _one_or_more(given: object) -> object:
     return (given,) if isinstance(given, str) else given
 
 
+def _switch_or_some(given: object) -> object:
+    """A variable of the environment brings a text: true, false, or templates as JSON."""
+    if not isinstance(given, str):
+        return given
+    if given.strip().lower() in ("true", "false"):
+        return given.strip().lower() == "true"
+    try:
+        return json.loads(given)
+    except ValueError:
+        return (given,)
+
+
 def _duration(given: object) -> object:
     return parse_duration(given) if isinstance(given, str) else given
 
@@ -99,6 +112,7 @@ class Settings(BaseModel):
     hints: Mapping[str, Mapping[str, str]] = Field(default_factory=dict)
     privacy: Mapping[str, Any] = Field(default_factory=dict)
     privacy_key: SecretStr | None = None
+    history: Annotated[bool | tuple[str, ...], BeforeValidator(_switch_or_some)] = False
     allow_plain_http: bool = False
     group_readable: bool = False
 
@@ -171,6 +185,12 @@ class Settings(BaseModel):
         return (self.templates is None or not names.isdisjoint(self.templates)) and names.isdisjoint(
             self.exclude_templates or ()
         )
+
+    def keeps_history_of(self, template_slug: str | None, template_names: Collection[str]) -> bool:
+        """Return whether the versions of the rows of a template are kept."""
+        if isinstance(self.history, bool):
+            return self.history
+        return not {template_slug, *template_names}.isdisjoint(self.history)
 
     @model_validator(mode="after")
     def _rules_can_be_read(self) -> Settings:

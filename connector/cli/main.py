@@ -36,6 +36,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "preview": "show imports, templates and fields with sample rows; load nothing",
         "status": "show the last runs, freshness, and the imports that failed or do not reconcile",
         "templates": "list the templates in the warehouse, with their tables and counts; no request",
+        "changes": "show what changed in the records, field by field; needs history = true, and no request",
         "report": "write one HTML file: freshness, runs, uploads, reconciliation, rejects, fields",
         "verify": "compare the service with the warehouse, with --deep every row; exit 3 if anything differs",
         "doctor": "explain what is wrong with the warehouse (then exit code 3); --repair fixes it",

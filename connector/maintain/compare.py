@@ -52,6 +52,7 @@ class Kind(StrEnum):
     record_differs = "record_differs"
     record_rejected = "record_rejected"
     typed_differs = "typed_differs"
+    history_differs = "history_differs"
 
 
 @dataclass(frozen=True, slots=True)

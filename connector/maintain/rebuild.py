@@ -42,6 +42,7 @@ from connector.transform.written import parse_hint
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.destination import prepare_for_loading
 from connector.warehouse.failures import explain
+from connector.warehouse.history import follow_rebuild
 from connector.warehouse.lock import prove_held, sole_writer
 from connector.warehouse.ownership import BESIDE, prepare_staging
 from connector.warehouse.state import Memory, make_newest, recall
@@ -199,6 +200,7 @@ class _Rebuild:
             prove_held(self.pipeline)
             views = brought_along(connection, self.warehouse.destination_type, table)
             swap(connection, table, BESIDE, fields, BESIDE_SCHEMA, text_conflicts, views)
+            follow_rebuild(connection, table)
         retyped = tuple(
             (f.column, f.type, written.schema.fields[keys].type)
             for keys, f in before.fields.items()

@@ -40,6 +40,7 @@ from connector.transform.escaping import storable
 from connector.transform.row_limits import LIMITS
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.failures import explain
+from connector.warehouse.history import disagreeing
 from connector.warehouse.state import Memory, recall, rows_by_import
 from connector.warehouse.tables import IMPORTS, LOAD_ID, RECORDS, REJECTS
 
@@ -152,11 +153,19 @@ class _Verification:
         self._settle(self._look(listed), listed)
         self._ask_for_vanished()
         self._extras({*listed, *(row.record_slug for row in listing.rows if isinstance(row, Reject))})
+        if report.deep and self.settings.history:
+            self._compare_history()
         report.imports, report.records = len(listed), sum(self.sizes.values())
         report.differences = sorted_lines(report.differences)
         report.moved.sort()
         report.requests = self.survey.client.stats.requests
         return report
+
+    def _compare_history(self) -> None:
+        with self.warehouse.connect() as connection:
+            for history, n in disagreeing(connection, self.settings.keeps_history_of).items():
+                sentence = f"{n} rows of {history} that should be current differ from the rows they are versions of."
+                self.report.differences.append(Difference(Kind.history_differs, sentence, table=history))
 
     # -- one look ------------------------------------------------------------------------------------------------
 

@@ -49,6 +49,7 @@ from connector.transform.row_limits import LIMITS
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.connection import LOADS, VERSIONS
 from connector.warehouse.erasing import empty_staging, erase_deleted
+from connector.warehouse.history import record
 from connector.warehouse.mending import keep_deleted, mend
 from connector.warehouse.ownership import Dataset, prepare_staging, take_stock
 from connector.warehouse.promises import PROMISED, ask_again, promise
@@ -276,6 +277,29 @@ class Extraction:
             erase_deleted(connection, dataset)
         else:
             empty_staging(connection)
+
+    def history_is_due(self) -> bool:
+        """Whether there may be something to record though nothing is loaded: an earlier run died, or was not to."""
+        if not self._settings.history:
+            return False
+        known = self.memory
+        typed = {*known.template_tables} & known.tables
+        return any(r.history != r.load_id for r in known.ledger.values()) or any(
+            f"{table}_history" not in known.foreign for table in typed
+        )
+
+    def record_history(self, connection: Connection, dataset: Dataset) -> None:
+        """Make the versions of what was loaded, where `history` asks for them (`connector.warehouse.history`)."""
+        if not self._settings.history or LEDGER not in dataset.ours:
+            return
+        record(
+            connection,
+            dataset,
+            self._settings.keeps_history_of,
+            started_at=self.tally.started_at,
+            run_id=self.tally.run_id,
+            keeps=self._settings.deletes == "keep",
+        )
 
     def _changed(self, prepared: Decided) -> list[Import]:
         """Imports of which the row in `imports` is not as the listing has it, or is asked for."""

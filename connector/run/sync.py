@@ -112,6 +112,9 @@ def _load_all(pipeline: Pipeline, extraction: Extraction, settings: Settings, lo
 
 def _load_packages(pipeline: Pipeline, extraction: Extraction, settings: Settings, load: LoadPackage) -> None:
     if extraction.is_idle():
+        if extraction.history_is_due():
+            with extraction.warehouse.connect() as connection:
+                extraction.record_history(connection, take_stock(connection))
         return
     try:
         _load_each(pipeline, extraction, settings, load)
@@ -133,6 +136,7 @@ def _load_each(pipeline: Pipeline, extraction: Extraction, settings: Settings, l
         dataset = take_stock(connection)
         if settings.deletes == "mirror":
             extraction.erase(connection, dataset)
+        extraction.record_history(connection, dataset)
     _look_at_the_others(extraction, dataset)
     _look_at_standings(extraction, dataset)
 

@@ -209,6 +209,23 @@ class Connection:
             found[row["table_name"]].setdefault(_lower(row["column_name"]), kind)
         return dict(found)
 
+    def declared(self, table: str) -> dict[str, str]:
+        """Column → its type as the destination writes it in a definition (DuckDB and PostgreSQL)."""
+        if self.is_postgres:
+            sql = (
+                "SELECT a.attname AS name, format_type(a.atttypid, a.atttypmod) AS kind FROM pg_catalog.pg_attribute a "
+                "JOIN pg_catalog.pg_class c ON c.oid = a.attrelid JOIN pg_catalog.pg_namespace n "
+                "ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s AND a.attnum > 0 "
+                "AND NOT a.attisdropped"
+            )
+        else:
+            sql = (
+                "SELECT column_name AS name, data_type AS kind FROM information_schema.columns "
+                "WHERE table_schema = %s AND table_name = %s"
+            )
+        rows = self.query(sql, self.client.dataset_name, table).to_pylist()
+        return {_lower(row["name"]): row["kind"] for row in rows}
+
     def required(self) -> dict[str, set[str]]:
         """Table → its columns that cannot be null."""
         rows = self.query(

@@ -15,6 +15,7 @@ from typing import Any
 from dlt.pipeline.pipeline import Pipeline
 
 from connector.errors import ConfigError, ConnectorError, LockedError
+from connector.reporting.views.as_of import lacks_functions, make_functions
 from connector.reporting.views.generated import GENERATED, MISFITS, Ready, ready_views
 from connector.reporting.views.layout import DIALECTS, VIEWS_SUFFIX, Layout, dialect_of, literal, quoted, read_layout
 from connector.reporting.views.statements import standing
@@ -78,7 +79,13 @@ def _are_outdated(pipeline: Pipeline) -> bool:
     if warehouse.destination_type not in DIALECTS or not warehouse.exists():
         return False
     with warehouse.connect() as connection:
-        return MISFITS not in _relations(connection, warehouse.destination_type)
+        there = _relations(connection, warehouse.destination_type)
+        if MISFITS not in there:
+            return True
+        if not any("_history" in table for table in connection.names()[0]):
+            return False
+        layout = read_layout(connection, warehouse.destination_type, names_to_avoid(there))
+        return lacks_functions(connection, layout)
 
 
 def refresh(connection: Connection, dialect: str) -> None:
@@ -215,6 +222,7 @@ def _carry_out(
         connection.client.execute_sql(f"COMMENT ON VIEW {name} IS {literal(wanted[view.name])}")
         for grant in rights:
             connection.client.execute_sql(grant)
+    make_functions(connection, layout)
     return Applied(
         layout.views_schema,
         tuple(view.name for view in changed if view.name not in there),

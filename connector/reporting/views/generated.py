@@ -78,13 +78,10 @@ def _ready(statement: Statement, sql: str) -> Ready:
 
 def _clean(layout: Layout, typed: TypedTable) -> Ready:
     """Columns as people wrote them, each of its base column's type, system columns last, live rows only."""
-    columns: list[str] = []
-    for field in typed.fields:
-        columns.append(f"{quoted(field.column)} AS {quoted(field.label)}")
-        if field.variants:
-            columns.append(f"{field.misfit} AS {quoted(field.misfit_label)}")
-    columns += [quoted(column) for column in typed.system if column != "_deleted_at"]
-    lines = ",\n    ".join(columns)
+    lines = ",\n    ".join(
+        expression if label in typed.system else f"{expression} AS {quoted(label)}"
+        for label, expression, _ in view_columns(typed)
+    )
     of = "imports without a template" if typed.template is None else f"the template {typed.template}"
     return Ready(
         typed.view,
@@ -93,6 +90,16 @@ def _clean(layout: Layout, typed: TypedTable) -> Ready:
         "one row per live record.",
         f"SELECT\n    {lines}\nFROM {layout.name(typed.table)}\nWHERE {LIVE}",
     )
+
+
+def view_columns(typed: TypedTable) -> list[tuple[str, str, str | None]]:
+    """Return (name, expression, column of the table whose type it has or None for text) of each column of the view."""
+    columns: list[tuple[str, str, str | None]] = []
+    for field in typed.fields:
+        columns.append((field.label, quoted(field.column), field.column))
+        if field.variants:
+            columns.append((field.misfit_label, field.misfit, None))
+    return columns + [(column, quoted(column), column) for column in typed.system if column != "_deleted_at"]
 
 
 def _misfits(layout: Layout, tables: list[TypedTable]) -> Ready:

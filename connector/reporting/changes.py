@@ -1,0 +1,128 @@
+"""What changed in the records, field by field, from the tables with their versions (docs/history.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from dlt.pipeline.pipeline import Pipeline
+
+from connector.errors import ConfigError
+from connector.nearest import instead_of
+from connector.reporting.views.applying import opened
+from connector.reporting.views.layout import Layout, TypedField, TypedTable, quoted, read_layout
+from connector.warehouse.connection import Connection
+from connector.warehouse.history import CHANGE, VALID_FROM, VALID_TO, history_of
+from connector.warehouse.tables import keys_of
+
+PLACE = {"_import_slug": "import", "_sort": "sort"}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One field of one record at one moment; `field` is None where the record came or went as a whole.
+
+    `change` is insert, update or delete, `at` when the run began that saw it (UTC).
+    """
+
+    record: str
+    import_slug: str
+    template: str | None
+    field: str | None
+    old: Any
+    new: Any
+    change: str
+    at: datetime
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "record": self.record,
+            "import": self.import_slug,
+            "template": self.template,
+            "field": self.field,
+            "old": self.old,
+            "new": self.new,
+            "change": self.change,
+            "at": self.at.isoformat(),
+        }
+
+
+def changes(pipeline: Pipeline, since: datetime, template: str | None = None, field: str | None = None) -> list[Change]:
+    """Return what changed at or after `since`, in order; with `field`, of that field alone.
+
+    Raises ConfigError where no version is kept, or nothing is called like the template or the field.
+    """
+    warehouse, dialect = opened(pipeline)
+    with warehouse.connect() as connection:
+        layout = read_layout(connection, dialect)
+        tables = [(t, history_of(layout.tables, t.table)) for t in layout.typed]
+        kept = [(typed, history) for typed, history in tables if history in layout.tables]
+        if not kept:
+            raise ConfigError("No version of a row is kept yet; set history = true under [sources.importer] and run.")
+        if template is not None:
+            slugs = _slugs(connection, layout)
+            named = {n: t for t, _ in kept for n in (t.template, t.table, slugs.get(t.table)) if n}
+            if template not in named:
+                raise ConfigError(f"--template {template!r} has no versions; {instead_of(template, named)}")
+            kept = [each for each in kept if each[0] is named[template]]
+        if field is not None:
+            known = {each.path for typed, _ in kept for each in typed.fields}
+            if field not in known:
+                raise ConfigError(f"--field {field!r} is no field of what is kept; {instead_of(field, known)}")
+        found = [each for typed, history in kept for each in _of(connection, layout, typed, history, since, field)]
+    return sorted(
+        found, key=lambda each: (each.at, each.template or "", each.import_slug, each.record, each.field or "")
+    )
+
+
+def _slugs(connection: Connection, layout: Layout) -> dict[str, str]:
+    rows = connection.query(
+        f"SELECT DISTINCT table_name, template_slug FROM {layout.name('sync_fields')} WHERE template_slug IS NOT NULL"
+    ).to_pylist()
+    return {row["table_name"]: row["template_slug"] for row in rows}
+
+
+def _of(
+    connection: Connection, layout: Layout, typed: TypedTable, history: str, since: datetime, field: str | None
+) -> Iterator[Change]:
+    """Pair each version that began since then with the one that ended when it began."""
+    wanted = [each for each in typed.fields if field is None or each.path == field]
+    key, _ = keys_of(typed.table)
+    columns = dict.fromkeys([key, *PLACE, VALID_FROM, VALID_TO, CHANGE, *(c for f in wanted for c in f.columns)])
+    names = ", ".join(quoted(column) for column in columns)
+    sql = f"SELECT {names} FROM {layout.name(history)} WHERE "
+    began = connection.query(f"{sql}{quoted(VALID_FROM)} >= %s", since).to_pylist()
+    ended = connection.query(f"{sql}{quoted(VALID_TO)} >= %s AND {quoted(VALID_FROM)} < {quoted(VALID_TO)}", since)
+    before = {(row[key], row[VALID_TO]): row for row in ended.to_pylist()}
+    for row in began:
+        old = before.get((row[key], row[VALID_FROM]))
+        for name, was, now in _differences(row, old, wanted, whole=field is None):
+            at = row[VALID_FROM].astimezone(UTC)
+            yield Change(row[key], row["_import_slug"], typed.template, name, was, now, row[CHANGE], at)
+
+
+def _differences(
+    row: Mapping[str, Any], old: Mapping[str, Any] | None, fields: list[TypedField], *, whole: bool
+) -> Iterator[tuple[str | None, Any, Any]]:
+    if row[CHANGE] != "update" or old is None:
+        if whole:
+            yield None, None, None
+            return
+        for each in fields:
+            value = _value(row, each)
+            if value is not None:
+                yield (each.path, None, value) if row[CHANGE] == "insert" else (each.path, value, None)
+        return
+    for each in fields:
+        was, now = _value(old, each), _value(row, each)
+        if was != now:
+            yield each.path, was, now
+    for column, name in PLACE.items():
+        if whole and old[column] != row[column]:
+            yield name, old[column], row[column]
+
+
+def _value(row: Mapping[str, Any], field: TypedField) -> Any:
+    return next((row[column] for column in field.columns if row[column] is not None), None)

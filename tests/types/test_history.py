@@ -1,0 +1,224 @@
+"""Every version of a row, exact under edits, deletes, moves, kills, backfills and rebuilds."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from connector.errors import ConfigError
+from connector.maintain.rebuild import rebuild
+from connector.maintain.verify import verify
+from connector.reporting.changes import changes
+from connector.reporting.views.applying import apply
+from connector.runs import Status, Tally
+from connector.sandbox import Service, serve
+from connector.settings import Scope, Settings
+from connector.warehouse import Warehouse as Opened
+from connector.warehouse.history import disagreeing
+from tests.types.conftest import Warehouse
+from tests.types.test_ours import check_whole, execute
+
+H = "records_customers_history"
+
+
+@pytest.fixture
+def service() -> Service:
+    service = Service(1)
+    service.add_import("Customers", [{"a": n, "name": f"n{n}"} for n in range(3)], {"uploaded_by": "ann"})
+    service.add_import("Customers", [{"a": 7, "name": "seven"}], {"uploaded_by": "bob"})
+    return service
+
+
+class Place:
+    """A warehouse, and what the service showed at each completed run."""
+
+    def __init__(self, warehouse: Warehouse, service: Service, **settings: Any) -> None:
+        self.warehouse, self.service = warehouse, service
+        self.settings = {"history": True, **settings}
+        self.seen: list[tuple[datetime, set[Any], bool]] = []
+
+    def run(self, scope: Scope | None = None) -> Tally:
+        ran = self.warehouse.run(self.service, scope, **self.settings)
+        assert ran.status is Status.succeeded, ran.problems
+        self.seen.append((ran.started_at, self.shown(), bool(ran.load_ids)))
+        self.check()
+        return ran
+
+    def shown(self) -> set[Any]:
+        found = self.warehouse.tuples(
+            "SELECT _record_slug, _import_slug, a, name FROM records_customers WHERE _deleted_at IS NULL"
+        )
+        return set(found)
+
+    def versions(self, where: str = "TRUE") -> list[tuple[Any, ...]]:
+        return self.warehouse.tuples(
+            f"SELECT a, name, _change, _valid_to IS NULL AS still FROM {H} WHERE {where} "
+            "ORDER BY _valid_from, _valid_to, a, name"
+        )
+
+    def as_of(self, moment: datetime) -> set[Any]:
+        return set(
+            self.warehouse.tuples(
+                f"SELECT _record_slug, _import_slug, a, name FROM {H} "
+                "WHERE _valid_from <= %s AND (_valid_to IS NULL OR %s < _valid_to)",
+                moment,
+                moment,
+            )
+        )
+
+    def check(self) -> None:
+        """The open versions are the rows, and no two versions of a record overlap."""
+        with Opened(self.warehouse.pipeline()).connect() as connection:
+            assert disagreeing(connection, lambda *_: True) == {}
+        overlaps = self.warehouse.tuples(
+            f"SELECT count(*) FROM {H} a JOIN {H} b ON a._record_slug = b._record_slug "
+            "AND a._valid_from < b._valid_from AND (a._valid_to IS NULL OR a._valid_to > b._valid_from)"
+        )
+        assert overlaps == [(0,)]
+
+
+def first_record(service: Service, n: int = 0) -> tuple[str, str]:
+    slug = service.slugs()[n]
+    return slug, next(iter(service.record_slugs(slug)))
+
+
+def test_each_completed_run_can_be_seen_again(warehouse: Warehouse, service: Service) -> None:
+    place = Place(warehouse, service, deletes="keep")
+    place.run()
+    service.edit_row(*first_record(service), {"a": 100, "name": "n0", "new": "x"})
+    place.run()
+    service.delete_row(*first_record(service))
+    service.append_rows(service.slugs()[1], [{"a": 8, "name": "eight"}])
+    place.run()
+    place.run()
+    service.delete_import(service.slugs()[1])
+    place.run()
+
+    for moment, shown, _ in place.seen:
+        assert place.as_of(moment) == shown
+    assert place.versions("a IN (0, 100)") == [
+        (0, "n0", "insert", False),
+        (100, "n0", "update", False),
+        (100, "n0", "delete", False),
+    ]
+    assert [change for _, _, change, _ in place.versions("a IN (7, 8)")] == ["insert", "insert", "delete", "delete"]
+    metadata = warehouse.tuples("SELECT metadata__uploaded_by, _change FROM imports_history ORDER BY _valid_from, 1, 2")
+    assert ("bob", "delete") in metadata
+    check_whole(warehouse, service)
+
+
+def test_nothing_is_a_version_that_was_only_read_again(warehouse: Warehouse, service: Service) -> None:
+    place = Place(warehouse, service)
+    place.run()
+    before = place.versions()
+    place.run(Scope(mode="backfill", force=True))
+    warehouse.lose_working_directory()
+    place.run(Scope(mode="backfill", force=True))
+    with serve(service) as url:
+        settings = Settings.load(base_url=url, access_token=service.token, hints={"records_customers": {"a": "text"}})
+        rebuild(warehouse.pipeline(), settings)
+    place.settings["hints"] = {"records_customers": {"a": "text"}}
+    service.set_metadata(service.slugs()[1], {"uploaded_by": "eve"})
+    place.run()
+    assert [(str(a), *rest) for a, *rest in place.versions()] == [(str(a), *rest) for a, *rest in before]
+    assert place.versions()[0][0] == "0"
+    assert warehouse.tuples("SELECT count(*) FROM imports_history") == [(3,)]
+
+
+def test_what_the_service_erased_leaves_no_version(warehouse: Warehouse, service: Service) -> None:
+    place = Place(warehouse, service)
+    place.run()
+    service.edit_row(*first_record(service), {"a": 100, "name": "gone"})
+    place.run()
+    service.delete_row(*first_record(service))
+    service.delete_import(service.slugs()[1])
+    place.run()
+    assert place.versions() == [(1, "n1", "insert", True), (2, "n2", "insert", True)]
+    assert warehouse.tuples("SELECT count(*) FROM imports_history WHERE metadata__uploaded_by = 'bob'") == [(0,)]
+    for moment, shown, _ in place.seen[2:]:
+        assert place.as_of(moment) == shown
+
+
+def test_a_run_that_died_before_it_recorded_is_caught_up_with(
+    warehouse: Warehouse, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place(warehouse, service)
+    place.run()
+    service.edit_row(*first_record(service), {"a": 100, "name": "n0"})
+
+    def dying(*_: Any, **__: Any) -> None:
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("connector.run.session.record", dying)
+        assert warehouse.run(service, history=True).status is Status.failed
+    ran = place.run()
+    assert ran.load_ids == []
+    assert place.versions("a IN (0, 100)") == [(0, "n0", "insert", False), (100, "n0", "update", True)]
+    place.run()
+    assert len(place.versions()) == 5
+
+
+def test_it_begins_with_what_is_there_for_the_templates_that_are_named(warehouse: Warehouse, service: Service) -> None:
+    service.add_import("Orders", [{"x": 1}])
+    place = Place(warehouse, service, history=["Customers"])
+    warehouse.run(service)
+    assert "records_customers_history" not in warehouse.tables()
+    ran = place.run()
+    assert ran.load_ids == []
+    assert len(place.versions()) == 4
+    assert "records_orders_history" not in warehouse.tables()
+    place.settings["history"] = True
+    place.run()
+    assert warehouse.tuples("SELECT x, _change FROM records_orders_history") == [(1, "insert")]
+    execute(warehouse, f"DROP TABLE {H}")
+    place.run()
+    assert len(place.versions()) == 4
+
+
+def test_changes_and_a_moment_can_be_asked_for(warehouse: Warehouse, service: Service) -> None:
+    place = Place(warehouse, service, deletes="keep")
+    first = place.run()
+    slug, record = first_record(service)
+    service.edit_row(slug, record, {"a": "many", "name": "n0"})
+    service.delete_row(slug, list(service.record_slugs(slug))[1])
+    [added] = service.append_rows(slug, [{"a": 9, "name": "nine"}])
+    second = place.run()
+    apply(warehouse.pipeline())
+
+    views = f"{warehouse.dataset}_views"
+    for ran, expected in ((first, {0, 1, 2, 7}), (second, {2, 7, 9, None})):
+        moment = ran.started_at.isoformat()
+        assert {a for (a,) in warehouse.tuples(f"SELECT a FROM {views}.customers_as_of('{moment}')")} == expected
+    found = changes(warehouse.pipeline(), second.started_at)
+    shown = {(each.record, each.field, each.old, each.new, each.change) for each in found}
+    assert {(record, "a", 0, "many", "update"), (added, None, None, None, "insert")} <= shown
+    assert [each.change for each in found if each.field is None].count("delete") == 1
+    of_field = changes(warehouse.pipeline(), first.started_at, "Customers", "name")
+    assert len(of_field) == 4 + 1 + 1
+    with pytest.raises(ConfigError, match="did you mean name"):
+        changes(warehouse.pipeline(), first.started_at, None, "nam")
+
+
+def test_versions_that_a_hand_changed_are_found(warehouse: Warehouse, service: Service) -> None:
+    place = Place(warehouse, service)
+    place.run()
+    execute(warehouse, f"UPDATE {H} SET a = 99 WHERE a = 1", f"DELETE FROM {H} WHERE a = 2")
+    with serve(service) as url:
+        settings = Settings.load(base_url=url, access_token=service.token, history=True)
+        found = verify(warehouse.pipeline(), settings, deep=True).differences
+    assert [(str(each.kind), each.table) for each in found] == [("history_differs", H)]
+    assert found[0].sentence.startswith("3 rows of")
+
+
+def test_tables_that_only_look_like_versions_are_left_alone(warehouse: Warehouse, service: Service) -> None:
+    warehouse.run(service)
+    execute(warehouse, f"CREATE TABLE {H} AS SELECT 1 AS mine")
+    service.add_import("Customers history", [{"x": 1}])
+    ran = warehouse.run(service, history=True)
+    assert ran.status is Status.succeeded
+    assert warehouse.tuples(f"SELECT mine FROM {H}") == [(1,)]
+    assert warehouse.tuples(f"SELECT count(*) FROM {H}_2") == [(4,)]
+    check_whole(warehouse, service)
