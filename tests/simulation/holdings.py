@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,17 +11,19 @@ import duckdb
 
 DATASET = "importer_data"
 FOREIGN = "records_mine_"  # a user's own tables
+VERSIONS = re.compile(r"_history(_\d+)?$")
 SYSTEM = ("imports", "records", "sync_imports", "sync_runs", "sync_fields", "sync_rejects")
 Rows = list[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """Rows by table; `typed` are the tables of templates, `foreign` those of the user."""
+    """Rows by table; `typed` are the tables of templates, `foreign` the user's, `versions` those of `history`."""
 
     tables: Mapping[str, Rows] = field(default_factory=dict)
     typed: Mapping[str, Rows] = field(default_factory=dict)
     foreign: Mapping[str, Rows] = field(default_factory=dict)
+    versions: Mapping[str, Rows] = field(default_factory=dict)
 
     @classmethod
     def of(cls, connection: duckdb.DuckDBPyConnection) -> Holdings:
@@ -31,10 +34,13 @@ class Holdings:
             ).fetchall()
         ]
         rows = {name: _rows(connection, name) for name in names if not name.startswith("_dlt")}
+        versions = {name for name in rows if VERSIONS.search(name) and not name.startswith(FOREIGN)}
+        typed = {name for name in rows if name.startswith("records_") and not name.startswith(FOREIGN)}
         return cls(
             {name: rows.get(name, []) for name in SYSTEM},
-            {name: rows[name] for name in rows if name.startswith("records_") and not name.startswith(FOREIGN)},
+            {name: rows[name] for name in sorted(typed - versions)},
             {name: rows[name] for name in rows if name.startswith(FOREIGN)},
+            {name: rows[name] for name in sorted(versions)},
         )
 
     def of_table(self, name: str) -> Rows:

@@ -6,6 +6,8 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
 from typing import Any
 
 from connector.runs import Status, Tally
@@ -16,6 +18,11 @@ from tests.simulation.leaves import at, gives_back, is_scalar, leaves, parse, sa
 from tests.simulation.watching import ImportTruth, Row, Watch
 
 OVERFLOWED = "overflowed"
+TOLD = frozenset(  # what changes without a new version, and what versions have themselves
+    {"_valid_from", "_valid_to", "_change", "_run_id"}
+    | {"_created_at", "_updated_at", "_deleted_at", "_dlt_load_id", "_content_hash"}
+)
+Snapshot = dict[str, dict[str, str]]
 Fields = dict[tuple[str, ...], dict[str, Any]]
 
 
@@ -340,6 +347,57 @@ def check_kept(
     for slug in ever_typed:
         require(slug in typed, "a kept record is in a typed table", slug)
         require((typed[slug]["_deleted_at"] is None) == (slug in live), "a vanished typed row is marked", slug)
+
+
+def check_history(ran: Ran, completed: list[tuple[datetime, Snapshot]], *, meddled: bool) -> None:
+    """After a run that could record: what is current, that no versions overlap, and what earlier runs saw."""
+    assert ran.tally is not None
+    after = ran.after
+    due = [row["slug"] for row in after.of_table("sync_imports") if row["history"] != row["_dlt_load_id"]]
+    none_of(due, "what was loaded is recorded")
+    now = snapshot(after)
+    for name, rows in after.versions.items():
+        table, key = name.removesuffix("_history"), "slug" if name.startswith("imports") else "_record_slug"
+        current = {row[key]: _content(row) for row in rows if row["_valid_to"] is None}
+        none_of(duplicates(row[key] for row in rows if row["_valid_to"] is None), "a record has one current version")
+        require(current == now.get(table, {}), f"the current versions are the rows of {table}", current, now.get(table))
+        lasting = [row for row in rows if row["_valid_from"] != row["_valid_to"]]
+        for before, after_it in pairwise(sorted(lasting, key=lambda row: (row[key], row["_valid_from"]))):
+            if before[key] == after_it[key]:
+                ended = before["_valid_to"] is not None and before["_valid_to"] <= after_it["_valid_from"]
+                require(ended, "versions do not overlap", before, after_it)
+    keeps = ran.settings.deletes == "keep"
+    alive = {key for rows in now.values() for key in rows}  # ever since: what was away for a while has been erased
+    for moment, seen in [] if meddled else reversed(completed):
+        alive &= {key for rows in seen.values() for key in rows}
+        for table, was in seen.items():
+            versions = after.versions.get(f"{table}_history", [])
+            key = "slug" if table == "imports" else "_record_slug"
+            shown = {
+                row[key]: _content(row)
+                for row in versions
+                if row["_valid_from"] <= moment and (row["_valid_to"] is None or moment < row["_valid_to"])
+            }
+            wanted = was if keeps else {k: v for k, v in was.items() if k in alive or k in shown}
+            require(shown == wanted, f"as of {moment} {table} is what that run saw", shown, wanted)
+    completed.append((ran.tally.started_at, now))
+
+
+def snapshot(after: Holdings) -> Snapshot:
+    """Table → key → what a version of it holds, of all that is live."""
+    found = {
+        table: {row["_record_slug"]: _content(row) for row in rows if row["_deleted_at"] is None}
+        for table, rows in after.typed.items()
+    }
+    return {
+        **found,
+        "imports": {row["slug"]: _content(row) for row in after.of_table("imports") if row["_deleted_at"] is None},
+    }
+
+
+def _content(row: Mapping[str, Any]) -> str:
+    """All but what changes without a new version; a column that came later is as good as null before."""
+    return repr(sorted((name, value) for name, value in row.items() if name not in TOLD and value is not None))
 
 
 def check_mirrored(after: Holdings) -> None:

@@ -95,6 +95,7 @@ def make_scenario(seed: int) -> Scenario:
         "typed": True,
     }
     settings.update(dice.choice(({}, {}, {}, {}, {"raw": False}, {"typed": False})))
+    settings["history"] = Random(f"history {seed}").random() < 0.25
     switches = _switches(dice, many)
     episodes = [_episode(dice, settings) for _ in range(dice.randint(1, 4))]
     for n, before in enumerate(episodes[:-1]):

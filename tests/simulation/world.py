@@ -33,7 +33,9 @@ from tests.simulation.machines import Machine, ModelMachine
 from tests.simulation.oracle import (
     OVERFLOWED,
     Ran,
+    Snapshot,
     check_equal,
+    check_history,
     check_kept,
     check_mirrored,
     check_promise,
@@ -46,7 +48,7 @@ from tests.simulation.watching import Watch
 
 R = TypeVar("R")
 
-URL = "http://service.example"
+URL = "https://service.example"
 START = datetime(2026, 1, 5, 6, 0, tzinfo=UTC)
 
 
@@ -133,6 +135,7 @@ class World:
         self.watch = Watch(self.service)
         self.fuse = Fuse(self._blown)
         self.ever: dict[str, str] = {}
+        self._completed: list[tuple[datetime, Snapshot]] = []
         self.ever_typed: set[str] = set()
         self._edits_left = 0
         self._edit_probability = 0.0
@@ -221,6 +224,8 @@ class World:
             self.note(f"{overflowed} fields without column")
         check_run(ran, self.watch)
         check_width(ran.after, self.scenario.width)
+        if settings.history and tally is not None and tally.fatal is None:
+            check_history(ran, self._completed, meddled=any(each.meddling for each in self.scenario.episodes))
         if tally is not None and episode.outage is not None:
             unheard = [problem for problem in (*tally.problems, str(tally.fatal)) if "has not answered" in problem]
             require(not unheard, "a restart of a minute is waited for", unheard)
