@@ -7,9 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
-from ipaddress import ip_address
 from typing import Annotated, Any, Literal, NoReturn
-from urllib.parse import urlsplit
 
 from pydantic import (
     BaseModel,
@@ -61,14 +59,6 @@ class Scope:
 _SECRET = (SecretStr, SecretStr | None)
 
 
-def _is_loopback(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
-    try:
-        return host == "localhost" or host.endswith(".localhost") or ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def _one_or_more(given: object) -> object:
     return (given,) if isinstance(given, str) else given
 
@@ -113,8 +103,6 @@ class Settings(BaseModel):
     privacy: Mapping[str, Any] = Field(default_factory=dict)
     privacy_key: SecretStr | None = None
     history: Annotated[bool | tuple[str, ...], BeforeValidator(_switch_or_some)] = False
-    allow_plain_http: bool = False
-    group_readable: bool = False
 
     @field_validator("base_url")
     @classmethod
@@ -157,15 +145,6 @@ class Settings(BaseModel):
         if value is not None and value not in STATUSES:
             raise ValueError(f"the service has no such status; {instead_of(value, STATUSES).rstrip('.')}")
         return value
-
-    @model_validator(mode="after")
-    def _token_is_not_sent_in_the_clear(self) -> Settings:
-        if not (self.allow_plain_http or self.base_url.startswith("https://") or _is_loopback(self.base_url)):
-            raise ValueError(
-                f"base_url = {self.base_url!r} would send the access token in the clear to another host; use https://, "
-                "or set allow_plain_http = true, which allows that, where nobody can listen in between"
-            )
-        return self
 
     @model_validator(mode="after")
     def _no_template_is_in_and_out(self) -> Settings:

@@ -42,26 +42,6 @@ def prepare_environment(*, quiet: bool = False) -> None:
             os.environ.setdefault(name, "ERROR" if quiet and name == "RUNTIME__LOG_LEVEL" else value)
 
 
-def keep_files_private() -> None:
-    """Make files and folders that this process and its children make readable by nobody else (umask 077)."""
-    os.umask(os.umask(0o077) | 0o077)
-
-
-def let_the_group_read() -> None:
-    """Let the user's group read them, where `group_readable` says so."""
-    if is_allowed("group_readable"):
-        os.umask(os.umask(0o077) & ~0o050)
-
-
-def is_allowed(name: str) -> bool:
-    """Whether this key under [sources.importer] is true; without dlt, which reads its files before `init` writes."""
-    found = os.environ.get(f"SOURCES__IMPORTER__{name.upper()}")
-    if found is None:
-        sections = ("sources", "importer", name)
-        found = reduce(lambda table, key: table.get(key) if isinstance(table, dict) else None, sections, _own_config())
-    return str(found).lower() in ("true", "1", "yes", "on")
-
-
 def settings_folder() -> Path:
     """Return the folder in which dlt looks for config.toml and secrets.toml."""
     return Path(os.environ.get("DLT_PROJECT_DIR", "."), os.environ.get("DLT_CONFIG_FOLDER", ".dlt"))

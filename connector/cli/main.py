@@ -17,7 +17,7 @@ from collections.abc import Collection, Mapping, Sequence
 from types import FrameType, MappingProxyType, ModuleType
 from typing import Any, NoReturn
 
-from connector.cli.environment import keep_files_private, let_the_group_read, prepare_environment
+from connector.cli.environment import prepare_environment
 from connector.cli.exit_codes import exit_code, explain
 from connector.cli.logs import start_logging
 from connector.cli.options import add_global
@@ -62,7 +62,6 @@ CODES = """exit codes:
 def main() -> NoReturn:
     """Run the command given on the command line; end the process with its exit code."""
     signal.signal(signal.SIGTERM, _terminated)
-    keep_files_private()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a locale without UTF-8 must not end the command
@@ -144,7 +143,6 @@ def _load(command: str, output: Output) -> ModuleType:
     if command not in WITHOUT_DLT:
         prepare_environment(quiet=output.json)
         prepare_imports()
-        let_the_group_read()
     return importlib.import_module(f"connector.cli.commands.{command}")
 
 

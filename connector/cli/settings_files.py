@@ -14,8 +14,8 @@ from tomlkit import TOMLDocument, comment, document, parse, table
 from tomlkit.exceptions import TOMLKitError
 
 from connector.errors import ConfigError
-from connector.files import NO_LINK, PRIVATE, put
 
+PRIVATE = 0o600
 FRESH = {
     "config.toml": "Settings of importer-sync; docs/settings.md lists them. The environment wins over this file.",
     "secrets.toml": "Never to be shared: whoever reads this file can use the service and the warehouse as you.",
@@ -78,12 +78,19 @@ class SettingsFile:
     def save(self, *, private: bool) -> None:
         """Whole or not at all; a private file is nobody else's from before its first byte."""
         target = self.path.resolve()  # a link stays one
-        before = _mode(target)
+        fresh = target.with_name(f".{target.name}.{os.getpid()}")
+        with suppress(FileNotFoundError):
+            fresh.unlink()
         try:
-            put(target, self._document.as_string().encode(), PRIVATE if private else 0o666)
+            handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE if private else 0o666)
+            with os.fdopen(handle, "w", encoding="utf-8") as writing:
+                writing.write(self._document.as_string())
+            before = _mode(target)
             if before is not None and not private:
-                target.chmod(before)
+                fresh.chmod(before)
+            fresh.replace(target)
         except OSError as error:
+            fresh.unlink(missing_ok=True)
             raise ConfigError(f"{self.shown} cannot be written ({error.strerror}).") from None
 
     def close_to_others(self) -> bool:
@@ -129,8 +136,7 @@ def ignore_in_git(secrets: Path) -> Path | None:
         return None
     break_before = "" if not text or text.endswith("\n") else "\n"
     try:
-        descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | NO_LINK, 0o666)
-        with os.fdopen(descriptor, "a", encoding="utf-8") as writing:
+        with file.open("a", encoding="utf-8") as writing:
             writing.write(f"{break_before}{line}\n")
     except OSError:
         return None

@@ -26,7 +26,6 @@ from dlt.pipeline.pipeline import Pipeline
 from filelock import FileLock, Timeout
 
 from connector.errors import ConnectorError, LockedError
-from connector.files import NO_LINK, PRIVATE, put
 from connector.warehouse.destination import (
     dataset_name,
     destination_config,
@@ -63,14 +62,9 @@ def sole_writer(pipeline: Pipeline) -> Iterator[None]:
 
 @contextmanager
 def _file_lock(path: Path, which: str) -> Iterator[None]:
-    lock = FileLock(path, timeout=0, mode=PRIVATE)
-    _close_to_others(path)
+    lock = FileLock(path, timeout=0)
     try:
         lock.acquire()
-    except PermissionError:
-        raise ConnectorError(
-            f"The lock file {path} belongs to another user, and only one user writes to a warehouse; run as that user."
-        ) from None
     except Timeout:
         holder = Holder.noted_at(path) or "its process has not said who it is yet"
         raise LockedError(
@@ -78,21 +72,11 @@ def _file_lock(path: Path, which: str) -> Iterator[None]:
         ) from None
     note = _note_of(path)
     try:
-        put(note, json.dumps(asdict(Holder.of_this_process())).encode(), durable=False)
+        note.write_text(json.dumps(asdict(Holder.of_this_process())))
         yield
     finally:
         note.unlink(missing_ok=True)
         lock.release()
-
-
-def _close_to_others(path: Path) -> None:
-    """Whoever may open the file could hold the lock; an earlier version let everybody read it."""
-    with suppress(OSError):  # there is none yet, or it is a link or another user's, which the lock itself refuses
-        descriptor = os.open(path, os.O_RDONLY | NO_LINK)
-        try:
-            os.fchmod(descriptor, PRIVATE)
-        finally:
-            os.close(descriptor)
 
 
 def prove_held(pipeline: Pipeline) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from connector.cli import main
 from connector.errors import ConfigError
-from connector.files import put_where_wanted
+from connector.reporting.html.writing import write
 from connector.settings import Settings
 from connector.source import importer_source
 
@@ -88,7 +88,7 @@ def test_a_wrong_value_is_named_with_its_key_and_place(configured, capsys, monke
 
 def test_a_wrong_secret_is_never_shown() -> None:
     with pytest.raises(ConfigError) as error:
-        Settings.load(base_url="https://x", access_token="two secret-words")
+        Settings.load(base_url="http://x", access_token="two secret-words")
     assert "secret-words" not in str(error.value)
 
 
@@ -122,13 +122,13 @@ def test_a_report_goes_where_a_link_points_and_into_a_pipe(tmp_path: Path) -> No
     target, link, pipe = tmp_path / "target.html", tmp_path / "link.html", tmp_path / "pipe"
     target.write_text("before")
     link.symlink_to(target)
-    put_where_wanted(link, b"after")
+    assert write(link, "after") == 5
     assert link.is_symlink()
     assert target.read_text() == "after"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     try:
-        put_where_wanted(pipe, b"through")
+        assert write(pipe, "through") == 7
         assert os.read(reader, 100) == b"through"
     finally:
         os.close(reader)

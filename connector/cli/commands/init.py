@@ -13,7 +13,7 @@ from urllib.parse import quote, urlsplit
 
 from connector.cli.commands.check import examine, report
 from connector.cli.configuration import address_of
-from connector.cli.environment import is_allowed, settings_folder
+from connector.cli.environment import settings_folder
 from connector.cli.output import Output
 from connector.cli.redaction import remember
 from connector.cli.settings_files import Setting, SettingsFile, ignore_in_git, open_folder
@@ -198,7 +198,7 @@ def _valid_token(token: str) -> str:
 
 def _valid(base_url: str, token: str) -> Settings:
     ServiceClient(base_url, token)  # refuses whatever a run would
-    return Settings.load(base_url=base_url, access_token=token, allow_plain_http=is_allowed("allow_plain_http"))
+    return Settings.load(base_url=base_url, access_token=token)
 
 
 def _write(wanted: list[Setting], files: dict[str, SettingsFile], output: Output) -> dict[str, list[str]]:

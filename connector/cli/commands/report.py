@@ -15,9 +15,8 @@ from connector.cli.configuration import location, open_pipeline
 from connector.cli.output import Output, size
 from connector.cli.redaction import scrub
 from connector.cli.source_settings import load_settings
-from connector.errors import ConfigError, ConnectorError
-from connector.files import put_where_wanted
-from connector.reporting.html import Facts, gather, judge, render
+from connector.errors import ConfigError
+from connector.reporting.html import Facts, gather, judge, render, write
 from connector.warehouse import Warehouse
 from connector.warehouse.busy import when_free
 from connector.warehouse.destination import duckdb_file
@@ -36,23 +35,18 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     to_stdout = str(arguments.out) == "-"
     if to_stdout and output.json:
         raise ConfigError("--json has standard output for its document; name a file with --out.")
-    page = render(facts).encode("utf-8", "replace")
+    page = render(facts)
     if to_stdout:
-        sys.stdout.buffer.write(page)
+        sys.stdout.buffer.write(page.encode("utf-8", "replace"))
         sys.stdout.buffer.flush()
         return 0
-    try:
-        put_where_wanted(arguments.out, page)
-    except OSError as error:
-        raise ConnectorError(
-            f"The report cannot be written to {arguments.out} ({error.strerror}); name another file with --out."
-        ) from None
+    written = write(arguments.out, page)
     verdict = judge(facts)
-    output.document(_document(arguments.out, len(page), facts))
+    output.document(_document(arguments.out, written, facts))
     output.say(verdict.sentence)
     for sentence in (*verdict.reasons, *verdict.notes):
         output.say(f"  {sentence}")
-    output.say(f"{arguments.out} is written ({size(len(page))}); open it in any browser.")
+    output.say(f"{arguments.out} is written ({size(written)}); open it in any browser.")
     return 0
 
 

@@ -1,11 +1,12 @@
 """The warehouse on one page: facts read by SQL, then one HTML file that needs nothing beside itself.
 
-gather(warehouse, now) → Facts → render(facts) → text
+gather(warehouse, now) → Facts → render(facts) → text → write(path, text)
 """
 
 from connector.reporting.html.facts import Facts
 from connector.reporting.html.gathering import gather
 from connector.reporting.html.page import render
 from connector.reporting.html.verdict import Verdict, judge
+from connector.reporting.html.writing import write
 
-__all__ = ["Facts", "Verdict", "gather", "judge", "render"]
+__all__ = ["Facts", "Verdict", "gather", "judge", "render", "write"]

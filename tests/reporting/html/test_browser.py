@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from connector.reporting.html import Facts, render
+from connector.reporting.html import Facts, render, write
 from connector.reporting.html.facts import Capped, Run, Upload
 from tests.reporting.html.conftest import ENDS_SCRIPTS, LONG, NOW, Troubled, facts_of
 from tests.types.conftest import DuckDB
@@ -23,7 +23,7 @@ def page_file(troubled_template: tuple[Path, str, Troubled], tmp_path_factory: p
     place = DuckDB(folder)
     place.dataset = dataset
     file = tmp_path_factory.mktemp("page") / "report.html"
-    file.write_text(render(facts_of(place)), encoding="utf-8")
+    write(file, render(facts_of(place)))
     return file
 
 
@@ -210,9 +210,7 @@ def test_a_page_of_one_run_that_loaded_nothing(open_page: Open, page_file: Path)
     file = page_file.with_name("one.html")
     run = Run("r", "succeeded", "incremental", NOW, NOW, 0.0, 0, 0, 0, 0, 0, 1, 0, None)
     upload = Upload(NOW.date(), "empty", 1, 0)
-    file.write_text(
-        render(Facts("w", "d", NOW, "1", synced=True, runs=Capped((run,), 1), uploads=(upload,))), encoding="utf-8"
-    )
+    write(file, render(Facts("w", "d", NOW, "1", synced=True, runs=Capped((run,), 1), uploads=(upload,))))
     page = open_page(file)
     drawn(page)
     for chart in ("duration", "loaded", "rows"):
@@ -226,7 +224,7 @@ def test_a_page_of_one_run_that_loaded_nothing(open_page: Open, page_file: Path)
 
 def test_a_page_of_nothing(open_page: Open, page_file: Path) -> None:
     file = page_file.with_name("nothing.html")
-    file.write_text(render(Facts("a warehouse", "importer_data", NOW, "1")), encoding="utf-8")
+    write(file, render(Facts("a warehouse", "importer_data", NOW, "1")))
     page = open_page(file, width=360)
     assert page.locator("h1").text_content() == "○Nothing was loaded yet."
     assert page.evaluate("document.documentElement.scrollWidth") <= 360

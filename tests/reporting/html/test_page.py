@@ -5,16 +5,19 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 import re
 from dataclasses import replace
 from datetime import date, timedelta
 from html import unescape
 from html.parser import HTMLParser
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 
-from connector.reporting.html import Facts, render
+from connector.errors import ConnectorError
+from connector.reporting.html import Facts, render, write
 from connector.reporting.html.charts import MOST_BARS, NAMED_TEMPLATES, REST, upload_chart
 from connector.reporting.html.facts import Capped, OpenImport, Run, Template, Upload
 from connector.reporting.html.wording import advice, distinct_labels, share, visible
@@ -165,3 +168,29 @@ def luminance(color: str) -> float:
     parts = [int(color[n : n + 2], 16) / 255 for n in (1, 3, 5)]
     red, green, blue = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_a_page_that_cannot_be_finished_leaves_the_last_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "report.html"
+    file.write_text("the last one")
+    file.chmod(0o640)
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(ConnectorError, match="No space left on device"):
+            write(file, "half")
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+    assert file.read_text() == "the last one"
+    assert write(file, "whole \ud800") == 7
+    assert file.read_bytes() == b"whole ?"
+    assert file.stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.parametrize("where", ["missing/report.html", "."])
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path, where: str) -> None:
+    with pytest.raises(ConnectorError, match="name another file with --out"):
+        write(tmp_path / where, "page")
+    assert not list(tmp_path.iterdir())
