@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
+from ipaddress import ip_address
 from typing import Annotated, Any, Literal, NoReturn
+from urllib.parse import urlsplit
 
 from pydantic import (
     BaseModel,
@@ -66,6 +68,21 @@ def _duration(given: object) -> object:
     return parse_duration(given) if isinstance(given, str) else given
 
 
+def is_loopback(host: str) -> bool:
+    """Return whether what is sent to `host` stays on this machine."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def _host(url: str) -> str:
+    try:
+        return urlsplit(url).hostname or "its host"
+    except ValueError:
+        return "its host"
+
+
 class Settings(BaseModel):
     """`[sources.importer]`, as in docs/settings.md."""
 
@@ -89,6 +106,7 @@ class Settings(BaseModel):
     hints: Mapping[str, Mapping[str, str]] = Field(default_factory=dict)
     privacy: Mapping[str, Any] = Field(default_factory=dict)
     privacy_key: SecretStr | None = None
+    allow_plain_http: bool = False
 
     @field_validator("base_url")
     @classmethod
@@ -96,6 +114,18 @@ class Settings(BaseModel):
         if not value.startswith(("http://", "https://")) or value.rstrip("/").endswith(":/"):
             raise ValueError("must be an http:// or https:// address")
         return value.rstrip("/")
+
+    @model_validator(mode="after")
+    def _token_crosses_no_network_in_plain_text(self) -> Settings:
+        """Keep the token off plain http to any host but this one, unless that is allowed."""
+        if self.base_url.startswith("http://") and not self.allow_plain_http:
+            host = _host(self.base_url)
+            if not is_loopback(host):
+                raise ValueError(
+                    f"base_url is an http:// address, and everybody on the way to {host} could read the access token "
+                    "and the data; use https://, or set allow_plain_http = true if the way there is safe otherwise"
+                )
+        return self
 
     @field_validator("access_token")
     @classmethod

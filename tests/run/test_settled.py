@@ -75,7 +75,7 @@ class Place:
         return Outside(self._open, virtual_loop, self._ours, in_turn)
 
     def settings(self, **more: Any) -> Settings:
-        return Settings.load(base_url="http://service.example", access_token=self.service.token, **more)
+        return Settings.load(base_url="https://service.example", access_token=self.service.token, **more)
 
     def run(self, scope: Scope | None = None, stop: Callable[[], int | None] = lambda: None, **more: Any) -> Tally:
         self.requests.clear()

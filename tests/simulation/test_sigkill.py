@@ -110,7 +110,7 @@ class Rounds:
         return json.loads(out), self._ran(before, allow_mass_delete="--allow-mass-delete" in more)
 
     def _ran(self, before: Holdings, *, allow_mass_delete: bool = False) -> Ran:
-        settings = Settings.load(base_url="http://service.example", access_token="x")
+        settings = Settings.load(base_url="https://service.example", access_token="x")
         return Ran(before, self.holdings(), None, True, settings, allow_mass_delete)
 
 

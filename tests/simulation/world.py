@@ -46,7 +46,7 @@ from tests.simulation.watching import Watch
 
 R = TypeVar("R")
 
-URL = "http://service.example"
+URL = "https://service.example"
 START = datetime(2026, 1, 5, 6, 0, tzinfo=UTC)
 
 
