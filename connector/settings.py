@@ -107,6 +107,7 @@ class Settings(BaseModel):
     privacy: Mapping[str, Any] = Field(default_factory=dict)
     privacy_key: SecretStr | None = None
     allow_plain_http: bool = False
+    group_readable: bool = False
 
     @field_validator("base_url")
     @classmethod

@@ -17,7 +17,7 @@ from collections.abc import Collection, Mapping, Sequence
 from types import FrameType, MappingProxyType, ModuleType
 from typing import Any, NoReturn
 
-from connector.cli.environment import prepare_environment
+from connector.cli.environment import keep_files_private, prepare_environment
 from connector.cli.exit_codes import exit_code, explain
 from connector.cli.logs import start_logging
 from connector.cli.options import add_global
@@ -59,6 +59,7 @@ CODES = """exit codes:
 
 def main() -> NoReturn:
     """Run the command given on the command line; end the process with its exit code."""
+    keep_files_private()
     signal.signal(signal.SIGTERM, _terminated)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
