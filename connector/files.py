@@ -32,7 +32,7 @@ def write_note(path: Path, content: bytes) -> None:
 
 
 def write_out(path: Path, content: bytes) -> None:
-    """Write to the place that a user named: a file is replaced in one step and keeps its mode, a device written into.
+    """Write to the place that a user named: a file is replaced at once and keeps its mode, a device written into.
 
     Raises OSError where a link is, those of /dev aside, and where nothing can be written.
     """

@@ -39,6 +39,8 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         limit = SHOWN
     sql = sys.stdin.read() if arguments.query == "-" else arguments.query
     with ask(open_pipeline(arguments), sql) as answer:
+        if answer.warning is not None:
+            output.note(answer.warning, level="warning", event="query.superuser")
         rows = islice(answer.rows, limit)
         if arguments.csv:
             _write_csv(answer.columns, rows)
