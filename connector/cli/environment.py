@@ -9,7 +9,8 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from connector.folders import settle
+from connector.cli.redaction import remember_configured
+from connector.folders import dlt_folder, settle
 
 # Measured: what makes dlt load Arrow into one warehouse fastest, and what keeps tokens out of its traces.
 DLT_DEFAULTS: Mapping[str, str] = {
@@ -27,6 +28,7 @@ DLT_DEFAULTS: Mapping[str, str] = {
     "OPENBLAS_NUM_THREADS": "1",
 }
 
+TOML_FILES = ("secrets.toml", "config.toml")
 GROUP_READABLE = "SOURCES__IMPORTER__GROUP_READABLE"
 
 
@@ -45,6 +47,7 @@ def prepare_environment(*, quiet: bool = False) -> None:
     Only for a process of our own. Raises ConfigError for folders that others can write to.
     """
     settle(settings_folder())
+    remember_configured(folder / name for folder in (settings_folder(), dlt_folder()) for name in TOML_FILES)
     os.environ.pop("PGTZ", None)  # PostgreSQL would prefer it to the UTC that dlt asks for
     configured = _own_config()
     for name, value in DLT_DEFAULTS.items():

@@ -100,7 +100,7 @@ def _report(output: Output, error: Exception) -> int:
     problem = explain(error)
     if output.verbose:
         text = "".join(traceback.format_exception(error))
-        output.note(text.rstrip("\n"), level="debug", event="traceback")
+        output.note(*text.splitlines(), level="debug", event="traceback")
     output.note(f"importer-sync: {problem}", level="error", event="command.failed")
     output.document({"status": "failed", "error": str(problem)})
     return exit_code(problem)

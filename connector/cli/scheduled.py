@@ -50,6 +50,6 @@ def run_and_exit(
         )
     except Exception as error:
         problem = explain(error)
-        print(f"{sys.argv[0]}: {problem}", file=sys.stderr)
+        output.note(f"{sys.argv[0]}: {problem}", level="error")
         code = exit_code(problem)
     finish(code)

@@ -92,3 +92,22 @@ def test_a_lock_of_a_stranger_is_refused_unless_the_folder_is_theirs(tmp_path: P
         make_lock_file(lock)
     os.chown(tmp_path, STRANGER, STRANGER)
     make_lock_file(lock)
+
+
+def test_a_query_reads_no_file_and_shows_no_token(command) -> None:
+    assert command("run").code == 0
+    secret = command.directory / "secret.txt"
+    secret.write_text("CANARY")
+    for sql in (
+        f"SELECT content FROM read_text('{secret}')",
+        "SELECT * FROM glob('/*')",
+        "SELECT * FROM enable_logging()",
+    ):
+        ended = command("query", sql)
+        assert ended.code == 1
+        assert "The database refused the query" in ended.err
+        assert "CANARY" not in ended.out + ended.err
+    token = command.environment["SOURCES__IMPORTER__ACCESS_TOKEN"]
+    shown = command("query", "--csv", f"SELECT '{token}' AS token, '\x1b[2J' AS sign")
+    assert shown.out == "token,sign\n***,\x1b[2J\n"
+    assert "⟨U+001B⟩[2J" in command("query", "SELECT '\x1b[2J' AS sign").out

@@ -24,7 +24,7 @@ from connector.warehouse.destination import duckdb_file, open_client
 
 ROWS_AT_ONCE = 2_000
 # A query may come from others: it reads the warehouse, but no file, address, extension or variable of this process.
-_NOTHING_ELSE = {
+_NOTHING_ELSE: dict[str, Any] = {
     "enable_external_access": False,
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
