@@ -16,6 +16,7 @@ from connector.cli.redaction import scrub, scrubbed
 from connector.text import visible, visible_json
 
 CELL_WIDTH = 40
+STDOUT = ("-", "/dev/stdout")  # as an --out: nothing but what is asked for goes there
 LOOKED_AT = 10_000  # signs of a cell, of which few are shown
 
 

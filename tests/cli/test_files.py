@@ -29,23 +29,15 @@ def test_files_are_for_this_user_or_the_group(command, group: str, file: int, fo
     try:
         assert command("run", DLT_DATA_DIR=str(home), **asked).code == 0
         assert command("report", "--out", "page.html", **asked).code == 0
-        assert command("dbt", "sources", "--out", "sources.yml", **asked).code == 0
     finally:
         os.umask(before)
-    for name in ("importer.duckdb", "page.html", "sources.yml"):
+    for name in ("importer.duckdb", "page.html"):
         assert stat.S_IMODE((command.directory / name).stat().st_mode) == file
     found = modes_below(home)
     assert found
     assert not {name: oct(mode) for name, mode in found.items() if mode & ~folder & ~file}
     lock = next(command.directory.glob(".importer.duckdb.*.lock"))
     assert stat.S_IMODE(lock.stat().st_mode) == 0o600, "whoever can open it can hold it"
-
-
-def test_a_warehouse_that_others_can_read_is_named(command) -> None:
-    assert command("run").code == 0
-    assert "and so read all rows" not in command("check").out
-    (command.directory / "importer.duckdb").chmod(0o644)
-    assert "(mode 644), and so read all rows: chmod 600, or set group_readable = true" in command("check").out
 
 
 def test_no_write_follows_or_replaces_a_link(tmp_path: Path) -> None:
@@ -58,18 +50,6 @@ def test_no_write_follows_or_replaces_a_link(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="it is a link"):
         make_lock_file(link)
     assert link.is_symlink()
-    assert precious.read_text() == "precious"
-
-
-def test_a_planted_link_beside_the_lock_is_not_followed(command) -> None:
-    assert command("run").code == 0
-    precious = command.directory / "precious.txt"
-    precious.write_text("precious")
-    lock = next(command.directory.glob(".importer.duckdb.*.lock"))
-    lock.with_suffix(".holder").symlink_to(precious)
-    ended = command("run")
-    assert ended.code == 1
-    assert "it is a link" in ended.err
     assert precious.read_text() == "precious"
 
 
@@ -94,20 +74,24 @@ def test_a_lock_of_a_stranger_is_refused_unless_the_folder_is_theirs(tmp_path: P
     make_lock_file(lock)
 
 
-def test_a_query_reads_no_file_and_shows_no_token(command) -> None:
+def test_one_warehouse_on_a_host_of_others(command) -> None:
+    """A query reads no file and shows no token, a file that is open is named, and a planted link is not followed."""
     assert command("run").code == 0
-    secret = command.directory / "secret.txt"
-    secret.write_text("CANARY")
-    for sql in (
-        f"SELECT content FROM read_text('{secret}')",
-        "SELECT * FROM glob('/*')",
-        "SELECT * FROM enable_logging()",
-    ):
-        ended = command("query", sql)
-        assert ended.code == 1
-        assert "The database refused the query" in ended.err
-        assert "CANARY" not in ended.out + ended.err
+    precious = command.directory / "precious.txt"
+    precious.write_text("CANARY")
+    ended = command("query", f"SELECT content FROM read_text('{precious}')")
+    assert ended.code == 1
+    assert "The database refused the query" in ended.err
+    assert "CANARY" not in ended.out + ended.err
     token = command.environment["SOURCES__IMPORTER__ACCESS_TOKEN"]
-    shown = command("query", "--csv", f"SELECT '{token}' AS token, '\x1b[2J' AS sign")
-    assert shown.out == "token,sign\n***,\x1b[2J\n"
-    assert "⟨U+001B⟩[2J" in command("query", "SELECT '\x1b[2J' AS sign").out
+    assert command("query", "--csv", f"SELECT '{token}' AS a, '\x1b[2J' AS b").out == "a,b\n***,\x1b[2J\n"
+
+    (command.directory / "importer.duckdb").chmod(0o644)
+    assert "(mode 644), and so read all rows: chmod 600, or set group_readable = true" in command("check").out
+
+    lock = next(command.directory.glob(".importer.duckdb.*.lock"))
+    lock.with_suffix(".holder").symlink_to(precious)
+    ended = command("run")
+    assert ended.code == 1
+    assert "it is a link" in ended.err
+    assert precious.read_text() == "CANARY"

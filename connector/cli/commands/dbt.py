@@ -7,7 +7,7 @@ from pathlib import Path
 
 from connector.cli.configuration import open_pipeline
 from connector.cli.options import add_global
-from connector.cli.output import Output, amount
+from connector.cli.output import STDOUT, Output, amount
 from connector.errors import ConfigError
 from connector.files import write_out
 from connector.reporting.views.sources import as_yaml, sources
@@ -25,7 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, output: Output) -> int:
     document = sources(open_pipeline(arguments))
     tables = document["sources"][0]["tables"]
-    if arguments.out is None or str(arguments.out) == "-":
+    if arguments.out is None or str(arguments.out) in STDOUT:
         output.document(document)
         if not output.json:
             output.say(*as_yaml(document).rstrip("\n").split("\n"))
