@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
 from connector.errors import ConfigError
@@ -42,7 +42,7 @@ def settle(settings: Path, environment: MutableMapping[str, str] = os.environ) -
         _keep_files_of_postgres(home, environment)
         environment["HOME"] = str(data)
         environment.setdefault("DLT_DATA_DIR", str(data))
-    global_dir = _of_dlt(environment)
+    global_dir = dlt_folder(environment)
     for folder in {Path(environment.get("DLT_DATA_DIR") or global_dir), global_dir}:
         if _everybody_writes(folder.parent):  # e.g. HOME=/tmp: nobody else is to make it
             _make(folder)
@@ -70,9 +70,9 @@ def believe(folder: Path, owner: int | None = None, cure: str = "set DLT_DATA_DI
         )
 
 
-def _of_dlt(environment: MutableMapping[str, str]) -> Path:
+def dlt_folder(environment: Mapping[str, str] = os.environ) -> Path:
     """Return what `run_context.global_dir` does, once there is a home."""
-    if os.geteuid() == 0:
+    if os.name == "posix" and os.geteuid() == 0:
         return Path("/var/dlt")
     own = Path("~").expanduser() / ".dlt"
     elsewhere = environment.get("XDG_DATA_HOME")

@@ -7,7 +7,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
+from ipaddress import ip_address
 from typing import Annotated, Any, Literal, NoReturn
+from urllib.parse import urlsplit
 
 from pydantic import (
     BaseModel,
@@ -79,6 +81,21 @@ def _duration(given: object) -> object:
     return parse_duration(given) if isinstance(given, str) else given
 
 
+def is_loopback(host: str) -> bool:
+    """Return whether what is sent to `host` stays on this machine."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def _host(url: str) -> str:
+    try:
+        return urlsplit(url).hostname or "its host"
+    except ValueError:
+        return "its host"
+
+
 class Settings(BaseModel):
     """`[sources.importer]`, as in docs/settings.md."""
 
@@ -103,6 +120,8 @@ class Settings(BaseModel):
     privacy: Mapping[str, Any] = Field(default_factory=dict)
     privacy_key: SecretStr | None = None
     history: Annotated[bool | tuple[str, ...], BeforeValidator(_switch_or_some)] = False
+    allow_plain_http: bool = False
+    group_readable: bool = False
 
     @field_validator("base_url")
     @classmethod
@@ -110,6 +129,18 @@ class Settings(BaseModel):
         if not value.startswith(("http://", "https://")) or value.rstrip("/").endswith(":/"):
             raise ValueError("must be an http:// or https:// address")
         return value.rstrip("/")
+
+    @model_validator(mode="after")
+    def _token_crosses_no_network_in_plain_text(self) -> Settings:
+        """Keep the token off plain http to any host but this one, unless that is allowed."""
+        if self.base_url.startswith("http://") and not self.allow_plain_http:
+            host = _host(self.base_url)
+            if not is_loopback(host):
+                raise ValueError(
+                    f"base_url is an http:// address, and everybody on the way to {host} could read the access token "
+                    "and the data; use https://, or set allow_plain_http = true if the way there is safe otherwise"
+                )
+        return self
 
     @field_validator("access_token")
     @classmethod

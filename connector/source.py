@@ -62,6 +62,8 @@ def importer_source(
     privacy: dict[str, Any] | None = None,
     privacy_key: TSecretStrValue | None = None,
     history: Any = None,
+    allow_plain_http: bool | None = None,
+    group_readable: bool | None = None,
     updated_at: Any = None,
 ) -> Iterable[DltResource]:
     """Return the source of imports and records, to be given to `pipeline.run`.
@@ -90,6 +92,8 @@ def importer_source(
         privacy: What of the data is kept, as template or "*" → path → "drop", "null", "mask:N" or "hash".
         privacy_key: Key of the hashes.
         history: Keep every version of a row: True, or a list of templates; only `connector.sync` and the command do.
+        allow_plain_http: Send the token to an http:// address of another host than this one.
+        group_readable: Let the user's group read the files that are made.
         updated_at: A `dlt.sources.incremental("updated_at", initial_value=..., end_value=...)`, which bounds the run
             to imports last updated in `[initial_value, end_value)`. It limits what is read and never decides that an
             import is done.

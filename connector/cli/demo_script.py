@@ -140,8 +140,10 @@ class Demonstration:
         self.equal = there == here
         verdict = "equal" if self.equal else "NOT equal"
         self._output.say(
-            f"\nWarehouse and service are {verdict}: {len(self._service.slugs())} imports, "
-            f"{len(there):,} rows, every value compared digit for digit.\n"
+            "",
+            f"Warehouse and service are {verdict}: {len(self._service.slugs())} imports, "
+            f"{len(there):,} rows, every value compared digit for digit.",
+            "",
         )
 
     def _ask(self) -> None:

@@ -9,7 +9,8 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from connector.folders import settle
+from connector.cli.redaction import remember_configured
+from connector.folders import dlt_folder, settle
 
 # Measured: what makes dlt load Arrow into one warehouse fastest, and what keeps tokens out of its traces.
 DLT_DEFAULTS: Mapping[str, str] = {
@@ -27,6 +28,18 @@ DLT_DEFAULTS: Mapping[str, str] = {
     "OPENBLAS_NUM_THREADS": "1",
 }
 
+TOML_FILES = ("secrets.toml", "config.toml")
+GROUP_READABLE = "SOURCES__IMPORTER__GROUP_READABLE"
+
+
+def keep_files_private() -> None:
+    """Have whatever this process makes be readable by this user alone, or with `group_readable` by the group too.
+
+    Only for a process of our own, as its first step: dlt and DuckDB make files of their own.
+    """
+    given = os.environ.get(GROUP_READABLE) or _configured(_own_config(), GROUP_READABLE)
+    os.umask(0o027 if str(given).lower() in ("true", "1", "yes", "on", "t", "y") else 0o077)
+
 
 def prepare_environment(*, quiet: bool = False) -> None:
     """Set folders and defaults for dlt, which reads them when it is imported; a user's own settings take precedence.
@@ -34,17 +47,24 @@ def prepare_environment(*, quiet: bool = False) -> None:
     Only for a process of our own. Raises ConfigError for folders that others can write to.
     """
     settle(settings_folder())
+    remember_configured(folder / name for folder in (settings_folder(), dlt_folder()) for name in TOML_FILES)
     os.environ.pop("PGTZ", None)  # PostgreSQL would prefer it to the UTC that dlt asks for
     configured = _own_config()
     for name, value in DLT_DEFAULTS.items():
-        path = name.lower().split("__")
-        if reduce(lambda table, key: table.get(key) if isinstance(table, dict) else None, path, configured) is None:
+        if _configured(configured, name) is None:
             os.environ.setdefault(name, "ERROR" if quiet and name == "RUNTIME__LOG_LEVEL" else value)
 
 
 def settings_folder() -> Path:
     """Return the folder in which dlt looks for config.toml and secrets.toml."""
     return Path(os.environ.get("DLT_PROJECT_DIR", "."), os.environ.get("DLT_CONFIG_FOLDER", ".dlt"))
+
+
+def _configured(config: Any, variable: str) -> Any:
+    """Return what the key of an environment variable is set to in `config`, None if it is not."""
+    return reduce(
+        lambda table, key: table.get(key) if isinstance(table, dict) else None, variable.lower().split("__"), config
+    )
 
 
 def _own_config() -> Any:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from connector import telemetry
 from connector.cli.redaction import scrub, scrubbed
+from connector.text import visible, visible_json
 
 if TYPE_CHECKING:
     from connector.cli.output import Output
@@ -34,7 +35,7 @@ def json_line(level: str, event: str, message: str, at: float | None = None, **f
         **fields,
     }
     present = {name: value for name, value in entry.items() if value is not None}
-    return json.dumps(scrubbed(present), ensure_ascii=False, default=lambda value: scrub(str(value)))
+    return visible_json(json.dumps(scrubbed(present), ensure_ascii=False, default=lambda value: scrub(str(value))))
 
 
 class _Lines(logging.Formatter):
@@ -42,6 +43,13 @@ class _Lines(logging.Formatter):
 
     def __init__(self) -> None:
         super().__init__("%(asctime)sZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        record.message = visible(record.message)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:
+        return "\n".join(map(visible, super().formatException(ei).splitlines()))
 
     def format(self, record: logging.LogRecord) -> str:
         return scrub(super().format(record))

@@ -17,7 +17,7 @@ from collections.abc import Collection, Mapping, Sequence
 from types import FrameType, MappingProxyType, ModuleType
 from typing import Any, NoReturn
 
-from connector.cli.environment import prepare_environment
+from connector.cli.environment import keep_files_private, prepare_environment
 from connector.cli.exit_codes import exit_code, explain
 from connector.cli.logs import start_logging
 from connector.cli.options import add_global
@@ -61,6 +61,7 @@ CODES = """exit codes:
 
 def main() -> NoReturn:
     """Run the command given on the command line; end the process with its exit code."""
+    keep_files_private()
     signal.signal(signal.SIGTERM, _terminated)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -101,7 +102,7 @@ def _report(output: Output, error: Exception) -> int:
     problem = explain(error)
     if output.verbose:
         text = "".join(traceback.format_exception(error))
-        output.note(text.rstrip("\n"), level="debug", event="traceback")
+        output.note(*text.splitlines(), level="debug", event="traceback")
     output.note(f"importer-sync: {problem}", level="error", event="command.failed")
     output.document({"status": "failed", "error": str(problem)})
     return exit_code(problem)

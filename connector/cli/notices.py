@@ -16,6 +16,7 @@ import dlt
 import httpx
 
 from connector.errors import ConfigError
+from connector.text import for_chat
 
 SECTION = "importer_sync"
 LIMIT_S = 10.0
@@ -113,7 +114,7 @@ def notice(document: Mapping[str, Any], exit_code: int, pipeline: str) -> dict[s
     error = document.get("error")
     text = f"importer-sync: {document.get('mode')} run of pipeline {pipeline} {document.get('status')}"
     return {
-        "text": f"{text}: {error}" if error else f"{text}.",
+        "text": for_chat(f"{text}: {error}" if error else f"{text}."),
         "pipeline": pipeline,
         "run_id": document.get("run_id"),
         "mode": document.get("mode"),

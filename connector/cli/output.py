@@ -13,8 +13,11 @@ from typing import Any
 
 from connector.cli.logs import json_line
 from connector.cli.redaction import scrub, scrubbed
+from connector.text import visible, visible_json
 
 CELL_WIDTH = 40
+STDOUT = ("-", "/dev/stdout")  # as an --out: nothing but what is asked for goes there
+LOOKED_AT = 10_000  # signs of a cell, of which few are shown
 
 
 class Output:
@@ -42,31 +45,36 @@ class Output:
         """True if stderr is a terminal that a person watches and that can redraw lines."""
         return not (self.json or self.log_json) and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
-    def say(self, text: str = "") -> None:
-        """Print the result for a person."""
+    def say(self, *lines: str) -> None:
+        """Print the result for a person; each of `lines` is one, whatever is in it."""
         if self.json and self.log_json:
             return  # a program that reads both streams has the result in the document
-        print(scrub(text), file=sys.stderr if self.json else sys.stdout, flush=True)
+        print(_shown(lines), file=sys.stderr if self.json else sys.stdout, flush=True)
 
-    def note(self, text: str, *, level: str = "info", event: str = "note") -> None:
+    def note(self, *lines: str, level: str = "info", event: str = "note") -> None:
         """Print progress or a problem for a person, or with --log-format json a log entry with `level` and `event`."""
-        line = json_line(level, event, text.strip()) if self.log_json else scrub(text)
+        line = json_line(level, event, "\n".join(lines).strip()) if self.log_json else _shown(lines)
         print(line, file=sys.stderr, flush=True)
 
     def document(self, document: Any) -> None:
         """Print the result for a program, unless a document was printed before."""
         if self.json and not self.documented:
             self.documented = True
-            print(json.dumps(scrubbed(document), ensure_ascii=False, default=str), flush=True)
+            print(visible_json(json.dumps(scrubbed(document), ensure_ascii=False, default=str)), flush=True)
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         """Print rows as a table, each cell cut to CELL_WIDTH."""
         cells = [[_cell(value) for value in row] for row in rows]
-        widths = [max([_width(c), *(_width(row[n]) for row in cells)]) for n, c in enumerate(columns)]
+        names = [_cell(name) for name in columns]
+        widths = [max([_width(c), *(_width(row[n]) for row in cells)]) for n, c in enumerate(names)]
         self.say(title)
-        for row in ([*columns], ["─" * w for w in widths], *cells):
+        for row in (names, ["─" * w for w in widths], *cells):
             self.say("  " + "  ".join(c + " " * (w - _width(c)) for c, w in zip(row, widths, strict=True)).rstrip())
         self.say()
+
+
+def _shown(lines: Sequence[str]) -> str:
+    return "\n".join(visible(scrub(line)) for line in lines)
 
 
 def _width(text: str) -> int:
@@ -76,7 +84,7 @@ def _width(text: str) -> int:
 
 def _cell(value: Any) -> str:
     text = "" if value is None else str(value)
-    text = " ".join(text.split())
+    text = visible(" ".join(text[:LOOKED_AT].split()))
     return text if len(text) <= CELL_WIDTH else text[: CELL_WIDTH - 1] + "…"
 
 

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import tomllib
+from base64 import b64encode, urlsafe_b64encode
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 HIDDEN = "***"
 SHORTEST = 6  # hiding anything shorter would garble words, and a password that is the user's name hides nothing
-_PASSWORD_IN_URL = re.compile(r"(://[^/\s:@]*):[^@\s]+@")
+# Both are linear: a run of signs is taken as a whole, and within it no start is tried twice.
+_RUN = re.compile(r"[^@\s]++@?")
+_PASSWORD = re.compile(r"(://[^/\s:@]*+):(?=[^@])[\s\S]++")
+# Of a key of secrets.toml or a variable: the connector's own, and those of destinations.
+_SECRETS = ("access_token", "privacy_key", "notify_url", "slack_incoming_hook", "password")
 _known: set[str] = set()
 
 
 def remember(secret: str | None) -> None:
     """From now on `scrub` hides this text, however it is quoted in a URL."""
     if secret and len(secret) >= SHORTEST:
-        _known.update({secret, quote(secret, safe=""), unquote(secret)})
+        plain = secret.encode("utf-8", "replace")
+        _known.update({secret, quote(secret, safe=""), unquote(secret), json.dumps(secret)[1:-1]})
+        _known.update(encode(plain).decode().rstrip("=") for encode in (b64encode, urlsafe_b64encode))
 
 
 def remember_password_of(uri: str) -> None:
@@ -24,6 +37,25 @@ def remember_password_of(uri: str) -> None:
         remember(None if url.password == url.username else url.password)
     except ValueError:
         return
+
+
+def remember_configured(files: Iterable[Path], environment: Mapping[str, str] = os.environ) -> None:
+    """Hide the secrets of these TOML files and of the environment, whether a command comes to use them or not."""
+    for file in files:
+        with suppress(OSError, ValueError):  # dlt itself reports what is wrong with a file
+            _remember_all(tomllib.loads(file.read_text(encoding="utf-8")))
+    _remember_all({name: value for name, value in environment.items() if "__" in name or name == "PGPASSWORD"})
+
+
+def _remember_all(given: Mapping[str, Any]) -> None:
+    for name, value in given.items():
+        if isinstance(value, Mapping):
+            if value.get("password") != value.get("username"):
+                _remember_all(value)
+        elif isinstance(value, str) and name.lower().endswith(_SECRETS):
+            remember(value.strip())
+        elif isinstance(value, str) and "://" in value:
+            remember_password_of(value)
 
 
 def scrubbed(value: Any) -> Any:
@@ -39,4 +71,9 @@ def scrub(text: str) -> str:
     """For what is printed."""
     for secret in sorted(_known, key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
-    return _PASSWORD_IN_URL.sub(rf"\1:{HIDDEN}@", text)
+    return _RUN.sub(_without_password, text) if "@" in text and "://" in text else text
+
+
+def _without_password(run: re.Match[str]) -> str:
+    found = run.group()
+    return _PASSWORD.sub(rf"\1:{HIDDEN}@", found) if found.endswith("@") and "://" in found else found

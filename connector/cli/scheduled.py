@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from connector.cli.environment import prepare_environment
+from connector.cli.environment import keep_files_private, prepare_environment
 from connector.cli.exit_codes import exit_code, explain
 from connector.cli.logs import start_logging
 from connector.cli.output import Output
@@ -34,6 +34,7 @@ def run_and_exit(
     """
     output = Output()
     try:
+        keep_files_private()
         prepare_environment()
         start_logging(output, steps=True)
         # dlt reads the environment when it is imported, so it is imported after that is set
@@ -49,6 +50,6 @@ def run_and_exit(
         )
     except Exception as error:
         problem = explain(error)
-        print(f"{sys.argv[0]}: {problem}", file=sys.stderr)
+        output.note(f"{sys.argv[0]}: {problem}", level="error")
         code = exit_code(problem)
     finish(code)

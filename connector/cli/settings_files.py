@@ -14,6 +14,7 @@ from tomlkit import TOMLDocument, comment, document, parse, table
 from tomlkit.exceptions import TOMLKitError
 
 from connector.errors import ConfigError
+from connector.files import append
 
 PRIVATE = 0o600
 FRESH = {
@@ -136,8 +137,7 @@ def ignore_in_git(secrets: Path) -> Path | None:
         return None
     break_before = "" if not text or text.endswith("\n") else "\n"
     try:
-        with file.open("a", encoding="utf-8") as writing:
-            writing.write(f"{break_before}{line}\n")
+        append(file, f"{break_before}{line}\n".encode())
     except OSError:
         return None
     return file

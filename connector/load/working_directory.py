@@ -23,7 +23,7 @@ from dlt.common.runtime.run_context import active
 from dlt.pipeline.pipeline import Pipeline
 
 from connector.errors import ConfigError
-from connector.folders import believe
+from connector.folders import PRIVATE, believe
 from connector.warehouse.destination import dataset_fingerprint, destination_config, duckdb_file
 
 log = logging.getLogger("connector.run")
@@ -71,6 +71,7 @@ def make_anew(pipeline: Pipeline) -> None:
         for left in (lasting / pipeline.pipeline_name, _first_layout(pipeline)):
             with suppress(FileNotFoundError):
                 shutil.rmtree(left)
+        lasting.mkdir(PRIVATE, parents=True, exist_ok=True)
         pipeline.pipelines_dir = str(lasting)
     pipeline.drop()
 

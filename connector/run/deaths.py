@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from connector.errors import ConnectorError
+from connector.files import write_note
 from connector.models import Import
 
 BIG_BYTES = 256 * 2**10  # of records of one import, from which on it may be what a process dies of
@@ -116,9 +117,7 @@ class UnderWay:
             if not (largest or self._suspects or self._killers):
                 self._path.unlink(missing_ok=True)
                 return
-            beside = self._path.with_name(f"{self._path.name}.new")
-            beside.write_text(json.dumps(note))
-            beside.replace(self._path)
+            write_note(self._path, json.dumps(note).encode())
 
 
 def _read(path: Path | None) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from dlt.pipeline.exceptions import PipelineStepFailed
 from dlt.pipeline.pipeline import Pipeline
 
 from connector import telemetry
+from connector.files import let_group_read
 from connector.load.disposition import APPEND, write_dispositions
 from connector.load.dlt_bridge import LoadPackage, WriteDispositions, load_again, load_package
 from connector.load.emission import Emission
@@ -53,6 +54,8 @@ def sync(
     another run is under way and ConfigError for a destination that cannot be used: in both cases nothing was done.
     """
     believe_folders()
+    if settings.group_readable:
+        let_group_read()
     warehouse = Warehouse(pipeline)
     warehouse.check_writable()
     prepare_for_loading(pipeline)

@@ -24,6 +24,7 @@ import aiohttp
 from yarl import URL
 
 from connector.service.retry import Outcome, Trouble
+from connector.settings import is_loopback
 
 MAX_BODY_BYTES = 32 * 1024 * 1024  # of a page; a hundred rows of 300 kB
 MAX_FEW_BYTES = 256 * 1024 * 1024  # where no shorter page could be asked for, or hardly one
@@ -35,7 +36,6 @@ _ATTEMPT_LIMIT_S = 900.0  # against a reply that drips in for ever, each byte ju
 _MEDIA_TYPE = re.compile(r"[\w.+-]{1,40}/[\w.+-]{1,40}", re.ASCII)
 # OpenSSL's words for a reply that is no TLS; which of them depends on its version.
 _NOT_TLS = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST"})
-_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ def open_transport(base_url: str, max_concurrency: int) -> Transport:
 def _proxy(url: URL) -> str | None:
     proxies = getproxies()
     address = proxies.get(url.scheme) or proxies.get("all")
-    if not address or url.host is None or url.host in _LOOPBACK or proxy_bypass(url.host):
+    if not address or url.host is None or is_loopback(url.host) or proxy_bypass(url.host):
         return None
     return address if "://" in address else f"http://{address}"
 

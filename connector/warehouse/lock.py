@@ -26,6 +26,7 @@ from dlt.pipeline.pipeline import Pipeline
 from filelock import FileLock, Timeout
 
 from connector.errors import ConnectorError, LockedError
+from connector.files import make_lock_file, write_note
 from connector.warehouse.destination import (
     dataset_name,
     destination_config,
@@ -62,6 +63,7 @@ def sole_writer(pipeline: Pipeline) -> Iterator[None]:
 
 @contextmanager
 def _file_lock(path: Path, which: str) -> Iterator[None]:
+    make_lock_file(path)
     lock = FileLock(path, timeout=0)
     try:
         lock.acquire()
@@ -72,7 +74,7 @@ def _file_lock(path: Path, which: str) -> Iterator[None]:
         ) from None
     note = _note_of(path)
     try:
-        note.write_text(json.dumps(asdict(Holder.of_this_process())))
+        write_note(note, json.dumps(asdict(Holder.of_this_process())).encode())
         yield
     finally:
         note.unlink(missing_ok=True)

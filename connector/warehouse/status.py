@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 from dlt.pipeline.pipeline import Pipeline
 
+from connector.files import write_note
 from connector.standing import Standing
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.busy import when_free
@@ -170,7 +171,7 @@ def noted(pipeline: Pipeline, connection: Connection) -> Iterator[None]:
     if note is None:
         yield
         return
-    note.write_bytes(msgspec.json.encode(look(connection, RUNS_NOTED)))
+    write_note(note, msgspec.json.encode(look(connection, RUNS_NOTED)))
     try:
         yield
     finally:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from connector.cli import main
-from connector.errors import ConfigError
+from connector.errors import ConfigError, ConnectorError
 from connector.reporting.html.writing import write
 from connector.settings import Settings
 from connector.source import importer_source
@@ -88,8 +88,32 @@ def test_a_wrong_value_is_named_with_its_key_and_place(configured, capsys, monke
 
 def test_a_wrong_secret_is_never_shown() -> None:
     with pytest.raises(ConfigError) as error:
-        Settings.load(base_url="http://x", access_token="two secret-words")
+        Settings.load(base_url="https://x", access_token="two secret-words")
     assert "secret-words" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "host", ["service.example", "10.0.0.1", "127.0.0.1@evil.example", "0.0.0.0", "127.0.0.1.example"]
+)
+def test_the_token_crosses_no_network_in_plain_text_unless_allowed(host: str) -> None:
+    token, plain = NEEDED["access_token"], f"http://{host}"
+    with pytest.raises(ConfigError, match=r"base_url is an http:// address.* could read the access token.*allow_plain"):
+        Settings.load(base_url=plain, access_token=token)
+    assert Settings.load(base_url=plain, access_token=token, allow_plain_http=True).base_url == plain
+    assert Settings.load(base_url=f"https://{host}", access_token=token)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:9", "127.9.9.9", "[::1]:9", "localhost"])
+def test_plain_http_to_this_machine_is_allowed(host: str) -> None:
+    assert Settings.load(base_url=f"http://{host}", access_token=NEEDED["access_token"])
+
+
+def test_every_command_refuses_plain_http_before_any_request(configured, capsys, monkeypatch) -> None:
+    configured('[sources.importer]\nbase_url = "http://service.invalid"\n')
+    for command in (["check"], ["preview"], ["plan"], ["run"], ["backfill", "--full"], ["verify"]):
+        assert "set allow_plain_http = true" in refused(capsys, *command)
+    assert "set allow_plain_http = true" in refused(capsys, "session", "create", "--importer-slug", "x")
+    assert "set allow_plain_http = true" in refused(capsys, "init", "--base-url", "http://service.invalid")
 
 
 @pytest.mark.parametrize("hint", ["decimal(50,2)", "decimal(5,9)", "dat", "text(3,1)", "date:%d.%B", "bool:ja"])
@@ -118,13 +142,14 @@ def test_names_are_refused_in_one_sentence(arguments: tuple[str, ...], sentence:
     assert len(said.splitlines()) == 1
 
 
-def test_a_report_goes_where_a_link_points_and_into_a_pipe(tmp_path: Path) -> None:
+def test_a_report_goes_through_no_link_and_into_a_pipe(tmp_path: Path) -> None:
     target, link, pipe = tmp_path / "target.html", tmp_path / "link.html", tmp_path / "pipe"
     target.write_text("before")
     link.symlink_to(target)
-    assert write(link, "after") == 5
+    with pytest.raises(ConnectorError, match="it is a link"):
+        write(link, "after")
     assert link.is_symlink()
-    assert target.read_text() == "after"
+    assert target.read_text() == "before"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     try:

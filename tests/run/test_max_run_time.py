@@ -37,4 +37,4 @@ def test_a_run_ends_in_time_and_loses_nothing(requests: int, warehouse: Warehous
 @pytest.mark.parametrize("given", ["soon", "0s", "-1h", "6"])
 def test_what_is_no_length_of_time_is_refused(given: str) -> None:
     with pytest.raises(ConfigError, match="max_run_time"):
-        Settings.load(base_url="http://x", access_token="x", max_run_time=given)
+        Settings.load(base_url="https://x", access_token="x", max_run_time=given)

@@ -167,7 +167,7 @@ def test_a_rebuild_under_one_name_stops_no_run_under_another(project: Project, b
     project.service.append_rows(project.slug, [{"a": "8"}])
     assert project.run(project.pipeline("two")).status == "succeeded"
     hints = {"records_t": {"a": "bigint"}}
-    settings = Settings.load(base_url="http://service.example", access_token="x", hints=hints)
+    settings = Settings.load(base_url="https://service.example", access_token="x", hints=hints)
     assert rebuild(project.pipeline(by), settings)[0].retyped == (("a", "text", "bigint"),)
 
     for name in ("one", "two", "three"):

@@ -31,7 +31,7 @@ class Table:
     """One typed table, to which imports come through a real `Builder`."""
 
     def __init__(self, bounds: Width, schema: TableSchema | None = None) -> None:
-        settings = Settings.load(base_url="http://x", access_token="x")
+        settings = Settings.load(base_url="https://x", access_token="x")
         schemas = {} if schema is None else {"records_t": schema}
         self._builder = Builder(settings, schemas, {"records_t": "t"}, limits=None, nul_safe=False, width=bounds)
 

@@ -6,11 +6,14 @@ With `--destination-deep`: does the destination keep what this package guarantee
 from __future__ import annotations
 
 import argparse
+import os
+import stat
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from dlt.pipeline.pipeline import Pipeline
@@ -107,7 +110,11 @@ def examine(arguments: argparse.Namespace) -> Examination:
     warnings: tuple[str, ...] = ()
     if destination is None:
         warehouse = Warehouse(pipeline)
-        warnings = (*unmatched_hints(warehouse, settings), *unmatched_rules(warehouse, settings))
+        warnings = (
+            *unmatched_hints(warehouse, settings),
+            *unmatched_rules(warehouse, settings),
+            *_open_to_others(duckdb_file(pipeline), settings),
+        )
     return Examination(checks, named, learned, place, warnings)
 
 
@@ -220,6 +227,16 @@ def _write_and_drop(pipeline: Pipeline) -> None:
             if made:
                 with suppress(Exception):  # not empty: a run began meanwhile, and it is its dataset now
                     client.execute_sql(f"DROP SCHEMA {client.fully_qualified_dataset_name()}")
+
+
+def _open_to_others(file: Path | None, settings: Settings) -> Iterator[str]:
+    """Say who else can read the warehouse; its mode is the user's to change, for somebody may rely on it."""
+    if file is None or os.name != "posix" or not file.exists():
+        return
+    mode = stat.S_IMODE(file.stat().st_mode)
+    if mode & (0o007 if settings.group_readable else 0o077):
+        allowed = "chmod 640" if settings.group_readable else "chmod 600, or set group_readable = true for the group"
+        yield f"Others than this user can open {file} (mode {mode:o}), and so read all rows: {allowed}."
 
 
 def report(output: Output, found: Examination) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from connector.cli.configuration import open_pipeline
 from connector.cli.options import add_global
-from connector.cli.output import Output, amount
+from connector.cli.output import STDOUT, Output, amount
 from connector.errors import ConfigError
+from connector.files import write_out
 from connector.reporting.views.sources import as_yaml, sources
 
 EXAMPLES = ("importer-sync dbt sources", "importer-sync dbt sources --out importer_sources.yml")
@@ -24,13 +25,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, output: Output) -> int:
     document = sources(open_pipeline(arguments))
     tables = document["sources"][0]["tables"]
-    if arguments.out is None or str(arguments.out) == "-":
+    if arguments.out is None or str(arguments.out) in STDOUT:
         output.document(document)
         if not output.json:
-            output.say(as_yaml(document).rstrip("\n"))
+            output.say(*as_yaml(document).rstrip("\n").split("\n"))
         return 0
     try:
-        arguments.out.write_text(as_yaml(document), encoding="utf-8")
+        write_out(arguments.out, as_yaml(document).encode("utf-8", "replace"))
     except OSError as error:
         raise ConfigError(f"--out {arguments.out} cannot be written ({error.strerror}).") from None
     output.document({"status": "succeeded", "path": str(arguments.out), "tables": [t["name"] for t in tables]})

@@ -83,10 +83,10 @@ def _pipeline(database: Path, scratch: str) -> Pipeline:
 def _farewell(output: Output, database: Path, shown: Demonstration) -> None:
     output.say("Three queries to try:")
     for question, sql, rows in shown.queries:
-        output.say(f"\n  -- {question}")
+        output.say("", f"  -- {question}")
         output.say(f"  {sql};")
         output.say(f"  -- → {_first(rows)}")
-    output.say(f"\nThe database is {database}. Open it with any DuckDB client, for instance:")
+    output.say("", f"The database is {database}. Open it with any DuckDB client, for instance:")
     output.say(f"  python -c \"import duckdb; print(duckdb.connect('{DATABASE}').sql('FROM {DATASET}.imports'))\"")
     output.say("For your own service: `importer-sync init` asks for its address and token.")
 

@@ -24,7 +24,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     for sentence in report.repaired:
         output.say(f"repaired: {sentence}")
     for finding in report.findings:
-        output.say(f"{finding.kind}: {finding.sentence}\n    → {finding.cure}")
+        output.say(f"{finding.kind}: {finding.sentence}", f"    → {finding.cure}")
     for sentence in report.notes:
         output.note(f"note: {sentence}")
     output.say(amount(len(report.findings), "finding") if report.findings else "Nothing to mend.")

@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         return 0
     output.say("# For .dlt/config.toml; `importer-sync rebuild` then applies them to what is loaded.")
     for table, lines in groupby(found, attrgetter("table")):
-        output.say(f"\n[sources.importer.hints.{table}]")
+        output.say("", f"[sources.importer.hints.{table}]")
         for each in lines:
             output.say(f"{each.column} = {json.dumps(each.hint, ensure_ascii=False)}  # {_fits(each)}")
     output.note("Where a table has hints already, add the lines to them.")

@@ -27,6 +27,7 @@ EXAMPLES = (
     "importer-sync init --base-url https://service.example --token-stdin < token.txt",
 )
 BASE_URL = ("sources", "importer", "base_url")
+PLAIN_HTTP = ("sources", "importer", "allow_plain_http")
 TOKEN = ("sources", "importer", "access_token")
 DESTINATION = ("importer_sync", "destination")
 TRIES = 3
@@ -88,14 +89,15 @@ class _Interview:
 
     def _base_url(self) -> str:
         known = str(self._files["config.toml"].get(BASE_URL) or "")
+        plain = os.environ.get("__".join(PLAIN_HTTP).upper()) or self._files["config.toml"].get(PLAIN_HTTP)
         given = self._arguments.base_url or os.environ.get("SOURCES__IMPORTER__BASE_URL")
         if given or not self._asks:
             given = given or known
             if not given:
                 raise ConfigError("base_url is missing: give --base-url, or run init on a terminal to be asked for it.")
-            return _valid_address(given)
+            return _valid_address(given, plain)
         self._typed.add(BASE_URL)
-        return self._patiently(lambda: _valid_address(self._answer("Address of the service", known)))
+        return self._patiently(lambda: _valid_address(self._answer("Address of the service", known), plain))
 
     def _token(self) -> str:
         known = str(self._files["secrets.toml"].get(TOKEN) or "")
@@ -187,8 +189,8 @@ def _hidden(prompt: str) -> str:
             raise _InputEnded from None
 
 
-def _valid_address(base_url: str) -> str:
-    return _valid(base_url.strip(), "any-token").base_url
+def _valid_address(base_url: str, plain_http: object) -> str:
+    return _valid(base_url.strip(), "any-token", plain_http).base_url
 
 
 def _valid_token(token: str) -> str:
@@ -196,9 +198,9 @@ def _valid_token(token: str) -> str:
     return _valid("https://service.example", token).access_token.get_secret_value()
 
 
-def _valid(base_url: str, token: str) -> Settings:
+def _valid(base_url: str, token: str, plain_http: object = None) -> Settings:
     ServiceClient(base_url, token)  # refuses whatever a run would
-    return Settings.load(base_url=base_url, access_token=token)
+    return Settings.load(base_url=base_url, access_token=token, allow_plain_http=plain_http)
 
 
 def _write(wanted: list[Setting], files: dict[str, SettingsFile], output: Output) -> dict[str, list[str]]:

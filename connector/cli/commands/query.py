@@ -15,6 +15,7 @@ from connector.cli.output import Output, amount
 from connector.cli.redaction import scrub
 from connector.errors import ConfigError
 from connector.reporting.views.asking import ask
+from connector.text import visible
 
 EXAMPLES = (
     'importer-sync query "SELECT template, count(*) FROM v_imports GROUP BY 1"',
@@ -39,6 +40,8 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         limit = SHOWN
     sql = sys.stdin.read() if arguments.query == "-" else arguments.query
     with ask(open_pipeline(arguments), sql) as answer:
+        if answer.warning is not None:
+            output.note(answer.warning, level="warning", event="query.superuser")
         rows = islice(answer.rows, limit)
         if arguments.csv:
             _write_csv(answer.columns, rows)
@@ -55,9 +58,15 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
 
 def _write_csv(columns: tuple[str, ...], rows: Any) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(scrub(column) for column in columns)
+    terminal = sys.stdout.isatty()
+
+    def cell(value: Any) -> str:
+        text = "" if value is None else scrub(str(_plain(value)))
+        return visible(text, keep="\t\n") if terminal else text
+
+    writer.writerow(map(cell, columns))
     for row in rows:
-        writer.writerow("" if value is None else scrub(str(_plain(value))) for value in row)
+        writer.writerow(map(cell, row))
 
 
 def _plain(value: Any) -> Any:

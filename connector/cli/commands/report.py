@@ -12,7 +12,7 @@ from typing import Any
 from dlt.pipeline.pipeline import Pipeline
 
 from connector.cli.configuration import location, open_pipeline
-from connector.cli.output import Output, size
+from connector.cli.output import STDOUT, Output, size
 from connector.cli.redaction import scrub
 from connector.cli.source_settings import load_settings
 from connector.errors import ConfigError
@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     pipeline = open_pipeline(arguments)
     _remember_the_token()
     facts = _gathered(pipeline, arguments.dataset)
-    to_stdout = str(arguments.out) == "-"
+    to_stdout = str(arguments.out) in STDOUT
     if to_stdout and output.json:
         raise ConfigError("--json has standard output for its document; name a file with --out.")
     page = render(facts)

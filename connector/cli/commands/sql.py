@@ -85,5 +85,5 @@ def _list(output: Output, pipeline: Any) -> int:
     for kind in ("view", "check"):
         for row in rows:
             if row["kind"] == kind:
-                output.say(f"{kind}  {row['name']}\n       {row['summary']}\n       Grain: {row['grain']}")
+                output.say(f"{kind}  {row['name']}", f"       {row['summary']}", f"       Grain: {row['grain']}")
     return 0

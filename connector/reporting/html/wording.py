@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import unicodedata
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
@@ -11,10 +10,9 @@ from markupsafe import Markup, escape
 
 from connector.reporting.html.facts import OpenImport
 from connector.standing import Standing
+from connector.text import visible as text_visible
 
 LONGEST_NAME = 36
-HIDDEN = ("Cc", "Cf", "Cs")
-JOINERS = "\u200c\u200d\n\t"  # they belong to the spelling of words and emoji, or are blanks
 STANDING_WORDS = {
     Standing.reconciled: "reconciled",
     Standing.accepted: "accepted as they are",
@@ -74,12 +72,8 @@ def commands(text: str) -> Markup:
 
 
 def visible(text: str) -> str:
-    """With what has no shape of its own but changes how its neighbours look (control signs, turns of direction) shown
-    by its number."""
-    return "".join(
-        f"⟨U+{ord(sign):04X}⟩" if sign not in JOINERS and unicodedata.category(sign) in HIDDEN else sign
-        for sign in text
-    )
+    """For a page, in which blanks of any kind are blanks."""
+    return text_visible(text, keep="\n\t")
 
 
 def distinct_labels(names: Sequence[str], taken: str = "", longest: int = LONGEST_NAME) -> dict[str, str]:

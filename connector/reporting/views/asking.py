@@ -23,6 +23,17 @@ from connector.warehouse.busy import when_free
 from connector.warehouse.destination import duckdb_file, open_client
 
 ROWS_AT_ONCE = 2_000
+# A query may come from others: it reads the warehouse, but no file, address, extension or variable of this process.
+_NOTHING_ELSE: dict[str, Any] = {
+    "enable_external_access": False,
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+    "python_enable_replacements": False,
+}
+_SUPERUSER = (
+    "The role of this session is a superuser of PostgreSQL, for whom a query can read files of the server; use a role "
+    "that can only read the dataset."
+)
 _READS = "only one SELECT (or WITH … SELECT) is run here"
 _WRITES = (exp.Insert, exp.Update, exp.Delete, exp.Merge, exp.Into, exp.Create, exp.Drop, exp.Copy)
 
@@ -33,6 +44,7 @@ class Answer:
 
     columns: tuple[str, ...]
     rows: Iterator[tuple[Any, ...]]
+    warning: str | None = None
 
 
 @contextmanager
@@ -78,13 +90,14 @@ def _duckdb(pipeline: Pipeline, sql: str) -> Iterator[Answer]:
     file = duckdb_file(pipeline)
     if file is None or not file.exists():
         raise ConfigError("There is no warehouse yet; run `importer-sync run` first.")
-    with when_free(lambda: duckdb.connect(str(file), read_only=True)) as connection:
+    with when_free(lambda: duckdb.connect(str(file), read_only=True, config=_NOTHING_ELSE)) as connection:
         connection.execute("SET TimeZone = 'UTC'")
         found = connection.execute(
             "SELECT schema_name FROM duckdb_schemas() WHERE database_name = current_database()"
         ).fetchall()
         there = {name for (name,) in found}
         connection.execute("SET search_path = $path", {"path": _search_path(pipeline.dataset_name, there)})
+        connection.execute("SET lock_configuration = true")
         with _explained(pipeline.dataset_name, there):
             cursor = connection.execute(sql)
         yield Answer(_distinct([column[0] for column in cursor.description or ()]), _rows(cursor))
@@ -98,6 +111,8 @@ def _postgres(pipeline: Pipeline, sql: str) -> Iterator[Answer]:
         with connection.cursor() as cursor:
             # the transaction is read-only; this is for a query that would end it and begin another
             cursor.execute("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY")
+            cursor.execute("SELECT current_setting('is_superuser')")
+            warning = _SUPERUSER if cursor.fetchone() == ("on",) else None
             cursor.execute("SELECT nspname FROM pg_namespace")
             there = {name for (name,) in cursor.fetchall()}
             cursor.execute(f"SET search_path = {_search_path(client.dataset_name, there)}")
@@ -107,7 +122,7 @@ def _postgres(pipeline: Pipeline, sql: str) -> Iterator[Answer]:
             with _explained(client.dataset_name, there):
                 cursor.execute(sql)
             first = cursor.fetchmany(ROWS_AT_ONCE)
-            yield Answer(_distinct([column[0] for column in cursor.description or ()]), _rows(cursor, first))
+            yield Answer(_distinct([column[0] for column in cursor.description or ()]), _rows(cursor, first), warning)
         connection.rollback()
 
 

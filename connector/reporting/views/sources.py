@@ -15,6 +15,7 @@ from dlt.pipeline.pipeline import Pipeline
 from connector.ledger import LEDGER_COLUMNS
 from connector.reporting.views.applying import opened
 from connector.reporting.views.layout import Layout, TypedField, TypedTable, read_layout
+from connector.text import for_dbt
 from connector.transform.naming import DOUBLE_VARIANT
 from connector.warehouse import Connection
 from connector.warehouse.tables import FIELDS, IMPORTS, LEDGER, RECORDS, REJECTS, RUNS
@@ -132,7 +133,7 @@ def _typed_table(layout: Layout, typed: TypedTable) -> dict[str, Any]:
         _column(column, kind, described.get(column), _typed_tests(layout, column))
         for column, kind in layout.tables[typed.table].items()
     ]
-    return {"name": typed.table, "description": f"Records of {of}, a column per field.", "columns": columns}
+    return {"name": typed.table, "description": for_dbt(f"Records of {of}, a column per field."), "columns": columns}
 
 
 def _variant(field: TypedField, variant: str) -> str:
@@ -143,7 +144,7 @@ def _variant(field: TypedField, variant: str) -> str:
 def _column(name: str, kind: str, description: str | None, tests: list[Any]) -> dict[str, Any]:
     made: dict[str, Any] = {"name": name}
     if description:
-        made["description"] = description
+        made["description"] = for_dbt(description)
     made["data_type"] = kind
     if tests:
         made["data_tests"] = tests

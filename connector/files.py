@@ -1,0 +1,117 @@
+"""Write files whole or not at all, for this user alone, and never through a link.
+
+Invariant: a file is written only where a file is or nothing is. A link is neither followed nor replaced, wherever it
+points, and neither is a device or a pipe; only `write_out`, for a place that the user named, writes into those.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from connector.errors import ConfigError
+
+PRIVATE = 0o600
+OF_GROUP = 0o640
+_note_mode = PRIVATE
+
+
+def let_group_read() -> None:
+    """Have the notes of later runs of this process be readable by the user's group."""
+    global _note_mode
+    _note_mode = OF_GROUP
+
+
+def write_note(path: Path, content: bytes) -> None:
+    """Replace a file of our own in one step. Raises OSError where a link or anything but a file is."""
+    _replace(path, content, _note_mode)
+
+
+def write_out(path: Path, content: bytes) -> None:
+    """Write to the place that a user named: a file is replaced at once and keeps its mode, a device written into.
+
+    Raises OSError where a link is, those of /dev aside, and where nothing can be written.
+    """
+    of_system = path.is_relative_to("/dev") or path.is_relative_to("/proc")
+    if of_system or (not path.is_symlink() and path.exists() and not path.is_file()):
+        with path.open("ab" if path.is_file() else "wb") as device:
+            device.write(content)
+        return
+    _replace(path, content, _mode_of(path), durable=True)
+
+
+def append(path: Path, content: bytes) -> None:
+    """Add to a file, or begin it. Raises OSError where a link or anything but a file is."""
+    _refuse_others(path)
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
+    with os.fdopen(descriptor, "ab") as file:
+        file.write(content)
+
+
+def make_lock_file(path: Path) -> None:
+    """Make the file of a lock, or see to it that nobody else can hold the one that is there.
+
+    Whoever can open a file can hold its lock, and every run would find another one under way. Raises ConfigError for a
+    link, for what is no file, and for a file of a user who is neither this one, root nor the owner of the folder.
+    """
+    if os.name != "posix":
+        return
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, PRIVATE)
+    except OSError as error:
+        what = "it is a link" if error.errno == errno.ELOOP else error.strerror
+        raise ConfigError(f"The lock {path} cannot be taken ({what}); look whose it is, and remove it.") from None
+    try:
+        found = os.fstat(descriptor)
+        if found.st_uid not in (0, os.geteuid(), path.parent.stat().st_uid):
+            raise ConfigError(
+                f"The lock {path} belongs to another user (uid {found.st_uid}), who could stop each run with it; "
+                "remove it, and keep others from writing into its folder."
+            )
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+            raise ConfigError(f"The lock {path} is not a file of its own; look whose it is, and remove it.")
+        if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) != PRIVATE:
+            os.fchmod(descriptor, PRIVATE)
+    finally:
+        os.close(descriptor)
+
+
+def _replace(path: Path, content: bytes, mode: int, *, durable: bool = False) -> None:
+    _refuse_others(path)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:100]}.", suffix=".part")
+    part = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            if durable:
+                os.fsync(file.fileno())
+        part.chmod(mode)
+        part.replace(path)
+    finally:
+        with suppress(OSError):
+            part.unlink()
+
+
+def _refuse_others(path: Path) -> None:
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if stat.S_ISLNK(mode):
+        raise OSError(errno.ELOOP, "it is a link, and nothing is written through links", str(path))
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EEXIST, "it is not a file", str(path))
+
+
+def _mode_of(path: Path) -> int:
+    """As the file has it, else as any file that this process makes."""
+    with suppress(OSError):
+        return stat.S_IMODE(path.stat().st_mode) & 0o777
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask

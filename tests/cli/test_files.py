@@ -1,0 +1,97 @@
+"""What the command writes is for this user alone, goes through no link, and its lock is nobody else's."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from connector.errors import ConfigError
+from connector.files import append, make_lock_file, write_note, write_out
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="modes and links are POSIX's")
+root = pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root may give a file away")
+STRANGER = 4002
+
+
+def modes_below(folder: Path) -> dict[str, int]:
+    found = {str(path.relative_to(folder)): path.lstat() for path in folder.rglob("*")}
+    return {name: stat.S_IMODE(each.st_mode) & 0o077 for name, each in found.items()}
+
+
+@pytest.mark.parametrize(("group", "file", "folder"), [("false", 0o600, 0o700), ("true", 0o640, 0o750)])
+def test_files_are_for_this_user_or_the_group(command, group: str, file: int, folder: int) -> None:
+    asked = {"SOURCES__IMPORTER__GROUP_READABLE": group}
+    home = command.directory / "dlt"
+    before = os.umask(0o022)
+    try:
+        assert command("run", DLT_DATA_DIR=str(home), **asked).code == 0
+        assert command("report", "--out", "page.html", **asked).code == 0
+    finally:
+        os.umask(before)
+    for name in ("importer.duckdb", "page.html"):
+        assert stat.S_IMODE((command.directory / name).stat().st_mode) == file
+    found = modes_below(home)
+    assert found
+    assert not {name: oct(mode) for name, mode in found.items() if mode & ~folder & ~file}
+    lock = next(command.directory.glob(".importer.duckdb.*.lock"))
+    assert stat.S_IMODE(lock.stat().st_mode) == 0o600, "whoever can open it can hold it"
+
+
+def test_no_write_follows_or_replaces_a_link(tmp_path: Path) -> None:
+    precious, link = tmp_path / "precious.txt", tmp_path / "link"
+    precious.write_text("precious")
+    link.symlink_to(precious)
+    for write in (write_note, write_out, append):
+        with pytest.raises(OSError, match=r"link|symbolic"):
+            write(link, b"gone")
+    with pytest.raises(ConfigError, match="it is a link"):
+        make_lock_file(link)
+    assert link.is_symlink()
+    assert precious.read_text() == "precious"
+
+
+def test_a_lock_of_an_earlier_version_is_closed_to_others(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    lock.touch(0o644)
+    make_lock_file(lock)
+    assert stat.S_IMODE(lock.stat().st_mode) == 0o600
+    (tmp_path / "second").hardlink_to(lock)
+    with pytest.raises(ConfigError, match="not a file of its own"):
+        make_lock_file(lock)
+
+
+@root
+def test_a_lock_of_a_stranger_is_refused_unless_the_folder_is_theirs(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    lock.touch()
+    os.chown(lock, STRANGER, STRANGER)
+    with pytest.raises(ConfigError, match=r"belongs to another user \(uid 4002\)"):
+        make_lock_file(lock)
+    os.chown(tmp_path, STRANGER, STRANGER)
+    make_lock_file(lock)
+
+
+def test_one_warehouse_on_a_host_of_others(command) -> None:
+    """A query reads no file and shows no token, a file that is open is named, and a planted link is not followed."""
+    assert command("run").code == 0
+    precious = command.directory / "precious.txt"
+    precious.write_text("CANARY")
+    ended = command("query", f"SELECT content FROM read_text('{precious}')")
+    assert ended.code == 1
+    assert "The database refused the query" in ended.err
+    assert "CANARY" not in ended.out + ended.err
+    token = command.environment["SOURCES__IMPORTER__ACCESS_TOKEN"]
+    assert command("query", "--csv", f"SELECT '{token}' AS a, '\x1b[2J' AS b").out == "a,b\n***,\x1b[2J\n"
+
+    (command.directory / "importer.duckdb").chmod(0o644)
+    assert "(mode 644), and so read all rows: chmod 600, or set group_readable = true" in command("check").out
+
+    lock = next(command.directory.glob(".importer.duckdb.*.lock"))
+    lock.with_suffix(".holder").symlink_to(precious)
+    ended = command("run")
+    assert ended.code == 1
+    assert "it is a link" in ended.err
+    assert precious.read_text() == "CANARY"
