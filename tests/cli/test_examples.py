@@ -66,6 +66,7 @@ def surroundings(command, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("HOME", str(command.directory))
     for name, value in command.environment.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setenv("SOURCES__IMPORTER__HISTORY", "true")  # for `changes`
     monkeypatch.setattr(main, "prepare_environment", lambda **_: None)
     yield command.directory
     for path in (command.directory / "token.txt", command.directory / ".dlt" / "secrets.toml"):
