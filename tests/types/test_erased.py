@@ -67,30 +67,30 @@ def test_nothing_is_left_of_an_import_that_the_service_erased(warehouse: Warehou
     assert CANARY in texts(warehouse)
 
 
-def test_what_a_run_left_that_died_is_erased_by_the_next(warehouse: Warehouse, service: Service) -> None:
-    warehouse.run(service)
+def test_what_a_run_left_that_died_is_erased_by_the_next(duck: DuckDB, service: Service) -> None:
+    duck.run(service)
     service.delete_import(service.slugs()[0])
-    rejects = warehouse.rows("SELECT * FROM sync_rejects")
-    warehouse.run(service)
+    rejects = duck.rows("SELECT * FROM sync_rejects")
+    duck.run(service)
     names, row = ", ".join(rejects[0]), ", ".join("NULL" if v is None else f"'{v}'" for v in rejects[0].values())
     execute(
-        warehouse,
+        duck,
         f"INSERT INTO sync_rejects ({names}) VALUES ({row})",
         f"UPDATE imports SET metadata__uploaded_by = '{CANARY}' WHERE _deleted_at IS NOT NULL",
         "UPDATE sync_runs SET status = 'running'",
     )
-    assert CANARY in texts(warehouse)
+    assert CANARY in texts(duck)
 
-    assert warehouse.run(service).status is Status.succeeded
-    assert CANARY not in texts(warehouse)
+    assert duck.run(service).status is Status.succeeded
+    assert CANARY not in texts(duck)
 
 
-def test_deletes_that_are_kept_keep_all(warehouse: Warehouse, service: Service) -> None:
-    erase(warehouse, service, deletes="keep")
-    compact(warehouse.pipeline(), mirrors=False)
-    kept = warehouse.tuples("SELECT metadata__uploaded_by FROM imports WHERE _deleted_at IS NOT NULL")
+def test_deletes_that_are_kept_keep_all(duck: DuckDB, service: Service) -> None:
+    erase(duck, service, deletes="keep")
+    compact(duck.pipeline(), mirrors=False)
+    kept = duck.tuples("SELECT metadata__uploaded_by FROM imports WHERE _deleted_at IS NOT NULL")
     assert kept == [(CANARY,)]
-    assert len(warehouse.rows("SELECT * FROM sync_rejects")) > 0
+    assert len(duck.rows("SELECT * FROM sync_rejects")) > 0
 
 
 def test_compacted_warehouses_are_equal_and_hold_no_deleted_bytes(warehouse: Warehouse, service: Service) -> None:

@@ -17,7 +17,7 @@ from connector.sandbox import Service, serve
 from connector.settings import Scope, Settings
 from connector.warehouse import Warehouse as Opened
 from connector.warehouse.history import disagreeing
-from tests.types.conftest import Warehouse
+from tests.types.conftest import DuckDB, Warehouse
 from tests.types.test_ours import check_whole, execute
 
 H = "records_customers_history"
@@ -142,9 +142,9 @@ def test_what_the_service_erased_leaves_no_version(warehouse: Warehouse, service
 
 
 def test_a_run_that_died_before_it_recorded_is_caught_up_with(
-    warehouse: Warehouse, service: Service, monkeypatch: pytest.MonkeyPatch
+    duck: DuckDB, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = Place(warehouse, service)
+    place = Place(duck, service)
     place.run()
     service.edit_row(*first_record(service), {"a": 100, "name": "n0"})
 
@@ -153,7 +153,7 @@ def test_a_run_that_died_before_it_recorded_is_caught_up_with(
 
     with monkeypatch.context() as patch:
         patch.setattr("connector.run.session.record", dying)
-        assert warehouse.run(service, history=True).status is Status.failed
+        assert duck.run(service, history=True).status is Status.failed
     ran = place.run()
     assert ran.load_ids == []
     assert place.versions("a IN (0, 100)") == [(0, "n0", "insert", False), (100, "n0", "update", True)]
@@ -161,19 +161,19 @@ def test_a_run_that_died_before_it_recorded_is_caught_up_with(
     assert len(place.versions()) == 5
 
 
-def test_it_begins_with_what_is_there_for_the_templates_that_are_named(warehouse: Warehouse, service: Service) -> None:
+def test_it_begins_with_what_is_there_for_the_templates_that_are_named(duck: DuckDB, service: Service) -> None:
     service.add_import("Orders", [{"x": 1}])
-    place = Place(warehouse, service, history=["Customers"])
-    warehouse.run(service)
-    assert "records_customers_history" not in warehouse.tables()
+    place = Place(duck, service, history=["Customers"])
+    duck.run(service)
+    assert "records_customers_history" not in duck.tables()
     ran = place.run()
     assert ran.load_ids == []
     assert len(place.versions()) == 4
-    assert "records_orders_history" not in warehouse.tables()
+    assert "records_orders_history" not in duck.tables()
     place.settings["history"] = True
     place.run()
-    assert warehouse.tuples("SELECT x, _change FROM records_orders_history") == [(1, "insert")]
-    execute(warehouse, f"DROP TABLE {H}")
+    assert duck.tuples("SELECT x, _change FROM records_orders_history") == [(1, "insert")]
+    execute(duck, f"DROP TABLE {H}")
     place.run()
     assert len(place.versions()) == 4
 
@@ -202,23 +202,23 @@ def test_changes_and_a_moment_can_be_asked_for(warehouse: Warehouse, service: Se
         changes(warehouse.pipeline(), first.started_at, None, "nam")
 
 
-def test_versions_that_a_hand_changed_are_found(warehouse: Warehouse, service: Service) -> None:
-    place = Place(warehouse, service)
+def test_versions_that_a_hand_changed_are_found(duck: DuckDB, service: Service) -> None:
+    place = Place(duck, service)
     place.run()
-    execute(warehouse, f"UPDATE {H} SET a = 99 WHERE a = 1", f"DELETE FROM {H} WHERE a = 2")
+    execute(duck, f"UPDATE {H} SET a = 99 WHERE a = 1", f"DELETE FROM {H} WHERE a = 2")
     with serve(service) as url:
         settings = Settings.load(base_url=url, access_token=service.token, history=True)
-        found = verify(warehouse.pipeline(), settings, deep=True).differences
+        found = verify(duck.pipeline(), settings, deep=True).differences
     assert [(str(each.kind), each.table) for each in found] == [("history_differs", H)]
     assert found[0].sentence.startswith("3 rows of")
 
 
-def test_tables_that_only_look_like_versions_are_left_alone(warehouse: Warehouse, service: Service) -> None:
-    warehouse.run(service)
-    execute(warehouse, f"CREATE TABLE {H} AS SELECT 1 AS mine")
+def test_tables_that_only_look_like_versions_are_left_alone(duck: DuckDB, service: Service) -> None:
+    duck.run(service)
+    execute(duck, f"CREATE TABLE {H} AS SELECT 1 AS mine")
     service.add_import("Customers history", [{"x": 1}])
-    ran = warehouse.run(service, history=True)
+    ran = duck.run(service, history=True)
     assert ran.status is Status.succeeded
-    assert warehouse.tuples(f"SELECT mine FROM {H}") == [(1,)]
-    assert warehouse.tuples(f"SELECT count(*) FROM {H}_2") == [(4,)]
-    check_whole(warehouse, service)
+    assert duck.tuples(f"SELECT mine FROM {H}") == [(1,)]
+    assert duck.tuples(f"SELECT count(*) FROM {H}_2") == [(4,)]
+    check_whole(duck, service)
