@@ -100,7 +100,8 @@ def record(
     """
     connection.execute(f"ALTER TABLE {connection.name(LEDGER)} ADD COLUMN IF NOT EXISTS history TEXT")
     tables = versioned(connection, dataset, wanted)
-    new = {each.table for each in tables if _align(connection, each, dataset.columns.get(each.history))}
+    new = {each.table: each for each in tables if _align(connection, each, dataset.columns.get(each.history))}
+    _analyze(connection, list(new))
     with connection.client.begin_transaction():
         for each in tables:
             _Recorder(connection, each, started_at, run_id, each.table in new).record(keeps=keeps)
@@ -108,6 +109,13 @@ def record(
             _erase(connection, tables, sorted(dataset.typed), started_at)
         ledger = connection.name(LEDGER)
         connection.execute(f"UPDATE {ledger} SET history = {_load(connection)} WHERE {_due(connection)}")
+    _analyze(connection, [each.history for each in new.values()])
+
+
+def _analyze(connection: Connection, tables: Sequence[str]) -> None:
+    """Have PostgreSQL count rows now that it would count some time later: it plans by what it knows of them."""
+    for table in tables if connection.is_postgres else ():
+        connection.execute(f"ANALYZE {connection.name(table)}")
 
 
 def _load(connection: Connection) -> str:
@@ -140,11 +148,12 @@ class _Recorder:
         same = _same(self.connection, each)
         alive = f"SELECT 1 FROM {table} AS t WHERE {same} AND t.{column('_deleted_at')} IS NULL"
         touched = f"SELECT slug FROM ({self._touched()}) AS touched"
-        arrived = f"SELECT {key} FROM {table} WHERE {imported} IN ({touched})"
-        outdated = (
-            f"h.{column(VALID_TO)} IS NULL AND (h.{imported} IN ({touched}) OR h.{key} IN ({arrived})) "
-            f"AND NOT EXISTS ({alive})"
+        # one set of keys, which PostgreSQL can hash or look up; of an OR of two it would go through both for each row
+        keys = (
+            f"SELECT {key} FROM {table} WHERE {imported} IN ({touched}) UNION ALL "
+            f"SELECT {key} FROM {history} WHERE {column(VALID_TO)} IS NULL AND {imported} IN ({touched})"
         )
+        outdated = f"h.{column(VALID_TO)} IS NULL AND h.{key} IN ({keys}) AND NOT EXISTS ({alive})"
         opened = column(VALID_FROM)
         self.connection.execute(f"DELETE FROM {history} AS h WHERE h.{opened} = %s AND {outdated}", self.started_at)
         self.connection.execute(f"UPDATE {history} AS h SET {column(VALID_TO)} = %s WHERE {outdated}", self.started_at)
@@ -162,11 +171,13 @@ class _Recorder:
         )
         if keeps:
             self._note_deletions(names)
-        told = sorted(each.told & set(each.columns))
+        # the load of a version is the one that brought it; of `imports` it is by that that a row is known to be read
+        told = sorted((each.told if each.table == IMPORTS else each.told - {LOAD_ID}) & set(each.columns))
         new = ", ".join(f"{column(c)} = t.{column(c)}" for c in told)
+        changed = " OR ".join(f"h.{column(c)} IS DISTINCT FROM t.{column(c)}" for c in told)
         self.connection.execute(
             f"UPDATE {history} AS h SET {new} FROM {table} AS t WHERE h.{key} = t.{key} "
-            f"AND h.{column(VALID_TO)} IS NULL AND t.{imported} IN ({touched})"
+            f"AND h.{column(VALID_TO)} IS NULL AND t.{imported} IN ({touched}) AND ({changed})"
         )
 
     def _touched(self) -> str:
