@@ -349,10 +349,8 @@ def check_kept(
         require((typed[slug]["_deleted_at"] is None) == (slug in live), "a vanished typed row is marked", slug)
 
 
-def check_history(ran: Ran, completed: list[tuple[datetime, Snapshot]], *, meddled: bool) -> None:
-    """After a run that could record: what is current, that no versions overlap, and what earlier runs saw."""
-    assert ran.tally is not None
-    after = ran.after
+def check_versions(after: Holdings) -> Snapshot:
+    """Whenever all is recorded: the current versions are the rows, and no versions overlap. Return what is live."""
     due = [row["slug"] for row in after.of_table("sync_imports") if row["history"] != row["_dlt_load_id"]]
     none_of(due, "what was loaded is recorded")
     now = snapshot(after)
@@ -366,6 +364,14 @@ def check_history(ran: Ran, completed: list[tuple[datetime, Snapshot]], *, meddl
             if before[key] == after_it[key]:
                 ended = before["_valid_to"] is not None and before["_valid_to"] <= after_it["_valid_from"]
                 require(ended, "versions do not overlap", before, after_it)
+    return now
+
+
+def check_history(ran: Ran, completed: list[tuple[datetime, Snapshot]], *, meddled: bool) -> None:
+    """After a run that could record: what is current, that no versions overlap, and what earlier runs saw."""
+    assert ran.tally is not None
+    after = ran.after
+    now = check_versions(after)
     keeps = ran.settings.deletes == "keep"
     alive = {key for rows in now.values() for key in rows}  # ever since: what was away for a while has been erased
     for moment, seen in [] if meddled else reversed(completed):

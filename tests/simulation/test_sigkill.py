@@ -19,7 +19,7 @@ from connector.settings import Settings
 from tests.processes import Process, start
 from tests.simulation.edits import random_edit
 from tests.simulation.holdings import Holdings
-from tests.simulation.oracle import Ran, check_equal, check_run, require
+from tests.simulation.oracle import Ran, check_equal, check_run, check_versions, require
 from tests.simulation.scenario import add_import
 from tests.simulation.watching import Watch
 from tests.simulation.world import PatchyService
@@ -56,6 +56,7 @@ class Rounds:
             "SOURCES__IMPORTER__BASE_URL": url,
             "SOURCES__IMPORTER__ACCESS_TOKEN": self.service.token,
             "SOURCES__IMPORTER__BATCH_ROWS": "150",
+            "SOURCES__IMPORTER__HISTORY": "true",
             "DLT_DATA_DIR": str(self.folder / "dlt"),
         }
         command = ["--to", f"duckdb:///{self.folder}/warehouse.duckdb", "--json", "run", *more]
@@ -137,6 +138,9 @@ def test_a_command_killed_again_and_again_ends_equal_to_the_service(
     assert asked
     assert not [request for request in rounds.requests if request.path.endswith("/records")]
     assert idle.before.without_runs() == idle.after.without_runs()
+    assert idle.before.versions == idle.after.versions
+    assert "imports_history" in idle.after.versions
+    check_versions(idle.after)
     statuses = [row["status"] for row in idle.after.of_table("sync_runs")]
     assert "running" not in statuses
     assert statuses.count("failed") <= killed
