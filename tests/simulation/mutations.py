@@ -26,11 +26,12 @@ from connector.models import Import
 from connector.run import discover, plan, session, sync
 from connector.run.deaths import UnderWay
 from connector.run.plan import Plan
+from connector.run.session import Extraction
 from connector.service.outage import Outage
 from connector.transform.overflow import Rests
 from connector.transform.schema import TableSchema
 from connector.transform.width import UNBOUNDED, Width
-from connector.warehouse import Connection, state
+from connector.warehouse import Connection, history, state
 from connector.warehouse.ownership import Dataset
 
 Patch = Callable[[], AbstractContextManager[Any]]
@@ -437,3 +438,23 @@ def take_another_import_for_the_one_asked_for() -> AbstractContextManager[Any]:
         return found
 
     return mock.patch.multiple(discover, ask_for=trusting)
+
+
+# -- history -------------------------------------------------------------------------------------------------------
+
+
+@mutation()
+def record_nothing_of_what_a_dead_run_loaded() -> AbstractContextManager[Any]:
+    return mock.patch.object(Extraction, "history_is_due", return_value=False)
+
+
+@mutation()
+def keep_no_version_of_what_changed() -> AbstractContextManager[Any]:
+    """As if a record were what it was for as long as it is there."""
+    same = history._same
+    return mock.patch.object(history, "_same", lambda connection, each: same(connection, replace(each, columns=())))
+
+
+@mutation()
+def leave_versions_of_what_was_erased() -> AbstractContextManager[Any]:
+    return mock.patch.object(history, "_erase")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
@@ -13,7 +13,7 @@ from typing import Any
 from connector.runs import Status, Tally
 from connector.settings import Settings
 from connector.transform.width import Width
-from tests.simulation.holdings import Holdings, duplicates
+from tests.simulation.holdings import Holdings, Rows, duplicates
 from tests.simulation.leaves import at, gives_back, is_scalar, leaves, parse, same, stored
 from tests.simulation.watching import ImportTruth, Row, Watch
 
@@ -373,6 +373,9 @@ def check_history(ran: Ran, completed: list[tuple[datetime, Snapshot]], *, meddl
     after = ran.after
     now = check_versions(after)
     keeps = ran.settings.deletes == "keep"
+    if not keeps:
+        keys = {row["slug" if name.startswith("imports") else "_record_slug"] for name, row in _each(after.versions)}
+        none_of(keys - {key for rows in now.values() for key in rows}, "what was erased leaves no version")
     alive = {key for rows in now.values() for key in rows}  # ever since: what was away for a while has been erased
     for moment, seen in [] if meddled else reversed(completed):
         alive &= {key for rows in seen.values() for key in rows}
@@ -387,6 +390,12 @@ def check_history(ran: Ran, completed: list[tuple[datetime, Snapshot]], *, meddl
             wanted = was if keeps else {k: v for k, v in was.items() if k in alive or k in shown}
             require(shown == wanted, f"as of {moment} {table} is what that run saw", shown, wanted)
     completed.append((ran.tally.started_at, now))
+
+
+def _each(tables: Mapping[str, Rows]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for name, rows in tables.items():
+        for row in rows:
+            yield name, row
 
 
 def snapshot(after: Holdings) -> Snapshot:
