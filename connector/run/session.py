@@ -49,7 +49,7 @@ from connector.transform.row_limits import LIMITS
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.connection import LOADS, VERSIONS
 from connector.warehouse.erasing import empty_staging, erase_deleted
-from connector.warehouse.history import record
+from connector.warehouse.history import is_due, record
 from connector.warehouse.mending import keep_deleted, mend
 from connector.warehouse.ownership import Dataset, prepare_staging, take_stock
 from connector.warehouse.promises import PROMISED, ask_again, promise
@@ -283,15 +283,17 @@ class Extraction:
         if not self._settings.history:
             return False
         known = self.memory
-        typed = {*known.template_tables} & known.tables
-        return any(r.history != r.load_id for r in known.ledger.values()) or any(
-            f"{table}_history" not in known.foreign for table in typed
-        )
+        if IMPORTS not in known.tables or any(row.history != row.load_id for row in known.ledger.values()):
+            return True
+        with self.warehouse.connect() as connection:
+            return is_due(connection, known.foreign, {*known.template_tables} & known.tables)
 
     def record_history(self, connection: Connection, dataset: Dataset) -> None:
         """Make the versions of what was loaded, where `history` asks for them (`connector.warehouse.history`)."""
         if not self._settings.history or LEDGER not in dataset.ours:
             return
+        if (allowance := self.warehouse.allowance) is not None:
+            allowance.lift()  # the first run compares all of a table, which takes more than a package
         record(
             connection,
             dataset,

@@ -11,7 +11,7 @@ before is caught up with by the next one, and what is recorded twice adds nothin
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import count
@@ -23,7 +23,8 @@ from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID, keys_of
 VALID_FROM, VALID_TO, CHANGE, RUN_ID = "_valid_from", "_valid_to", "_change", "_run_id"
 OWN = (VALID_FROM, VALID_TO, CHANGE, RUN_ID)
 _TOLD = ("_created_at", "_updated_at", LOAD_ID)
-_ERASED = "importer_erased"  # a temporary table: keys that are alive nowhere any more
+# Temporary tables: keys that are alive nowhere any more, and imports whose rows may differ from their open versions.
+_ERASED, _TOUCHED = "importer_erased", "importer_touched"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +113,10 @@ def record(
     _analyze(connection, [each.history for each in new.values()])
 
 
-def _analyze(connection: Connection, tables: Sequence[str]) -> None:
+def _analyze(connection: Connection, tables: Sequence[str], *, temporary: bool = False) -> None:
     """Have PostgreSQL count rows now that it would count some time later: it plans by what it knows of them."""
     for table in tables if connection.is_postgres else ():
-        connection.execute(f"ANALYZE {connection.name(table)}")
+        connection.execute(f"ANALYZE {table if temporary else connection.name(table)}")
 
 
 def _load(connection: Connection) -> str:
@@ -133,6 +134,33 @@ def _due(connection: Connection) -> str:
     return f"history IS DISTINCT FROM {_load(connection)}"
 
 
+def _imports_due(connection: Connection, history: str, columns: Iterable[str]) -> str:
+    """SQL for the imports whose row is not their open version: a load brought it, or a lost column was made whole."""
+    name, column = connection.name, connection.column
+    gone = column("_deleted_at")
+    unlike = (f"o.{column(c)} IS DISTINCT FROM i.{column(c)}" for c in columns if c not in ("slug", "_deleted_at"))
+    return (
+        f"SELECT i.slug FROM {name(IMPORTS)} AS i LEFT JOIN {name(history)} AS o "
+        f"ON o.slug = i.slug AND o.{column(VALID_TO)} IS NULL WHERE (i.{gone} IS NULL OR o.slug IS NOT NULL) "
+        f"AND (o.slug IS NULL OR i.{gone} IS NOT NULL OR {' OR '.join(unlike)})"
+    )
+
+
+def is_due(connection: Connection, taken: Container[str], typed: Iterable[str]) -> bool:
+    """Whether a table has no versions yet, or `imports` has rows that came with a run which died before it recorded.
+
+    `taken` are the names that are not those of our tables, `typed` the tables whose versions are kept.
+    """
+    names = [f"{table}_history" for table in (IMPORTS, *typed)]
+    if not all(name in taken for name in names):
+        return True
+    columns = connection.columns()
+    there, wanted = columns.get(names[0], {}).keys(), columns.get(IMPORTS, {}).keys()
+    if not {*OWN, *wanted} <= there:
+        return True
+    return connection.query(f"{_imports_due(connection, names[0], wanted)} LIMIT 1").num_rows > 0
+
+
 @dataclass(frozen=True, slots=True)
 class _Recorder:
     connection: Connection
@@ -147,7 +175,10 @@ class _Recorder:
         key, imported = column(each.key), column(each.import_key)
         same = _same(self.connection, each)
         alive = f"SELECT 1 FROM {table} AS t WHERE {same} AND t.{column('_deleted_at')} IS NULL"
-        touched = f"SELECT slug FROM ({self._touched()}) AS touched"
+        touched = f"SELECT slug FROM {_TOUCHED}"
+        self.connection.execute(f"DROP TABLE IF EXISTS {_TOUCHED}")
+        self.connection.execute(f"CREATE TEMPORARY TABLE {_TOUCHED} AS {self._touched()}")
+        _analyze(self.connection, [_TOUCHED], temporary=True)
         # one set of keys, which PostgreSQL can hash or look up; of an OR of two it would go through both for each row
         keys = (
             f"SELECT {key} FROM {table} WHERE {imported} IN ({touched}) UNION ALL "
@@ -187,12 +218,7 @@ class _Recorder:
             return f"SELECT DISTINCT {column(each.import_key)} AS slug FROM {name(each.table)}"
         if each.table != IMPORTS:
             return f"SELECT slug FROM {name(LEDGER)} WHERE {_due(self.connection)}"
-        load, gone = column(LOAD_ID), column("_deleted_at")
-        return (
-            f"SELECT i.slug FROM {name(IMPORTS)} AS i LEFT JOIN {name(each.history)} AS o "
-            f"ON o.slug = i.slug AND o.{column(VALID_TO)} IS NULL "
-            f"WHERE o.{load} IS DISTINCT FROM i.{load} AND (i.{gone} IS NULL OR o.slug IS NOT NULL)"
-        )
+        return _imports_due(self.connection, each.history, each.columns)
 
     def _note_deletions(self, names: str) -> None:
         """A version of no length for each record that is gone, so that its deletion is seen and no moment shows it."""

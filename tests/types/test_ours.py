@@ -123,7 +123,7 @@ def test_a_name_that_cannot_be_another_is_refused_in_one_sentence(warehouse: War
     assert "Rename or drop it" in str(ran.error)
 
 
-@pytest.mark.parametrize("name", ["note", "Note"])
+@pytest.mark.parametrize("name", [pytest.param("note", marks=pytest.mark.long), "Note"])
 def test_a_column_of_the_user_is_neither_emptied_nor_taken_over(
     warehouse: Warehouse, service: Service, name: str
 ) -> None:
@@ -155,7 +155,7 @@ def test_a_column_whose_name_only_changed_its_case_is_the_same_in_duckdb(duck: D
 
 @pytest.mark.parametrize(
     "also",
-    [(), ("imports",), *(pytest.param((table,), marks=pytest.mark.long) for table in ("sync_fields", "_dlt_loads"))],
+    [(), *(pytest.param((table,), marks=pytest.mark.long) for table in ("imports", "sync_fields", "_dlt_loads"))],
 )
 def test_without_the_ledger_deleted_imports_go_all_the_same(
     warehouse: Warehouse, service: Service, also: tuple[str, ...]
@@ -191,7 +191,7 @@ def test_the_table_of_loads_is_made_anew(warehouse: Warehouse, service: Service)
     [
         "DROP TABLE sync_fields",
         pytest.param("DELETE FROM sync_fields", marks=pytest.mark.long),
-        "DELETE FROM sync_fields WHERE path IN ('a-b', 'metadata.n')",
+        pytest.param("DELETE FROM sync_fields WHERE path IN ('a-b', 'metadata.n')", marks=pytest.mark.long),
     ],
 )
 def test_without_the_dictionary_no_column_mixes_two_fields(warehouse: Warehouse, service: Service, loss: str) -> None:
@@ -218,11 +218,11 @@ def test_without_the_dictionary_no_column_mixes_two_fields(warehouse: Warehouse,
     [
         ("records_customers", "name"),
         ("records", "data"),
-        ("imports", "metadata__n"),
         ("sync_imports", "records_loaded"),
         *(
             pytest.param(*column, marks=pytest.mark.long)
             for column in [
+                ("imports", "metadata__n"),
                 ("records_customers", "_sort"),
                 ("imports", "status"),
                 ("imports", "_content_hash"),
