@@ -11,7 +11,7 @@ from connector.errors import ConfigError
 from connector.maintain.rebuild import rebuild
 from connector.maintain.verify import verify
 from connector.reporting.changes import changes
-from connector.reporting.views.applying import apply
+from connector.reporting.views.applying import apply, keep_current
 from connector.runs import Status, Tally
 from connector.sandbox import Service, serve
 from connector.settings import Scope, Settings
@@ -200,6 +200,37 @@ def test_changes_and_a_moment_can_be_asked_for(warehouse: Warehouse, service: Se
     assert len(of_field) == 4 + 1 + 1
     with pytest.raises(ConfigError, match="did you mean name"):
         changes(warehouse.pipeline(), first.started_at, None, "nam")
+
+
+def test_a_function_that_somebody_has_or_reads_is_not_touched(warehouse: Warehouse, service: Service) -> None:
+    place = Place(warehouse, service)
+    place.run()
+    views = f"{warehouse.dataset}_views"
+    body = "(m) AS TABLE SELECT 42 AS mine"
+    if not isinstance(warehouse, DuckDB):
+        body = "(m timestamptz) RETURNS TABLE (mine int) LANGUAGE sql AS 'SELECT 42'"
+    made = "MACRO" if isinstance(warehouse, DuckDB) else "FUNCTION"
+    execute(warehouse, f"CREATE SCHEMA {views}", f"CREATE {made} {views}.customers_as_of{body}")
+
+    applied = apply(warehouse.pipeline())
+
+    assert set(applied.blocked) == {"customers_as_of"}
+    assert "customers" in applied.made
+    assert warehouse.tuples(f"SELECT mine FROM {views}.customers_as_of(now())") == [(42,)]
+    assert "customers_as_of is there already" in str(keep_current(warehouse.pipeline(), loaded=False))
+
+    execute(warehouse, f"DROP {made} {'TABLE ' * isinstance(warehouse, DuckDB)}{views}.customers_as_of")
+    assert keep_current(warehouse.pipeline(), loaded=False) is None
+    if isinstance(warehouse, DuckDB):
+        return
+    execute(warehouse, f"CREATE VIEW theirs AS SELECT a FROM {views}.customers_as_of(now())")
+    assert not apply(warehouse.pipeline()).blocked, "what stays as it is stands in nobody's way"
+    service.add_import("Customers", [{"late": 1}])
+    place.run()
+    applied = apply(warehouse.pipeline())
+    assert set(applied.blocked) == {"customers_as_of"}
+    assert f"{warehouse.dataset}.theirs depends on it" in applied.blocked["customers_as_of"]
+    assert "customers" in applied.made_anew
 
 
 def test_versions_that_a_hand_changed_are_found(duck: DuckDB, service: Service) -> None:

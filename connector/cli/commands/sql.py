@@ -36,9 +36,9 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     pipeline = open_pipeline(arguments)
     if arguments.action == "apply":
         applied = drop(pipeline) if arguments.drop else apply(pipeline)
-        output.document({"status": "succeeded", **applied.as_json()})
+        output.document({"status": "partial" if applied.blocked else "succeeded", **applied.as_json()})
         _tell_applied(output, applied)
-        return 0
+        return PARTIAL if applied.blocked else 0
     if arguments.action == "check":
         return _tell_checked(output, check(pipeline, arguments.check))
     return _list(output, pipeline)
@@ -51,6 +51,8 @@ def _tell_applied(output: Output, applied: Applied) -> None:
             output.say(f"{verb}  {applied.schema}.{name}" + (f"  {summaries[name]}" if name in summaries else ""))
     for name, reason in applied.left_out.items():
         output.note(f"left out: {name}, for {reason}; `importer-sync sql apply` makes it later")
+    for reason in applied.blocked.values():
+        output.note(f"blocked: {reason}.")
     changes = len(applied.made) + len(applied.made_anew) + len(applied.dropped)
     if applied.kept:
         output.say(f"{amount(len(applied.kept), 'view')} in {applied.schema} left as they were.")

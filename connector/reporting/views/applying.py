@@ -1,7 +1,8 @@
 """The views in a schema of their own, beside the dataset: made, made anew where they changed, and dropped.
 
 Each view carries a comment that says it is ours and a digest of its text. So a second time changes nothing, what
-somebody else made there stays, and a view that is made anew keeps the grants it had.
+somebody else made there stays, and a view that is made anew keeps the grants it had. A view that cannot be made, or
+made anew, keeps none of the others from it; its comment says so until it can.
 """
 
 from __future__ import annotations
@@ -15,21 +16,28 @@ from typing import Any
 from dlt.pipeline.pipeline import Pipeline
 
 from connector.errors import ConfigError, ConnectorError, LockedError
+from connector.reporting.views import readers
 from connector.reporting.views.as_of import lacks_functions, make_functions
 from connector.reporting.views.generated import GENERATED, MISFITS, Ready, ready_views
 from connector.reporting.views.layout import DIALECTS, VIEWS_SUFFIX, Layout, dialect_of, literal, quoted, read_layout
+from connector.reporting.views.readers import OURS
 from connector.reporting.views.statements import standing
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.failures import explain
 from connector.warehouse.lock import sole_writer
 
-OURS = "importer-sync "
+OUTDATED = f"{OURS}outdated: "
 _DIGEST = 12
+_TOLD = 3  # reasons in one sentence
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """Names of views by what became of them; `left_out` are standing views with the reason why they are not there."""
+    """Names of views by what became of them.
+
+    `left_out` are standing views that cannot be yet, `blocked` are views that are not what they should be until
+    somebody does something about it, each with the reason.
+    """
 
     schema: str
     made: tuple[str, ...] = ()
@@ -37,6 +45,7 @@ class Applied:
     kept: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)
+    blocked: Mapping[str, str] = field(default_factory=dict)
     views: tuple[Ready, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
@@ -47,11 +56,15 @@ class Applied:
             "kept": list(self.kept),
             "dropped": list(self.dropped),
             "left_out": dict(self.left_out),
+            "blocked": dict(self.blocked),
         }
 
 
 def apply(pipeline: Pipeline) -> Applied:
-    """Makes the views what they should be now, all or nothing. Raises LockedError while a run is under way."""
+    """Make the views what they should be now, in one transaction, but for those that `blocked` names.
+
+    Raises LockedError while a run is under way.
+    """
     warehouse, dialect = opened(pipeline)
     with sole_writer(pipeline), warehouse.connect() as connection:
         return _apply(connection, dialect)
@@ -60,27 +73,33 @@ def apply(pipeline: Pipeline) -> Applied:
 def keep_current(pipeline: Pipeline, *, loaded: bool) -> str | None:
     """Make the views what they should be after a run; return the sentence that says why they are not, or None.
 
-    After a run that loaded nothing, only views of an earlier version, or none at all, are not what they should be.
+    After a run that loaded nothing, these are not what they should be: views of an earlier version, none at all, and
+    what was blocked.
     """
     try:
         if loaded or _are_outdated(pipeline):
-            apply(pipeline)
+            blocked = apply(pipeline).blocked
+            why = "; ".join(list(blocked.values())[:_TOLD])
+            more = f" (and {len(blocked) - _TOLD} more)" if len(blocked) > _TOLD else ""
+        else:
+            return None
     except LockedError:
         return None  # the run that has the lock makes them when it ends
     except Exception as error:
-        why = str(explain(error)).rstrip(".")
-        return f"The views for analysts are not up to date: {why}. views = false leaves them alone."
-    return None
+        why, more = str(explain(error)).rstrip("."), ""
+    return f"The views for analysts are not up to date: {why}{more}. views = false leaves them alone." if why else None
 
 
 def _are_outdated(pipeline: Pipeline) -> bool:
-    """Return True where a warehouse is without the newest of the views that every warehouse has."""
+    """Return True where a view was blocked, or the newest of the views that every warehouse has is not there."""
     warehouse = Warehouse(pipeline)
     if warehouse.destination_type not in DIALECTS or not warehouse.exists():
         return False
     with warehouse.connect() as connection:
         there = _relations(connection, warehouse.destination_type)
-        if MISFITS not in there:
+        if MISFITS not in there or any(comment.startswith(OUTDATED) for comment in there.values()):
+            return True
+        if any(not there.get(name, OURS).startswith(OURS) for name in _fixed_names()):
             return True
         if not any("_history" in table for table in connection.names()[0]):
             return False
@@ -126,13 +145,17 @@ def planned(connection: Connection, dialect: str) -> tuple[Layout, list[Ready]]:
 
 def names_to_avoid(there: Mapping[str, str]) -> set[str]:
     """Names that a template's view cannot have: those of other views, and what somebody else put into the schema."""
-    fixed = {each.name for each in standing() if each.kind == "view"} | GENERATED
-    return fixed | {name for name, comment in there.items() if not comment.startswith(OURS)}
+    return _fixed_names() | {name for name, comment in there.items() if not comment.startswith(OURS)}
+
+
+def _fixed_names() -> set[str]:
+    return {each.name for each in standing() if each.kind == "view"} | GENERATED
 
 
 def foreign_readers(connection: Connection, tables: Sequence[str]) -> list[str]:
     """Return the views in PostgreSQL, with their schemas, that read one of these tables and are not ours."""
-    return [f"{schema}.{view}" for schema, view, ours in _readers(connection, tables) if not ours]
+    dataset = connection.client.dataset_name
+    return sorted({reader.name for reader in readers.readers_of(connection, dataset, tables) if not reader.ours})
 
 
 @contextmanager
@@ -145,7 +168,7 @@ def brought_along(connection: Connection, dialect: str, table: str) -> Iterator[
         yield
         return
     layout = Layout(connection.client.dataset_name, dialect)
-    away = [view for _, view, ours in _readers(connection, [table]) if ours]
+    away = [reader.view for reader in readers.readers_of(connection, layout.dataset, [table]) if reader.ours]
     grants = {view: _grants(connection, layout, view) for view in away}
     if away:
         connection.client.execute_sql(f"DROP VIEW {', '.join(map(layout.view_name, away))}")
@@ -153,27 +176,6 @@ def brought_along(connection: Connection, dialect: str, table: str) -> Iterator[
     if away:
         there = _relations(connection, dialect)
         _carry_out(connection, *_planned(connection, dialect, there), there, grants)
-
-
-def _readers(connection: Connection, tables: Sequence[str]) -> list[tuple[str, str, bool]]:
-    """Return (schema, name, whether it is ours) of each view that reads one of these tables, also through others."""
-    marks = ", ".join(["%s"] * len(tables))
-    rows = connection.query(
-        "WITH RECURSIVE uses AS (SELECT DISTINCT w.ev_class AS reader, d.refobjid AS used FROM pg_depend d "
-        "JOIN pg_rewrite w ON w.oid = d.objid AND d.classid = 'pg_rewrite'::regclass "
-        "WHERE d.refclassid = 'pg_class'::regclass AND d.refobjid <> w.ev_class), "
-        "found AS (SELECT u.reader FROM uses u JOIN pg_class t ON t.oid = u.used "
-        f"JOIN pg_namespace n ON n.oid = t.relnamespace WHERE n.nspname = %s AND t.relname IN ({marks}) "
-        "UNION SELECT u.reader FROM uses u JOIN found f ON f.reader = u.used) "
-        "SELECT n.nspname AS schema_name, v.relname AS view_name, v.relkind = 'v' AND n.nspname = %s AND "
-        "COALESCE(obj_description(v.oid, 'pg_class'), '') LIKE %s AS ours "
-        "FROM found JOIN pg_class v ON v.oid = reader JOIN pg_namespace n ON n.oid = v.relnamespace ORDER BY 1, 2",
-        connection.client.dataset_name,
-        *tables,
-        connection.client.dataset_name + VIEWS_SUFFIX,
-        OURS + "%",
-    ).to_pylist()
-    return [(row["schema_name"], row["view_name"], bool(row["ours"])) for row in rows]
 
 
 def _apply(connection: Connection, dialect: str) -> Applied:
@@ -187,14 +189,7 @@ def _planned(
     connection: Connection, dialect: str, there: Mapping[str, str]
 ) -> tuple[Layout, Sequence[Ready], Mapping[str, str]]:
     layout = read_layout(connection, dialect, names_to_avoid(there))
-    views, left_out = ready_views(layout)
-    for view in views:
-        if not there.get(view.name, OURS).startswith(OURS):
-            raise ConfigError(
-                f"{layout.views_schema}.{view.name} is there already and was not made by this command; "
-                "rename or drop it, then run `importer-sync sql apply` again."
-            )
-    return layout, views, left_out
+    return layout, *ready_views(layout)
 
 
 def _carry_out(
@@ -207,9 +202,18 @@ def _carry_out(
 ) -> Applied:
     """Make the views what they should be, in the caller's transaction; `grants` are those of views that are away."""
     wanted = {view.name: _comment(view) for view in views}
-    dropped = sorted(n for n, comment in there.items() if comment.startswith(OURS) and n not in wanted)
-    changed = [view for view in views if there.get(view.name) != wanted[view.name]]
+    gone = sorted(n for n, comment in there.items() if comment.startswith(OURS) and n not in wanted)
+    due = [view for view in views if there.get(view.name) != wanted[view.name]]
+    theirs = {name for name, comment in there.items() if not comment.startswith(OURS)}
+    names = [*(view.name for view in due), *gone]
+    in_the_way = [name for name in names if name in there and name not in theirs]
+    blocked = dict(readers.blocked(connection, layout, theirs.intersection(names), in_the_way))
+    dropped = [name for name in gone if name not in blocked]
+    changed = [view for view in due if view.name not in blocked]
     connection.client.execute_sql(f"CREATE SCHEMA IF NOT EXISTS {quoted(layout.views_schema)}")
+    for name in blocked:
+        if name not in theirs:
+            _comment_on(connection, layout, name, OUTDATED + blocked[name])
     for name in dropped:
         _drop(connection, layout, name)
     for view in changed:
@@ -219,19 +223,24 @@ def _carry_out(
             rights = _grants(connection, layout, view.name)
             _drop(connection, layout, view.name)
         connection.client.execute_sql(f"CREATE VIEW {name} AS\n{view.sql}")
-        connection.client.execute_sql(f"COMMENT ON VIEW {name} IS {literal(wanted[view.name])}")
+        _comment_on(connection, layout, view.name, wanted[view.name])
         for grant in rights:
             connection.client.execute_sql(grant)
-    make_functions(connection, layout)
+    blocked |= make_functions(connection, layout)
     return Applied(
         layout.views_schema,
         tuple(view.name for view in changed if view.name not in there),
         tuple(view.name for view in changed if view.name in there),
-        tuple(view.name for view in views if view not in changed),
+        tuple(view.name for view in views if view not in due),
         tuple(dropped),
         left_out,
+        blocked,
         tuple(views),
     )
+
+
+def _comment_on(connection: Connection, layout: Layout, view: str, comment: str) -> None:
+    connection.client.execute_sql(f"COMMENT ON VIEW {layout.view_name(view)} IS {literal(comment)}")
 
 
 def _comment(view: Ready) -> str:

@@ -5,10 +5,13 @@ It shows the columns of the template's view, from the table with the versions (`
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
 
 from connector.reporting.views.generated import view_columns
-from connector.reporting.views.layout import Layout, TypedTable, quoted
+from connector.reporting.views.layout import Layout, TypedTable, literal, quoted
+from connector.reporting.views.readers import OURS, blocked
 from connector.warehouse.connection import Connection
 from connector.warehouse.history import VALID_FROM, VALID_TO, history_of
 
@@ -17,38 +20,91 @@ _DECLARED = "TIMESTAMP WITH TIME ZONE"
 _PARAMETER = "_instant_"  # DuckDB would put it in place of a column of that name
 
 
-def make_functions(connection: Connection, layout: Layout) -> None:
-    """Make the function of each template of which there are versions; in PostgreSQL after dropping those there are."""
-    for typed, history in _recorded(layout):
-        name = f"{quoted(layout.views_schema)}.{quoted(typed.view + SUFFIX)}"
-        columns = view_columns(typed)
-        shown = ",\n    ".join(f"{expression} AS {quoted(label)}" for label, expression, _ in columns)
-        if layout.dialect == "duckdb":
-            body = _body(layout, history, shown, f"CAST({_PARAMETER} AS {_DECLARED})")
-            connection.client.execute_sql(f"CREATE OR REPLACE MACRO {name}({_PARAMETER}) AS TABLE\n{body}")
+def make_functions(connection: Connection, layout: Layout) -> Mapping[str, str]:
+    """Make the function of each template of which there are versions; return those that cannot be, with the reason.
+
+    PostgreSQL has no way to give a function other columns: there it is dropped first, where its text is another.
+    """
+    recorded = list(_recorded(layout))
+    if not recorded:
+        return {}
+    there = _functions(connection, layout)
+    wanted = [_function(connection, layout, typed, history) for typed, history in recorded]
+    due = [each for each in wanted if there.get(each.name, _Found(True)).digest != each.digest]
+    theirs = {each.name for each in due if each.name in there and not there[each.name].ours}
+    cannot = blocked(connection, layout, theirs, [each.name for each in due if each.name in there])
+    for each in due:
+        if each.name in cannot:
             continue
-        kinds = connection.declared(history)
-        returned = ", ".join(f"{quoted(label)} {kinds.get(column or '', 'text')}" for label, _, column in columns)
-        body = _body(layout, history, shown, "$1")
-        connection.client.execute_sql(f"DROP FUNCTION IF EXISTS {name}({_DECLARED})")
-        connection.client.execute_sql(
-            f"CREATE FUNCTION {name}({_DECLARED}) RETURNS TABLE ({returned}) LANGUAGE sql STABLE "
-            f"AS $as_of$\n{body}\n$as_of$"
-        )
+        if layout.dialect == "postgres" and each.name in there:
+            connection.client.execute_sql(f"DROP FUNCTION {quoted(layout.views_schema)}.{each.called}")
+        connection.client.execute_sql(each.sql)
+        if layout.dialect == "postgres":
+            named = f"{quoted(layout.views_schema)}.{each.called}"
+            connection.client.execute_sql(f"COMMENT ON FUNCTION {named} IS {literal(OURS + each.digest)}")
+    return cannot
 
 
 def lacks_functions(connection: Connection, layout: Layout) -> bool:
-    """Tell whether a template with versions has no function yet."""
+    """Tell whether a template with versions has no function of ours yet."""
     wanted = {typed.view + SUFFIX for typed, _ in _recorded(layout)}
     if not wanted:
         return False
+    return not wanted <= {name for name, found in _functions(connection, layout).items() if found.ours}
+
+
+@dataclass(frozen=True, slots=True)
+class _Function:
+    """What makes a function; `called` is its name with the types of its parameters, as PostgreSQL knows it."""
+
+    name: str
+    called: str
+    sql: str
+
+    @property
+    def digest(self) -> str:
+        return sha256(self.sql.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A function that is there; DuckDB has no comment on one that could say which text it has."""
+
+    ours: bool
+    digest: str = ""
+
+
+def _function(connection: Connection, layout: Layout, typed: TypedTable, history: str) -> _Function:
+    called = typed.view + SUFFIX
+    name = f"{quoted(layout.views_schema)}.{quoted(called)}"
+    columns = view_columns(typed)
+    shown = ",\n    ".join(f"{expression} AS {quoted(label)}" for label, expression, _ in columns)
+    if layout.dialect == "duckdb":
+        body = _body(layout, history, shown, f"CAST({_PARAMETER} AS {_DECLARED})")
+        return _Function(called, called, f"CREATE OR REPLACE MACRO {name}({_PARAMETER}) AS TABLE\n{body}")
+    kinds = connection.declared(history)
+    returned = ", ".join(f"{quoted(label)} {kinds.get(column or '', 'text')}" for label, _, column in columns)
     sql = (
-        "SELECT DISTINCT function_name AS name FROM duckdb_functions() WHERE schema_name = %s"
-        if layout.dialect == "duckdb"
-        else "SELECT p.proname AS name FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n "
-        "ON n.oid = p.pronamespace WHERE n.nspname = %s"
+        f"CREATE FUNCTION {name}({_DECLARED}) RETURNS TABLE ({returned}) LANGUAGE sql STABLE "
+        f"AS $as_of$\n{_body(layout, history, shown, '$1')}\n$as_of$"
     )
-    return not wanted <= {row["name"] for row in connection.query(sql, layout.views_schema).to_pylist()}
+    return _Function(called, f"{quoted(called)}({_DECLARED})", sql)
+
+
+def _functions(connection: Connection, layout: Layout) -> dict[str, _Found]:
+    """Return the functions of a moment in the views' schema, each with whether it reads versions, as ours do."""
+    sql = (
+        "SELECT function_name AS name, macro_definition AS body, '' AS comment FROM duckdb_functions() "
+        "WHERE database_name = current_database() AND schema_name = %s"
+        if layout.dialect == "duckdb"
+        else "SELECT p.proname AS name, p.prosrc AS body, obj_description(p.oid, 'pg_proc') AS comment "
+        "FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace WHERE n.nspname = %s "
+        "AND p.proargtypes = ARRAY['timestamptz'::regtype::oid]::oidvector"
+    )
+    return {
+        row["name"]: _Found(VALID_FROM in (row["body"] or ""), (row["comment"] or "").removeprefix(OURS))
+        for row in connection.query(sql, layout.views_schema).to_pylist()
+    }
 
 
 def _recorded(layout: Layout) -> Iterator[tuple[TypedTable, str]]:

@@ -10,7 +10,7 @@ import pytest
 from connector.errors import ConfigError, ConnectorError
 from connector.maintain.rebuild import rebuild
 from connector.reporting.views import select, standing
-from connector.reporting.views.applying import drop
+from connector.reporting.views.applying import drop, keep_current
 from connector.sandbox.catalogue import Template
 from connector.settings import Settings
 from tests.reporting.views.conftest import Place
@@ -239,10 +239,18 @@ def test_a_foreign_view_of_a_standing_name_is_not_touched(place: Place) -> None:
     place.sync()
     place.execute(f"CREATE SCHEMA {place.views_schema}")
     place.execute(f"CREATE VIEW {place.views_schema}.v_runs AS SELECT 1 AS mine")
-    with pytest.raises(ConfigError, match=r"_views\.v_runs is there already"):
-        place.apply()
-    assert place.views() == ["v_runs"]
-    assert drop(place.warehouse.pipeline()).dropped == ()
+    applied = place.apply()
+    assert set(applied.blocked) == {"v_runs"}
+    assert "_views.v_runs is there already" in applied.blocked["v_runs"]
+    assert "t" in applied.made, "one that cannot be made keeps no other from it"
+    assert place.tuples(f"SELECT mine FROM {place.views_schema}.v_runs") == [(1,)]
+    assert "_views.v_runs is there already" in str(keep_current(place.warehouse.pipeline(), loaded=False)), (
+        "a run that loads nothing says it again"
+    )
+
+    place.execute(f"DROP VIEW {place.views_schema}.v_runs")
+    assert place.apply().made == ("v_runs",)
+    assert keep_current(place.warehouse.pipeline(), loaded=False) is None
 
 
 def test_missing_tables_leave_out_what_reads_them(place: Place) -> None:
@@ -262,7 +270,7 @@ def test_no_warehouse_yet(duck_place: Place) -> None:
             act()
 
 
-def test_grants_outlive_a_change_and_a_dependent_stops_it_with_a_sentence(postgres_place: Place) -> None:
+def test_grants_outlive_a_change_and_a_dependent_stops_that_view_alone(postgres_place: Place) -> None:
     place = postgres_place
     role = f"analyst_{place.warehouse.dataset}"
     place.service.add_import("t", [{"a": 1}])
@@ -284,12 +292,22 @@ def test_grants_outlive_a_change_and_a_dependent_stops_it_with_a_sentence(postgr
 
     place.execute(f"CREATE VIEW theirs AS SELECT a FROM {place.views_schema}.t")
     place.service.add_import("t", [{"c": 1}])
+    place.service.add_import("u", [{"c": 1}])
     assert place.sync() == "succeeded"
-    with pytest.raises(ConnectorError, match="nothing was changed"):
-        place.apply()
+    applied = place.apply()
+    assert set(applied.blocked) == {"t"}
+    assert f"{place.warehouse.dataset}.theirs depends on it" in applied.blocked["t"]
+    assert "u" in applied.made
     assert "c" not in columns_of(place, "t")
+    assert "theirs depends on it" in str(keep_current(place.warehouse.pipeline(), loaded=False)), (
+        "a run that loads nothing says it again"
+    )
+    with pytest.raises(ConnectorError, match="nothing was changed"):
+        drop(place.warehouse.pipeline())
     place.execute(f"DROP VIEW theirs; REVOKE ALL ON {place.views_schema}.t FROM {role}")
-    assert "t" in place.apply().made_anew
+    assert keep_current(place.warehouse.pipeline(), loaded=False) is None, "it is made once it can be"
+    assert "c" in columns_of(place, "t")
+    assert "t" in place.apply().kept
 
     privileges = f"ALTER DEFAULT PRIVILEGES IN SCHEMA {place.views_schema}"
     place.execute(

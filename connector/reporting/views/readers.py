@@ -1,0 +1,74 @@
+"""Who reads a table, a view or a function of PostgreSQL, which lets none of them go before its readers.
+
+DuckDB keeps no such list: there a view that reads what is gone fails when somebody asks it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from connector.reporting.views.layout import VIEWS_SUFFIX, Layout
+from connector.warehouse import Connection
+
+OURS = "importer-sync "  # what the comment on each view and function of ours begins with
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A view that reads something, also through other views; `read` is the name of that, without its schema."""
+
+    read: str
+    schema: str
+    view: str
+    ours: bool
+
+    @property
+    def name(self) -> str:
+        return f"{self.schema}.{self.view}"
+
+
+def readers_of(connection: Connection, schema: str, names: Sequence[str]) -> list[Reader]:
+    """Return who reads one of these tables, views and functions of a schema of PostgreSQL."""
+    if not names:
+        return []
+    marks = ", ".join(["%s"] * len(names))
+    rows = connection.query(
+        "WITH RECURSIVE uses AS (SELECT DISTINCT w.ev_class AS reader, d.refclassid AS kind, d.refobjid AS used "
+        "FROM pg_depend d JOIN pg_rewrite w ON w.oid = d.objid AND d.classid = 'pg_rewrite'::regclass "
+        "WHERE d.refclassid IN ('pg_class'::regclass, 'pg_proc'::regclass) AND d.refobjid <> w.ev_class), "
+        "roots AS (SELECT 'pg_class'::regclass::oid AS kind, oid, relname AS name, relnamespace AS home FROM pg_class "
+        "UNION ALL SELECT 'pg_proc'::regclass::oid, oid, proname, pronamespace FROM pg_proc), "
+        "found AS (SELECT u.reader, r.name FROM uses u JOIN roots r ON r.oid = u.used AND r.kind = u.kind "
+        f"JOIN pg_namespace n ON n.oid = r.home WHERE n.nspname = %s AND r.name IN ({marks}) "
+        "UNION SELECT u.reader, f.name FROM uses u JOIN found f ON f.reader = u.used AND u.kind = 'pg_class'::regclass)"
+        " SELECT f.name AS read, n.nspname AS schema_name, v.relname AS view_name, v.relkind = 'v' AND n.nspname = %s "
+        "AND COALESCE(obj_description(v.oid, 'pg_class'), '') LIKE %s AS ours "
+        "FROM found f JOIN pg_class v ON v.oid = reader JOIN pg_namespace n ON n.oid = v.relnamespace ORDER BY 1, 2, 3",
+        schema,
+        *names,
+        connection.client.dataset_name + VIEWS_SUFFIX,
+        OURS + "%",
+    ).to_pylist()
+    return [Reader(row["read"], row["schema_name"], row["view_name"], bool(row["ours"])) for row in rows]
+
+
+def blocked(connection: Connection, layout: Layout, theirs: Iterable[str], due: Sequence[str]) -> Mapping[str, str]:
+    """Return which names of the views' schema cannot be made, made anew or dropped, each with the reason.
+
+    `theirs` are names that somebody else's view, table or function has, `due` are ours that would have to go first.
+    """
+    found = {
+        name: f"{layout.views_schema}.{name} is there already and was not made by this command: rename or drop it"
+        for name in theirs
+    }
+    if layout.dialect == "postgres":
+        readers: dict[str, list[str]] = {}
+        for reader in readers_of(connection, layout.views_schema, due):
+            readers.setdefault(reader.read, []).append(reader.name)
+        for name, of in readers.items():
+            found[name] = (
+                f"{layout.views_schema}.{name} stays as it was, for {', '.join(of)} depends on it: drop that, run "
+                "`importer-sync sql apply` and make it again"
+            )
+    return found
