@@ -89,7 +89,9 @@ class LedgerRow:
     ] = None
     fewer_since: Annotated[datetime | None, "When a reading first found so few (UTC)."] = None
     privacy: Annotated[str | None, "Fingerprint of the privacy rules under which it was read; null for none."] = None
-    history: Annotated[str | None, "The load of it whose changes are recorded in the tables of versions."] = None
+    history: Annotated[
+        str | None, "The load of it whose changes are recorded in the tables of versions, and its privacy then."
+    ] = None
     load_id: Annotated[str, "The load it came with; the row counts only once dlt has completed that load."] = ""
     trusted: bool = False
 

@@ -1,4 +1,4 @@
-"""Hints and privacy rules that matched nothing of what is loaded: most likely a name was misspelt."""
+"""Hints, privacy rules and names of templates that match nothing of what is loaded: most likely one is misspelt."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from connector.nearest import instead_of
 from connector.settings import Settings
 from connector.warehouse import Warehouse
+from connector.warehouse.history_tables import names_of_templates
+from connector.warehouse.ownership import take_stock
 from connector.warehouse.tables import FIELDS, IMPORTS
 
 
@@ -37,20 +39,21 @@ def _unmatched(settings: Settings, known: dict[str, set[str]]) -> Iterator[str]:
                 yield f"The hint for {table}.{column} matches no column: {instead_of(column, known[table])}"
 
 
-def unmatched_rules(warehouse: Warehouse, settings: Settings) -> list[str]:
-    """Return a sentence for each template with privacy rules that no import has; none before the first load."""
+def unmatched_templates(warehouse: Warehouse, settings: Settings) -> list[str]:
+    """Return a sentence for each template with privacy rules, or named by `history`, that no import has or had.
+
+    None before the first load, when nothing could match.
+    """
     ruled = settings.protection.templates
-    if not ruled or not warehouse.exists():
+    kept = settings.history if not isinstance(settings.history, bool) else ()
+    if not (ruled or kept) or not warehouse.exists():
         return []
     with warehouse.connect() as connection:
-        if not {"template__slug", "template__name"} <= connection.columns().get(IMPORTS, {}).keys():
+        dataset = take_stock(connection)
+        if not {"template__slug", "template__name"} <= dataset.columns.get(IMPORTS, {}).keys():
             return []
-        rows = connection.query(
-            f"SELECT DISTINCT template__slug, template__name FROM {connection.name(IMPORTS)}"
-        ).to_pylist()
-    known = {name for row in rows for name in row.values() if name}
-    return [
-        f"The privacy rules for {name} match no template: {instead_of(name, known)}"
-        for name in ruled
-        if name not in known
-    ]
+        known = {name for slug, names in names_of_templates(connection, dataset).items() for name in (slug, *names)}
+    known.discard("")
+    rules = (f"The privacy rules for {n} match no template: {instead_of(n, known)}" for n in ruled if n not in known)
+    names = (f"history names {n}, which no template is called: {instead_of(n, known)}" for n in kept if n not in known)
+    return [*rules, *names]

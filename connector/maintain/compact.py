@@ -24,7 +24,7 @@ from connector.warehouse import Connection, Warehouse
 from connector.warehouse.destination import duckdb_file
 from connector.warehouse.erasing import empty_staging, erase_deleted
 from connector.warehouse.failures import explain
-from connector.warehouse.history import histories
+from connector.warehouse.history_tables import histories
 from connector.warehouse.lock import prove_held, sole_writer
 from connector.warehouse.ownership import staged, take_stock
 
@@ -64,7 +64,9 @@ def compact(pipeline: Pipeline, *, mirrors: bool) -> Compacted:
                 else:
                     empty_staging(connection)
                 if connection.is_postgres:
-                    return _vacuum(connection, sorted({*dataset.ours, *histories(dataset).values()}))
+                    return _vacuum(
+                        connection, sorted({*dataset.ours, *(each.history for each in histories(dataset).values())})
+                    )
             file = duckdb_file(pipeline)
             if file is None:
                 raise ConfigError("Only a warehouse in a DuckDB file or in PostgreSQL can be compacted.")

@@ -42,12 +42,12 @@ from connector.transform.written import parse_hint
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.destination import prepare_for_loading
 from connector.warehouse.failures import explain
-from connector.warehouse.history import follow_rebuild
+from connector.warehouse.history_tables import prepare, refresh_open
 from connector.warehouse.lock import prove_held, sole_writer
 from connector.warehouse.ownership import BESIDE, prepare_staging
 from connector.warehouse.state import Memory, make_newest, recall
 from connector.warehouse.tables import LOAD_ID, RECORDS, SOURCE, TYPED_SCHEMA
-from connector.warehouse.typed_tables import count_rows, discard, raw_counts, raw_rows, swap, totals, without_raw_row
+from connector.warehouse.typed_tables import count_rows, discard, raw_counts, raw_rows, swapped, totals, without_raw_row
 
 log = logging.getLogger("connector.maintain.rebuild")
 
@@ -199,8 +199,10 @@ class _Rebuild:
             text_conflicts = {**dict.fromkeys(known), **found}
             prove_held(self.pipeline)
             views = brought_along(connection, self.warehouse.destination_type, table)
-            swap(connection, table, BESIDE, fields, BESIDE_SCHEMA, text_conflicts, views)
-            follow_rebuild(connection, table)
+            versions = prepare(connection, table, BESIDE)
+            with swapped(connection, table, BESIDE, fields, BESIDE_SCHEMA, text_conflicts, views):
+                if versions is not None:
+                    refresh_open(connection, versions)
         retyped = tuple(
             (f.column, f.type, written.schema.fields[keys].type)
             for keys, f in before.fields.items()

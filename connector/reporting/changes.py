@@ -12,9 +12,10 @@ from dlt.pipeline.pipeline import Pipeline
 from connector.errors import ConfigError
 from connector.nearest import instead_of
 from connector.reporting.views.applying import opened
+from connector.reporting.views.as_of import as_recorded
 from connector.reporting.views.layout import Layout, TypedField, TypedTable, quoted, read_layout
 from connector.warehouse.connection import Connection
-from connector.warehouse.history import CHANGE, VALID_FROM, VALID_TO, history_of
+from connector.warehouse.history_tables import CHANGE, VALID_FROM, VALID_TO, history_of
 from connector.warehouse.tables import keys_of
 
 PLACE = {"_import_slug": "import", "_sort": "sort"}
@@ -58,7 +59,7 @@ def changes(pipeline: Pipeline, since: datetime, template: str | None = None, fi
     with warehouse.connect() as connection:
         layout = read_layout(connection, dialect)
         tables = [(t, history_of(layout.tables, t.table)) for t in layout.typed]
-        kept = [(typed, history) for typed, history in tables if history in layout.tables]
+        kept = [(as_recorded(layout, typed, history), history) for typed, history in tables if history in layout.tables]
         if not kept:
             raise ConfigError("No version of a row is kept yet; set history = true under [sources.importer] and run.")
         if template is not None:

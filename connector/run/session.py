@@ -11,9 +11,9 @@ import asyncio
 import logging
 import signal
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import ExitStack
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 from connector.errors import NewerFormatError, NotFoundError
@@ -26,6 +26,7 @@ from connector.load.disposition import IncomingRows, are_elsewhere
 from connector.load.emission import Emission, without_rows
 from connector.load.flatten_process import Flattener
 from connector.load.imports_table import (
+    METADATA,
     ImportRow,
     import_emissions,
     is_listed_as,
@@ -46,10 +47,12 @@ from connector.runs import Status, Tally, make_run_id
 from connector.settings import Scope, Settings
 from connector.transform import width
 from connector.transform.row_limits import LIMITS
+from connector.transform.schema import Kind, parse_type
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.connection import LOADS, VERSIONS
-from connector.warehouse.erasing import empty_staging, erase_deleted
+from connector.warehouse.erasing import empty_staging, erase_deleted, has_leftovers
 from connector.warehouse.history import is_due, record
+from connector.warehouse.history_tables import histories, leftovers, names_of_templates
 from connector.warehouse.mending import keep_deleted, mend
 from connector.warehouse.ownership import Dataset, prepare_staging, take_stock
 from connector.warehouse.promises import PROMISED, ask_again, promise
@@ -150,7 +153,7 @@ class Extraction:
             self.memory: Memory = mend(connection, recall(connection, stock))
             if RUNS in self.memory.tables:
                 dead = bury_dead_runs(connection, self._outside.now(), self.memory.tables)
-                if dead and self._settings.deletes == "mirror":
+                if self._settings.deletes == "mirror" and (self.memory.audited or has_leftovers(connection, stock)):
                     erase_deleted(connection, stock)
                 for run_id in dead:
                     log.warning(
@@ -280,28 +283,54 @@ class Extraction:
 
     def history_is_due(self) -> bool:
         """Whether there may be something to record though nothing is loaded: an earlier run died, or was not to."""
-        if not self._settings.history:
-            return False
         known = self.memory
-        if IMPORTS not in known.tables or any(row.history != row.load_id for row in known.ledger.values()):
+        if not self._settings.history:
+            return known.audited
+        if known.audited or IMPORTS not in known.tables:
             return True
         with self.warehouse.connect() as connection:
-            return is_due(connection, known.foreign, {*known.template_tables} & known.tables)
+            return is_due(connection, take_stock(connection), self._settings.keeps_history_of)
 
     def record_history(self, connection: Connection, dataset: Dataset) -> None:
-        """Make the versions of what was loaded, where `history` asks for them (`connector.warehouse.history`)."""
-        if not self._settings.history or LEDGER not in dataset.ours:
+        """Make the versions of what was loaded, where `history` asks for them (`connector.warehouse.history`).
+
+        Where it does not, versions that are there from before lose what was erased, and what is under a rule by now.
+        """
+        wanted = self._settings.keeps_history_of if self._settings.history else None
+        if LEDGER not in dataset.ours or (wanted is None and not histories(dataset)):
             return
         if (allowance := self.warehouse.allowance) is not None:
             allowance.lift()  # the first run compares all of a table, which takes more than a package
         record(
             connection,
             dataset,
-            self._settings.keeps_history_of,
+            wanted,
             started_at=self.tally.started_at,
             run_id=self.tally.run_id,
             keeps=self._settings.deletes == "keep",
+            ruled=partial(self._under_rules, connection, dataset),
         )
+
+    def _under_rules(self, connection: Connection, dataset: Dataset, table: str, columns: Collection[str]) -> list[str]:
+        """Return which columns of the versions of a table may hold a value that a privacy rule is about."""
+        rules, whole = self._settings.protection, set[str]()
+        fields = {keys: known for keys, known in self.catalogue.schema(table).fields.items() if known.type is not None}
+        if table == IMPORTS:
+            found = [rules.of_metadata]
+            fields = {keys[1:]: known for keys, known in fields.items() if keys[0] == METADATA}
+            whole |= {METADATA, "records_metadata"}
+        else:
+            slug = dataset.templates.get(table)
+            names = names_of_templates(connection, dataset).get(slug or "", set())
+            found = [rules.of_template(slug, name) for name in (*names, None)]
+        ruled = whole if any(found) else set()
+        for keys, known in fields.items():
+            aside = leftovers(known.column, columns, ())
+            for each in filter(None, found):
+                nested = parse_type(known.type or "").kind is Kind.JSON
+                ruled |= {known.column} if each.concerns(keys, nested=nested) else set()
+                ruled |= set(aside) if each.concerns(keys, nested=True) else set()
+        return [column for column in columns if column in ruled]
 
     def _changed(self, prepared: Decided) -> list[Import]:
         """Imports of which the row in `imports` is not as the listing has it, or is asked for."""

@@ -249,6 +249,15 @@ class Protection:
         node.action = min(found, key=lambda rule: rule[0])[1] if found else None
         return node
 
+    def concerns(self, keys: Sequence[str], *, nested: bool) -> bool:
+        """Return whether a rule may be about the value behind these keys; with `nested`, or about what is inside it."""
+        node = self._root
+        for key in keys:
+            node = node.below(key)
+            if node.action is not None:
+                return True
+        return not node.kept or (nested and node.open)
+
     def of(self, text: bytes) -> bytes:
         """Return the object with every rule applied, or raise Unprotectable."""
         try:

@@ -32,6 +32,17 @@ def erase_deleted(connection: Connection, dataset: Dataset) -> None:
             )
 
 
+def has_leftovers(connection: Connection, dataset: Dataset) -> bool:
+    """Tell whether rejects of a deleted import are there: a load by dlt alone does not erase them."""
+    return {IMPORTS, REJECTS} <= dataset.ours and (
+        connection.query(
+            f"SELECT 1 FROM {connection.name(REJECTS)} WHERE import_slug IN (SELECT slug FROM "
+            f"{connection.name(IMPORTS)} WHERE {connection.column('_deleted_at')} IS NOT NULL) LIMIT 1"
+        ).num_rows
+        > 0
+    )
+
+
 def empty_staging(connection: Connection) -> None:
     """Empty the tables in which dlt staged rows: it empties each before it is used again, and not before."""
     tables = sorted(staged(connection))

@@ -10,107 +10,133 @@ before is caught up with by the next one, and what is recorded twice adds nothin
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import count
+from typing import Any
 
 from connector.warehouse.connection import Connection
+from connector.warehouse.history_tables import (
+    OWN,
+    VALID_FROM,
+    VALID_TO,
+    Choice,
+    Versioned,
+    align,
+    histories,
+    is_aligned,
+    recorded_mark,
+    versioned,
+)
 from connector.warehouse.ownership import Dataset, take_stock
-from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID, keys_of
+from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID
 
-VALID_FROM, VALID_TO, CHANGE, RUN_ID = "_valid_from", "_valid_to", "_change", "_run_id"
-OWN = (VALID_FROM, VALID_TO, CHANGE, RUN_ID)
-_TOLD = ("_created_at", "_updated_at", LOAD_ID)
-# Temporary tables: keys that are alive nowhere any more, and imports whose rows may differ from their open versions.
-_ERASED, _TOUCHED = "importer_erased", "importer_touched"
+# Temporary tables: imports that are to be recorded; of these, those read under other privacy rules than before; keys
+# that are alive nowhere any more; imports whose rows may differ from their open versions.
+_DUE, _RULED, _ERASED, _TOUCHED = "importer_due", "importer_ruled", "importer_erased", "importer_touched"
 
-
-@dataclass(frozen=True, slots=True)
-class Versioned:
-    """A table and the one with its versions; `told` are columns that change without a new version."""
-
-    table: str
-    history: str
-    key: str
-    import_key: str
-    told: frozenset[str]
-    columns: tuple[str, ...]
-
-    @property
-    def content(self) -> tuple[str, ...]:
-        return tuple(c for c in self.columns if c not in self.told and c not in (self.key, "_deleted_at"))
-
-
-Choice = Callable[[str | None, Collection[str]], bool]  # a template's slug and names → whether its rows are kept
-
-
-def versioned(connection: Connection, dataset: Dataset, wanted: Choice) -> list[Versioned]:
-    """Return the tables whose versions are to be kept: `imports`, and the typed ones of the templates `wanted`."""
-    names = _names_of_templates(connection, dataset)
-    slugs = {table: dataset.templates.get(table) for table in sorted(dataset.typed)}
-    tables = [table for table, slug in slugs.items() if wanted(slug, names.get(slug or "", ()))]
-    found = [_versioned(dataset, table, keys_of(table), set(_TOLD)) for table in tables]
-    if IMPORTS in dataset.ours:
-        found.insert(0, _versioned(dataset, IMPORTS, ("slug", "slug"), {"_content_hash", LOAD_ID}))
-    return found
-
-
-def _versioned(dataset: Dataset, table: str, keys: tuple[str, str], told: set[str]) -> Versioned:
-    columns = tuple(dataset.columns[table])
-    return Versioned(table, history_of(dataset.columns, table), *keys, frozenset(told), columns)
-
-
-def history_of(columns: Mapping[str, Mapping[str, str]], table: str) -> str:
-    """Return the name of the table with the versions: another one where somebody else's has the first."""
-    names = (f"{table}_history" if n == 1 else f"{table}_history_{n}" for n in count(1))
-    key = "slug" if table == IMPORTS else keys_of(table)[0]
-    return next(name for name in names if name not in columns or {key, *OWN} <= columns[name].keys())
-
-
-def histories(dataset: Dataset) -> dict[str, str]:
-    """Return table → its versions, for each that has some."""
-    tables = [*sorted(dataset.typed), *([IMPORTS] if IMPORTS in dataset.ours else [])]
-    named = {table: history_of(dataset.columns, table) for table in tables}
-    return {table: history for table, history in named.items() if history in dataset.columns}
-
-
-def _names_of_templates(connection: Connection, dataset: Dataset) -> dict[str, set[str]]:
-    """Return the names that each template has or had, by its slug; '' for imports without one."""
-    found: dict[str, set[str]] = defaultdict(set)
-    if IMPORTS in dataset.ours:
-        sql = f"SELECT DISTINCT template__slug AS slug, template__name AS name FROM {connection.name(IMPORTS)}"
-        for row in connection.query(sql).to_pylist():
-            found[row["slug"] or ""] |= {row["name"]} - {None}
-    return found
+Ruled = Callable[[str, Collection[str]], list[str]]  # a table, columns → those that a privacy rule may be about
 
 
 def record(
     connection: Connection,
     dataset: Dataset,
-    wanted: Choice,
+    wanted: Choice | None,
     *,
     started_at: datetime,
     run_id: str,
     keeps: bool,
+    ruled: Ruled,
 ) -> None:
-    """Make the versions of what was loaded since this was done last.
+    """Make the versions of what was loaded since this was done last; without `wanted`, only erase from those there are.
 
-    With `keeps`, a version says that a row was deleted; without, the versions of what is gone for good go as well.
+    With `keeps`, a version says that a row was deleted; without, the versions of what is gone for good go as well. What
+    was read under other privacy rules than before leaves no value under a rule in older versions.
     """
-    connection.execute(f"ALTER TABLE {connection.name(LEDGER)} ADD COLUMN IF NOT EXISTS history TEXT")
-    tables = versioned(connection, dataset, wanted)
-    new = {each.table: each for each in tables if _align(connection, each, dataset.columns.get(each.history))}
+    ledger = connection.name(LEDGER)
+    connection.execute(f"ALTER TABLE {ledger} ADD COLUMN IF NOT EXISTS history TEXT")
+    tables = [] if wanted is None else versioned(connection, dataset, wanted)
+    new = {each.table: each for each in tables if align(connection, each, dataset.columns.get(each.history))}
+    recorded = {each.table for each in tables}
+    paused = [each for table, each in histories(dataset).items() if table not in recorded]
     _analyze(connection, list(new))
+    mark = recorded_mark(connection, dataset.columns[LEDGER])
     with connection.client.begin_transaction():
+        _note(connection, _DUE, f"SELECT slug FROM {ledger} WHERE history IS DISTINCT FROM {mark}")
+        other = "privacy IS NOT NULL AND RIGHT(COALESCE(history, ''), LENGTH(privacy)) <> privacy"
+        other = other if "privacy" in dataset.columns[LEDGER] else "1 = 0"
+        _note(connection, _RULED, f"SELECT slug FROM {ledger} WHERE {other}")
+        scrubbed = _ruled_columns(connection, [*tables, *paused], ruled)
         for each in tables:
+            if each.table not in new:
+                _show_by_rule(connection, each, scrubbed.get(each.table, ()))
             _Recorder(connection, each, started_at, run_id, each.table in new).record(keeps=keeps)
         if not keeps:
-            _erase(connection, tables, sorted(dataset.typed), started_at)
-        ledger = connection.name(LEDGER)
-        connection.execute(f"UPDATE {ledger} SET history = {_load(connection)} WHERE {_due(connection)}")
+            _erase(connection, tables, paused, sorted(dataset.typed))
+        for each in (*tables, *paused):
+            _scrub(connection, each, scrubbed.get(each.table, ()), every=each in paused)
+        if tables:
+            due = f"slug IN (SELECT slug FROM {_DUE})"
+            left = "".join(f" AND NOT EXISTS ({sql})" for each in paused for sql in _held(connection, each))
+            connection.execute(f"UPDATE {ledger} AS l SET history = {mark} WHERE {due}{left}")
     _analyze(connection, [each.history for each in new.values()])
+
+
+def _note(connection: Connection, name: str, sql: str, *args: Any) -> None:
+    """Make a temporary table of what a query finds."""
+    connection.execute(f"DROP TABLE IF EXISTS {name}")
+    connection.execute(f"CREATE TEMPORARY TABLE {name} AS {sql}", *args)
+    _analyze(connection, [name], temporary=True)
+
+
+def _held(connection: Connection, each: Versioned) -> tuple[str, ...]:
+    """SQL for what of an import (l.slug) is in a table whose versions are not kept now, or in its open versions.
+
+    Such an import stays due, for when they are kept again.
+    """
+    if each.table == IMPORTS:
+        return ()
+    imported, still = connection.column(each.import_key), f"{connection.column(VALID_TO)} IS NULL"
+    return (
+        f"SELECT 1 FROM {connection.name(each.table)} AS t WHERE t.{imported} = l.slug",
+        f"SELECT 1 FROM {connection.name(each.history)} AS h WHERE h.{imported} = l.slug AND h.{still}",
+    )
+
+
+def _ruled_columns(connection: Connection, tables: Sequence[Versioned], ruled: Ruled) -> dict[str, list[str]]:
+    """Return table → columns of its versions that a rule may be about; empty where no rules changed."""
+    if not connection.query(f"SELECT 1 FROM {_RULED} LIMIT 1").num_rows:
+        return {}
+    columns = connection.columns()
+    return {each.table: ruled(each.table, columns[each.history]) for each in tables}
+
+
+def _show_by_rule(connection: Connection, each: Versioned, columns: Sequence[str]) -> None:
+    """Write the values that changed rules may concern into the open versions: the service changed nothing."""
+    both = [c for c in columns if c in each.columns]
+    if not both:
+        return
+    column = connection.column
+    new = ", ".join(f"{column(c)} = t.{column(c)}" for c in both)
+    connection.execute(
+        f"UPDATE {connection.name(each.history)} AS h SET {new} FROM {connection.name(each.table)} AS t "
+        f"WHERE h.{column(each.key)} = t.{column(each.key)} AND h.{column(each.import_key)} = "
+        f"t.{column(each.import_key)} AND h.{column(VALID_TO)} IS NULL "
+        f"AND t.{column(each.import_key)} IN (SELECT slug FROM {_RULED})"
+    )
+
+
+def _scrub(connection: Connection, each: Versioned, columns: Sequence[str], *, every: bool) -> None:
+    """Empty what changed rules may concern, in versions that are not current, or in every one."""
+    if not columns:
+        return
+    names = [connection.column(c) for c in columns]
+    past = "TRUE" if every else f"{connection.column(VALID_TO)} IS NOT NULL"
+    connection.execute(
+        f"UPDATE {connection.name(each.history)} SET {', '.join(f'{c} = NULL' for c in names)} WHERE {past} "
+        f"AND {connection.column(each.import_key)} IN (SELECT slug FROM {_RULED}) "
+        f"AND ({' OR '.join(f'{c} IS NOT NULL' for c in names)})"
+    )
 
 
 def _analyze(connection: Connection, tables: Sequence[str], *, temporary: bool = False) -> None:
@@ -119,19 +145,11 @@ def _analyze(connection: Connection, tables: Sequence[str], *, temporary: bool =
         connection.execute(f"ANALYZE {table if temporary else connection.name(table)}")
 
 
-def _load(connection: Connection) -> str:
-    return connection.column(LOAD_ID)
-
-
 def _same(connection: Connection, each: Versioned) -> str:
     """SQL for a row t that is the version h; a join by its key, which is never null."""
     column = connection.column
     content = (f"t.{column(c)} IS NOT DISTINCT FROM h.{column(c)}" for c in each.content)
     return " AND ".join([f"t.{column(each.key)} = h.{column(each.key)}", *content])
-
-
-def _due(connection: Connection) -> str:
-    return f"history IS DISTINCT FROM {_load(connection)}"
 
 
 def _imports_due(connection: Connection, history: str, columns: Iterable[str]) -> str:
@@ -146,19 +164,26 @@ def _imports_due(connection: Connection, history: str, columns: Iterable[str]) -
     )
 
 
-def is_due(connection: Connection, taken: Container[str], typed: Iterable[str]) -> bool:
-    """Whether a table has no versions yet, or `imports` has rows that came with a run which died before it recorded.
-
-    `taken` are the names that are not those of our tables, `typed` the tables whose versions are kept.
-    """
-    names = [f"{table}_history" for table in (IMPORTS, *typed)]
-    if not all(name in taken for name in names):
+def is_due(connection: Connection, dataset: Dataset, wanted: Choice) -> bool:
+    """Tell whether there is something to record though nothing is loaded: a table has no versions yet or is another
+    one than they were made for, or there are rows that came without versions, with dlt alone or a run that died."""
+    tables = versioned(connection, dataset, wanted)
+    if not all(each.history in dataset.columns and is_aligned(dataset, each) for each in tables):
         return True
-    columns = connection.columns()
-    there, wanted = columns.get(names[0], {}).keys(), columns.get(IMPORTS, {}).keys()
-    if not {*OWN, *wanted} <= there:
+    if not tables or LEDGER not in dataset.ours or "history" not in dataset.columns[LEDGER]:
+        return bool(tables)
+    recorded = {each.table: each for each in tables}
+    paused = [table for table in histories(dataset) if table not in recorded]
+    elsewhere = f"COALESCE(table_name, '') NOT IN ({', '.join(['%s'] * len(paused)) or 'NULL'})" if paused else "TRUE"
+    differs = f"history IS DISTINCT FROM {recorded_mark(connection, dataset.columns[LEDGER])}"
+    sql = f"SELECT 1 FROM {connection.name(LEDGER)} WHERE {differs} AND {elsewhere} LIMIT 1"
+    if connection.query(sql, *paused).num_rows:
         return True
-    return connection.query(f"{_imports_due(connection, names[0], wanted)} LIMIT 1").num_rows > 0
+    imports = recorded.get(IMPORTS)
+    return (
+        imports is not None
+        and connection.query(f"{_imports_due(connection, imports.history, imports.columns)} LIMIT 1").num_rows > 0
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,9 +201,7 @@ class _Recorder:
         same = _same(self.connection, each)
         alive = f"SELECT 1 FROM {table} AS t WHERE {same} AND t.{column('_deleted_at')} IS NULL"
         touched = f"SELECT slug FROM {_TOUCHED}"
-        self.connection.execute(f"DROP TABLE IF EXISTS {_TOUCHED}")
-        self.connection.execute(f"CREATE TEMPORARY TABLE {_TOUCHED} AS {self._touched()}")
-        _analyze(self.connection, [_TOUCHED], temporary=True)
+        _note(self.connection, _TOUCHED, self._touched())
         # one set of keys, which PostgreSQL can hash or look up; of an OR of two it would go through both for each row
         keys = (
             f"SELECT {key} FROM {table} WHERE {imported} IN ({touched}) UNION ALL "
@@ -217,7 +240,7 @@ class _Recorder:
         if each.table != IMPORTS and self.new:
             return f"SELECT DISTINCT {column(each.import_key)} AS slug FROM {name(each.table)}"
         if each.table != IMPORTS:
-            return f"SELECT slug FROM {name(LEDGER)} WHERE {_due(self.connection)}"
+            return f"SELECT slug FROM {_DUE}"
         return _imports_due(self.connection, each.history, each.columns)
 
     def _note_deletions(self, names: str) -> None:
@@ -235,95 +258,36 @@ class _Recorder:
         )
 
 
-def _erase(connection: Connection, tables: Sequence[Versioned], typed: Sequence[str], started_at: datetime) -> None:
-    """Delete all versions of what was closed now and is alive in none of the tables that hold records, or imports."""
+def _erase(
+    connection: Connection, tables: Sequence[Versioned], paused: Sequence[Versioned], typed: Sequence[str]
+) -> None:
+    """Delete all versions of what is alive nowhere any more, in no table that holds records, or in `imports`.
+
+    Looked at are those of imports that were loaded since: in tables that are recorded, the versions that are over.
+    """
     name, column = connection.name, connection.column
     for of_imports in (True, False):
-        some = [each for each in tables if (each.table == IMPORTS) == of_imports]
+        over = [each for each in tables if (each.table == IMPORTS) == of_imports]
+        some = [*over, *(each for each in paused if (each.table == IMPORTS) == of_imports)]
         live = [IMPORTS] if of_imports else typed
         if not some:
             continue
-        closed = " UNION ".join(
-            f"SELECT {column(e.key)} AS k FROM {name(e.history)} WHERE {column(VALID_TO)} = %s" for e in some
+        candidates = " UNION ".join(
+            f"SELECT {column(e.key)} AS k FROM {name(e.history)} "
+            f"WHERE {column(e.import_key)} IN (SELECT slug FROM {_DUE})"
+            + (f" AND {column(VALID_TO)} IS NOT NULL" if e in over else "")
+            for e in some
         )
         alive = " AND ".join(
             f"NOT EXISTS (SELECT 1 FROM {name(t)} AS t WHERE t.{column(some[0].key)} = c.k "
             f"AND t.{column('_deleted_at')} IS NULL)"
             for t in live
         )
-        connection.execute(f"DROP TABLE IF EXISTS {_ERASED}")
-        connection.execute(
-            f"CREATE TEMPORARY TABLE {_ERASED} AS SELECT c.k FROM ({closed}) AS c WHERE {alive}",
-            *[started_at] * len(some),
-        )
+        _note(connection, _ERASED, f"SELECT c.k FROM ({candidates}) AS c WHERE {alive or 'TRUE'}")
         for each in some:
             connection.execute(
                 f"DELETE FROM {name(each.history)} WHERE {column(each.key)} IN (SELECT k FROM {_ERASED})"
             )
-        connection.execute(f"DROP TABLE {_ERASED}")
-
-
-# -- the tables themselves ---------------------------------------------------------------------------------------------
-
-
-def _align(connection: Connection, each: Versioned, there: Mapping[str, str] | None) -> bool:
-    """Make the table with the versions, and return True, or give it the columns and types that its table has by now."""
-    name, column = connection.name, connection.column
-    history = name(each.history)
-    if there is None:
-        times = f"CAST(NULL AS TIMESTAMP WITH TIME ZONE) AS {column(VALID_FROM)}"
-        times += f", CAST(NULL AS TIMESTAMP WITH TIME ZONE) AS {column(VALID_TO)}"
-        texts = f"CAST(NULL AS TEXT) AS {column(CHANGE)}, CAST(NULL AS TEXT) AS {column(RUN_ID)}"
-        connection.execute(
-            f"CREATE TABLE {history} AS SELECT t.*, {times}, {texts} FROM {name(each.table)} AS t WHERE 1 = 0"
-        )
-        if connection.is_postgres:
-            for key in dict.fromkeys((each.key, each.import_key)):
-                connection.execute(f"CREATE INDEX ON {history} ({column(key)})")
-        return True
-    have, want = connection.declared(each.history), connection.declared(each.table)
-    for lacking in [c for c in each.columns if c not in have]:
-        connection.execute(f"ALTER TABLE {history} ADD COLUMN {column(lacking)} {want[lacking]}")
-    changed = [c for c in each.columns if c in have and have[c] != want[c]]
-    for retyped in changed:
-        _retype(connection, each, retyped, want[retyped])
-    if changed:
-        refresh_open(connection, each)
-    return False
-
-
-def _retype(connection: Connection, each: Versioned, name: str, kind: str) -> None:
-    """Give a column the type that a rebuild gave it; values of old versions that do not fit it stay beside it."""
-    history, column = connection.name(each.history), connection.column(name)
-    try:
-        connection.execute(f"ALTER TABLE {history} ALTER COLUMN {column} TYPE {kind} USING CAST({column} AS {kind})")
-    except Exception:
-        columns = connection.columns()[each.history]
-        aside = next(n for n in (f"{name}__was_{k}" for k in count(1)) if n not in columns)
-        connection.execute(f"ALTER TABLE {history} RENAME COLUMN {column} TO {connection.column(aside)}")
-        connection.execute(f"ALTER TABLE {history} ADD COLUMN {column} {kind}")
-
-
-def refresh_open(connection: Connection, each: Versioned) -> None:
-    """Write the values of the open versions as the table has them now: a rebuild writes the same data otherwise."""
-    column = connection.column
-    new = ", ".join(f"{column(c)} = t.{column(c)}" for c in each.columns if c not in (each.key, each.import_key))
-    recorded = f"SELECT slug FROM {connection.name(LEDGER)} WHERE history IS NOT DISTINCT FROM {_load(connection)}"
-    connection.execute(
-        f"UPDATE {connection.name(each.history)} AS h SET {new} FROM {connection.name(each.table)} AS t "
-        f"WHERE h.{column(each.key)} = t.{column(each.key)} AND h.{column(each.import_key)} = "
-        f"t.{column(each.import_key)} AND h.{column(VALID_TO)} IS NULL AND t.{column(each.import_key)} IN ({recorded})"
-    )
-
-
-def follow_rebuild(connection: Connection, table: str) -> None:
-    """Give the versions of a table that was rebuilt its types, and the open ones its values: no data changed."""
-    dataset = take_stock(connection)
-    history = histories(dataset).get(table)
-    if history is not None:
-        each = _versioned(dataset, table, keys_of(table), set(_TOLD))
-        _align(connection, each, dataset.columns[history])
-        refresh_open(connection, each)
 
 
 def disagreeing(connection: Connection, wanted: Choice) -> dict[str, int]:
@@ -334,9 +298,10 @@ def disagreeing(connection: Connection, wanted: Choice) -> dict[str, int]:
     dataset = take_stock(connection)
     if LEDGER not in dataset.ours or "history" not in dataset.columns[LEDGER]:
         return {}
-    due = connection.query(f"SELECT 1 FROM {connection.name(LEDGER)} WHERE {_due(connection)} LIMIT 1").num_rows
-    tables = [each for each in versioned(connection, dataset, wanted) if each.history in dataset.columns]
-    return {} if due else {each.history: n for each in tables if (n := _differing(connection, each))}
+    if is_due(connection, dataset, wanted):
+        return {}
+    tables = versioned(connection, dataset, wanted)
+    return {each.history: n for each in tables if (n := _differing(connection, each))}
 
 
 def _differing(connection: Connection, each: Versioned) -> int:

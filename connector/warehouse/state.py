@@ -55,7 +55,8 @@ class Memory:
 
     `tables` are those that are ours, `foreign` the names that others have taken (see `ownership`). `homes` are the
     typed tables that hold rows of an import; `miscounted` those whose counts in `sync_fields` came with a load that was
-    never completed; `sound` is false while rows contradict the ledger. By table, `dropped` are columns that we once
+    never completed; `sound` is false while rows contradict the ledger; `audited` tells that the rows themselves were
+    looked at, as an earlier run did not end properly. By table, `dropped` are columns that we once
     made and that are not there, `altered` those that have another type than their field, with the one it has,
     `unexplained` those that dlt made for a field that `sync_fields` does not know.
     """
@@ -74,6 +75,7 @@ class Memory:
     miscounted: frozenset[str] = frozenset()
     repaired: int = 0
     sound: bool = True
+    audited: bool = False
 
     @property
     def lost(self) -> frozenset[str]:
@@ -286,7 +288,7 @@ def _recovered(connection: Connection, memory: Memory) -> Memory:
         repaired += known is None or known.trusted
         ledger[slug] = _distrusted(slug, known)
         homes[slug] = homes.get(slug, frozenset()) | (where - {RECORDS})
-    return replace(memory, ledger=ledger, homes=homes, repaired=repaired, sound=not wrong)
+    return replace(memory, ledger=ledger, homes=homes, repaired=repaired, sound=not wrong, audited=True)
 
 
 def forget_schemas(connection: Connection, schema_name: str) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -85,7 +85,8 @@ def _forget_schema(connection: Connection, schema_name: str) -> None:
         connection.execute(f"DELETE FROM {connection.name(table)} WHERE schema_name = %s", schema_name)
 
 
-def swap(
+@contextmanager
+def swapped(
     connection: Connection,
     table: str,
     beside: str,
@@ -93,10 +94,11 @@ def swap(
     schema_name: str,
     text_conflicts: Mapping[str, str | None],
     views: AbstractContextManager[None],
-) -> None:
-    """In one transaction: `beside` becomes `table`, `fields` its rows of `sync_fields`, and `text_conflicts` what the
-    ledger says of these imports; dlt's staging copy of the table goes, for its columns have the types of before, and so
-    do the traces of the schema that made `beside`. `views` takes away what reads the table, and brings it back."""
+) -> Iterator[None]:
+    """In one transaction, with what is done within: `beside` becomes `table`, `fields` its rows of `sync_fields`, and
+    `text_conflicts` what the ledger says of these imports; dlt's staging copy of the table goes, for its columns have
+    the types of before, and so do the traces of the schema that made `beside`. `views` takes away what reads the table,
+    and brings it back."""
     if text_conflicts:  # an earlier version made no such column
         connection.execute(f"ALTER TABLE {connection.name(LEDGER)} ADD COLUMN IF NOT EXISTS text_conflicts TEXT")
     with connection.client.begin_transaction(), views:
@@ -112,3 +114,4 @@ def swap(
         with connection.client.with_staging_dataset():
             if connection.client.has_dataset():
                 connection.drop_table(table)
+        yield

@@ -23,6 +23,7 @@ from connector.reporting.views.layout import DIALECTS, VIEWS_SUFFIX, Layout, dia
 from connector.reporting.views.readers import OURS
 from connector.reporting.views.statements import standing
 from connector.warehouse import Connection, Warehouse
+from connector.warehouse.connection import LOADS
 from connector.warehouse.failures import explain
 from connector.warehouse.lock import sole_writer
 
@@ -73,8 +74,8 @@ def apply(pipeline: Pipeline) -> Applied:
 def keep_current(pipeline: Pipeline, *, loaded: bool) -> str | None:
     """Make the views what they should be after a run; return the sentence that says why they are not, or None.
 
-    After a run that loaded nothing, these are not what they should be: views of an earlier version, none at all, and
-    what was blocked.
+    After a run that loaded nothing they are looked at, too: views of an earlier version, none at all, what was blocked,
+    and those of a warehouse that was loaded since they were made, with dlt alone or by a run that died.
     """
     try:
         if loaded or _are_outdated(pipeline):
@@ -91,13 +92,15 @@ def keep_current(pipeline: Pipeline, *, loaded: bool) -> str | None:
 
 
 def _are_outdated(pipeline: Pipeline) -> bool:
-    """Return True where a view was blocked, or the newest of the views that every warehouse has is not there."""
+    """Return True where a view was blocked, or the newest of those that every warehouse has is older than its rows."""
     warehouse = Warehouse(pipeline)
     if warehouse.destination_type not in DIALECTS or not warehouse.exists():
         return False
     with warehouse.connect() as connection:
         there = _relations(connection, warehouse.destination_type)
-        if MISFITS not in there or any(comment.startswith(OUTDATED) for comment in there.values()):
+        if not there.get(MISFITS, "").endswith(_made_after(connection)):
+            return True
+        if any(comment.startswith(OUTDATED) for comment in there.values()):
             return True
         if any(not there.get(name, OURS).startswith(OURS) for name in _fixed_names()):
             return True
@@ -203,7 +206,7 @@ def _carry_out(
     """Make the views what they should be, in the caller's transaction; `grants` are those of views that are away."""
     wanted = {view.name: _comment(view) for view in views}
     gone = sorted(n for n, comment in there.items() if comment.startswith(OURS) and n not in wanted)
-    due = [view for view in views if there.get(view.name) != wanted[view.name]]
+    due = [view for view in views if not there.get(view.name, "").startswith(wanted[view.name])]
     theirs = {name for name, comment in there.items() if not comment.startswith(OURS)}
     names = [*(view.name for view in due), *gone]
     in_the_way = [name for name in names if name in there and name not in theirs]
@@ -227,6 +230,8 @@ def _carry_out(
         for grant in rights:
             connection.client.execute_sql(grant)
     blocked |= make_functions(connection, layout)
+    if MISFITS not in blocked:
+        _comment_on(connection, layout, MISFITS, wanted[MISFITS] + _made_after(connection))
     return Applied(
         layout.views_schema,
         tuple(view.name for view in changed if view.name not in there),
@@ -246,6 +251,14 @@ def _comment_on(connection: Connection, layout: Layout, view: str, comment: str)
 def _comment(view: Ready) -> str:
     digest = sha256(view.sql.encode()).hexdigest()[:_DIGEST]
     return f"{OURS}{digest}: {view.summary} Grain: {view.grain}"
+
+
+def _made_after(connection: Connection) -> str:
+    """The end of a comment that says which loads were there when the views were made."""
+    if LOADS not in connection.names()[0]:
+        return " Made before any load."
+    sql = f"SELECT max(load_id) AS load_id FROM {connection.name(LOADS)} WHERE status = 0"
+    return f" Made after load {connection.query(sql).to_pylist()[0]['load_id']}."
 
 
 def _drop(connection: Connection, layout: Layout, view: str) -> None:

@@ -6,14 +6,14 @@ It shows the columns of the template's view, from the table with the versions (`
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 
 from connector.reporting.views.generated import view_columns
 from connector.reporting.views.layout import Layout, TypedTable, literal, quoted
 from connector.reporting.views.readers import OURS, blocked
 from connector.warehouse.connection import Connection
-from connector.warehouse.history import VALID_FROM, VALID_TO, history_of
+from connector.warehouse.history_tables import VALID_FROM, VALID_TO, history_of, leftovers
 
 SUFFIX = "_as_of"
 _DECLARED = "TIMESTAMP WITH TIME ZONE"
@@ -111,7 +111,19 @@ def _recorded(layout: Layout) -> Iterator[tuple[TypedTable, str]]:
     for typed in layout.typed:
         history = history_of(layout.tables, typed.table)
         if history in layout.tables:
-            yield typed, history
+            yield as_recorded(layout, typed, history), history
+
+
+def as_recorded(layout: Layout, typed: TypedTable, history: str) -> TypedTable:
+    """Return the table with the columns that hold values of its fields in its versions, other ones of before too."""
+    fields = (
+        replace(
+            field,
+            variants=(*field.variants, *leftovers(field.column, layout.tables[history], layout.tables[typed.table])),
+        )
+        for field in typed.fields
+    )
+    return replace(typed, fields=tuple(fields))
 
 
 def _body(layout: Layout, history: str, shown: str, moment: str) -> str:

@@ -63,7 +63,7 @@ class TypedField:
         texts = [
             f"regexp_replace(CAST({quoted(variant)} AS TEXT), '^(-?[0-9]+)$', '\\1.0')"
             if variant.endswith(DOUBLE_VARIANT)
-            else quoted(variant)
+            else (quoted(variant) if variant.endswith(TEXT_VARIANT) else f"CAST({quoted(variant)} AS TEXT)")
             for variant in self.variants
         ]
         return texts[0] if len(texts) == 1 else f"COALESCE({', '.join(texts)})"

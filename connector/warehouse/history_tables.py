@@ -1,0 +1,196 @@
+"""The tables that hold versions (docs/history.md): which they are, and that they can hold what their tables hold.
+
+Invariant: no value of a version is ever altered. Where a rebuild gives a column another type, the values of before
+move into a column `<column>__was_1` as they were, and from there into the new one only if they come back unaltered.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import count
+
+from connector.transform.naming import DOUBLE_VARIANT, TEXT_VARIANT
+from connector.warehouse.connection import Connection
+from connector.warehouse.ownership import Dataset, take_stock
+from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID, keys_of
+
+VALID_FROM, VALID_TO, CHANGE, RUN_ID = "_valid_from", "_valid_to", "_change", "_run_id"
+OWN = (VALID_FROM, VALID_TO, CHANGE, RUN_ID)
+_TOLD = ("_created_at", "_updated_at", LOAD_ID)
+_WAS = "__was_"
+_TEXT = frozenset({"text", "varchar", "character varying"})
+
+
+@dataclass(frozen=True, slots=True)
+class Versioned:
+    """A table and the one with its versions; `told` are columns that change without a new version."""
+
+    table: str
+    history: str
+    key: str
+    import_key: str
+    told: frozenset[str]
+    columns: tuple[str, ...]
+
+    @property
+    def content(self) -> tuple[str, ...]:
+        return tuple(c for c in self.columns if c not in self.told and c not in (self.key, "_deleted_at"))
+
+
+Choice = Callable[[str | None, Collection[str]], bool]  # a template's slug and names → whether its rows are kept
+
+
+def versioned(connection: Connection, dataset: Dataset, wanted: Choice) -> list[Versioned]:
+    """Return the tables whose versions are to be kept: `imports`, and the typed ones of the templates `wanted`."""
+    names = names_of_templates(connection, dataset)
+    slugs = {table: dataset.templates.get(table) for table in sorted(dataset.typed)}
+    tables = [table for table, slug in slugs.items() if wanted(slug, names.get(slug or "", ()))]
+    return [_versioned(dataset, table) for table in (*([IMPORTS] if IMPORTS in dataset.ours else []), *tables)]
+
+
+def histories(dataset: Dataset) -> dict[str, Versioned]:
+    """Return table → its versions, for each that has some, whether they are to be kept or not."""
+    tables = [*([IMPORTS] if IMPORTS in dataset.ours else []), *sorted(dataset.typed)]
+    found = {table: _versioned(dataset, table) for table in tables}
+    return {table: each for table, each in found.items() if each.history in dataset.columns}
+
+
+def _versioned(dataset: Dataset, table: str) -> Versioned:
+    columns = tuple(dataset.columns[table])
+    if table == IMPORTS:
+        told = frozenset({"_content_hash", LOAD_ID})
+        return Versioned(table, history_of(dataset.columns, table), "slug", "slug", told, columns)
+    return Versioned(table, history_of(dataset.columns, table), *keys_of(table), frozenset(_TOLD), columns)
+
+
+def history_of(columns: Mapping[str, Mapping[str, str]], table: str) -> str:
+    """Return the name of the table with the versions: another one where somebody else's has the first."""
+    names = (f"{table}_history" if n == 1 else f"{table}_history_{n}" for n in count(1))
+    key = "slug" if table == IMPORTS else keys_of(table)[0]
+    return next(name for name in names if name not in columns or {key, *OWN} <= columns[name].keys())
+
+
+def names_of_templates(connection: Connection, dataset: Dataset) -> dict[str, set[str]]:
+    """Return the names that each template has or had, by its slug; '' for imports without one."""
+    found: dict[str, set[str]] = defaultdict(set)
+    past = history_of(dataset.columns, IMPORTS)
+    for table in (IMPORTS, past):
+        if IMPORTS in dataset.ours and {"template__slug", "template__name"} <= dataset.columns.get(table, {}).keys():
+            sql = f"SELECT DISTINCT template__slug AS slug, template__name AS name FROM {connection.name(table)}"
+            for row in connection.query(sql).to_pylist():
+                found[row["slug"] or ""] |= {row["name"]} - {None}
+    return found
+
+
+def leftovers(column: str, history: Collection[str], table: Collection[str]) -> list[str]:
+    """Return the columns of a table of versions that hold values of a field which its table has no such column for."""
+    pattern = re.compile(f"{re.escape(column)}(?:{DOUBLE_VARIANT}|{TEXT_VARIANT}|{_WAS}[0-9]+)")
+    return [name for name in history if pattern.fullmatch(name) and name not in table]
+
+
+def align(connection: Connection, each: Versioned, there: Mapping[str, str] | None, like: str | None = None) -> bool:
+    """Make the table with the versions, and return True, or give it the columns and types that its table has by now.
+
+    `there` are the columns that it has; `like` is the table whose types count, where its table is about to get them.
+    """
+    name, column = connection.name, connection.column
+    history = name(each.history)
+    if there is None:
+        times = f"CAST(NULL AS TIMESTAMP WITH TIME ZONE) AS {column(VALID_FROM)}"
+        times += f", CAST(NULL AS TIMESTAMP WITH TIME ZONE) AS {column(VALID_TO)}"
+        texts = f"CAST(NULL AS TEXT) AS {column(CHANGE)}, CAST(NULL AS TEXT) AS {column(RUN_ID)}"
+        connection.execute(
+            f"CREATE TABLE {history} AS SELECT t.*, {times}, {texts} FROM {name(each.table)} AS t WHERE 1 = 0"
+        )
+        if connection.is_postgres:
+            for key in dict.fromkeys((each.key, each.import_key)):
+                connection.execute(f"CREATE INDEX ON {history} ({column(key)})")
+        return True
+    have, want = connection.declared(each.history), connection.declared(like or each.table)
+    for lacking in [c for c in want if c not in have]:
+        connection.execute(f"ALTER TABLE {history} ADD COLUMN {column(lacking)} {want[lacking]}")
+    changed = [c for c in want if c in have and have[c] != want[c]]
+    for retyped in changed:
+        aside = next(n for n in (f"{retyped}{_WAS}{k}" for k in count(1)) if n not in have and n not in want)
+        connection.execute(f"ALTER TABLE {history} RENAME COLUMN {column(retyped)} TO {column(aside)}")
+        connection.execute(f"ALTER TABLE {history} ADD COLUMN {column(retyped)} {want[retyped]}")
+        have[aside] = have[retyped]
+    for base in [c for c in want if leftovers(c, have, want)]:
+        _bring_back(connection, each, base, want[base], {c: have[c] for c in leftovers(base, have, want)})
+    if changed and like is None:
+        refresh_open(connection, each)
+    return False
+
+
+def _bring_back(connection: Connection, each: Versioned, base: str, kind: str, asides: Mapping[str, str]) -> None:
+    """Move values that stand aside into the column again where it holds them unaltered; drop what is empty then."""
+    history, column = connection.name(each.history), connection.column(base)
+    for name, was in asides.items():
+        aside = connection.column(name)
+        value, held = aside, "TRUE"
+        if was != kind:
+            value = f"{'CAST' if connection.is_postgres else 'TRY_CAST'}({aside} AS {kind})"
+            held = f"CAST({value} AS {was}) = {aside}"
+        if _may_hold(was.lower(), kind.lower()):
+            with suppress(Exception):  # PostgreSQL: one of them cannot be cast
+                connection.execute(
+                    f"UPDATE {history} SET {column} = {value}, {aside} = NULL "
+                    f"WHERE {column} IS NULL AND {aside} IS NOT NULL AND {held}"
+                )
+        if not connection.query(f"SELECT 1 FROM {history} WHERE {aside} IS NOT NULL LIMIT 1").num_rows:
+            connection.execute(f"ALTER TABLE {history} DROP COLUMN {aside}")
+
+
+def _may_hold(was: str, kind: str) -> bool:
+    """Return whether a value of one type that comes back from the other unaltered is the same value there."""
+    if was == kind or was in _TEXT:
+        return True
+    numbers = kind.startswith(("double", "numeric", "decimal"))
+    return (was in ("bigint", "boolean") and kind in _TEXT) or (was == "bigint" and numbers)
+
+
+def recorded_mark(connection: Connection, columns: Collection[str]) -> str:
+    """SQL for what the ledger notes once an import is recorded: its load, and the privacy rules it was read under."""
+    load = connection.column(LOAD_ID)
+    return f"{load} || COALESCE(' ' || privacy, '')" if "privacy" in columns else load
+
+
+def refresh_open(connection: Connection, each: Versioned) -> None:
+    """Write the values of the open versions of what is recorded as the table has them now: it is the same data."""
+    column = connection.column
+    columns = connection.columns()
+    names = [c for c in each.columns if c not in (each.key, each.import_key)]
+    aside = [c for c in columns[each.history] if c not in each.columns and c not in OWN]
+    new = ", ".join([*(f"{column(c)} = t.{column(c)}" for c in names), *(f"{column(c)} = NULL" for c in aside)])
+    recorded = (
+        f"SELECT slug FROM {connection.name(LEDGER)} "
+        f"WHERE history IS NOT DISTINCT FROM {recorded_mark(connection, columns[LEDGER])}"
+    )
+    connection.execute(
+        f"UPDATE {connection.name(each.history)} AS h SET {new} FROM {connection.name(each.table)} AS t "
+        f"WHERE h.{column(each.key)} = t.{column(each.key)} AND h.{column(each.import_key)} = "
+        f"t.{column(each.import_key)} AND h.{column(VALID_TO)} IS NULL AND t.{column(each.import_key)} IN ({recorded})"
+    )
+
+
+def prepare(connection: Connection, table: str, beside: str) -> Versioned | None:
+    """Give the versions of a table the types of the one that is about to replace it; None where there are none.
+
+    If that does not happen, the next run that records gives them the types of before again (`align`, `is_aligned`).
+    """
+    dataset = take_stock(connection)
+    each = histories(dataset).get(table)
+    if each is None:
+        return None
+    align(connection, each, dataset.columns[each.history], like=beside)
+    return replace(each, columns=tuple(connection.declared(beside)))
+
+
+def is_aligned(dataset: Dataset, each: Versioned) -> bool:
+    """Return whether the versions have every column of the table, with its type."""
+    there = dataset.columns[each.history]
+    return all(there.get(name) == kind for name, kind in dataset.columns[each.table].items())

@@ -1,0 +1,269 @@
+"""What tables of versions hold stays true: templates left out, retyped columns, erased rows, rules that come later."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from connector.cli.unmatched import unmatched_templates
+from connector.load.dlt_bridge import load_package
+from connector.maintain.rebuild import rebuild
+from connector.maintain.verify import verify
+from connector.reporting.changes import changes
+from connector.reporting.views.applying import apply, keep_current
+from connector.run.sync import sync
+from connector.runs import Status, Tally
+from connector.sandbox import Service, Template, serve
+from connector.settings import Settings
+from connector.warehouse import Warehouse as Opened
+from tests.types.conftest import DuckDB, Warehouse
+from tests.types.test_ours import execute
+
+
+class Place:
+    """A warehouse with history, and what to ask of it."""
+
+    def __init__(self, warehouse: Warehouse, **settings: Any) -> None:
+        self.warehouse, self.service = warehouse, Service(1)
+        self.settings = {"history": True, **settings}
+
+    def run(self, **settings: Any) -> Tally:
+        ran = self.warehouse.run(self.service, **{**self.settings, **settings})
+        assert ran.status is Status.succeeded, ran.problems
+        return ran
+
+    def loaded(self, url: str, **settings: Any) -> Settings:
+        return Settings.load(base_url=url, access_token=self.service.token, **{**self.settings, **settings})
+
+    def rebuild(self, **settings: Any) -> None:
+        with serve(self.service) as url:
+            rebuild(self.warehouse.pipeline(), self.loaded(url, **settings))
+
+    def check(self, **settings: Any) -> None:
+        with serve(self.service) as url:
+            assert verify(self.warehouse.pipeline(), self.loaded(url, **settings), deep=True).differences == []
+
+    def versions(self, column: str, table: str) -> list[tuple[Any, ...]]:
+        return self.warehouse.tuples(
+            f"SELECT {column}, _change, _valid_to IS NULL AS still FROM {table}_history "
+            "ORDER BY _valid_from, _valid_to, 1"
+        )
+
+    def as_of(self, ran: Tally, columns: str, template: str) -> list[tuple[Any, ...]]:
+        moment = ran.started_at.isoformat()
+        return self.warehouse.tuples(
+            f"SELECT {columns} FROM {self.warehouse.dataset}_views.{template}_as_of('{moment}')"
+        )
+
+    def edit(self, slug: str, row: dict[str, Any]) -> None:
+        self.service.edit_row(slug, next(iter(self.service.record_slugs(slug))), row)
+
+
+@pytest.fixture
+def place(warehouse: Warehouse) -> Place:
+    return Place(warehouse)
+
+
+@pytest.fixture
+def duck_place(duck: DuckDB) -> Place:
+    return Place(duck)
+
+
+def test_what_changed_while_a_template_was_left_out_is_one_change(duck_place: Place) -> None:
+    place = duck_place
+    place.service.add_import("Customers", [{"a": 1}])
+    orders = place.service.add_import("Orders", [{"x": 1}, {"x": 2}])
+    place.run()
+    place.edit(orders, {"x": 100})
+    place.run(history=["Customers"])
+    assert place.run(history=["Customers"]).load_ids == []
+    assert place.versions("x", "records_orders") == [(1, "insert", True), (2, "insert", True)]
+
+    place.run()
+    assert place.versions("x", "records_orders") == [(1, "insert", False), (2, "insert", True), (100, "update", True)]
+    place.check()
+
+
+def test_a_template_that_is_renamed_goes_on_being_recorded(duck_place: Place) -> None:
+    place = duck_place
+    slug = place.service.add_import(Template("Customers", "c1"), [{"a": 1}])
+    place.run(history=["Customers"])
+    place.service.set_template(slug, Template("Clients", "c1"))
+    place.edit(slug, {"a": 2})
+    place.run(history=["Customers"])
+    assert place.versions("a", "records_customers") == [(1, "insert", False), (2, "update", True)]
+
+    with serve(place.service) as url:
+        wrong = place.loaded(url, history=["Customer", "Clients"])
+        [said] = unmatched_templates(Opened(place.warehouse.pipeline()), wrong)
+    assert said == "history names Customer, which no template is called: did you mean Customers?"
+
+
+def test_a_rebuild_alters_no_value_of_an_earlier_version(place: Place) -> None:
+    row = {"day": "01.02.2024", "share": "1.9", "exact": "12", "number": 9007199254740993, "code": "007"}
+    slug = place.service.add_import("T", [row])
+    first = place.run()
+    place.edit(slug, {"day": "03.02.2024", "share": "2", "exact": "13", "number": 1.5, "code": "8"})
+    place.run()
+    hints = {
+        "day": "date:%d.%m.%Y",
+        "share": "bigint",
+        "exact": "bigint",
+        "number": "double",
+        "code": "bigint",
+    }
+    place.rebuild(hints={"records_t": hints})
+    place.run(hints={"records_t": hints})
+    apply(place.warehouse.pipeline())
+
+    shown = "day, share, number, code, day__misfit, share__misfit, number__misfit, code__misfit, exact"
+    kept = ("01.02.2024", "1.9", "9007199254740993", "007")
+    assert place.as_of(first, shown, "t") == [(None, None, None, None, *kept, 12)]
+    [now] = place.warehouse.rows("SELECT * FROM records_t_history WHERE _valid_to IS NULL")
+    assert (now["share"], now["number"], now["code"]) == (2, 1.5, 8)
+    assert [now[name] for name in now if "__was_" in name] == [None] * 4
+    found = {each.field: (each.old, each.new) for each in changes(place.warehouse.pipeline(), first.started_at)}
+    assert found["number"] == (9007199254740993, 1.5)
+    place.check(hints={"records_t": hints})
+
+
+def test_values_beside_a_column_come_back_into_it(place: Place) -> None:
+    slug = place.service.add_import("T", [{"b": 1}])
+    place.run()
+    place.edit(slug, {"b": 1.5})
+    second = place.run()
+    place.edit(slug, {"b": 2.5})
+    place.run()
+    place.rebuild()
+    apply(place.warehouse.pipeline())
+
+    assert place.as_of(second, "b", "t") == [(1.5,)]
+    assert place.versions("b", "records_t") == [(1, "insert", False), (1.5, "update", False), (2.5, "update", True)]
+    assert [c for c in place.warehouse.columns("records_t_history") if c.startswith("b_")] == []
+
+
+@pytest.mark.parametrize("dies", ["prepare", "refresh_open"])
+def test_a_rebuild_that_dies_leaves_versions_that_the_next_run_makes_whole(
+    duck_place: Place, monkeypatch: pytest.MonkeyPatch, dies: str
+) -> None:
+    place = duck_place
+    slug = place.service.add_import("T", [{"d": "01.02.2024", "n": "1"}])
+    place.run()
+
+    def dying(*_: Any, **__: Any) -> None:
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"connector.maintain.rebuild.{dies}", dying)
+        with pytest.raises(Exception, match="killed"):
+            place.rebuild(hints={"records_t": {"n": "bigint"}})
+    assert place.run().load_ids == []
+    assert place.versions("n", "records_t") == [("1", "insert", True)]
+    place.check()
+    place.edit(slug, {"d": "01.02.2024", "n": "2"})
+    place.run()
+    assert place.versions("n", "records_t") == [("1", "insert", False), ("2", "update", True)]
+
+
+@pytest.mark.parametrize("history", [False, ["Customers"]])
+def test_what_the_service_erased_leaves_no_version_where_none_is_made_any_more(duck_place: Place, history: Any) -> None:
+    place = duck_place
+    kept = place.service.add_import("Orders", [{"x": "secret"}, {"x": "stays"}], {"who": "ann"})
+    gone = place.service.add_import("Orders", [{"x": "gone"}], {"who": "bob"})
+    for n in range(4):
+        place.service.add_import("Customers", [{"a": n}])
+    place.run()
+    place.service.delete_row(kept, next(iter(place.service.record_slugs(kept))))
+    place.service.delete_import(gone)
+    place.run(history=history)
+
+    assert place.versions("x", "records_orders") == [("stays", "insert", True)]
+    assert ("bob",) not in place.warehouse.tuples("SELECT metadata__who FROM imports_history")
+
+
+def test_a_deleted_import_takes_versions_with_it_that_outlived_their_rows(duck_place: Place) -> None:
+    place = duck_place
+    slug = place.service.add_import("Customers", [{"n": "secret"}, {"n": "b"}])
+    for n in range(3):
+        place.service.add_import("Customers", [{"n": str(n)}])
+    place.run(deletes="keep")
+    place.service.delete_row(slug, next(iter(place.service.record_slugs(slug))))
+    place.run(deletes="keep")
+    place.service.delete_import(slug)
+    place.run(deletes="mirror")
+    assert place.versions("n", "records_customers") == [(str(n), "insert", True) for n in range(3)]
+
+
+@pytest.mark.parametrize("history", [True, False])
+def test_a_rule_that_comes_later_reaches_earlier_versions(duck_place: Place, history: bool) -> None:
+    place = duck_place
+    row = {"ssn": "123", "n": 1, "at": {"home": "Rome", "in": {"a": {"b": {"c": "Via"}}}}}
+    slug = place.service.add_import("Customers", [row], {"who": "ann", "kind": "x"})
+    place.run()
+    place.edit(slug, {**row, "ssn": "456"})
+    place.run()
+    rules = {"Customers": {"ssn": "drop", "at.in.a.b.c": "null"}, "metadata": {"who": "mask:1"}}
+    place.run(privacy=rules, history=history)
+
+    shown = place.versions("ssn, n, at__home", "records_customers")
+    assert shown == [(None, 1, "Rome", "insert", False), (None, 1, "Rome", "update", True)]
+    everything = place.warehouse.tuples("SELECT * FROM records_customers_history")
+    everything += place.warehouse.tuples("SELECT * FROM imports_history")
+    assert not [value for row in everything for value in row if value in ("123", "456", "ann") or "Via" in str(value)]
+    assert place.warehouse.tuples("SELECT DISTINCT metadata__kind FROM imports_history") == [("x",)]
+    place.run(privacy=rules)
+    assert len(place.versions("n", "records_customers")) == 2, "the service changed nothing"
+    place.check(privacy=rules)
+
+
+def test_rejects_of_an_erased_import_go_though_the_run_failed_or_was_not_ours(duck: DuckDB) -> None:
+    service = Service(1)
+    first, *others = [service.add_import("T", [{"x": n}]) for n in range(5)]
+    duck.run(service)
+    execute(
+        duck,
+        "INSERT INTO sync_rejects (reject_id, run_id, import_slug, reason, payload, seen_at, _dlt_load_id) "
+        f"SELECT 'r1', run_id, '{first}', 'bad', 'secret', now(), '' FROM sync_runs",
+    )
+    service.delete_import(first)
+    for other in others:
+        service.append_rows(other, [{"x": 9}])
+    loads: list[Any] = []
+
+    def failing(*given: Any) -> Any:
+        loads.append(given)
+        if len(loads) == 2:
+            raise RuntimeError("the destination is lost")
+        return load_package(*given)
+
+    with serve(service) as url:
+        settings = Settings.load(base_url=url, access_token=service.token, batch_rows=1)
+        assert sync(duck.pipeline(), settings, load=failing).status is Status.failed
+    duck.run(service)
+    assert duck.tuples("SELECT count(*) FROM sync_rejects") == [(0,)]
+
+    execute(
+        duck,
+        "INSERT INTO sync_rejects (reject_id, run_id, import_slug, reason, payload, seen_at, _dlt_load_id) "
+        f"SELECT 'r2', 'x', '{others[0]}', 'bad', 'secret', now(), ''",
+    )
+    service.delete_import(others[0])
+    duck.run_dlt(service)
+    assert duck.run(service).load_ids == []
+    assert duck.tuples("SELECT count(*) FROM sync_rejects") == [(0,)]
+
+
+def test_views_follow_a_load_after_which_nobody_made_them(duck: DuckDB) -> None:
+    service = Service(1)
+    service.add_import("Customers", [{"a": 1}])
+    duck.run(service)
+    assert keep_current(duck.pipeline(), loaded=True) is None
+    service.add_import("Orders", [{"z": 1}])
+    duck.run(service)  # and died before it made the views
+    assert duck.run(service).load_ids == []
+    assert keep_current(duck.pipeline(), loaded=False) is None
+    assert duck.tuples(f"SELECT z FROM {duck.dataset}_views.orders") == [(1,)]
+    before = duck.tuples("SELECT sql, comment FROM duckdb_views() WHERE NOT internal ORDER BY view_name")
+    assert keep_current(duck.pipeline(), loaded=False) is None
+    assert duck.tuples("SELECT sql, comment FROM duckdb_views() WHERE NOT internal ORDER BY view_name") == before
