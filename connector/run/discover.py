@@ -177,17 +177,31 @@ class Decision:
 
     async def _with_templates(self, found: tuple[Import, ...]) -> tuple[Import, ...]:
         """Return them as the listing shows them, where their own addresses may leave out a template."""
-        ledger = self._memory.ledger
-        settings = self._settings
-        # a choice or a rule must not miss an import for want of its template
-        asked = settings.templates is not None or settings.exclude_templates is not None
-        asked = asked or bool(settings.protection.templates)
-        bare = [i for i in found if i.template is None]
-        if not any(asked or (i.slug in ledger and ledger[i.slug].template_slug) for i in bare):
+        if not any(map(self._may_lack_its_template, found)):
             return found
-        listing = await self._lister(len(ledger)).all()
+        listing = await self._lister(len(self._memory.ledger)).all()
         listed = {row.slug: row for row in listing.rows if isinstance(row, Import)}
-        return tuple(as_listed(listed[i.slug], i) if i.slug in listed else i for i in found)
+        shown = (as_listed(listed[i.slug], i) for i in found if i.slug in listed)
+        return (*shown, *self._told([i for i in found if i.slug not in listed]))
+
+    def _may_lack_its_template(self, import_: Import) -> bool:
+        """Tell whether an import that is shown without a template may have one, and something depends on it.
+
+        A choice or a privacy rule must not miss an import for want of its template, nor must its rows change tables.
+        """
+        settings, known = self._settings, self._memory.ledger.get(import_.slug)
+        chosen = settings.templates is not None or settings.exclude_templates is not None
+        counts = chosen or bool(settings.protection.templates) or bool(known is not None and known.template_slug)
+        return import_.template is None and counts
+
+    def _told(self, unlisted: Sequence[Import]) -> tuple[Import, ...]:
+        """Return those of which the template is known, or does not matter; the others are named and not read."""
+        for import_ in filter(self._may_lack_its_template, unlisted):
+            self._tally.shortfall = True
+            self._tally.problems.append(
+                f"Import {import_.slug} is not listed, and its own address does not say its template: it is not read."
+            )
+        return tuple(i for i in unlisted if not self._may_lack_its_template(i))
 
     async def _get_or_none(self, slug: str) -> Import | None:
         try:
@@ -238,7 +252,7 @@ class Decision:
             return error
 
     def _decide(self, listing: Listing[Any], unlisted: tuple[Import, ...], gone: tuple[str, ...]) -> Decided:
-        found = [row for row in listing.rows if isinstance(row, Import)] + list(unlisted)
+        found = [row for row in listing.rows if isinstance(row, Import)] + list(self._told(unlisted))
         imports = list({i.slug: i for i in found}.values())  # a backfill may name one in several ways
         rejects = tuple(row for row in listing.rows if isinstance(row, Reject))
         wanted = [i for i in imports if self._choice.wants(i)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -183,3 +184,34 @@ def test_an_import_whose_own_address_hides_its_template_is_not_read(warehouse: W
             run = sync(warehouse.pipeline(), settings, Scope("backfill", selection=Selection(slugs=frozenset({left}))))
     assert isinstance(run.fatal, ConfigError)
     assert service.requests["records"] == 0
+
+
+@contextmanager
+def unlisted(hidden: str) -> Iterator[None]:
+    """An import that exists is in no page of the listing."""
+    list_imports = ServiceClient.list_imports
+
+    async def without(client: ServiceClient, *asked: Any) -> Any:
+        reply = await list_imports(client, *asked)
+        return replace(reply, imports=[i for i in reply.imports if i.slug != hidden])
+
+    with mock.patch.object(ServiceClient, "list_imports", without):
+        yield
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_an_import_whose_template_nobody_tells_is_not_read_without_its_rules(warehouse: Warehouse, named: bool) -> None:
+    service, _, left, _ = make_service()
+    rules: dict[str, Any] = {"privacy": {"payroll": {"salary": "drop"}}}
+    assert warehouse.run(service, **rules).status == "succeeded"
+    service.append_rows(left, [{"salary": 777}])
+    only = Scope("backfill", selection=Selection(slugs=frozenset({left})), force=True)
+    with hidden_templates(), unlisted(left):
+        ran = warehouse.run(service, only if named else None, **rules)
+    assert ran.status == "partial"
+    said = f"Import {left} is not listed, and its own address does not say its template: it is not read."
+    assert said in ran.problems
+    assert warehouse.query("SELECT data FROM records WHERE import_slug = ?", left) == [("{}",)] * 3
+    assert warehouse.query("SELECT template__name FROM imports WHERE slug = ?", left) == [("payroll",)]
+    assert warehouse.run(service, **rules).status == "succeeded"
+    assert warehouse.query("SELECT data FROM records WHERE import_slug = ?", left) == [("{}",)] * 4
