@@ -308,6 +308,7 @@ class Extraction:
             started_at=self.tally.started_at,
             run_id=self.tally.run_id,
             keeps=self._settings.deletes == "keep",
+            whole=not self.bounded and self.tally.interrupted_by is None,
             ruled=partial(self._under_rules, connection, dataset),
         )
 

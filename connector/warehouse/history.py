@@ -46,12 +46,14 @@ def record(
     started_at: datetime,
     run_id: str,
     keeps: bool,
+    whole: bool,
     ruled: Ruled,
 ) -> None:
     """Make the versions of what was loaded since this was done last; without `wanted`, only erase from those there are.
 
-    With `keeps`, a version says that a row was deleted; without, the versions of what is gone for good go as well. What
-    was read under other privacy rules than before leaves no value under a rule in older versions.
+    With `keeps`, a version says that a row was deleted; without, the versions of what is gone for good go as well, once
+    a run was `whole`: until then a record that is nowhere may have moved to an import that is not read yet. What was
+    read under other privacy rules than before leaves no value under a rule in older versions.
     """
     ledger = connection.name(LEDGER)
     connection.execute(f"ALTER TABLE {ledger} ADD COLUMN IF NOT EXISTS history TEXT")
@@ -71,14 +73,16 @@ def record(
             if each.table not in new:
                 _show_by_rule(connection, each, scrubbed.get(each.table, ()))
             _Recorder(connection, each, started_at, run_id, each.table in new).record(keeps=keeps)
+        left = [sql for each in paused for sql in _held(connection, each)]
         if not keeps:
-            _erase(connection, tables, paused, sorted(dataset.typed))
+            left += _erase(connection, tables, paused, sorted(dataset.typed), whole=whole)
         for each in (*tables, *paused):
             _scrub(connection, each, scrubbed.get(each.table, ()), every=each in paused)
         if tables:
-            due = f"slug IN (SELECT slug FROM {_DUE})"
-            left = "".join(f" AND NOT EXISTS ({sql})" for each in paused for sql in _held(connection, each))
-            connection.execute(f"UPDATE {ledger} AS l SET history = {mark} WHERE {due}{left}")
+            done = "".join(f" AND NOT EXISTS ({sql})" for sql in left)
+            connection.execute(
+                f"UPDATE {ledger} AS l SET history = {mark} WHERE slug IN (SELECT slug FROM {_DUE}){done}"
+            )
     _analyze(connection, [each.history for each in new.values()])
 
 
@@ -259,12 +263,19 @@ class _Recorder:
 
 
 def _erase(
-    connection: Connection, tables: Sequence[Versioned], paused: Sequence[Versioned], typed: Sequence[str]
-) -> None:
+    connection: Connection,
+    tables: Sequence[Versioned],
+    paused: Sequence[Versioned],
+    typed: Sequence[str],
+    *,
+    whole: bool,
+) -> list[str]:
     """Delete all versions of what is alive nowhere any more, in no table that holds records, or in `imports`.
 
-    Looked at are those of imports that were loaded since: in tables that are recorded, the versions that are over.
+    Looked at are those of imports that were loaded since: in tables that are recorded, the versions that are over. If
+    the run was not whole, nothing is deleted, and SQL is returned for the imports (l.slug) to look at again.
     """
+    left: list[str] = []
     name, column = connection.name, connection.column
     for of_imports in (True, False):
         over = [each for each in tables if (each.table == IMPORTS) == of_imports]
@@ -283,11 +294,15 @@ def _erase(
             f"AND t.{column('_deleted_at')} IS NULL)"
             for t in live
         )
-        _note(connection, _ERASED, f"SELECT c.k FROM ({candidates}) AS c WHERE {alive or 'TRUE'}")
+        gone = _ERASED + "_imports" * of_imports
+        _note(connection, gone, f"SELECT c.k FROM ({candidates}) AS c WHERE {alive or 'TRUE'}")
         for each in some:
-            connection.execute(
-                f"DELETE FROM {name(each.history)} WHERE {column(each.key)} IN (SELECT k FROM {_ERASED})"
-            )
+            erased = f"FROM {name(each.history)} AS h WHERE h.{column(each.key)} IN (SELECT k FROM {gone})"
+            if whole:
+                connection.execute(f"DELETE {erased}")
+            else:
+                left.append(f"SELECT 1 {erased} AND h.{column(each.import_key)} = l.slug")
+    return left
 
 
 def disagreeing(connection: Connection, wanted: Choice) -> dict[str, int]:

@@ -15,7 +15,7 @@ from connector.reporting.views.applying import apply, keep_current
 from connector.run.sync import sync
 from connector.runs import Status, Tally
 from connector.sandbox import Service, Template, serve
-from connector.settings import Settings
+from connector.settings import Scope, Selection, Settings
 from connector.warehouse import Warehouse as Opened
 from tests.types.conftest import DuckDB, Warehouse
 from tests.types.test_ours import execute
@@ -100,6 +100,7 @@ def test_a_template_that_is_renamed_goes_on_being_recorded(duck_place: Place) ->
     assert said == "history names Customer, which no template is called: did you mean Customers?"
 
 
+@pytest.mark.dialect
 def test_a_rebuild_alters_no_value_of_an_earlier_version(place: Place) -> None:
     row = {"day": "01.02.2024", "share": "1.9", "exact": "12", "number": 9007199254740993, "code": "007"}
     slug = place.service.add_import("T", [row])
@@ -180,6 +181,39 @@ def test_what_the_service_erased_leaves_no_version_where_none_is_made_any_more(d
 
     assert place.versions("x", "records_orders") == [("stays", "insert", True)]
     assert ("bob",) not in place.warehouse.tuples("SELECT metadata__who FROM imports_history")
+
+
+def test_a_record_that_moves_between_two_runs_keeps_its_versions(duck_place: Place) -> None:
+    place = duck_place
+    first = place.service.add_import("Customers", [{"n": "moves"}, {"n": "b"}])
+    second = place.service.add_import("Customers", [{"n": "c"}])
+    place.run()
+    record = next(iter(place.service.record_slugs(first)))
+    text = next(each for each in place.service.record_texts(first) if record in each)
+    place.service.delete_row(first, record)
+    only = Scope(mode="backfill", selection=Selection(slugs=frozenset([first])), force=True)
+    assert place.warehouse.run(place.service, only, **place.settings).status is Status.succeeded
+    place.service.add_raw_record(second, text)
+    place.run()
+    moves = [each for each in place.versions("n, _import_slug", "records_customers") if each[0] == "moves"]
+    assert moves == [("moves", first, "insert", False), ("moves", second, "insert", True)]
+
+    place.service.delete_import(second)
+    place.run()
+    assert place.versions("n", "records_customers") == [("b", "insert", True)]
+
+
+def test_views_are_made_though_versions_lack_a_new_column(duck_place: Place) -> None:
+    place = duck_place
+    place.service.add_import("Customers", [{"a": 1}])
+    first = place.run()
+    place.service.add_import("Customers", [{"b": 2}])
+    place.run(history=False)
+    assert apply(place.warehouse.pipeline()).blocked == {}
+    assert place.as_of(first, "a", "customers") == [(1,)]
+    place.run()
+    assert keep_current(place.warehouse.pipeline(), loaded=True) is None
+    assert place.as_of(first, "a, b", "customers") == [(1, None)]
 
 
 def test_a_deleted_import_takes_versions_with_it_that_outlived_their_rows(duck_place: Place) -> None:

@@ -115,15 +115,17 @@ def _recorded(layout: Layout) -> Iterator[tuple[TypedTable, str]]:
 
 
 def as_recorded(layout: Layout, typed: TypedTable, history: str) -> TypedTable:
-    """Return the table with the columns that hold values of its fields in its versions, other ones of before too."""
-    fields = (
-        replace(
-            field,
-            variants=(*field.variants, *leftovers(field.column, layout.tables[history], layout.tables[typed.table])),
-        )
-        for field in typed.fields
+    """Return the table with the columns that hold values of its fields in its versions.
+
+    Columns of before count as well; one that came while no versions were made is not there.
+    """
+    there, own = layout.tables[history], layout.tables[typed.table]
+    fields = tuple(
+        replace(f, variants=(*(v for v in f.variants if v in there), *leftovers(f.column, there, own)))
+        for f in typed.fields
+        if f.column in there
     )
-    return replace(typed, fields=tuple(fields))
+    return replace(typed, fields=fields)
 
 
 def _body(layout: Layout, history: str, shown: str, moment: str) -> str:
