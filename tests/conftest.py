@@ -12,6 +12,7 @@ import socket
 import sys
 import sysconfig
 import tempfile
+from collections import defaultdict
 from contextlib import suppress
 from ipaddress import ip_address
 from pathlib import Path
@@ -75,6 +76,7 @@ FOREIGN_PREFIXES = (
 settings.register_profile("same", deadline=None, derandomize=True, print_blob=True)
 settings.register_profile("long", deadline=None, print_blob=True)
 LONG_FACTOR = 100
+WITHOUT_WAREHOUSE = {"extract", "service", "transform", "sandbox"}  # folders of tests that take milliseconds
 
 
 class NetworkRefused(BaseException):
@@ -82,7 +84,7 @@ class NetworkRefused(BaseException):
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--simulation-seeds", type=int, default=15, help="how many seeds the simulation runs (15)")
+    parser.addoption("--simulation-seeds", type=int, default=10, help="how many seeds the simulation runs (10)")
     parser.addoption("--kills", type=int, default=8, help="how often the command is killed in a row (8)")
     parser.addoption("--long", action="store_true", help="run what is marked long, too (minutes)")
 
@@ -118,8 +120,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         leave_what_is_loaded_to_itself()
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The long profile multiplies the number of examples, also where a test states its own."""
+    leave_combinations_for_later(items)
     if settings.get_current_profile_name() != "long":
         return
     properties = {getattr(item, "function", None) for item in items}
@@ -128,6 +132,35 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if own is not None:
             longer = settings(own, max_examples=own.max_examples * LONG_FACTOR)
             function._hypothesis_internal_use_settings = longer  # type: ignore[union-attr]
+
+
+def leave_combinations_for_later(items: list[pytest.Item]) -> None:
+    """Mark as long, of the cases of a test with a warehouse, those that only combine parameters anew.
+
+    Each value of each parameter has a case that is left; PostgreSQL only where a test is about what differs there.
+    """
+    cases: dict[str, list[pytest.Function]] = defaultdict(list)
+    for item in items:
+        folders = item.path.relative_to(CHECKOUT / "tests").parts
+        if item.get_closest_marker("long") or WITHOUT_WAREHOUSE.intersection(folders):
+            continue
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
+            if "postgres" in item.callspec.params.values() and not item.get_closest_marker("dialect"):
+                item.add_marker("long")
+            else:
+                cases[item.nodeid.partition("[")[0]].append(item)
+    for waiting in cases.values():
+        missing = set().union(*map(_values, waiting))
+        while missing:
+            taken = max(waiting, key=lambda case: len(missing & _values(case)))
+            missing -= _values(taken)
+            waiting.remove(taken)
+        for case in waiting:
+            case.add_marker("long")
+
+
+def _values(case: pytest.Function) -> set[tuple[str, str]]:
+    return {(name, repr(value)) for name, value in case.callspec.params.items()}
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -27,6 +27,7 @@ def schemas(warehouse: Warehouse) -> list[Any]:
 
 
 @pytest.mark.long
+@pytest.mark.dialect
 def test_every_guarantee_is_proven_and_nothing_is_left(warehouse: Warehouse) -> None:
     found = list(prove(options(warehouse)))
 

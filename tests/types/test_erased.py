@@ -53,6 +53,7 @@ def texts(warehouse: Warehouse) -> str:
     return str([warehouse.tuples(f'SELECT * FROM {schema}."{table}"') for schema, table in warehouse.tuples(sql)])
 
 
+@pytest.mark.dialect
 def test_nothing_is_left_of_an_import_that_the_service_erased(warehouse: Warehouse, service: Service) -> None:
     erase(warehouse, service)
 
@@ -93,6 +94,7 @@ def test_deletes_that_are_kept_keep_all(duck: DuckDB, service: Service) -> None:
     assert len(duck.rows("SELECT * FROM sync_rejects")) > 0
 
 
+@pytest.mark.dialect
 def test_compacted_warehouses_are_equal_and_hold_no_deleted_bytes(warehouse: Warehouse, service: Service) -> None:
     erase(warehouse, service)
     execute(

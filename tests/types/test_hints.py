@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, date, datetime
 from decimal import Decimal
 
+import pytest
+
 from connector.sandbox import Service
 from tests.types.conftest import DuckDB, PostgreSQL, Warehouse
 from tests.types.reader import assert_rows, dictionary
@@ -50,6 +52,7 @@ BAD = {
 BLANK = dict.fromkeys(("day", "at", "price", "count", "share", "yes", "zip"), "")
 
 
+@pytest.mark.dialect
 def test_hints_decide_and_what_does_not_parse_goes_to_the_variant(warehouse: Warehouse) -> None:
     service = Service(seed=1)
     service.add_import(template="t", rows=[GOOD, BAD, BLANK, {"day": "12024-01-01", "at": "2024-01-01 00:00"}])

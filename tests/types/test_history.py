@@ -109,6 +109,7 @@ def test_each_completed_run_can_be_seen_again(warehouse: Warehouse, service: Ser
     check_whole(warehouse, service)
 
 
+@pytest.mark.dialect
 def test_nothing_is_a_version_that_was_only_read_again(warehouse: Warehouse, service: Service) -> None:
     place = Place(warehouse, service)
     place.run()
@@ -202,6 +203,7 @@ def test_changes_and_a_moment_can_be_asked_for(warehouse: Warehouse, service: Se
         changes(warehouse.pipeline(), first.started_at, None, "nam")
 
 
+@pytest.mark.dialect
 def test_a_function_that_somebody_has_or_reads_is_not_touched(warehouse: Warehouse, service: Service) -> None:
     place = Place(warehouse, service)
     place.run()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 
+import pytest
+
 from connector.sandbox import Service
 from tests.types.conftest import Warehouse
 from tests.types.hostile import CONTAINERS, FRACTIONS, KEYS, STRINGS, WHOLE
@@ -45,6 +47,7 @@ def test_hostile_keys_keep_apart_over_three_runs(warehouse: Warehouse) -> None:
     assert warehouse.run(service).records_loaded == 0
 
 
+@pytest.mark.dialect
 def test_hostile_values_in_every_type_of_column_over_three_runs(warehouse: Warehouse) -> None:
     values = mixtures()
     service = Service(seed=2)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from connector.sandbox import Service
 from connector.sandbox.catalogue import Template
 from tests.types.conftest import PostgreSQL, Warehouse
@@ -76,6 +78,7 @@ def test_columns_of_three_hundred_characters_and_three_levels_fit_with_their_var
     assert all(len(column.encode()) <= LONGEST for column in postgres.columns("records_deep"))
 
 
+@pytest.mark.dialect
 def test_metadata_of_any_shape_is_loaded(warehouse: Warehouse) -> None:
     service = Service(seed=1)
     shapes = [

@@ -62,6 +62,7 @@ def service() -> Service:
     return service
 
 
+@pytest.mark.dialect
 def test_a_backup_of_the_user_is_not_emptied_after_a_dead_run(warehouse: Warehouse, service: Service) -> None:
     warehouse.run(service)
     execute(
@@ -102,6 +103,7 @@ def test_a_template_whose_name_is_taken_gets_another_table(warehouse: Warehouse,
     check_whole(warehouse, service)
 
 
+@pytest.mark.dialect
 def test_a_table_that_was_replaced_by_another_is_left_alone(warehouse: Warehouse, service: Service) -> None:
     warehouse.run(service)
     execute(warehouse, "DROP TABLE records_customers", "CREATE TABLE records_customers AS SELECT 1 AS one")
@@ -171,6 +173,7 @@ def test_without_the_ledger_deleted_imports_go_all_the_same(
     check_whole(warehouse, service)
 
 
+@pytest.mark.dialect
 def test_the_table_of_loads_is_made_anew(warehouse: Warehouse, service: Service) -> None:
     service.add_import("Customers", ROWS)
     gone = service.add_import("Customers", ROWS)
@@ -194,6 +197,7 @@ def test_the_table_of_loads_is_made_anew(warehouse: Warehouse, service: Service)
         pytest.param("DELETE FROM sync_fields WHERE path IN ('a-b', 'metadata.n')", marks=pytest.mark.long),
     ],
 )
+@pytest.mark.dialect
 def test_without_the_dictionary_no_column_mixes_two_fields(warehouse: Warehouse, service: Service, loss: str) -> None:
     first = service.slugs()[0]
     service.append_rows(first, [{"a-b": 100}])
@@ -233,6 +237,7 @@ def test_without_the_dictionary_no_column_mixes_two_fields(warehouse: Warehouse,
         ),
     ],
 )
+@pytest.mark.dialect
 def test_a_dropped_column_is_made_whole(warehouse: Warehouse, service: Service, table: str, column: str) -> None:
     warehouse.run(service)
     execute(warehouse, f'ALTER TABLE {table} DROP COLUMN "{column}"')
@@ -389,6 +394,7 @@ def test_nothing_is_staged_where_somebody_else_has_tables(warehouse: Warehouse, 
         rebuild(warehouse.pipeline(), Settings.load(base_url=url, access_token=service.token))
 
 
+@pytest.mark.dialect
 def test_tables_that_others_made_where_rows_are_staged_are_neither_filled_nor_dropped(
     warehouse: Warehouse, service: Service
 ) -> None:

@@ -95,6 +95,7 @@ def test_many_templates_in_one_run(duck: DuckDB, record_property: Any, templates
     assert_rows(duck, service)
 
 
+@pytest.mark.dialect
 def test_what_never_had_a_value_has_no_column_and_jams_nothing(warehouse: Warehouse) -> None:
     service = Service(seed=1)
     nulls = service.add_import(template="nulls", rows=[{"a": None, "b": {"c": None}}] * 3)

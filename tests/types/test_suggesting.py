@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from connector.maintain.suggesting import Suggestion, suggest
 from connector.sandbox import Service
 from tests.types.conftest import Warehouse
 
 
+@pytest.mark.dialect
 def test_the_live_texts_of_text_columns_decide(warehouse: Warehouse) -> None:
     service = Service(seed=1)
     rows = [{"on": f"{n}.12.2026", "note": "x" * 41, "n": n, "mixed": "1,5"} for n in range(13, 32)]

@@ -49,6 +49,7 @@ def test_what_was_off_is_complete_once_it_is_on(
 
 
 @pytest.mark.parametrize("second", [{"typed": False}, {"raw": False}])
+@pytest.mark.dialect
 def test_a_table_that_is_off_for_a_while_never_lies(duck: DuckDB, second: dict[str, Any]) -> None:
     service = populated()
     duck.run(service)

@@ -43,6 +43,7 @@ def test_a_sound_warehouse(warehouse: Warehouse) -> None:
     assert "Everything is loaded and reconciled." in render(facts)
 
 
+@pytest.mark.dialect
 def test_each_trouble_is_told(warehouse: Warehouse) -> None:
     service = sound_service()
     warehouse.run(service)

@@ -51,6 +51,7 @@ def fill(place: Place) -> None:
     assert place.sync() == "succeeded"
 
 
+@pytest.mark.dialect
 def test_apply_list_check(place: Place, run: Run) -> None:
     fill(place)
     code, out, _ = run("sql", "apply")
@@ -156,6 +157,7 @@ def test_queries_are_let_through(dialect: str, sql: str) -> None:
     check_reads(sql, dialect)
 
 
+@pytest.mark.dialect
 def test_what_the_words_do_not_show_the_database_refuses(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(place)
     gone = "WITH gone AS (DELETE FROM imports RETURNING *) SELECT * FROM gone"
@@ -185,6 +187,7 @@ def test_apply_waits_for_no_run_and_says_so(duck_place: Place) -> None:
         duck_place.apply()
 
 
+@pytest.mark.dialect
 def test_sources_of_dbt_match_the_warehouse(place: Place, run: Run, tmp_path: Path) -> None:
     place.service.add_import("customers", [{"n": 1, "First 'name\": #": "x", "tags": []}, {"n": 0.5}, {"n": "x"}])
     place.service.add_import(None, [dict.fromkeys(KEYS[:60], 1)], {"who: me": "x"})

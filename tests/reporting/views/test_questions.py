@@ -60,6 +60,7 @@ def uploads(place: Place) -> Place:
     return place
 
 
+@pytest.mark.dialect
 def test_three_questions_each_in_one_query(uploads: Place) -> None:
     failing = [(uploader, int(rows)) for uploader, rows in uploads.tuples(FAILING_ROWS)]
     assert failing == [("cy", 5), ("ana", 2), ("bo", 1)]

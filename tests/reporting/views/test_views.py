@@ -40,6 +40,7 @@ def test_every_file_says_what_it_answers_and_what_a_row_is() -> None:
             assert '"a ""b"""' in select(statement, dialect, 'a "b"')
 
 
+@pytest.mark.dialect
 def test_a_clean_view_has_the_names_people_wrote_and_live_rows_only(place: Place) -> None:
     rows: list[dict[str, Any]] = [
         {"First name": "Ana", "E-mail ": "a@x", "n": 1, "mixed": 1, "Total": 1, "total": "x", "a": {"b": [1]}},
@@ -234,6 +235,7 @@ def test_views_that_no_longer_apply_go_and_those_of_others_stay(place: Place) ->
     assert place.views() == ["own", "w"]
 
 
+@pytest.mark.dialect
 def test_a_foreign_view_of_a_standing_name_is_not_touched(place: Place) -> None:
     place.service.add_import("t", [{"a": 1}])
     place.sync()
@@ -320,6 +322,7 @@ def test_grants_outlive_a_change_and_a_dependent_stops_that_view_alone(postgres_
     place.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
+@pytest.mark.dialect
 def test_a_rebuild_brings_the_views_along(place: Place) -> None:
     place.service.add_import("orders", [{"n": "a few"}])
     place.sync()
