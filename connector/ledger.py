@@ -29,6 +29,13 @@ class Due(StrEnum):
     backfill = "backfill"  # a backfill asked for it, and has not read it yet
     upgrade = "upgrade"  # an earlier version read it, and kept less of what it received
     vanished = "vanished"  # it was gone when its records were asked for
+    torn = "torn"  # a run died while it loaded it, and its template has been left out since
+
+
+TORN = (
+    "a run died while it was loaded, and its template is left out since: some of its rows may be missing or of another "
+    "version. Include the template once."
+)
 
 
 class Listed(Protocol):
@@ -81,7 +88,8 @@ class LedgerRow:
     due: Annotated[
         str | None,
         "Why the next run reads it again though it looks unchanged: racy (read within the resolution of its "
-        "updated_at), backfill (asked for, not read yet), vanished (gone when it was to be read).",
+        "updated_at), backfill (asked for, not read yet), vanished (gone when it was to be read), torn (half loaded by "
+        "a run that died, and left out since).",
     ] = None
     fewer_found: Annotated[
         int | None,
@@ -94,6 +102,11 @@ class LedgerRow:
     ] = None
     load_id: Annotated[str, "The load it came with; the row counts only once dlt has completed that load."] = ""
     trusted: bool = False
+
+    @property
+    def torn(self) -> bool:
+        """Return whether its rows may be of two versions, as a run died while it loaded it."""
+        return self.due == Due.torn or (not self.trusted and self.state in (State.synced, State.unreconciled))
 
     @property
     def live(self) -> bool:

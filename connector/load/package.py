@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from connector.extract.records import ImportRead
-from connector.ledger import Due, LedgerRow, State
+from connector.ledger import TORN, Due, LedgerRow, State
 from connector.load.batches import Built, Rows
 from connector.load.data_dictionary import Catalogue, FieldRows, FieldTotals
 from connector.load.disposition import IncomingRows
@@ -250,7 +250,14 @@ class Package:
         self._ledger.append(replace(row, state=State.failed, attempts=attempts, error=error))
 
     def add_excluded(self, import_: Import, known: LedgerRow | None) -> None:
-        """An import that the settings leave out: what was loaded of it before stays, at the version that it has."""
+        """An import that the settings leave out: what was loaded of it before stays, at the version that it has.
+
+        Where that is half of it, it has failed, for as long as it is left out.
+        """
+        if known is not None and known.torn:
+            row = self._as_before(import_.slug, known)
+            self._ledger.append(replace(row, state=State.failed, attempts=1, error=TORN, due=Due.torn))
+            return
         row = known or LedgerRow(
             import_.slug,
             State.excluded,

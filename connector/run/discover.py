@@ -16,7 +16,7 @@ from typing import Any
 from connector.errors import AuthError, ConnectorError, NotFoundError
 from connector.extract.listing import MAX_PER_PAGE, Lister, Listing, together
 from connector.extract.records import as_listed, ask_for
-from connector.ledger import State
+from connector.ledger import TORN, Due, State
 from connector.models import Import, Reject, born_at, key_of, replaces
 from connector.run.choice import Choice
 from connector.run.deaths import KilledTwice
@@ -80,6 +80,7 @@ class Decision:
         self._progress = progress
         self._stop = stop
         self._foreseen = foreseen
+        self._untold = False  # an import is not read, as nobody tells its template
         self._rules = Rules(
             now,
             scope.force,
@@ -196,12 +197,13 @@ class Decision:
 
     def _told(self, unlisted: Sequence[Import]) -> tuple[Import, ...]:
         """Return those of which the template is known, or does not matter; the others are named and not read."""
-        for import_ in filter(self._may_lack_its_template, unlisted):
-            self._tally.shortfall = True
+        untold = [i for i in unlisted if self._may_lack_its_template(i)]
+        for import_ in untold:
+            self._tally.shortfall = self._untold = True
             self._tally.problems.append(
                 f"Import {import_.slug} is not listed, and its own address does not say its template: it is not read."
             )
-        return tuple(i for i in unlisted if not self._may_lack_its_template(i))
+        return tuple(i for i in unlisted if i not in untold)
 
     async def _get_or_none(self, slug: str) -> Import | None:
         try:
@@ -259,7 +261,7 @@ class Decision:
         included = [i for i in wanted if self._choice.includes(i)]
         plan = make_plan(included, self._memory.ledger, self._rules)
         self._tally.imports_listed = len(imports)
-        if not included and listing.complete and self._scope.mode == "backfill":
+        if not (included or self._untold) and listing.complete and self._scope.mode == "backfill":
             self._choice.refuse_empty(imports, wanted, self._memory.ledger)
         if listing.complete and not self._choice.is_bounded:
             self._warn_of_templates(imports)
@@ -273,12 +275,16 @@ class Decision:
         # a backfill lists few imports: the times of all that is known tell the unit
         known = [each.updated_at for each in self._memory.ledger.values() if each.updated_at is not None]
         unit = resolution([*(i.updated_at for i in imports), *known]) if plan.read else SECOND
-        left_out = tuple(i for i in wanted if not self._choice.includes(i) and not self._is_noted_as_excluded(i))
+        excluded = [i for i in wanted if not self._choice.includes(i)]
+        left_out = tuple(i for i in excluded if not self._is_noted_as_excluded(i))
+        for slug in (i.slug for i in excluded if i.slug in self._memory.ledger and self._memory.ledger[i.slug].torn):
+            self._tally.shortfall = True
+            self._tally.problems.append(f"Import {slug}: {TORN}")
         return Decided(tuple(wanted), rejects, plan, self._permitted(gone, plan), unit, left_out)
 
     def _is_noted_as_excluded(self, import_: Import) -> bool:
         known = self._memory.ledger.get(import_.slug)
-        return known is not None and known.trusted and known.state is State.excluded
+        return known is not None and known.trusted and (known.state is State.excluded or known.due == Due.torn)
 
     def _warn_of_templates(self, imports: Sequence[Import]) -> None:
         for name, sentence in self._choice.unmatched_templates(imports, self._memory.ledger):

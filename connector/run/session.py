@@ -26,6 +26,7 @@ from connector.load.disposition import IncomingRows, are_elsewhere
 from connector.load.emission import Emission, without_rows
 from connector.load.flatten_process import Flattener
 from connector.load.imports_table import (
+    EXTRA,
     METADATA,
     ImportRow,
     import_emissions,
@@ -318,8 +319,8 @@ class Extraction:
         fields = {keys: known for keys, known in self.catalogue.schema(table).fields.items() if known.type is not None}
         if table == IMPORTS:
             found = [rules.of_metadata]
-            fields = {keys[1:]: known for keys, known in fields.items() if keys[0] == METADATA}
-            whole |= {METADATA, "records_metadata"}
+            fields = {keys[1:]: known for keys, known in fields.items()}  # behind `metadata` or `extra`
+            whole |= {METADATA, EXTRA, "records_metadata"}
         else:
             slug = dataset.templates.get(table)
             names = names_of_templates(connection, dataset).get(slug or "", set())

@@ -142,7 +142,7 @@ def _advanced(steps: tuple[str, ...], at: int, key: str | None) -> Iterator[int]
         return
     if steps[at] == "*":
         yield at + 1
-    for spelled in {key, storable(key)}:
+    for spelled in {key, storable(key), storable(key, nul_safe=True)}:
         parts = spelled.split(".")
         wanted = steps[at : at + len(parts)]
         if len(wanted) == len(parts) and all(w in ("*", part) for w, part in zip(wanted, parts, strict=True)):
@@ -326,6 +326,15 @@ def _steps_on(steps: tuple[str, ...], at: int, key: str | None) -> Iterator[int]
     return _advanced(steps, at, key) if at < len(steps) else iter(())
 
 
+def _strictest(sections: Sequence[Section]) -> Section:
+    """Return one section with the strictest rule for each path, and every path that one of them allows."""
+    rules: dict[str, Action] = {}
+    for path, action in (each for section in sections for each in section.rules.items()):
+        rules[path] = min(rules.get(path, action), action, key=lambda a: (_STRICTEST.index(a.kind), a.shown))
+    lists = [each.allow for each in sections if each.allow is not None]
+    return Section(rules, tuple(sorted({path for each in lists for path in each})) if lists else None)
+
+
 @dataclass(frozen=True)
 class Privacy:
     """All rules: by the name or slug of a template or `*`, and those for metadata."""
@@ -357,6 +366,10 @@ class Privacy:
         return tuple(sorted(self.sections.keys() - {ANY_TEMPLATE, METADATA}))
 
     def _sections(self, slug: str | None, name: str | None) -> list[Section]:
+        """Return those that count for a template; for an import that shows none, which may be of any, all as one."""
+        if slug is None and name is None:
+            every = [each for title, each in sorted(self.sections.items()) if title != METADATA]
+            return [_strictest(every)] if every else []
         wanted = dict.fromkeys(each for each in (slug, name) if each not in (None, ANY_TEMPLATE, METADATA))
         return [self.sections[each] for each in (*wanted, ANY_TEMPLATE) if each in self.sections]
 

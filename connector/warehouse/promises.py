@@ -50,6 +50,7 @@ def ask_again(connection: Connection, slugs: Sequence[str], why: Due) -> None:
 def _ask(connection: Connection, why: Due, conditions: Mapping[str, list[Any]]) -> None:
     if DUE not in connection.columns()[LEDGER]:  # a ledger of an earlier version; dlt takes the column as it finds it
         connection.execute(f"ALTER TABLE {connection.name(LEDGER)} ADD COLUMN {connection.column(DUE)} varchar")
-    where = " AND ".join([f"state NOT IN ('{State.deleted}', '{State.excluded}')", *conditions])
+    kept = [f"state NOT IN ('{State.deleted}', '{State.excluded}')", f"COALESCE({DUE}, '') <> '{Due.torn}'"]
+    where = " AND ".join([*kept, *conditions])
     values = [value for some in conditions.values() for value in some]
     connection.execute(f"UPDATE {connection.name(LEDGER)} SET {DUE} = '{why}' WHERE {where}", *values)

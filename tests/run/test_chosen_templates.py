@@ -186,6 +186,24 @@ def test_an_import_whose_own_address_hides_its_template_is_not_read(warehouse: W
     assert service.requests["records"] == 0
 
 
+def test_an_import_that_was_left_half_loaded_is_not_simply_left_out(warehouse: Warehouse) -> None:
+    service, kept, _, _ = make_service()
+    assert warehouse.run(service).status == "succeeded"
+    with duckdb.connect(str(warehouse.file)) as connection:  # as a run leaves it that dies between two tables
+        connection.execute("USE importer_data")
+        connection.execute("DELETE FROM records_customers WHERE name = 'Bob'")
+        connection.execute("UPDATE sync_imports SET _dlt_load_id = 'dead' WHERE slug = ?", [kept])
+        connection.execute("UPDATE sync_runs SET status = 'running'")
+
+    for scope in (None, None, Scope("backfill", force=True), None):
+        ran = warehouse.run(service, scope, exclude_templates=["customers"])
+        assert ran.status == "partial"
+        assert any(kept in problem and "Include the template once" in problem for problem in ran.problems)
+        assert states(warehouse)[kept] == "failed"
+    assert warehouse.run(service).status == "succeeded"
+    assert warehouse.query("SELECT name FROM records_customers ORDER BY 1") == [("Ada",), ("Bob",)]
+
+
 @contextmanager
 def unlisted(hidden: str) -> Iterator[None]:
     """An import that exists is in no page of the listing."""

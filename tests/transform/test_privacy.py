@@ -128,6 +128,43 @@ def test_the_fingerprint_follows_the_rules_that_concern_a_template_and_the_key()
     assert len({*seen}) == len(seen)
 
 
+def test_an_import_without_a_template_is_under_the_strictest_rule_of_all() -> None:
+    sections: dict[str, Any] = {
+        "T": {"a": "mask:1", "b": "hash"},
+        "U": {"a": "drop"},
+        "*": {"b": "mask:4", "c": "null"},
+    }
+    rules = Privacy.parse({**sections, "metadata": {"d": "drop"}}, KEY).of_template(None, None)
+    assert rules is not None
+    shown = json.loads(rules.of(b'{"a": "secret", "b": "secret", "c": "secret", "d": "stays"}'))
+    assert (shown["c"], shown["d"], "a" in shown, len(shown["b"])) == (None, "stays", False, 64)
+    allowing = Privacy.parse({"T": {"allow": ["a"]}, "U": {"allow": ["b"], "b": "null"}}, KEY).of_template(None, None)
+    assert allowing is not None
+    assert json.loads(allowing.of(b'{"a": 1, "b": 2, "c": 3}')) == {"a": 1, "b": None}
+
+
+@pytest.mark.parametrize(
+    ("keys", "nested", "concerned"),
+    [
+        (("ssn",), False, True),
+        (("at", "home"), False, True),
+        (("at",), True, True),
+        (("at",), False, False),
+        (("at", "home", "street"), False, True),
+        (("note",), True, False),
+    ],
+)
+def test_a_rule_concerns_its_path_what_is_below_and_what_it_is_inside_of(
+    keys: tuple[str, ...], nested: bool, concerned: bool
+) -> None:
+    rules = Privacy.parse({"*": {"ssn": "drop", "at.home": "null"}}, KEY).of_template("t", None)
+    assert rules is not None
+    assert rules.concerns(keys, nested=nested) is concerned
+    only = Privacy.parse({"*": {"allow": ["note"]}}, KEY).of_template("t", None)
+    assert only is not None
+    assert only.concerns(keys, nested=False) is (keys != ("note",))
+
+
 def test_withheld_payloads_stay_apart_and_say_nothing() -> None:
     assert withheld("a secret", b"k") != withheld("another", b"k")
     assert withheld("a secret", b"k") == withheld("a secret", b"k")
