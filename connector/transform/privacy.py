@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -23,6 +23,7 @@ WITHHELD = "[withheld]"
 _STRICTEST = ("drop", "null", "hash", "mask")
 _ACTION = re.compile(r"(drop|null|hash)|mask:([0-9]{1,6})")
 _DEEPEST = 100  # levels that rules are followed into; each costs a pass over the text
+_OPENING = b"{["
 _REMEMBERED = 10_000  # keys of one object whose rules are kept at hand
 _decode = json.JSONDecoder(strict=False).decode
 _GAP = rb"[ \t\n\r]*+"
@@ -31,6 +32,11 @@ _INSIDE = rb'(?:[^"{}\[\]]++|"' + _TEXT + rb'")*+'
 for _ in range(3):  # as deep as values are skipped in one step; deeper ones are taken apart
     _INSIDE = rb'(?:[^"{}\[\]]++|"' + _TEXT + rb'"|[{\[]' + _INSIDE + rb"[}\]])*+"
 _SKIPPED = rb'(?:"' + _TEXT + rb'"|[^"{}\[\], \t\n\r]++|[{\[]' + _INSIDE + rb"[}\]])"
+_HEAD = rb"(" + _GAP + rb'"(' + _TEXT + rb')"' + _GAP + rb":" + _GAP + rb")"
+_MEMBER = _HEAD + rb"(" + _SKIPPED + rb")" + _GAP + rb"([,}])"
+_SCALAR = rb'(?:"' + _TEXT + rb'"|[^"{}\[\], \t\n\r]++)' + _GAP
+_is_flat = re.compile(rb"\[" + _GAP + _SCALAR + rb"(?:," + _GAP + _SCALAR + rb")*+\]", re.DOTALL).fullmatch
+_next_member = re.compile(rb"()" + _MEMBER, re.DOTALL).match
 
 
 class Unprotectable(ValueError):
@@ -158,16 +164,18 @@ def _string(text: bytes) -> str:
 
 
 _States = frozenset[tuple[int, int]]
+_Scanner = Callable[[bytes, int], re.Match[bytes] | None]
 
 
 class _Node:
     """A path in the data: what the rules say of it, and of what is below."""
 
-    __slots__ = ("_allowing", "_below", "_rules", "_states", "action", "kept", "open", "paths")
+    __slots__ = ("_allowing", "_below", "_rules", "_spelled", "_states", "action", "kept", "open", "paths")
 
     def __init__(self, rules: Protection, paths: tuple[str, str], states: _States, allowing: _States, kept: bool):
         self._rules, self.paths, self._states, self._allowing = rules, paths, states, allowing
         self._below: dict[str | None, _Node] = {}
+        self._spelled: dict[bytes, _Node] = {}
         self.kept = kept
         self.action: Action | None = None
         self.open = bool(rules.patterns) or not kept or any(at < len(rules.steps[n]) for n, at in states)
@@ -182,6 +190,15 @@ class _Node:
             found = self._rules.reached(self.paths, key, self._states, self._allowing, self.kept)
             if len(self._below) < _REMEMBERED:
                 self._below[key] = found
+        return found
+
+    def spelled(self, key: bytes) -> _Node:
+        """Return the node below for a key as JSON spells it, without its quotes."""
+        found = self._spelled.get(key)
+        if found is None:
+            found = self.below(_string(b'"' + key + b'"'))
+            if len(self._spelled) < _REMEMBERED:
+                self._spelled[key] = found
         return found
 
 
@@ -211,7 +228,6 @@ class Protection:
             not self._allows,
         )
         self._next = self._scanner().match
-        self._of_key: dict[bytes, _Node] = {}
 
     @staticmethod
     def _order(rank: int, path: str, action: Action) -> tuple[int, bool, int, int]:
@@ -226,8 +242,7 @@ class Protection:
             ruled = b"|".join(re.escape(each.encode("utf-8", "replace")) for each in sorted(firsts))
             other = rb"(?!(?:" + ruled + rb')[".])[^"\\]*+'
         skipped = rb"((?:" + _GAP + rb'"' + other + rb'"' + _GAP + rb":" + _GAP + _SKIPPED + _GAP + rb",)*+)"
-        head = rb"(" + _GAP + rb'"(' + _TEXT + rb')"' + _GAP + rb":" + _GAP + rb")"
-        return re.compile(skipped + head + rb"(" + _SKIPPED + rb")" + _GAP + rb"([,}])", re.DOTALL)
+        return re.compile(skipped + _MEMBER, re.DOTALL)
 
     def reached(self, paths: tuple[str, str], key: str | None, states: _States, allowing: _States, kept: bool) -> _Node:
         """Return the node behind one step; a list's element is written `*` or `0` in the path of a pattern."""
@@ -261,24 +276,22 @@ class Protection:
     def of(self, text: bytes) -> bytes:
         """Return the object with every rule applied, or raise Unprotectable."""
         try:
-            scanned = self._scanned(text)
+            scanned = self._scanned(text, self._root, 0, self._next)
             return self._container(text, self._root, 0) if scanned is None else scanned
         except (NotJson, ValueError, RecursionError) as why:
             raise why if isinstance(why, Unprotectable) else Unprotectable("it is not JSON") from None
 
-    def _scanned(self, text: bytes) -> bytes | None:
-        """The same as `_container` does, several times as fast; None where the object is nested too deeply for it."""
+    def _scanned(self, text: bytes, parent: _Node, depth: int, following: _Scanner) -> bytes | None:
+        """The same as `_container` does of an object, several times as fast; None where it is nested too deeply."""
         kept: list[bytes] = []  # each ends with a comma
         at, changed = 1, False
-        while found := self._next(text, at):
+        while found := following(text, at):
             skipped, head, spelled, value, after = found.groups()
-            node = self._of_key.get(spelled)
-            if node is None:
-                node = self._root.below(_string(b'"' + spelled + b'"'))
-                if len(self._of_key) < _REMEMBERED:
-                    self._of_key[spelled] = node
-            protected = self._value(value, node, 1) if node.concerned else value
-            changed |= protected != value
+            node = parent.spelled(spelled)
+            protected: bytes | None = value
+            if node.concerned and (node.action is not None or not node.kept or value[0] in _OPENING):
+                protected = self._value(value, node, depth + 1)
+                changed |= protected != value
             kept.append(skipped)
             if protected is not None:
                 kept += (head, protected, b",")
@@ -298,10 +311,20 @@ class Protection:
         if action is not None and action.kind == "drop":
             return None
         if nested and node.open and (action is None or action.kind != "null"):
-            text = self._container(text, node, depth)
+            text = self._nested(text, node, depth)
         if not node.kept and not text[1:-1].strip():
             return None
         return text if action is None else action.of(text, self._key)
+
+    def _nested(self, text: bytes, node: _Node, depth: int) -> bytes:
+        """What `_container` returns, by a shorter way where there is one."""
+        if text[:1] == b"{":
+            scanned = self._scanned(text, node, depth, _next_member)
+            return self._container(text, node, depth) if scanned is None else scanned
+        element = node.below(None)
+        if element.action is None and element.kept and _is_flat(text):
+            return text
+        return self._container(text, node, depth)
 
     def _container(self, text: bytes, node: _Node, depth: int) -> bytes:
         """The same object or list, its members protected; as it was where none of them is."""

@@ -192,6 +192,13 @@ def test_shallow_rows_and_deep_ones_are_protected_alike(
     assert json.loads(quick) == {key: value for key, value in json.loads(slow).items() if key != "\x01"}
 
 
+def test_a_pattern_changes_no_byte_of_what_it_does_not_match() -> None:
+    nested = '{"a": { "b" : [1, "]" , null ] , "c":[ ],"e":{ },"f":[[1], {"g" : 2}]} , "h":1.50}'
+    assert protect({"re:x$": "drop"}, nested) == nested
+    assert protect({"re:x$": "drop"}, '{"a": { "b" : [1, "x" ],"c":{"x":7}}}') == '{"a": { "b" : [1, "x" ],"c":{}}}'
+    assert protect({"re:b.0$": "null"}, '{"b":[1,"]"]}') == '{"b":[null,null]}'
+
+
 @given(RULES, st.dictionaries(KEYS, JSON, max_size=4))
 def test_no_rule_at_the_top_leaves_a_trace(rules: dict[str, str], row: dict[str, Any]) -> None:
     found = json.loads(protect(rules, json.dumps(row)))
