@@ -367,20 +367,21 @@ def check_versions(after: Holdings, *, all_noted: bool = True) -> Snapshot:
     return now
 
 
-def check_history(ran: Ran, completed: list[tuple[datetime, Snapshot]], *, meddled: bool) -> None:
-    """After a run that could record: what is current, that no versions overlap, and what earlier runs saw."""
+def check_history(ran: Ran, completed: list[tuple[datetime | None, Snapshot]], *, meddled: bool) -> None:
+    """After a run that ended: what is current, that no versions overlap, and what earlier runs saw that recorded."""
     assert ran.tally is not None
     after = ran.after
     keeps = ran.settings.deletes == "keep"
     whole = ran.whole and ran.tally.interrupted_by is None
-    now = check_versions(after, all_noted=keeps or whole)
+    recorded = bool(ran.settings.history)
+    now = check_versions(after, all_noted=keeps or whole) if recorded else snapshot(after)
     if whole and not keeps:
         keys = {row["slug" if name.startswith("imports") else "_record_slug"] for name, row in _each(after.versions)}
         none_of(keys - {key for rows in now.values() for key in rows}, "what was erased leaves no version")
     alive = {key for rows in now.values() for key in rows}  # ever since: what was away for a while has been erased
     for moment, seen in [] if meddled else reversed(completed):
         alive &= {key for rows in seen.values() for key in rows}
-        for table, was in seen.items():
+        for table, was in [] if moment is None else seen.items():
             versions = after.versions.get(f"{table}_history", [])
             key = "slug" if table == "imports" else "_record_slug"
             shown = {
@@ -390,7 +391,7 @@ def check_history(ran: Ran, completed: list[tuple[datetime, Snapshot]], *, meddl
             }
             wanted = was if keeps else {k: v for k, v in was.items() if k in alive or k in shown}
             require(shown == wanted, f"as of {moment} {table} is what that run saw", shown, wanted)
-    completed.append((ran.tally.started_at, now))
+    completed.append((ran.tally.started_at if recorded else None, now))
 
 
 def _each(tables: Mapping[str, Rows]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -132,6 +132,11 @@ def make_scenario(seed: int) -> Scenario:
     if later.random() < 0.15:  # all is read again while the records of completed imports are away
         again = {**episodes[-1].settings, "status": None, "reconcile": later.choice(("fail", "warn", "off"))}
         episodes.append(Episode(settings=again, scope="full", away=later.choice((0.3, 1.0))))
+    paused = Random(f"history paused {seed}")
+    episodes = [
+        replace(each, settings={**each.settings, "history": False}) if paused.random() < 0.25 else each
+        for each in episodes
+    ]
     narrow = Random(f"width {seed}")
     width = (
         Width() if narrow.random() < 0.7 else Width(narrow.randint(0, 9), narrow.randint(0, 4), narrow.randint(1, 9))

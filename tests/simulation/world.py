@@ -135,7 +135,7 @@ class World:
         self.watch = Watch(self.service)
         self.fuse = Fuse(self._blown)
         self.ever: dict[str, str] = {}
-        self._completed: list[tuple[datetime, Snapshot]] = []
+        self._completed: list[tuple[datetime | None, Snapshot]] = []
         self.ever_typed: set[str] = set()
         self._edits_left = 0
         self._edit_probability = 0.0
@@ -224,7 +224,7 @@ class World:
             self.note(f"{overflowed} fields without column")
         check_run(ran, self.watch)
         check_width(ran.after, self.scenario.width)
-        if settings.history and tally is not None and tally.fatal is None:
+        if self.scenario.settings["history"] and tally is not None and tally.fatal is None:
             check_history(ran, self._completed, meddled=any(each.meddling for each in self.scenario.episodes))
         if tally is not None and episode.outage is not None:
             unheard = [problem for problem in (*tally.problems, str(tally.fatal)) if "has not answered" in problem]
