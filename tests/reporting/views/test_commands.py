@@ -84,6 +84,11 @@ def test_apply_list_check(place: Place, run: Run) -> None:
     assert (code, out.count("dropped  ")) == (0, 9)
     assert place.views() == []
 
+    place.execute(f"CREATE VIEW {place.views_schema}.v_runs AS SELECT 1 AS mine")
+    code, out, err = run("sql", "apply")
+    assert (code, out.count("made  ")) == (3, 8)
+    assert f"blocked: {place.views_schema}.v_runs is there already and was not made by this command" in err
+
 
 LISTED = "SELECT table_name FROM information_schema.tables WHERE table_schema = '{}'"
 
