@@ -22,6 +22,7 @@ VALID_FROM, VALID_TO, CHANGE, RUN_ID = "_valid_from", "_valid_to", "_change", "_
 OWN = (VALID_FROM, VALID_TO, CHANGE, RUN_ID)
 _TOLD = ("_created_at", "_updated_at", LOAD_ID)
 _WAS = "__was_"
+_ASIDE = re.compile(f"{DOUBLE_VARIANT}|{TEXT_VARIANT}|{_WAS}[0-9]+")
 _TEXT = frozenset({"text", "varchar", "character varying"})
 
 
@@ -88,8 +89,8 @@ def names_of_templates(connection: Connection, dataset: Dataset) -> dict[str, se
 
 def leftovers(column: str, history: Collection[str], table: Collection[str]) -> list[str]:
     """Return the columns of a table of versions that hold values of a field which its table has no such column for."""
-    pattern = re.compile(f"{re.escape(column)}(?:{DOUBLE_VARIANT}|{TEXT_VARIANT}|{_WAS}[0-9]+)")
-    return [name for name in history if pattern.fullmatch(name) and name not in table]
+    beside = (name for name in history if name.startswith(f"{column}__") and name not in table)
+    return [name for name in beside if _ASIDE.fullmatch(name, len(column))]
 
 
 def align(connection: Connection, each: Versioned, there: Mapping[str, str] | None, like: str | None = None) -> bool:
@@ -119,8 +120,9 @@ def align(connection: Connection, each: Versioned, there: Mapping[str, str] | No
         connection.execute(f"ALTER TABLE {history} RENAME COLUMN {column(retyped)} TO {column(aside)}")
         connection.execute(f"ALTER TABLE {history} ADD COLUMN {column(retyped)} {want[retyped]}")
         have[aside] = have[retyped]
-    for base in [c for c in want if leftovers(c, have, want)]:
-        _bring_back(connection, each, base, want[base], {c: have[c] for c in leftovers(base, have, want)})
+    for base in want if changed or like is not None else ():
+        if asides := {c: have[c] for c in leftovers(base, have, want)}:
+            _bring_back(connection, each, base, want[base], asides)
     if changed and like is None:
         refresh_open(connection, each)
     return False
@@ -142,7 +144,8 @@ def _bring_back(connection: Connection, each: Versioned, base: str, kind: str, a
                     f"WHERE {column} IS NULL AND {aside} IS NOT NULL AND {held}"
                 )
         if not connection.query(f"SELECT 1 FROM {history} WHERE {aside} IS NOT NULL LIMIT 1").num_rows:
-            connection.execute(f"ALTER TABLE {history} DROP COLUMN {aside}")
+            with suppress(Exception):  # a view of the user's reads it
+                connection.execute(f"ALTER TABLE {history} DROP COLUMN {aside}")
 
 
 def _may_hold(was: str, kind: str) -> bool:
@@ -164,7 +167,7 @@ def refresh_open(connection: Connection, each: Versioned) -> None:
     column = connection.column
     columns = connection.columns()
     names = [c for c in each.columns if c not in (each.key, each.import_key)]
-    aside = [c for c in columns[each.history] if c not in each.columns and c not in OWN]
+    aside = [name for base in names for name in leftovers(base, columns[each.history], each.columns)]
     new = ", ".join([*(f"{column(c)} = t.{column(c)}" for c in names), *(f"{column(c)} = NULL" for c in aside)])
     recorded = (
         f"SELECT slug FROM {connection.name(LEDGER)} "
