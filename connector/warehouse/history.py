@@ -87,8 +87,8 @@ def record(
 
 
 def _note(connection: Connection, name: str, sql: str, *args: Any) -> None:
-    """Make a temporary table of what a query finds."""
-    connection.execute(f"DROP TABLE IF EXISTS {name}")
+    """Make a temporary table of what a query finds; one of the user's with that name is hidden, and stays."""
+    connection.execute(f"DROP TABLE IF EXISTS {'pg_temp' if connection.is_postgres else 'temp.main'}.{name}")
     connection.execute(f"CREATE TEMPORARY TABLE {name} AS {sql}", *args)
     _analyze(connection, [name], temporary=True)
 

@@ -301,3 +301,17 @@ def test_views_follow_a_load_after_which_nobody_made_them(duck: DuckDB) -> None:
     before = duck.tuples("SELECT sql, comment FROM duckdb_views() WHERE NOT internal ORDER BY view_name")
     assert keep_current(duck.pipeline(), loaded=False) is None
     assert duck.tuples("SELECT sql, comment FROM duckdb_views() WHERE NOT internal ORDER BY view_name") == before
+
+
+@pytest.mark.dialect
+def test_tables_of_the_user_are_not_taken_for_ours(place: Place) -> None:
+    """The names are those of our temporary tables."""
+    slug = place.service.add_import("Customers", [{"a": 1}])
+    place.run()
+    names = ("importer_due", "importer_ruled", "importer_touched", "importer_erased")
+    execute(place.warehouse, *(f"CREATE TABLE {name} AS SELECT 7 AS mine" for name in names))
+    place.edit(slug, {"a": 2})
+    place.run()
+    assert place.versions("a", "records_customers") == [(1, "insert", False), (2, "update", True)]
+    for name in names:
+        assert place.warehouse.tuples(f"SELECT mine FROM {name}") == [(7,)]
