@@ -198,9 +198,14 @@ class Connection:
         Names are in lower case: DuckDB, and dlt on any destination, take those that differ only in case for one. Where
         PostgreSQL has both, the one in lower case counts, as ours are.
         """
+        # what the standard's view is made of in DuckDB, which takes several times as long to ask
+        source = (
+            "duckdb_columns() WHERE database_name = current_database() AND schema_name = %s"
+            if isinstance(self.client, DuckDbSqlClient)
+            else "information_schema.columns WHERE table_schema = %s"
+        )
         rows = self.query(
-            "SELECT table_name, column_name, data_type, numeric_precision, numeric_scale "
-            "FROM information_schema.columns WHERE table_schema = %s",
+            f"SELECT table_name, column_name, data_type, numeric_precision, numeric_scale FROM {source}",
             self.client.dataset_name,
         ).to_pylist()
         found: dict[str, dict[str, str]] = defaultdict(dict)
