@@ -127,6 +127,7 @@ def test_statements_do_not_grow_with_imports_or_rows(make_desk: MakeDesk) -> Non
     assert few.statements == many.statements
 
 
+@pytest.mark.long
 def test_small_imports_are_built_together(make_desk: MakeDesk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hundreds of imports make as many Arrow tables and flatten as often as their rows do, and a change does, too."""
     flattened: list[int] = []
@@ -164,6 +165,7 @@ def test_small_imports_are_built_together(make_desk: MakeDesk, monkeypatch: pyte
             emitted.clear()
 
 
+@pytest.mark.long
 def test_a_template_costs_few_statements(make_desk: MakeDesk) -> None:
     counts = {}
     for templates in (1, 12):

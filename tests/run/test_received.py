@@ -120,6 +120,7 @@ def many_keys(service: Service) -> None:
         service.add_import("t", [{"a": n}], metadata={f"key {n} {m}": m for m in range(100)})
 
 
+@pytest.mark.long
 def test_imports_is_no_wider_than_it_may_be(warehouse: Warehouse) -> None:
     service = Service(seed=6)
     many_keys(service)

@@ -152,6 +152,7 @@ def test_runs_go_on_in_another_working_directory_that_knows_the_types_of_before(
     _goes_on(place, "other")
 
 
+@pytest.mark.long
 def test_back_and_forth_between_types(place: Place) -> None:
     """The schema of the second rebuild was there before the first one: dlt must not take up the one in between."""
     place.rebuild(hints=HINTS)
@@ -178,7 +179,9 @@ def test_kept_deletes_stay_marked_and_a_template_without_imports_is_rebuilt(plac
     assert place.verify(deletes="keep").differences == []
 
 
-@pytest.mark.parametrize("moment", ["forget_tables", "load_beside", "swap"])
+@pytest.mark.parametrize(
+    "moment", [*(pytest.param(name, marks=pytest.mark.long) for name in ("forget_tables", "load_beside")), "swap"]
+)
 def test_a_kill_before_the_swap_changes_nothing_and_heals(
     place: Place, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

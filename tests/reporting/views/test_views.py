@@ -78,6 +78,7 @@ def test_a_clean_view_has_the_names_people_wrote_and_live_rows_only(place: Place
     assert place.tuples("SELECT DISTINCT _import_slug FROM customers") == [(slug,)]
 
 
+@pytest.mark.long
 def test_hostile_names_of_templates_and_fields(place: Place) -> None:
     templates = [Template(name, f"slug-{n}") for n, name in enumerate(NAMES)]
     templates += [Template("Twin", "twin-1"), Template("twin", "twin-2"), Template("v runs", "v"), Template("", "e")]
