@@ -217,6 +217,7 @@ class Package:
                 run_id=self._run_id,
                 due=due,
                 privacy=self._settings.protection.fingerprint(import_.template_slug, import_.template_name),
+                history=known.history if known is not None else None,
                 load_id=self.load_id,
             )
         )
