@@ -42,7 +42,7 @@ from connector.transform.written import parse_hint
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.destination import prepare_for_loading
 from connector.warehouse.failures import explain
-from connector.warehouse.history_tables import prepare, refresh_open
+from connector.warehouse.history_tables import prepare_for_rebuild, refresh_open
 from connector.warehouse.lock import prove_held, sole_writer
 from connector.warehouse.ownership import BESIDE, prepare_staging
 from connector.warehouse.state import Memory, make_newest, recall
@@ -199,7 +199,7 @@ class _Rebuild:
             text_conflicts = {**dict.fromkeys(known), **found}
             prove_held(self.pipeline)
             views = brought_along(connection, self.warehouse.destination_type, table)
-            versions = prepare(connection, table, BESIDE)
+            versions = prepare_for_rebuild(connection, table, BESIDE)
             with swapped(connection, table, BESIDE, fields, BESIDE_SCHEMA, text_conflicts, views):
                 if versions is not None:
                     refresh_open(connection, versions)

@@ -48,15 +48,15 @@ from connector.runs import Status, Tally, make_run_id
 from connector.settings import Scope, Settings
 from connector.transform import width
 from connector.transform.row_limits import LIMITS
-from connector.transform.schema import Kind, parse_type
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.connection import LOADS, VERSIONS
-from connector.warehouse.erasing import empty_staging, erase_deleted, has_leftovers
+from connector.warehouse.erasing import empty_staging, erase_deleted, has_rejects_of_deleted
 from connector.warehouse.history import is_due, record
-from connector.warehouse.history_tables import histories, leftovers, names_of_templates
+from connector.warehouse.history_tables import histories, names_of_templates
 from connector.warehouse.mending import keep_deleted, mend
 from connector.warehouse.ownership import Dataset, prepare_staging, take_stock
 from connector.warehouse.promises import PROMISED, ask_again, promise
+from connector.warehouse.ruled_columns import ruled_columns
 from connector.warehouse.runs_table import bury_dead_runs, note_progress, settle_dead_runs, write_run
 from connector.warehouse.state import Memory, forget_schemas, loaded_late, recall
 from connector.warehouse.tables import (
@@ -69,6 +69,7 @@ from connector.warehouse.tables import (
     RUNS_SCHEMA,
     SOURCE,
     SYSTEM_SCHEMAS,
+    TYPED_SCHEMA,
     table_of,
 )
 from connector.warehouse.upgrades import take_over
@@ -154,7 +155,8 @@ class Extraction:
             self.memory: Memory = mend(connection, recall(connection, stock))
             if RUNS in self.memory.tables:
                 dead = bury_dead_runs(connection, self._outside.now(), self.memory.tables)
-                if self._settings.deletes == "mirror" and (self.memory.audited or has_leftovers(connection, stock)):
+                mirrors = self._settings.deletes == "mirror"
+                if mirrors and (self.memory.audited or has_rejects_of_deleted(connection, stock)):
                     erase_deleted(connection, stock)
                 for run_id in dead:
                     log.warning(
@@ -309,30 +311,23 @@ class Extraction:
             started_at=self.tally.started_at,
             run_id=self.tally.run_id,
             keeps=self._settings.deletes == "keep",
-            whole=not self.bounded and self.tally.interrupted_by is None,
-            ruled=partial(self._under_rules, connection, dataset),
+            whole=not Choice(self._settings, self._scope).selects and self.tally.interrupted_by is None,
+            ruled=partial(self._ruled, connection, dataset),
         )
 
-    def _under_rules(self, connection: Connection, dataset: Dataset, table: str, columns: Collection[str]) -> list[str]:
+    def _ruled(self, connection: Connection, dataset: Dataset, table: str, columns: Collection[str]) -> list[str]:
         """Return which columns of the versions of a table may hold a value that a privacy rule is about."""
-        rules, whole = self._settings.protection, set[str]()
-        fields = {keys: known for keys, known in self.catalogue.schema(table).fields.items() if known.type is not None}
-        if table == IMPORTS:
-            found = [rules.of_metadata]
-            fields = {keys[1:]: known for keys, known in fields.items()}  # behind `metadata` or `extra`
-            whole |= {METADATA, EXTRA, "records_metadata"}
+        rules, fields = self._settings.protection, self.catalogue.schema(table).fields.items()
+        if table == IMPORTS:  # the rules see what is inside of `metadata` and `extra`
+            whole = {METADATA, EXTRA, "records_metadata"}
+            inside = [(keys[1:], known) for keys, known in fields]
+            found, system = [rules.of_metadata], set(IMPORTS_SCHEMA.names) - whole
         else:
-            slug = dataset.templates.get(table)
+            slug = dataset.templates.get(table) or None
             names = names_of_templates(connection, dataset).get(slug or "", set())
+            inside, system = list(fields), set(TYPED_SCHEMA.names)
             found = [rules.of_template(slug, name) for name in (*names, None)]
-        ruled = whole if any(found) else set()
-        for keys, known in fields.items():
-            aside = leftovers(known.column, columns, ())
-            for each in filter(None, found):
-                nested = parse_type(known.type or "").kind is Kind.JSON
-                ruled |= {known.column} if each.concerns(keys, nested=nested) else set()
-                ruled |= set(aside) if each.concerns(keys, nested=True) else set()
-        return [column for column in columns if column in ruled]
+        return ruled_columns([each for each in found if each is not None], inside, columns, system)
 
     def _changed(self, prepared: Decided) -> list[Import]:
         """Imports of which the row in `imports` is not as the listing has it, or is asked for."""

@@ -32,7 +32,7 @@ def erase_deleted(connection: Connection, dataset: Dataset) -> None:
             )
 
 
-def has_leftovers(connection: Connection, dataset: Dataset) -> bool:
+def has_rejects_of_deleted(connection: Connection, dataset: Dataset) -> bool:
     """Tell whether rejects of a deleted import are there: a load by dlt alone does not erase them."""
     return {IMPORTS, REJECTS} <= dataset.ours and (
         connection.query(

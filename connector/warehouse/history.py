@@ -23,6 +23,7 @@ from connector.warehouse.history_tables import (
     Choice,
     Versioned,
     align,
+    copy_to_open,
     histories,
     is_aligned,
     recorded_mark,
@@ -64,29 +65,33 @@ def record(
     _analyze(connection, list(new))
     mark = recorded_mark(connection, dataset.columns[LEDGER])
     with connection.client.begin_transaction():
-        _note(connection, _DUE, f"SELECT slug FROM {ledger} WHERE history IS DISTINCT FROM {mark}")
+        _gather(connection, _DUE, f"SELECT slug FROM {ledger} WHERE history IS DISTINCT FROM {mark}")
         other = "privacy IS NOT NULL AND RIGHT(COALESCE(history, ''), LENGTH(privacy)) <> privacy"
         other = other if "privacy" in dataset.columns[LEDGER] else "1 = 0"
-        _note(connection, _RULED, f"SELECT slug FROM {ledger} WHERE {other}")
+        _gather(connection, _RULED, f"SELECT slug FROM {ledger} WHERE {other}")
         scrubbed = _ruled_columns(connection, [*tables, *paused], ruled)
+        for each in (*tables, *paused):
+            if scrubbed and each.table not in new:
+                _empty_ruled(connection, each, scrubbed[each.table])
         for each in tables:
-            if each.table not in new:
-                _show_by_rule(connection, each, scrubbed.get(each.table, ()))
             _Recorder(connection, each, started_at, run_id, each.table in new).record(keeps=keeps)
         left = [sql for each in paused for sql in _held(connection, each)]
         if not keeps:
             left += _erase(connection, tables, paused, sorted(dataset.typed), whole=whole)
-        for each in (*tables, *paused):
-            _scrub(connection, each, scrubbed.get(each.table, ()), every=each in paused)
         if tables:
             done = "".join(f" AND NOT EXISTS ({sql})" for sql in left)
             connection.execute(
                 f"UPDATE {ledger} AS l SET history = {mark} WHERE slug IN (SELECT slug FROM {_DUE}){done}"
             )
+        if scrubbed:  # the others stay due; what comes under the rules of now is not to be emptied next time
+            connection.execute(
+                f"UPDATE {ledger} SET history = ' ' || privacy WHERE slug IN (SELECT slug FROM {_RULED}) "
+                f"AND history IS DISTINCT FROM {mark}"
+            )
     _analyze(connection, [each.history for each in new.values()])
 
 
-def _note(connection: Connection, name: str, sql: str, *args: Any) -> None:
+def _gather(connection: Connection, name: str, sql: str, *args: Any) -> None:
     """Make a temporary table of what a query finds; one of the user's with that name is hidden, and stays."""
     connection.execute(f"DROP TABLE IF EXISTS {'pg_temp' if connection.is_postgres else 'temp.main'}.{name}")
     connection.execute(f"CREATE TEMPORARY TABLE {name} AS {sql}", *args)
@@ -115,32 +120,22 @@ def _ruled_columns(connection: Connection, tables: Sequence[Versioned], ruled: R
     return {each.table: ruled(each.table, columns[each.history]) for each in tables}
 
 
-def _show_by_rule(connection: Connection, each: Versioned, columns: Sequence[str]) -> None:
-    """Write the values that changed rules may concern into the open versions: the service changed nothing."""
-    both = [c for c in columns if c in each.columns]
-    if not both:
-        return
-    column = connection.column
-    new = ", ".join(f"{column(c)} = t.{column(c)}" for c in both)
-    connection.execute(
-        f"UPDATE {connection.name(each.history)} AS h SET {new} FROM {connection.name(each.table)} AS t "
-        f"WHERE h.{column(each.key)} = t.{column(each.key)} AND h.{column(each.import_key)} = "
-        f"t.{column(each.import_key)} AND h.{column(VALID_TO)} IS NULL "
-        f"AND t.{column(each.import_key)} IN (SELECT slug FROM {_RULED})"
-    )
+def _empty_ruled(connection: Connection, each: Versioned, columns: Sequence[str]) -> None:
+    """Have versions hold nothing of what changed rules may be about but what the rows have now.
 
-
-def _scrub(connection: Connection, each: Versioned, columns: Sequence[str], *, every: bool) -> None:
-    """Empty what changed rules may concern, in versions that are not current, or in every one."""
+    The open version of a row that is there takes its values, so that a change of rules makes no version.
+    """
     if not columns:
         return
-    names = [connection.column(c) for c in columns]
-    past = "TRUE" if every else f"{connection.column(VALID_TO)} IS NOT NULL"
+    column = connection.column
+    imported = column(each.import_key)
+    ruled = f"SELECT slug FROM {_RULED}"
+    names = [column(c) for c in columns]
     connection.execute(
-        f"UPDATE {connection.name(each.history)} SET {', '.join(f'{c} = NULL' for c in names)} WHERE {past} "
-        f"AND {connection.column(each.import_key)} IN (SELECT slug FROM {_RULED}) "
-        f"AND ({' OR '.join(f'{c} IS NOT NULL' for c in names)})"
+        f"UPDATE {connection.name(each.history)} AS h SET {', '.join(f'{c} = NULL' for c in names)} "
+        f"WHERE h.{imported} IN ({ruled}) AND ({' OR '.join(f'h.{c} IS NOT NULL' for c in names)})"
     )
+    copy_to_open(connection, each, [c for c in columns if c in each.columns], ruled)
 
 
 def _analyze(connection: Connection, tables: Sequence[str], *, temporary: bool = False) -> None:
@@ -172,22 +167,27 @@ def is_due(connection: Connection, dataset: Dataset, wanted: Choice) -> bool:
     """Tell whether there is something to record though nothing is loaded: a table has no versions yet or is another
     one than they were made for, or there are rows that came without versions, with dlt alone or a run that died."""
     tables = versioned(connection, dataset, wanted)
-    if not all(each.history in dataset.columns and is_aligned(dataset, each) for each in tables):
+    if _is_behind(connection, dataset, tables):
         return True
-    if not tables or LEDGER not in dataset.ours or "history" not in dataset.columns[LEDGER]:
-        return bool(tables)
-    recorded = {each.table: each for each in tables}
-    paused = [table for table in histories(dataset) if table not in recorded]
-    elsewhere = f"COALESCE(table_name, '') NOT IN ({', '.join(['%s'] * len(paused)) or 'NULL'})" if paused else "TRUE"
-    differs = f"history IS DISTINCT FROM {recorded_mark(connection, dataset.columns[LEDGER])}"
-    sql = f"SELECT 1 FROM {connection.name(LEDGER)} WHERE {differs} AND {elsewhere} LIMIT 1"
-    if connection.query(sql, *paused).num_rows:
-        return True
-    imports = recorded.get(IMPORTS)
+    imports = next((each for each in tables if each.table == IMPORTS), None)
     return (
         imports is not None
         and connection.query(f"{_imports_due(connection, imports.history, imports.columns)} LIMIT 1").num_rows > 0
     )
+
+
+def _is_behind(connection: Connection, dataset: Dataset, tables: Sequence[Versioned]) -> bool:
+    """Tell whether tables lack versions, or columns of them, or imports were loaded since they were recorded."""
+    if not all(each.history in dataset.columns and is_aligned(dataset, each) for each in tables):
+        return True
+    if not tables or LEDGER not in dataset.ours or "history" not in dataset.columns[LEDGER]:
+        return bool(tables)
+    recorded = {each.table for each in tables}
+    paused = [table for table in histories(dataset) if table not in recorded]
+    elsewhere = f"COALESCE(table_name, '') NOT IN ({', '.join(['%s'] * len(paused))})" if paused else "TRUE"
+    differs = f"history IS DISTINCT FROM {recorded_mark(connection, dataset.columns[LEDGER])}"
+    sql = f"SELECT 1 FROM {connection.name(LEDGER)} WHERE {differs} AND {elsewhere} LIMIT 1"
+    return connection.query(sql, *paused).num_rows > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,7 @@ class _Recorder:
         same = _same(self.connection, each)
         alive = f"SELECT 1 FROM {table} AS t WHERE {same} AND t.{column('_deleted_at')} IS NULL"
         touched = f"SELECT slug FROM {_TOUCHED}"
-        _note(self.connection, _TOUCHED, self._touched())
+        _gather(self.connection, _TOUCHED, self._touched())
         # one set of keys, which PostgreSQL can hash or look up; of an OR of two it would go through both for each row
         keys = (
             f"SELECT {key} FROM {table} WHERE {imported} IN ({touched}) UNION ALL "
@@ -295,7 +295,7 @@ def _erase(
             for t in live
         )
         gone = _ERASED + "_imports" * of_imports
-        _note(connection, gone, f"SELECT c.k FROM ({candidates}) AS c WHERE {alive or 'TRUE'}")
+        _gather(connection, gone, f"SELECT c.k FROM ({candidates}) AS c WHERE {alive or 'TRUE'}")
         for each in some:
             erased = f"FROM {name(each.history)} AS h WHERE h.{column(each.key)} IN (SELECT k FROM {gone})"
             if whole:
@@ -313,9 +313,9 @@ def disagreeing(connection: Connection, wanted: Choice) -> dict[str, int]:
     dataset = take_stock(connection)
     if LEDGER not in dataset.ours or "history" not in dataset.columns[LEDGER]:
         return {}
-    if is_due(connection, dataset, wanted):
-        return {}
     tables = versioned(connection, dataset, wanted)
+    if _is_behind(connection, dataset, tables):
+        return {}
     return {each.history: n for each in tables if (n := _differing(connection, each))}
 
 

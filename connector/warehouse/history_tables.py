@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
@@ -87,7 +87,7 @@ def names_of_templates(connection: Connection, dataset: Dataset) -> dict[str, se
     return found
 
 
-def leftovers(column: str, history: Collection[str], table: Collection[str]) -> list[str]:
+def columns_aside(column: str, history: Collection[str], table: Collection[str]) -> list[str]:
     """Return the columns of a table of versions that hold values of a field which its table has no such column for."""
     beside = (name for name in history if name.startswith(f"{column}__") and name not in table)
     return [name for name in beside if _ASIDE.fullmatch(name, len(column))]
@@ -121,7 +121,7 @@ def align(connection: Connection, each: Versioned, there: Mapping[str, str] | No
         connection.execute(f"ALTER TABLE {history} ADD COLUMN {column(retyped)} {want[retyped]}")
         have[aside] = have[retyped]
     for base in want if changed or like is not None else ():
-        if asides := {c: have[c] for c in leftovers(base, have, want)}:
+        if asides := {c: have[c] for c in columns_aside(base, have, want)}:
             _bring_back(connection, each, base, want[base], asides)
     if changed and like is None:
         refresh_open(connection, each)
@@ -164,23 +164,30 @@ def recorded_mark(connection: Connection, columns: Collection[str]) -> str:
 
 def refresh_open(connection: Connection, each: Versioned) -> None:
     """Write the values of the open versions of what is recorded as the table has them now: it is the same data."""
-    column = connection.column
     columns = connection.columns()
     names = [c for c in each.columns if c not in (each.key, each.import_key)]
-    aside = [name for base in names for name in leftovers(base, columns[each.history], each.columns)]
-    new = ", ".join([*(f"{column(c)} = t.{column(c)}" for c in names), *(f"{column(c)} = NULL" for c in aside)])
-    recorded = (
-        f"SELECT slug FROM {connection.name(LEDGER)} "
-        f"WHERE history IS NOT DISTINCT FROM {recorded_mark(connection, columns[LEDGER])}"
-    )
+    mark = recorded_mark(connection, columns[LEDGER])
+    recorded = f"SELECT slug FROM {connection.name(LEDGER)} WHERE history IS NOT DISTINCT FROM {mark}"
+    aside = [name for base in names for name in columns_aside(base, columns[each.history], each.columns)]
+    copy_to_open(connection, each, names, recorded, emptied=aside)
+
+
+def copy_to_open(
+    connection: Connection, each: Versioned, names: Sequence[str], imports: str, *, emptied: Sequence[str] = ()
+) -> None:
+    """Copy columns of the rows of some imports (SQL for their slugs) to their open versions, and empty others there."""
+    if not names:
+        return
+    column = connection.column
+    new = ", ".join([*(f"{column(c)} = t.{column(c)}" for c in names), *(f"{column(c)} = NULL" for c in emptied)])
     connection.execute(
         f"UPDATE {connection.name(each.history)} AS h SET {new} FROM {connection.name(each.table)} AS t "
         f"WHERE h.{column(each.key)} = t.{column(each.key)} AND h.{column(each.import_key)} = "
-        f"t.{column(each.import_key)} AND h.{column(VALID_TO)} IS NULL AND t.{column(each.import_key)} IN ({recorded})"
+        f"t.{column(each.import_key)} AND h.{column(VALID_TO)} IS NULL AND t.{column(each.import_key)} IN ({imports})"
     )
 
 
-def prepare(connection: Connection, table: str, beside: str) -> Versioned | None:
+def prepare_for_rebuild(connection: Connection, table: str, beside: str) -> Versioned | None:
     """Give the versions of a table the types of the one that is about to replace it; None where there are none.
 
     If that does not happen, the next run that records gives them the types of before again (`align`, `is_aligned`).

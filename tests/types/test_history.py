@@ -233,6 +233,7 @@ def test_a_function_that_somebody_has_or_reads_is_not_touched(warehouse: Warehou
     assert set(applied.blocked) == {"customers_as_of"}
     assert f"{warehouse.dataset}.theirs depends on it" in applied.blocked["customers_as_of"]
     assert "customers" in applied.made_anew
+    assert "theirs depends on it" in str(keep_current(warehouse.pipeline(), loaded=False)), "each run says it again"
 
 
 def test_versions_that_a_hand_changed_are_found(duck: DuckDB, service: Service) -> None:

@@ -20,14 +20,13 @@ from connector.reporting.views import readers
 from connector.reporting.views.as_of import lacks_functions, make_functions
 from connector.reporting.views.generated import GENERATED, MISFITS, Ready, ready_views
 from connector.reporting.views.layout import DIALECTS, VIEWS_SUFFIX, Layout, dialect_of, literal, quoted, read_layout
-from connector.reporting.views.readers import OURS
+from connector.reporting.views.readers import OURS, OUTDATED
 from connector.reporting.views.statements import standing
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.connection import LOADS
 from connector.warehouse.failures import explain
 from connector.warehouse.lock import sole_writer
 
-OUTDATED = f"{OURS}outdated: "
 _DIGEST = 12
 _TOLD = 3  # reasons in one sentence
 
@@ -78,17 +77,18 @@ def keep_current(pipeline: Pipeline, *, loaded: bool) -> str | None:
     and those of a warehouse that was loaded since they were made, with dlt alone or by a run that died.
     """
     try:
-        if loaded or _are_outdated(pipeline):
-            blocked = apply(pipeline).blocked
-            why = "; ".join(list(blocked.values())[:_TOLD])
-            more = f" (and {len(blocked) - _TOLD} more)" if len(blocked) > _TOLD else ""
-        else:
+        if not (loaded or _are_outdated(pipeline)):
             return None
+        reasons = list(apply(pipeline).blocked.values())
     except LockedError:
         return None  # the run that has the lock makes them when it ends
     except Exception as error:
-        why, more = str(explain(error)).rstrip("."), ""
-    return f"The views for analysts are not up to date: {why}{more}. views = false leaves them alone." if why else None
+        reasons = [str(explain(error)).rstrip(".")]
+    if not reasons:
+        return None
+    more = f" (and {len(reasons) - _TOLD} more)" if len(reasons) > _TOLD else ""
+    why = "; ".join(reasons[:_TOLD]) + more
+    return f"The views for analysts are not up to date: {why}. views = false leaves them alone."
 
 
 def _are_outdated(pipeline: Pipeline) -> bool:

@@ -11,67 +11,63 @@ from hashlib import sha256
 
 from connector.reporting.views.generated import view_columns
 from connector.reporting.views.layout import Layout, TypedTable, literal, quoted
-from connector.reporting.views.readers import OURS, blocked
+from connector.reporting.views.readers import OURS, OUTDATED, blocked
 from connector.warehouse.connection import Connection
-from connector.warehouse.history_tables import VALID_FROM, VALID_TO, history_of, leftovers
+from connector.warehouse.history_tables import VALID_FROM, VALID_TO, columns_aside, history_of
 
 SUFFIX = "_as_of"
 _DECLARED = "TIMESTAMP WITH TIME ZONE"
+_CURRENT = f"{OURS}function "
 _PARAMETER = "_instant_"  # DuckDB would put it in place of a column of that name
 
 
 def make_functions(connection: Connection, layout: Layout) -> Mapping[str, str]:
     """Make the function of each template of which there are versions; return those that cannot be, with the reason.
 
-    PostgreSQL has no way to give a function other columns: there it is dropped first, where its text is another.
+    A comment says that a function is ours and which text it has: one with another text is dropped and made anew.
     """
     recorded = list(_recorded(layout))
     if not recorded:
         return {}
     there = _functions(connection, layout)
     wanted = [_function(connection, layout, typed, history) for typed, history in recorded]
-    due = [each for each in wanted if there.get(each.name, _Found(True)).digest != each.digest]
-    theirs = {each.name for each in due if each.name in there and not there[each.name].ours}
-    cannot = blocked(connection, layout, theirs, [each.name for each in due if each.name in there])
+    due = [each for each in wanted if there.get(each.name) != each.comment]
+    theirs = {each.name for each in due if not there.get(each.name, OURS).startswith(OURS)}
+    ours = [each.name for each in due if each.name in there and each.name not in theirs]
+    cannot = blocked(connection, layout, theirs, ours)
+    kind = "MACRO TABLE" if layout.dialect == "duckdb" else "FUNCTION"
     for each in due:
-        if each.name in cannot:
-            continue
-        if layout.dialect == "postgres" and each.name in there:
-            connection.client.execute_sql(f"DROP FUNCTION {quoted(layout.views_schema)}.{each.called}")
-        connection.client.execute_sql(each.sql)
-        if layout.dialect == "postgres":
-            named = f"{quoted(layout.views_schema)}.{each.called}"
-            connection.client.execute_sql(f"COMMENT ON FUNCTION {named} IS {literal(OURS + each.digest)}")
+        named = f"{quoted(layout.views_schema)}.{each.called}"
+        if each.name not in cannot:
+            if each.name in ours:
+                connection.client.execute_sql(f"DROP {kind} {named}")
+            connection.client.execute_sql(each.sql)
+        if each.name not in theirs:
+            comment = OUTDATED if each.name in cannot else each.comment
+            connection.client.execute_sql(f"COMMENT ON {kind} {named} IS {literal(comment)}")
     return cannot
 
 
 def lacks_functions(connection: Connection, layout: Layout) -> bool:
-    """Tell whether a template with versions has no function of ours yet."""
+    """Tell whether a template with versions has no function of ours yet, or an outdated one."""
     wanted = {typed.view + SUFFIX for typed, _ in _recorded(layout)}
     if not wanted:
         return False
-    return not wanted <= {name for name, found in _functions(connection, layout).items() if found.ours}
+    current = {name for name, comment in _functions(connection, layout).items() if comment.startswith(_CURRENT)}
+    return not wanted <= current
 
 
 @dataclass(frozen=True, slots=True)
 class _Function:
-    """What makes a function; `called` is its name with the types of its parameters, as PostgreSQL knows it."""
+    """What makes a function; `called` is its quoted name, in PostgreSQL with the types of its parameters."""
 
     name: str
     called: str
     sql: str
 
     @property
-    def digest(self) -> str:
-        return sha256(self.sql.encode()).hexdigest()
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """A function that is there; DuckDB has no comment on one that could say which text it has."""
-
-    ours: bool
-    digest: str = ""
+    def comment(self) -> str:
+        return _CURRENT + sha256(self.sql.encode()).hexdigest()
 
 
 def _function(connection: Connection, layout: Layout, typed: TypedTable, history: str) -> _Function:
@@ -81,7 +77,7 @@ def _function(connection: Connection, layout: Layout, typed: TypedTable, history
     shown = ",\n    ".join(f"{expression} AS {quoted(label)}" for label, expression, _ in columns)
     if layout.dialect == "duckdb":
         body = _body(layout, history, shown, f"CAST({_PARAMETER} AS {_DECLARED})")
-        return _Function(called, called, f"CREATE OR REPLACE MACRO {name}({_PARAMETER}) AS TABLE\n{body}")
+        return _Function(called, quoted(called), f"CREATE MACRO {name}({_PARAMETER}) AS TABLE\n{body}")
     kinds = connection.declared(history)
     returned = ", ".join(f"{quoted(label)} {kinds.get(column or '', 'text')}" for label, _, column in columns)
     sql = (
@@ -91,20 +87,17 @@ def _function(connection: Connection, layout: Layout, typed: TypedTable, history
     return _Function(called, f"{quoted(called)}({_DECLARED})", sql)
 
 
-def _functions(connection: Connection, layout: Layout) -> dict[str, _Found]:
-    """Return the functions of a moment in the views' schema, each with whether it reads versions, as ours do."""
+def _functions(connection: Connection, layout: Layout) -> dict[str, str]:
+    """Return the functions of a moment in the views' schema, each with its comment."""
     sql = (
-        "SELECT function_name AS name, macro_definition AS body, '' AS comment FROM duckdb_functions() "
+        "SELECT function_name AS name, comment FROM duckdb_functions() "
         "WHERE database_name = current_database() AND schema_name = %s"
         if layout.dialect == "duckdb"
-        else "SELECT p.proname AS name, p.prosrc AS body, obj_description(p.oid, 'pg_proc') AS comment "
+        else "SELECT p.proname AS name, obj_description(p.oid, 'pg_proc') AS comment "
         "FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace WHERE n.nspname = %s "
         "AND p.proargtypes = ARRAY['timestamptz'::regtype::oid]::oidvector"
     )
-    return {
-        row["name"]: _Found(VALID_FROM in (row["body"] or ""), (row["comment"] or "").removeprefix(OURS))
-        for row in connection.query(sql, layout.views_schema).to_pylist()
-    }
+    return {row["name"]: row["comment"] or "" for row in connection.query(sql, layout.views_schema).to_pylist()}
 
 
 def _recorded(layout: Layout) -> Iterator[tuple[TypedTable, str]]:
@@ -121,7 +114,7 @@ def as_recorded(layout: Layout, typed: TypedTable, history: str) -> TypedTable:
     """
     there, own = layout.tables[history], layout.tables[typed.table]
     fields = tuple(
-        replace(f, variants=(*(v for v in f.variants if v in there), *leftovers(f.column, there, own)))
+        replace(f, variants=(*(v for v in f.variants if v in there), *columns_aside(f.column, there, own)))
         for f in typed.fields
         if f.column in there
     )

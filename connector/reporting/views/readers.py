@@ -12,6 +12,7 @@ from connector.reporting.views.layout import VIEWS_SUFFIX, Layout
 from connector.warehouse import Connection
 
 OURS = "importer-sync "  # what the comment on each view and function of ours begins with
+OUTDATED = f"{OURS}outdated: "  # and on one that cannot be made anew
 
 
 @dataclass(frozen=True, slots=True)
