@@ -29,12 +29,12 @@ class Due(StrEnum):
     backfill = "backfill"  # a backfill asked for it, and has not read it yet
     upgrade = "upgrade"  # an earlier version read it, and kept less of what it received
     vanished = "vanished"  # it was gone when its records were asked for
-    torn = "torn"  # a run died while it loaded it, and its template has been left out since
+    torn = "torn"  # its rows in the warehouse are known not to be whole
 
 
 TORN = (
-    "a run died while it was loaded, and its template is left out since: some of its rows may be missing or of another "
-    "version. Include the template once."
+    "some of its rows may be missing or of another version, as a run died while it loaded them or the warehouse lost "
+    "some, and its template is left out since. Include the template once."
 )
 
 
@@ -88,8 +88,8 @@ class LedgerRow:
     due: Annotated[
         str | None,
         "Why the next run reads it again though it looks unchanged: racy (read within the resolution of its "
-        "updated_at), backfill (asked for, not read yet), vanished (gone when it was to be read), torn (half loaded by "
-        "a run that died, and left out since).",
+        "updated_at), backfill (asked for, not read yet), vanished (gone when it was to be read), torn (a run died "
+        "while it loaded its rows, or the warehouse lost some).",
     ] = None
     fewer_found: Annotated[
         int | None,
@@ -105,8 +105,12 @@ class LedgerRow:
 
     @property
     def torn(self) -> bool:
-        """Return whether its rows may be of two versions, as a run died while it loaded it."""
-        return self.due == Due.torn or (not self.trusted and self.state in (State.synced, State.unreconciled))
+        """Return whether some of its rows may be missing or of another version.
+
+        Invariant: that is so until a load that dlt completed brings all its rows, however often reading it fails.
+        """
+        half_loaded = not self.trusted and self.state in (State.synced, State.unreconciled, State.deleted)
+        return half_loaded or self.due == Due.torn
 
     @property
     def live(self) -> bool:

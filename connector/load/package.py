@@ -256,8 +256,9 @@ class Package:
         Where that is half of it, it has failed, for as long as it is left out.
         """
         if known is not None and known.torn:
-            row = self._as_before(import_.slug, known)
-            self._ledger.append(replace(row, state=State.failed, attempts=1, error=TORN, due=Due.torn))
+            self._ledger.append(
+                replace(self._as_before(import_.slug, known), state=State.failed, attempts=1, error=TORN)
+            )
             return
         row = known or LedgerRow(
             import_.slug,
@@ -294,9 +295,9 @@ class Package:
 
     def _as_before(self, slug: str, known: LedgerRow | None) -> LedgerRow:
         """The ledger row of an import of which nothing new is loaded."""
-        return replace(
-            known or LedgerRow(slug, State.failed), killed_runs=None, run_id=self._run_id, load_id=self.load_id
-        )
+        row = known or LedgerRow(slug, State.failed)
+        due = Due.torn if row.torn else row.due
+        return replace(row, killed_runs=None, run_id=self._run_id, load_id=self.load_id, due=due)
 
     def _add_raw(self, built: Built, rows: Rows) -> None:
         if rows.data is None:

@@ -16,7 +16,7 @@ from typing import Any
 from connector.errors import AuthError, ConnectorError, NotFoundError
 from connector.extract.listing import MAX_PER_PAGE, Lister, Listing, together
 from connector.extract.records import as_listed, ask_for
-from connector.ledger import TORN, Due, State
+from connector.ledger import TORN, State
 from connector.models import Import, Reject, born_at, key_of, replaces
 from connector.run.choice import Choice
 from connector.run.deaths import KilledTwice
@@ -284,7 +284,7 @@ class Decision:
 
     def _is_noted_as_excluded(self, import_: Import) -> bool:
         known = self._memory.ledger.get(import_.slug)
-        return known is not None and known.trusted and (known.state is State.excluded or known.due == Due.torn)
+        return known is not None and known.trusted and (known.state is State.excluded or known.error == TORN)
 
     def _warn_of_templates(self, imports: Sequence[Import]) -> None:
         for name, sentence in self._choice.unmatched_templates(imports, self._memory.ledger):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from connector.ledger import State
+from connector.ledger import Due, State
 from connector.warehouse.connection import Connection, batches
 from connector.warehouse.tables import LEDGER, LOAD_ID, RECORDS
+
+DUE = "due"
 
 
 def missing_rows(
@@ -40,11 +42,16 @@ def missing_rows(
 
 
 def distrust(connection: Connection, slugs: Sequence[str], why: str) -> None:
-    """Makes the next run read these imports again."""
+    """Note that rows of these imports are not whole, so that the next run reads them again.
+
+    One that is left out stays so: nothing is promised of its rows, and it is read as new once it is included.
+    """
+    if slugs:
+        complete_due(connection)
     for some in batches(slugs):
         connection.execute(
-            f"UPDATE {connection.name(LEDGER)} SET state = '{State.failed}', error = %s "
-            f"WHERE slug IN ({', '.join(['%s'] * len(some))})",
+            f"UPDATE {connection.name(LEDGER)} SET state = '{State.failed}', {DUE} = '{Due.torn}', error = %s "
+            f"WHERE COALESCE(state, '') <> '{State.excluded}' AND slug IN ({', '.join(['%s'] * len(some))})",
             why,
             *some,
         )
@@ -64,6 +71,12 @@ def doubt(connection: Connection, slugs: Sequence[str], known: Collection[str], 
         if slug not in known:
             row = {"slug": slug, "state": State.failed.value, "error": why, LOAD_ID: ""}
             connection.insert(LEDGER, list(row), row)
+
+
+def complete_due(connection: Connection) -> None:
+    """Add the column `due` to a ledger of an earlier version; dlt takes it as it finds it."""
+    if DUE not in connection.columns()[LEDGER]:
+        connection.execute(f"ALTER TABLE {connection.name(LEDGER)} ADD COLUMN {connection.column(DUE)} varchar")
 
 
 def errors(connection: Connection) -> list[tuple[str, str, str | None]]:

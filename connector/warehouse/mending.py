@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from connector.errors import ConnectorError
-from connector.ledger import State
+from connector.ledger import Due, State
 from connector.transform.schema import NOT_OURS, TableSchema
 from connector.warehouse.connection import LOADS, VERSIONS, Connection
 from connector.warehouse.ledger_table import distrust
@@ -143,14 +143,15 @@ def _avoiding(memory: Memory, table: str, columns: Collection[str]) -> Memory:
 
 
 def _read_again(connection: Connection, memory: Memory, slugs: Collection[str], what: str) -> Memory:
+    slugs = [slug for slug in slugs if memory.ledger[slug].state is not State.excluded]
     if not slugs:
         return memory
     log.warning(
         "%s; the %d imports with rows there are read again.", what, len(slugs), extra={"event": "warehouse.mended"}
     )
     if LEDGER in memory.tables:  # else no import counts as synced
-        distrust(connection, list(slugs), f"{what}: it is read again.")
-    doubted = {slug: replace(memory.ledger[slug], state=State.failed) for slug in slugs}
+        distrust(connection, slugs, f"{what}: it is read again.")
+    doubted = {slug: replace(memory.ledger[slug], state=State.failed, due=Due.torn) for slug in slugs}
     return replace(memory, ledger={**memory.ledger, **doubted})
 
 

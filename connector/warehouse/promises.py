@@ -12,9 +12,9 @@ from typing import Any
 from connector.ledger import Due, State
 from connector.settings import Scope
 from connector.warehouse.connection import Connection, batches
+from connector.warehouse.ledger_table import DUE, complete_due
 from connector.warehouse.tables import IMPORTS, LEDGER
 
-DUE = "due"
 PROMISED = frozenset({"slug", "state", "status", "updated_at", "template_slug"})  # what a promise is told by
 
 
@@ -48,8 +48,7 @@ def ask_again(connection: Connection, slugs: Sequence[str], why: Due) -> None:
 
 
 def _ask(connection: Connection, why: Due, conditions: Mapping[str, list[Any]]) -> None:
-    if DUE not in connection.columns()[LEDGER]:  # a ledger of an earlier version; dlt takes the column as it finds it
-        connection.execute(f"ALTER TABLE {connection.name(LEDGER)} ADD COLUMN {connection.column(DUE)} varchar")
+    complete_due(connection)
     kept = [f"state NOT IN ('{State.deleted}', '{State.excluded}')", f"COALESCE({DUE}, '') <> '{Due.torn}'"]
     where = " AND ".join([*kept, *conditions])
     values = [value for some in conditions.values() for value in some]

@@ -15,7 +15,7 @@ from unittest import mock
 import duckdb
 import pytest
 
-from connector.errors import ConfigError
+from connector.errors import ConfigError, ContractError
 from connector.maintain.doctor import doctor
 from connector.maintain.verify import verify
 from connector.models import Import
@@ -200,6 +200,20 @@ def test_an_import_that_was_left_half_loaded_is_not_simply_left_out(warehouse: W
         assert ran.status == "partial"
         assert any(kept in problem and "Include the template once" in problem for problem in ran.problems)
         assert states(warehouse)[kept] == "failed"
+    assert warehouse.run(service).status == "succeeded"
+    assert warehouse.query("SELECT name FROM records_customers ORDER BY 1") == [("Ada",), ("Bob",)]
+
+
+def test_an_import_whose_rows_lost_values_is_not_simply_left_out(warehouse: Warehouse) -> None:
+    service, *_ = make_service()
+    assert warehouse.run(service).status == "succeeded"
+    with duckdb.connect(str(warehouse.file)) as connection:
+        connection.execute("ALTER TABLE importer_data.records_customers DROP COLUMN name")
+
+    assert "Include the template once" in warehouse.run(service, exclude_templates=["customers"]).problems[0]
+    with mock.patch.object(ServiceClient, "list_records", side_effect=ContractError("unreadable")):
+        assert warehouse.run(service).status == "partial"
+    assert "Include the template once" in warehouse.run(service, exclude_templates=["customers"]).problems[0]
     assert warehouse.run(service).status == "succeeded"
     assert warehouse.query("SELECT name FROM records_customers ORDER BY 1") == [("Ada",), ("Bob",)]
 

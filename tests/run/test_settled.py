@@ -23,7 +23,7 @@ from connector.runs import Tally
 from connector.sandbox import Request, Response, Service, Switches
 from connector.service.client import ServiceClient
 from connector.settings import Scope, Selection, Settings, Window
-from connector.warehouse.promises import DUE
+from connector.warehouse.ledger_table import DUE
 from tests.simulation.clockwork import Wire, virtual_loop
 from tests.simulation.fuse import Fuse
 from tests.simulation.machines import ModelMachine
