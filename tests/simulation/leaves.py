@@ -50,9 +50,9 @@ def gives_back(row: Mapping[str, Any], field: Mapping[str, Any], value: Any) -> 
     if double is not None:
         return _is_number(value) and Decimal(repr(double)) == Decimal(value)
     if text is not None:
-        return bool(text == value) if type(value) is str else _same_json(text, value)
+        return bool(text == value) if type(value) is str else same_json(text, value)
     if kind == "json":
-        return _same_json(base, value)
+        return same_json(base, value)
     if kind == "text" and is_scalar(value):
         return bool(base == written(value))
     if kind == "double":
@@ -86,7 +86,8 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, Literal) or type(value) is int
 
 
-def _same_json(text: Any, value: Any) -> bool:
+def same_json(text: Any, value: Any) -> bool:
+    """Whether the JSON text says this value, with its digits."""
     try:
         return bool(_plain(parse(text)) == _plain(value))
     except ValueError:

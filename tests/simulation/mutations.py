@@ -458,3 +458,24 @@ def keep_no_version_of_what_changed() -> AbstractContextManager[Any]:
 @mutation()
 def leave_versions_of_what_was_erased() -> AbstractContextManager[Any]:
     return mock.patch.object(history, "_erase")
+
+
+@mutation()
+def forget_what_is_recorded_of_what_is_read_again() -> AbstractContextManager[Any]:
+    return mock.patch.object(package, "LedgerRow", lambda *args, **more: LedgerRow(*args, **{**more, "history": None}))
+
+
+@mutation()
+def leave_in_versions_what_a_later_rule_is_about() -> AbstractContextManager[Any]:
+    return mock.patch.object(history, "_empty_ruled")
+
+
+@mutation()
+def keep_reading_by_older_privacy_rules() -> AbstractContextManager[Any]:
+    """As if changed rules concerned new imports alone."""
+    reason = plan.Rules._reason
+
+    def by_its_own(self: plan.Rules, import_: Any, known: LedgerRow | None) -> plan.Reason | None:
+        return reason(replace(self, privacy=lambda _: None if known is None else known.privacy), import_, known)
+
+    return mock.patch.object(plan.Rules, "_reason", by_its_own)

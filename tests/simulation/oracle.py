@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
@@ -14,7 +14,8 @@ from connector.runs import Status, Tally
 from connector.settings import Settings
 from connector.transform.width import Width
 from tests.simulation.holdings import Holdings, Rows, duplicates
-from tests.simulation.leaves import at, gives_back, is_scalar, leaves, parse, same, stored
+from tests.simulation.leaves import at, gives_back, is_scalar, leaves, parse, same, same_json, stored
+from tests.simulation.protecting import Protected, Rules, is_protected
 from tests.simulation.watching import ImportTruth, Row, Watch
 
 OVERFLOWED = "overflowed"
@@ -22,7 +23,8 @@ TOLD = frozenset(  # what changes without a new version, and what versions have 
     {"_valid_from", "_valid_to", "_change", "_run_id"}
     | {"_created_at", "_updated_at", "_deleted_at", "_dlt_load_id", "_content_hash"}
 )
-Snapshot = dict[str, dict[str, str]]
+Content = tuple[tuple[str, str], ...]  # column, value
+Snapshot = dict[str, dict[str, Content]]
 Fields = dict[tuple[str, ...], dict[str, Any]]
 
 
@@ -162,9 +164,14 @@ def _check_nothing_lost(ran: Ran, watch: Watch) -> None:
     for slug, row in watch.steady_records().items():
         if row.import_slug in unsettled:
             continue
-        if slug in before and before[slug]["data"] == row.data and states.get(row.import_slug) != "unreconciled":
+        known = slug in before and _holds(before[slug]["data"], row)
+        if known and states.get(row.import_slug) != "unreconciled":
             require(slug in after, "no row is lost", slug, row)
-            require(after[slug]["data"] == row.data, "no row is spoiled", slug, row, after[slug])
+            require(_holds(after[slug]["data"], row), "no row is spoiled", slug, row, after[slug])
+
+
+def _holds(data: str, row: Row) -> bool:
+    return same_json(data, parse(row.data)) if isinstance(row.data, Protected) else data == row.data
 
 
 def _check_import(held: Mapping[str, Any], truth: ImportTruth, fields: Fields, *, exact: bool = True) -> None:
@@ -201,7 +208,8 @@ def _check_import(held: Mapping[str, Any], truth: ImportTruth, fields: Fields, *
 
 def _check_record(held: Mapping[str, Any], row: Row, truth: ImportTruth | None) -> None:
     times = held["created_at"], held["updated_at"]
-    found = Row(held["import_slug"], held["data"], *times, held["sort"], held["extra"])
+    data = row.data if _holds(held["data"], row) else held["data"]
+    found = Row(held["import_slug"], data, *times, held["sort"], held["extra"])
     require(found == row, "a record is as the service shows it", held["slug"], found, row)
     if truth is not None:
         require(held["template_slug"] == truth.template_slug, "a record has its import's template", held["slug"])
@@ -351,7 +359,8 @@ def check_kept(
 
 def check_versions(after: Holdings, *, all_noted: bool = True) -> Snapshot:
     """Whenever all is recorded: the current versions are the rows, and no versions overlap. Return what is live."""
-    due = [row["slug"] for row in after.of_table("sync_imports") if row["history"] != row["_dlt_load_id"]]
+    ledger = after.of_table("sync_imports")
+    due = [r["slug"] for r in ledger if r["history"] != " ".join(filter(None, (r["_dlt_load_id"], r["privacy"])))]
     none_of(due if all_noted else [], "what was loaded is recorded")
     now = snapshot(after)
     for name, rows in after.versions.items():
@@ -367,9 +376,27 @@ def check_versions(after: Holdings, *, all_noted: bool = True) -> Snapshot:
     return now
 
 
-def check_history(ran: Ran, completed: list[tuple[datetime | None, Snapshot]], *, meddled: bool) -> None:
-    """After a run that ended: what is current, that no versions overlap, and what earlier runs saw that recorded."""
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a run saw that ended; `moment` is None for one that recorded no versions.
+
+    It was the `number`th, and `ruled` tells whether it left all rows under its privacy rules.
+    """
+
+    moment: datetime | None
+    number: int
+    ruled: bool
+    live: Snapshot
+
+
+def check_history(ran: Ran, completed: list[Seen], all_rules: Sequence[Rules], *, meddled: bool) -> None:
+    """After a run that ended: what is current, that no versions overlap, and what earlier runs saw that recorded.
+
+    `all_rules` are those of each run until now. Of what rules are about that have changed, nothing is left in earlier
+    versions.
+    """
     assert ran.tally is not None
+    rules, number = all_rules[-1], len(all_rules)
     after = ran.after
     keeps = ran.settings.deletes == "keep"
     whole = ran.whole and ran.tally.interrupted_by is None
@@ -379,19 +406,58 @@ def check_history(ran: Ran, completed: list[tuple[datetime | None, Snapshot]], *
         keys = {row["slug" if name.startswith("imports") else "_record_slug"] for name, row in _each(after.versions)}
         none_of(keys - {key for rows in now.values() for key in rows}, "what was erased leaves no version")
     alive = {key for rows in now.values() for key in rows}  # ever since: what was away for a while has been erased
-    for moment, seen in [] if meddled else reversed(completed):
-        alive &= {key for rows in seen.values() for key in rows}
-        for table, was in [] if moment is None else seen.items():
+    emptied: dict[str, set[str]] = {}
+    for earlier in [] if meddled else reversed(completed):
+        alive &= {key for rows in earlier.live.values() for key in rows}
+        moment = earlier.moment
+        if not earlier.ruled or any(each != rules for each in all_rules[earlier.number - 1 :]):
+            emptied = _ruled_columns(after, all_rules)
+        for table, all_was in [] if moment is None else earlier.live.items():
+            gone = emptied.get(table, set())
+            was = {key: _without(content, gone) for key, content in all_was.items()}
             versions = after.versions.get(f"{table}_history", [])
             key = "slug" if table == "imports" else "_record_slug"
             shown = {
-                row[key]: _content(row)
+                row[key]: _without(_content(row), gone)
                 for row in versions
                 if row["_valid_from"] <= moment and (row["_valid_to"] is None or moment < row["_valid_to"])
             }
             wanted = was if keeps else {k: v for k, v in was.items() if k in alive or k in shown}
             require(shown == wanted, f"as of {moment} {table} is what that run saw", shown, wanted)
-    completed.append((ran.tally.started_at if recorded else None, now))
+    settled = ran.whole and ran.tally.status is Status.succeeded
+    if recorded and settled and not keeps:
+        _check_protected(after, rules)
+    completed.append(Seen(ran.tally.started_at if recorded else None, number, settled, now))
+
+
+def _check_protected(after: Holdings, rules: Rules) -> None:
+    """No version has a value that the rules would not leave."""
+    for name, rows in after.versions.items():
+        table = name.removesuffix("_history")
+        for keys, known in _fields_by_table(after).get(table, {}).items():
+            section, path = ("metadata", ".".join(keys[1:])) if table == "imports" else ("*", ".".join(keys))
+            rule = rules.get(section, {}).get(path) if keys[:1] != ("extra",) else None
+            columns = [known["column_name"] + suffix for suffix in ("", "__v_text", "__v_double")]
+            left = [row for row in rows for c in columns if rule and not is_protected(row.get(c), rule)]
+            none_of(left, f"no version of {table} has what {path} = {rule} does not leave")
+
+
+def _ruled_columns(after: Holdings, rules: Iterable[Rules]) -> dict[str, set[str]]:
+    """Table → columns that one of the rules may be about."""
+    firsts = {path.partition(".")[0] for each in rules for path in each.get("*", {})}
+    found = {table: {"_more"} for table in after.typed}
+    found["imports"] = {"metadata", "records_metadata"}
+    for table, fields in _fields_by_table(after).items():
+        for keys, known in fields.items():
+            if keys and (table == "imports" or keys[0] in firsts):
+                found.setdefault(table, set()).update(
+                    known["column_name"] + suffix for suffix in ("", "__v_text", "__v_double")
+                )
+    return found
+
+
+def _without(content: Content, columns: Iterable[str]) -> Content:
+    return tuple((name, value) for name, value in content if name not in columns)
 
 
 def _each(tables: Mapping[str, Rows]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -412,9 +478,9 @@ def snapshot(after: Holdings) -> Snapshot:
     }
 
 
-def _content(row: Mapping[str, Any]) -> str:
+def _content(row: Mapping[str, Any]) -> Content:
     """All but what changes without a new version; a column that came later is as good as null before."""
-    return repr(sorted((name, value) for name, value in row.items() if name not in TOLD and value is not None))
+    return tuple(sorted((name, repr(value)) for name, value in row.items() if name not in TOLD and value is not None))
 
 
 def check_mirrored(after: Holdings) -> None:

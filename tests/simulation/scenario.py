@@ -9,6 +9,7 @@ from typing import Any, get_args
 from connector.sandbox import TEMPLATES, Faults, Service, Switches
 from connector.sandbox.switches import Order
 from connector.transform.width import Width
+from tests.simulation.protecting import make_rules
 
 ORDERS: tuple[Order, ...] = get_args(Order)
 SIZES = (0, 0, 1, 1, 2, 3, 7, 20, 49, 99, 100, 101, 150, 200, 300, 350)
@@ -87,7 +88,7 @@ class Scenario:
 def make_scenario(seed: int) -> Scenario:
     dice = Random(f"scenario {seed}")
     many = dice.random() < 0.2
-    settings = {
+    settings: dict[str, Any] = {
         "max_concurrency": dice.choice((1, 2, 4, 8)),
         "deletes": dice.choice(("mirror", "mirror", "keep")),
         "mass_delete_limit": dice.choice((0.5, 0.5, 1.0, 0.2)),
@@ -137,6 +138,7 @@ def make_scenario(seed: int) -> Scenario:
         replace(each, settings={**each.settings, "history": False}) if paused.random() < 0.25 else each
         for each in episodes
     ]
+    settings["privacy"], episodes = _ruled(Random(f"privacy {seed}"), episodes, 0.6 if settings["history"] else 0.2)
     narrow = Random(f"width {seed}")
     width = (
         Width() if narrow.random() < 0.7 else Width(narrow.randint(0, 9), narrow.randint(0, 4), narrow.randint(1, 9))
@@ -155,6 +157,18 @@ def make_scenario(seed: int) -> Scenario:
         coarse,
         Random(f"tiny {seed}").choice((0,) * 14 + (100, 200)),
     )
+
+
+def _ruled(dice: Random, episodes: list[Episode], share: float) -> tuple[dict[str, Any], list[Episode]]:
+    """Privacy rules of the end, and the episodes with theirs: where there are any, they change now and then."""
+    changing = dice.random() < share
+    rules = make_rules(dice) if changing else {}
+    ruled = []
+    for each in episodes:
+        ruled.append(replace(each, settings={**each.settings, "privacy": rules}))
+        if changing and dice.random() < 0.5:
+            rules = make_rules(dice)
+    return rules, ruled
 
 
 def _switches(dice: Random, many: bool) -> Switches:

@@ -33,7 +33,7 @@ from tests.simulation.machines import Machine, ModelMachine
 from tests.simulation.oracle import (
     OVERFLOWED,
     Ran,
-    Snapshot,
+    Seen,
     check_equal,
     check_history,
     check_kept,
@@ -43,6 +43,7 @@ from tests.simulation.oracle import (
     check_width,
     require,
 )
+from tests.simulation.protecting import KEY, Rules, seen_through
 from tests.simulation.scenario import Episode, Outage, Scenario, fill, quiet
 from tests.simulation.watching import Watch
 
@@ -135,7 +136,8 @@ class World:
         self.watch = Watch(self.service)
         self.fuse = Fuse(self._blown)
         self.ever: dict[str, str] = {}
-        self._completed: list[tuple[datetime | None, Snapshot]] = []
+        self._completed: list[Seen] = []
+        self._rules: list[Rules] = []
         self.ever_typed: set[str] = set()
         self._edits_left = 0
         self._edit_probability = 0.0
@@ -172,7 +174,7 @@ class World:
         spoiled = any(t.spoiled for t in self.watch.truth.values())
         wanted = {"succeeded", "partial"} if lies or spoiled else {"succeeded"}
         require(ran.tally.status in wanted, "a quiet run succeeds", ran.tally.as_json())
-        check_equal(ran, self.watch)
+        check_equal(ran, seen_through(peace.settings["privacy"], self.watch))
         self._check_deleted(ran.after)
         if isinstance(
             self._ticks, CoarseClock
@@ -200,7 +202,7 @@ class World:
         before = self.machine.holdings()
         self._befall(episode, before)
         scope = scope or self._scope(episode.scope)
-        settings = Settings.load(base_url=URL, access_token=self.service.token, **episode.settings)
+        settings = Settings.load(base_url=URL, access_token=self.service.token, privacy_key=KEY, **episode.settings)
         self.watch.begin()
         self.note(f"run {scope.mode} {episode}")
         self._outage = episode.outage
@@ -222,10 +224,12 @@ class World:
         require(self._deaths >= 2 or not _left_out(ran.after), "one death is not enough to leave an import out")
         if overflowed:
             self.note(f"{overflowed} fields without column")
-        check_run(ran, self.watch)
+        self._rules.append(episode.settings["privacy"])
+        check_run(ran, seen_through(self._rules[-1], self.watch))
         check_width(ran.after, self.scenario.width)
         if self.scenario.settings["history"] and tally is not None and tally.fatal is None:
-            check_history(ran, self._completed, meddled=any(each.meddling for each in self.scenario.episodes))
+            meddled = any(each.meddling for each in self.scenario.episodes)
+            check_history(ran, self._completed, self._rules, meddled=meddled)
         if tally is not None and episode.outage is not None:
             unheard = [problem for problem in (*tally.problems, str(tally.fatal)) if "has not answered" in problem]
             require(not unheard, "a restart of a minute is waited for", unheard)
@@ -361,6 +365,7 @@ class World:
                 settings.access_token.get_secret_value(),
                 max_concurrency=settings.max_concurrency,
                 transport=wire,
+                privacy=settings.protection,
                 monotonic=lambda: asyncio.get_running_loop().time(),
                 now=lambda: coarse() or self.now,
                 random=Random(self.scenario.seed),

@@ -1,0 +1,116 @@
+"""Privacy rules as the documents describe them (docs/privacy.md), told without the connector's own code.
+
+Only rules of one or two literal steps are here, and none that masks or hashes an object or a list: their text depends
+on how the service spells it.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from random import Random
+from typing import Any
+
+from tests.simulation.leaves import Literal, parse, written
+from tests.simulation.watching import ImportTruth, Watch
+
+Rules = Mapping[str, Mapping[str, str]]  # section → path → rule
+
+
+class Protected(str):
+    """JSON text that a rule changed: as data it is as received, but its blanks may be others."""
+
+    __slots__ = ()
+
+
+KEY = "a key of the simulation"
+ABOVE = ("drop", "null")  # for values of any kind
+SCALARS = (*ABOVE, "mask:2", "hash")
+PATHS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("a", "b", "nested", "nested.deep", "tags", "address", "address.city", "batch"), ABOVE),
+    **dict.fromkeys(("First name", "phone", "Country", "Order ID", "comment", "item", "on hand", "row"), SCALARS),
+}
+METADATA: Mapping[str, tuple[str, ...]] = {"n": ABOVE, "source": SCALARS, "Key": SCALARS}
+
+
+def make_rules(dice: Random) -> dict[str, dict[str, str]]:
+    """Rules for what the services of the simulation hold; none of a section now and then."""
+    sections = {"*": PATHS, "metadata": METADATA}
+    chosen = {name: dice.sample(sorted(paths), dice.randint(0, 3)) for name, paths in sections.items()}
+    rules = {name: {path: dice.choice(sections[name][path]) for path in paths} for name, paths in chosen.items()}
+    return {name: each for name, each in rules.items() if each}
+
+
+def seen_through(rules: Rules, watch: Watch) -> Watch:
+    """What a warehouse under these rules has to hold of a service."""
+    if not rules:
+        return watch
+    return replace(
+        watch,
+        truth={slug: _import(rules, each) for slug, each in watch.truth.items()},
+        at_start={slug: _import(rules, each) for slug, each in watch.at_start.items()},
+    )
+
+
+def _import(rules: Rules, truth: ImportTruth) -> ImportTruth:
+    shown, of_records = dict(truth.shown), rules.get("*", {})
+    for name in ("metadata", "records_metadata"):
+        if shown[name]:
+            shown[name] = json.loads(protected(rules.get("metadata", {}), json.dumps(shown[name])))
+    rows = {slug: replace(row, data=protected(of_records, row.data)) for slug, row in truth.rows.items()}
+    return replace(truth, shown=shown, rows=rows)
+
+
+def is_protected(value: Any, rule: str | None) -> bool:
+    """Whether a stored value can be what a rule left."""
+    if value is None or rule is None:
+        return rule is None or value is None
+    if rule == "hash":
+        return isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef")
+    return rule == "mask:2" and isinstance(value, str) and set(value[:-2]) <= {"*"}
+
+
+def protected(rules: Mapping[str, str], text: str) -> str:
+    """The JSON object with what is under a rule as the rule says; the text itself if nothing is."""
+    return _protected(tuple(sorted(rules.items())), text) if rules else text
+
+
+@lru_cache(maxsize=20_000)
+def _protected(rules: tuple[tuple[str, str], ...], text: str) -> str:
+    found = parse(text)
+    changed = [_apply(found, path.split("."), rule) for path, rule in rules]
+    return Protected(_written(found)) if any(changed) else text
+
+
+def _written(value: Any) -> str:
+    """JSON in which each number is as it came."""
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{json.dumps(key)}:{_written(member)}' for key, member in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{','.join(map(_written, value))}]"
+    return str(value) if isinstance(value, Literal) else json.dumps(value)
+
+
+def _apply(value: Any, steps: list[str], rule: str) -> bool:
+    if not isinstance(value, dict) or steps[0] not in value:
+        return False
+    if len(steps) > 1:
+        return _apply(value[steps[0]], steps[1:], rule)
+    if rule == "drop":
+        del value[steps[0]]
+    else:
+        value[steps[0]] = _stored(value[steps[0]], rule)
+    return True
+
+
+def _stored(value: Any, rule: str) -> Any:
+    if value is None or rule == "null":
+        return None
+    text = value if isinstance(value, str) else written(value)
+    if rule == "hash":
+        return hmac.digest(KEY.encode(), text.encode(), "sha256").hex()
+    hidden = max(len(text) - int(rule.removeprefix("mask:")), 0)
+    return "*" * hidden + text[hidden:]
