@@ -32,7 +32,7 @@ from connector.warehouse.ledger_table import distrust, missing_rows
 from connector.warehouse.lock import lock_path, prove_held, sole_writer
 from connector.warehouse.ownership import Dataset, take_stock
 from connector.warehouse.standings import forget_unread, standings
-from connector.warehouse.state import audit, remembered
+from connector.warehouse.state import Memory, audit, remembered
 from connector.warehouse.status import noted
 
 log = logging.getLogger("connector.run")
@@ -107,9 +107,11 @@ def _ended(tally: Tally) -> None:
 
 def _load_all(pipeline: Pipeline, extraction: Extraction, settings: Settings, load: LoadPackage) -> None:
     extraction.open()
+    memory: Memory | None = extraction.memory
     if extraction.lacks_tables():
         extraction.made_tables(load(pipeline, lambda _: extraction.missing_tables()))
-    with extraction.warehouse.connect() as connection, noted(pipeline, connection):
+        memory = None  # which does not know of these tables
+    with extraction.warehouse.connect() as connection, noted(pipeline, connection, memory):
         _load_packages(pipeline, extraction, settings, load)
 
 

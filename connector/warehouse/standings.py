@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from connector.ledger import LedgerRow
-from connector.standing import Shown, Standing, standing
+from connector.standing import Standing, standing
 from connector.warehouse.connection import Connection, batches
 from connector.warehouse.ownership import Dataset, take_stock
-from connector.warehouse.state import ledger_rows, selected
+from connector.warehouse.state import ImportSeen, imports_seen, ledger_rows
 from connector.warehouse.tables import IMPORTS
 
 OPEN = (Standing.failed, Standing.unreconciled, Standing.waiting)  # what a run that succeeds leaves none of
@@ -17,12 +17,17 @@ OPEN = (Standing.failed, Standing.unreconciled, Standing.waiting)  # what a run 
 def standings(connection: Connection, dataset: Dataset | None = None) -> dict[str, tuple[Standing, LedgerRow | None]]:
     """Import → how it stands, and its ledger row; of live imports, and of those that only the ledger knows."""
     dataset = dataset or take_stock(connection)
-    ledger = ledger_rows(connection, dataset)
-    shown, gone = _shown(connection, dataset) if IMPORTS in dataset.ours else ({}, frozenset[str]())
-    known = {slug for slug, row in ledger.items() if row.live}
+    return standings_of(ledger_rows(connection, dataset), imports_seen(connection, dataset))
+
+
+def standings_of(
+    ledger: Mapping[str, LedgerRow], imports: Mapping[str, ImportSeen]
+) -> dict[str, tuple[Standing, LedgerRow | None]]:
+    """The same, of tables that were read before."""
+    shown = {slug: seen.shown for slug, seen in imports.items() if seen.shown is not None}
+    known = {slug for slug, row in ledger.items() if row.live and (slug in shown or slug not in imports)}
     return {
-        slug: (standing(ledger.get(slug), shown.get(slug)), ledger.get(slug))
-        for slug in sorted(shown.keys() | (known - gone))
+        slug: (standing(ledger.get(slug), shown.get(slug)), ledger.get(slug)) for slug in sorted(shown.keys() | known)
     }
 
 
@@ -32,13 +37,3 @@ def forget_unread(connection: Connection, slugs: Sequence[str]) -> None:
         connection.execute(
             f"DELETE FROM {connection.name(IMPORTS)} WHERE slug IN ({', '.join(['%s'] * len(some))})", *some
         )
-
-
-def _shown(connection: Connection, dataset: Dataset) -> tuple[dict[str, Shown], frozenset[str]]:
-    """The live rows of `imports`, and the slugs of the others."""
-    names = ("slug", "updated_at", "row_count", "_deleted_at")
-    rows = connection.query(
-        f"SELECT {selected(connection, dataset, IMPORTS, names, 'i')} FROM {connection.name(IMPORTS)} i"
-    ).to_pylist()
-    live = {row["slug"]: Shown(row["updated_at"], row["row_count"]) for row in rows if row["_deleted_at"] is None}
-    return live, frozenset(row["slug"] for row in rows if row["_deleted_at"] is not None)

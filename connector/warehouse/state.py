@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from connector.ledger import LEDGER_COLUMNS, LedgerColumn, LedgerRow, State
 from connector.runs import UNSETTLED, Status
+from connector.standing import Shown
 from connector.transform import width
 from connector.transform.naming import SYSTEM_COLUMNS, decode_keys
 from connector.transform.schema import NOT_OURS, OVERFLOWED, Field, Keys, TableSchema, is_stored_as
@@ -39,14 +40,16 @@ from connector.warehouse.tables import (
     RUNS,
     SYSTEM_SCHEMAS,
 )
+from connector.warehouse.values import values_of
 
 
 @dataclass(frozen=True, slots=True)
 class ImportSeen:
-    """An import as the table `imports` has it."""
+    """An import as the table `imports` has it; what a load brought that was not completed counts as `shown` alone."""
 
     content_hash: str | None
     deleted: bool
+    shown: Shown | None = None  # None once it is marked as deleted
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +119,7 @@ def remembered(connection: Connection, dataset: Dataset | None = None) -> Memory
         altered=_altered(schemas),
         unexplained=_unexplained(dataset, schemas),
         ledger=ledger,
-        imports=_imports(connection, dataset),
+        imports=imports_seen(connection, dataset),
         schemas=schemas,
         first_seen={(f["table_name"], f["column_name"]): f["first_seen_at"] for f in fields},
         template_tables=_template_tables(dataset, ledger.values(), fields),
@@ -158,13 +161,14 @@ def _parsed(rows: pa.Table, foreign: Collection[str]) -> Iterator[LedgerRow]:
 
 def _values(rows: pa.Table, column: LedgerColumn) -> list[Any]:
     """The values of a column, equal ones as one object: most are the same in many rows."""
-    same: dict[Any, Any] = {None: column.absent}
+    if column.name == "slug":  # no two are equal
+        return rows.column(column.name).to_pylist()
+    read: Mapping[Any, Any] = {None: column.absent}
     if column.kind is State:
-        same.update({state.value: state for state in State})
+        read = {None: column.absent, **{state.value: state for state in State}}
     if column.kind is bool:
-        same.update({0: False, 1: True})
-    values: list[Any] = rows.column(column.name).to_pylist()
-    return [same.setdefault(value, value) for value in values]
+        read = {None: column.absent, 0: False, 1: True}
+    return [read.get(value, value) for value in values_of(rows.column(column.name))]
 
 
 def selected(connection: Connection, dataset: Dataset, table: str, names: Sequence[str], alias: str) -> str:
@@ -178,24 +182,35 @@ def selected(connection: Connection, dataset: Dataset, table: str, names: Sequen
     )
 
 
-def _imports(connection: Connection, dataset: Dataset) -> dict[str, ImportSeen]:
+def imports_seen(connection: Connection, dataset: Dataset) -> dict[str, ImportSeen]:
+    """The table `imports`, slug by slug; a column that is not there is null."""
     if IMPORTS not in dataset.ours:
         return {}
     there = dataset.columns[IMPORTS]
-    content_hash, deleted_at = (
-        f"i.{connection.column(name)}" if name in there else "NULL" for name in ("_content_hash", "_deleted_at")
+    content_hash, deleted_at, updated_at, row_count = (
+        f"i.{connection.column(name)}" if name in there else "NULL"
+        for name in ("_content_hash", "_deleted_at", "updated_at", "row_count")
     )
     lost = "l.load_id IS NULL" if LOADS in dataset.ours else "1 = 0"
     # a row of a load that was never completed counts as neither written nor deleted, but its import is known:
     # it may have been deleted since, and nothing else may speak of it
     rows = connection.query(
-        f"SELECT i.slug, CASE WHEN l.load_id IS NULL THEN NULL ELSE {content_hash} END "
-        f"AS content_hash, CASE WHEN {lost} OR {deleted_at} IS NULL "
-        f"THEN 0 ELSE 1 END AS deleted FROM {connection.name(IMPORTS)} i "
+        f"SELECT i.slug, CASE WHEN l.load_id IS NULL THEN NULL ELSE {content_hash} END AS content_hash, "
+        f"CASE WHEN {lost} OR {deleted_at} IS NULL THEN 0 ELSE 1 END AS deleted, "
+        f"CASE WHEN {deleted_at} IS NULL THEN 1 ELSE 0 END AS live, {updated_at} AS updated_at, "
+        f"{row_count} AS row_count FROM {connection.name(IMPORTS)} i "
         f"LEFT JOIN {connection.completed_loads(dataset.ours)} l "
         f"ON l.load_id = i.{connection.column(LOAD_ID)}"
     )
-    return {r["slug"]: ImportSeen(r["content_hash"], bool(r["deleted"])) for r in rows.to_pylist()}
+    times, counts = values_of(rows.column("updated_at")), values_of(rows.column("row_count"))
+    shown = [
+        Shown(*version) if live else None
+        for live, *version in zip(values_of(rows.column("live")), times, counts, strict=True)
+    ]
+    deleted = map(bool, values_of(rows.column("deleted")))
+    slugs: list[Any] = rows.column("slug").to_pylist()
+    hashes = rows.column("content_hash").to_pylist()
+    return dict(zip(slugs, map(ImportSeen, hashes, deleted, shown), strict=True))
 
 
 def _fields(connection: Connection, dataset: Dataset) -> list[dict[str, Any]]:

@@ -23,7 +23,8 @@ from connector.warehouse.busy import when_free
 from connector.warehouse.destination import duckdb_file
 from connector.warehouse.lock import holder_of, lock_path
 from connector.warehouse.ownership import take_stock
-from connector.warehouse.standings import OPEN, standings
+from connector.warehouse.standings import OPEN, standings, standings_of
+from connector.warehouse.state import Memory
 from connector.warehouse.tables import LEDGER, RECORDS, REJECTS, RUNS
 
 OPEN_SHOWN = 20
@@ -89,10 +90,13 @@ class WarehouseStatus:
     under_way: bool = False
 
 
-def look(connection: Connection, runs: int) -> WarehouseStatus:
-    """Return how the warehouse stands, with its last `runs` runs."""
-    dataset = take_stock(connection)
-    tables = dataset.ours
+def look(connection: Connection, runs: int, memory: Memory | None = None) -> WarehouseStatus:
+    """Return how the warehouse stands, with its last `runs` runs; `memory` is what was read of it just now."""
+    if memory is None:
+        dataset = take_stock(connection)
+        tables, found = dataset.ours, standings(connection, dataset)
+    else:
+        tables, found = memory.tables, standings_of(memory.ledger, memory.imports)
 
     def rows(sql: str, table: str) -> list[dict[str, Any]]:
         return connection.query(sql.replace("{t}", connection.name(table))).to_pylist() if table in tables else []
@@ -110,7 +114,6 @@ def look(connection: Connection, runs: int) -> WarehouseStatus:
         RUNS,
     )
     states = rows("SELECT COALESCE(state, 'failed') AS state, count(*) AS n FROM {t} GROUP BY 1 ORDER BY 1", LEDGER)
-    found = standings(connection, dataset)
     unsettled = sorted((OPEN.index(each), slug) for slug, (each, _) in found.items() if each in OPEN)[:OPEN_SHOWN]
     kept = {row["slug"]: row for row in connection.rows_of(LEDGER, "slug", [s for _, s in unsettled]).to_pylist()}
     return WarehouseStatus(
@@ -165,13 +168,13 @@ def status(pipeline: Pipeline, *, runs: int = RUNS_SHOWN) -> WarehouseStatus:
 
 
 @contextmanager
-def noted(pipeline: Pipeline, connection: Connection) -> Iterator[None]:
+def noted(pipeline: Pipeline, connection: Connection, memory: Memory | None = None) -> Iterator[None]:
     """Within, whoever cannot open the file finds how it stood when the run began; see `left_by_a_run`."""
     note = _note(pipeline)
     if note is None:
         yield
         return
-    write_note(note, msgspec.json.encode(look(connection, RUNS_NOTED)))
+    write_note(note, msgspec.json.encode(look(connection, RUNS_NOTED, memory)))
     try:
         yield
     finally:

@@ -296,12 +296,12 @@ def audit_once_only() -> AbstractContextManager[Any]:
 
 @mutation(600)
 def forget_imports_of_loads_that_never_completed() -> AbstractContextManager[Any]:
-    original = state._imports
+    original = state.imports_seen
 
     def forgetful(connection: Connection, dataset: Dataset) -> Any:
         return {slug: seen for slug, seen in original(connection, dataset).items() if seen.content_hash is not None}
 
-    return mock.patch.object(state, "_imports", forgetful)
+    return mock.patch.object(state, "imports_seen", forgetful)
 
 
 @mutation()

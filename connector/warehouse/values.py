@@ -1,0 +1,26 @@
+"""Columns of an Arrow table as Python values: a ledger of 60,000 imports is read at the start of each run."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def values_of(column: pa.ChunkedArray[Any]) -> list[Any]:
+    """Return the values of a column, equal ones as one object: most are the same in many rows."""
+    if pa.types.is_timestamp(column.type):
+        return instants(column)
+    encoded = column.combine_chunks().dictionary_encode()
+    values = [*encoded.dictionary.to_pylist(), None]
+    places: list[Any] = encoded.indices.fill_null(len(values) - 1).to_pylist()
+    return [values[at] for at in places]
+
+
+def instants(column: pa.ChunkedArray[Any]) -> list[Any]:
+    """Return instants in UTC, to the microsecond: Arrow's own way takes ten times as long for a time zone."""
+    since_1970 = column.cast(pa.timestamp("us", column.type.tz), safe=False).cast(pa.int64()).to_pylist()
+    return [None if each is None else EPOCH + timedelta(microseconds=each) for each in since_1970]
