@@ -109,6 +109,8 @@ class Warehouse:
         connection = self._holding.enter_context(self.connect())
         self._holding.callback(setattr, self, "_held", None)
         allowance = Allowance(connection.client.native_connection) if sparing else None
+        if allowance is not None:
+            self._holding.callback(allowance.end)
         self._held = replace(connection, allowance=allowance)
 
 

@@ -94,6 +94,14 @@ class Allowance:
         self.all_threads()
         return True
 
+    def end(self) -> None:
+        """Leave no limit of ours behind: a connection of the user's outlives the run."""
+        if math.isfinite(self._given):
+            self._given = math.inf
+            with suppress(duckdb.Error):
+                self._limit(math.inf)
+        self.all_threads()
+
     def one_thread(self) -> None:
         """For each table that is loaded, until `all_threads`."""
         self._set_threads(1)

@@ -6,15 +6,19 @@ import hashlib
 import logging
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Any
 
+import dlt
 import duckdb
 import pyarrow as pa
 import pytest
 from dlt.destinations.job_client_impl import SqlLoadJob
 
 from connector.load.disposition import IncomingRows, is_new
-from connector.sandbox import Service
+from connector.run.sync import sync
+from connector.sandbox import Service, serve
+from connector.settings import Settings
 from connector.transform.schema import Field, Keys, TableSchema
 from connector.warehouse import memory_limit
 from connector.warehouse.connection import Connection
@@ -214,6 +218,18 @@ def test_a_package_that_needs_more_is_loaded_all_the_same(
         monkeypatch.undo()
         assert warehouse.run(service).status == "succeeded"
     assert_equal(service, warehouse)
+
+
+def test_a_connection_of_the_users_keeps_its_limits(tmp_path: Path) -> None:
+    service = populated()
+    with duckdb.connect(str(tmp_path / "own.duckdb")) as own, serve(service) as url:
+        asked = "SELECT current_setting('memory_limit'), current_setting('threads')"
+        before = own.execute(asked).fetchall()
+        pipeline = dlt.pipeline("own", destination=dlt.destinations.duckdb(own), pipelines_dir=str(tmp_path / "p"))
+        for _ in range(2):
+            assert sync(pipeline, Settings.load(base_url=url, access_token=service.token)).status == "succeeded"
+            service.append_rows(service.slugs()[0], [{"name": "more"}])
+        assert own.execute(asked).fetchall() == before
 
 
 def test_a_database_that_is_not_itself_after_its_memory_ran_out_is_opened_anew(

@@ -84,6 +84,8 @@ class _Machine:
     def died(self) -> None:
         assert self._process is not None
         self._process.close()  # DuckDB rolls back what was not committed
+        self._database.execute("RESET memory_limit")
+        self._database.execute("SET threads = 1")
         shutil.rmtree(self._folder)
         self._saved.rename(self._folder)
 
