@@ -235,7 +235,7 @@ class World:
             # where only imports are left that never answer, nobody can tell that from a service that is away
             require(not unheard or episode.failing, "a restart of a minute is waited for", unheard)
             named_nothing = isinstance(tally.fatal, ConfigError)  # a template of which there is no import
-            calm = episode.faults == Faults()
+            calm = episode.faults == Faults() and not episode.failing
             require(tally.fatal is None or named_nothing or not calm, "a restart fails no run", tally.fatal)
         if scope == Scope(mode="backfill", force=True) and self.requests and settings.status is None:
             check_promise(ran)
