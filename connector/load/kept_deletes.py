@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from connector.ledger import LedgerRow
 from connector.load.batches import Built
+from connector.transform.schema import Kind
 from connector.warehouse import Warehouse
 from connector.warehouse.state import Memory
 from connector.warehouse.tables import RECORDS, keys_of, mark_deleted
@@ -30,6 +31,7 @@ class KeptDeletes:
         self._now = now
         self._keeps = keeps
         self._carried: list[tuple[str, pa.Table]] = []
+        self._json: dict[str, frozenset[str]] = {}
 
     def vanished(self, built: Built, known: Sequence[LedgerRow | None]) -> dict[str, pa.Table]:
         """Return the rows of imports that do not come again, per table, marked as deleted."""
@@ -68,7 +70,14 @@ class KeptDeletes:
                 gone = [slug not in present[of] for slug, of in zip(records, imports, strict=True)]
                 if any(gone):
                     old[home] = mark_deleted(rows.filter(pa.array(gone)), self._now, self._load_id)
+            if old:
+                there = connection.columns()
+                self._json.update({t: frozenset(c for c, kind in there[t].items() if kind == Kind.JSON) for t in old})
         return old
+
+    def json_columns(self, table: str) -> frozenset[str]:
+        """Return the JSON columns of rows that are carried over: they bring each column there is, of whatever field."""
+        return self._json.get(table, frozenset())
 
     def carry(self, table: str, rows: pa.Table) -> None:
         """Have these rows come with the package."""

@@ -256,9 +256,8 @@ class Package:
         Where that is half of it, it has failed, for as long as it is left out.
         """
         if known is not None and known.torn:
-            self._ledger.append(
-                replace(self._as_before(import_.slug, known), state=State.failed, attempts=1, error=TORN)
-            )
+            torn = self._as_before(import_.slug, known)
+            self._ledger.append(replace(torn, state=State.failed, attempts=1, error=TORN))
             return
         row = known or LedgerRow(
             import_.slug,
@@ -416,15 +415,14 @@ class Package:
             if typed.batches:
                 rows = pa.concat_tables(typed.batches, promote_options="default")
                 typed.batches, typed.rows, typed.cleared = [], 0, []
-                yield Emission(table, rows, self._json_columns(table), self._catalogue.template_tables.get(table))
+                yield Emission(table, rows, self._json_columns(table, rows), self._catalogue.template_tables.get(table))
 
-    def _json_columns(self, table: str) -> frozenset[str]:
+    def _json_columns(self, table: str, rows: pa.Table) -> frozenset[str]:
         if not self._warehouse.is_duckdb:
             return frozenset()  # elsewhere JSON types reorder keys or refuse what JSON allows; text keeps all
         schema = self._catalogue.schema(table)
         known = {f.column for f in schema.fields.values() if f.type and parse_type(f.type).kind is Kind.JSON}
-        # rows that are carried over bring all columns there are, also one that a dead run made and no field knows yet
-        return frozenset(known | {column for column, kind in schema.physical.items() if kind == Kind.JSON})
+        return frozenset(known | (self._kept.json_columns(table) & set(rows.column_names)))
 
     def _field_rows(self) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = []

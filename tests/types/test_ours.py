@@ -217,6 +217,28 @@ def test_without_the_dictionary_no_column_mixes_two_fields(warehouse: Warehouse,
     check_whole(warehouse, service)
 
 
+def test_without_the_dictionary_rows_that_are_kept_stop_no_run(duck: DuckDB) -> None:
+    """Such a row brings its column of a field that nobody knows any more, with the type that it has."""
+    service = Service(seed=1)
+    slug = service.add_import("Odd", [{"n": n, "list": [n]} for n in range(3)])
+    duck.run(service, deletes="keep")
+    service.delete_row(slug, next(iter(service.record_slugs(slug))))
+    duck.run(service, deletes="keep")
+    execute(duck, "DROP TABLE sync_fields")
+
+    service.append_rows(slug, [{"n": 3, "list": [3]}])
+    for _ in range(2):
+        assert duck.run(service, deletes="keep").status is Status.succeeded
+    found = duck.tuples("SELECT list, _deleted_at IS NULL FROM records_odd WHERE list IS NOT NULL")
+    assert found == [("[0]", False)]
+    [(column,)] = duck.tuples("SELECT column_name FROM sync_fields WHERE path = 'list'")
+    assert sorted(duck.tuples(f"SELECT {column} FROM records_odd WHERE {column} IS NOT NULL")) == [
+        ("[1]",),
+        ("[2]",),
+        ("[3]",),
+    ]
+
+
 @pytest.mark.parametrize(
     ("table", "column"),
     [
