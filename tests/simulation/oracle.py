@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
@@ -357,8 +357,11 @@ def check_kept(
         require((typed[slug]["_deleted_at"] is None) == (slug in live), "a vanished typed row is marked", slug)
 
 
-def check_versions(after: Holdings, *, all_noted: bool = True) -> Snapshot:
-    """Whenever all is recorded: the current versions are the rows, and no versions overlap. Return what is live."""
+def check_versions(after: Holdings, *, all_noted: bool = True, but: Collection[str] = ()) -> None:
+    """Whenever all is recorded: the current versions are the rows, and no versions overlap.
+
+    Rows with the keys in `but` may differ from their versions.
+    """
     ledger = after.of_table("sync_imports")
     due = [r["slug"] for r in ledger if r["history"] != " ".join(filter(None, (r["_dlt_load_id"], r["privacy"])))]
     none_of(due if all_noted else [], "what was loaded is recorded")
@@ -367,28 +370,48 @@ def check_versions(after: Holdings, *, all_noted: bool = True) -> Snapshot:
         table, key = name.removesuffix("_history"), "slug" if name.startswith("imports") else "_record_slug"
         current = {row[key]: _content(row) for row in rows if row["_valid_to"] is None}
         none_of(duplicates(row[key] for row in rows if row["_valid_to"] is None), "a record has one current version")
-        held = now.get(table, {})
-        other = {k: sorted({*current.get(k, ())} ^ {*held.get(k, ())}) for k in {*current, *held}}
-        none_of(((k, v) for k, v in other.items() if v), f"the current versions are the rows of {table}")
+        none_of(_differences(current, now.get(table, {}), but), f"the current versions are the rows of {table}")
         lasting = [row for row in rows if row["_valid_from"] != row["_valid_to"]]
         for before, after_it in pairwise(sorted(lasting, key=lambda row: (row[key], row["_valid_from"]))):
             if before[key] == after_it[key]:
                 ended = before["_valid_to"] is not None and before["_valid_to"] <= after_it["_valid_from"]
                 require(ended, "versions do not overlap", before, after_it)
-    return now
+
+
+def _differences(found: Mapping[str, Content], wanted: Mapping[str, Content], but: Collection[str]) -> Iterator[Any]:
+    """Yield key → columns of which the values differ."""
+    for key in sorted({*found, *wanted} - {*but}):
+        if other := {*found.get(key, ())} ^ {*wanted.get(key, ())}:
+            yield key, sorted(other)
+
+
+def _not_whole(after: Holdings) -> frozenset[str]:
+    """Return the keys of rows and versions that a dead run or a hand left, and that are yet to be read again."""
+    ledger = after.by_key("sync_imports", "slug")
+    rows = [(r["_import_slug"], r["_record_slug"], r["_dlt_load_id"]) for _, r in _each(after.typed)]
+    loaded = {
+        slug for slug, row in ledger.items() if row["state"] in ("synced", "unreconciled") and row.get("due") != "torn"
+    }
+    half = {of for of, _, load_id in rows if of not in loaded or load_id != ledger[of]["_dlt_load_id"]}
+    versions = [(r.get("_import_slug"), r.get("_record_slug")) for _, r in _each(after.versions)]
+    keys = {key for of, key in [*((of, key) for of, key, _ in rows), *versions] if of in half or of not in loaded}
+    unwritten = {row["slug"] for row in after.of_table("imports") if row.get("_content_hash") is None}
+    return frozenset(key for key in keys if key) | unwritten
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
     """What a run saw that ended; `moment` is None for one that recorded no versions.
 
-    It was the `number`th, and `ruled` tells whether it left all rows under its privacy rules.
+    It was the `number`th, and `ruled` tells whether it left all rows under its privacy rules. `not_whole` are keys of
+    rows that a dead run or a hand left, and that it did not read again.
     """
 
     moment: datetime | None
     number: int
     ruled: bool
     live: Snapshot
+    not_whole: frozenset[str]
 
 
 def check_history(ran: Ran, completed: list[Seen], all_rules: Sequence[Rules], *, meddled: bool) -> None:
@@ -403,9 +426,11 @@ def check_history(ran: Ran, completed: list[Seen], all_rules: Sequence[Rules], *
     keeps = ran.settings.deletes == "keep"
     whole = ran.whole and ran.tally.interrupted_by is None
     recorded = bool(ran.settings.history)
-    # a bounded run leaves rows as a dead run or a hand left them, and so does one that could not read them
     mended = whole and (not meddled or ran.tally.status is Status.succeeded)
-    now = check_versions(after, all_noted=keeps or whole) if recorded and mended else snapshot(after)
+    not_whole = frozenset[str]() if mended else _not_whole(after)
+    if recorded:
+        check_versions(after, all_noted=keeps or whole, but=not_whole)
+    now = snapshot(after)
     if whole and not keeps:
         keys = {row["slug" if name.startswith("imports") else "_record_slug"] for name, row in _each(after.versions)}
         none_of(keys - {key for rows in now.values() for key in rows}, "what was erased leaves no version")
@@ -427,12 +452,11 @@ def check_history(ran: Ran, completed: list[Seen], all_rules: Sequence[Rules], *
                 if row["_valid_from"] <= moment and (row["_valid_to"] is None or moment < row["_valid_to"])
             }
             wanted = was if keeps else {k: v for k, v in was.items() if k in alive or k in shown}
-            other = {k: sorted({*shown.get(k, ())} ^ {*wanted.get(k, ())}) for k in {*shown, *wanted}}
-            none_of(((k, v) for k, v in other.items() if v), f"as of {moment} {table} is what that run saw")
+            none_of(_differences(shown, wanted, earlier.not_whole), f"as of {moment} {table} is what that run saw")
     settled = ran.whole and ran.tally.status is Status.succeeded
     if recorded and settled and not keeps:
         _check_protected(after, rules)
-    completed.append(Seen(ran.tally.started_at if recorded and mended else None, number, settled, now))
+    completed.append(Seen(ran.tally.started_at if recorded else None, number, settled, now, not_whole))
 
 
 def _check_protected(after: Holdings, rules: Rules) -> None:

@@ -27,17 +27,17 @@ class Protected(str):
 
 
 KEY = "a key of the simulation"
-ABOVE = ("drop", "null")  # for values of any kind
-SCALARS = (*ABOVE, "mask:2", "hash")
+ANY = ("drop", "null")  # for values of any kind
+SCALARS = (*ANY, "mask:2", "hash")
 PATHS: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(("a", "b", "nested", "nested.deep", "tags", "address", "address.city", "batch"), ABOVE),
+    **dict.fromkeys(("a", "b", "nested", "nested.deep", "tags", "address", "address.city", "batch"), ANY),
     **dict.fromkeys(("First name", "phone", "Country", "Order ID", "comment", "item", "on hand", "row"), SCALARS),
 }
-METADATA: Mapping[str, tuple[str, ...]] = {"n": ABOVE, "source": SCALARS, "Key": SCALARS}
+METADATA: Mapping[str, tuple[str, ...]] = {"n": ANY, "source": SCALARS, "Key": SCALARS}
 
 
 def make_rules(dice: Random) -> dict[str, dict[str, str]]:
-    """Rules for what the services of the simulation hold; none of a section now and then."""
+    """Draw rules for what the services of the simulation hold; now and then a section has none."""
     sections = {"*": PATHS, "metadata": METADATA}
     chosen = {name: dice.sample(sorted(paths), dice.randint(0, 3)) for name, paths in sections.items()}
     rules = {name: {path: dice.choice(sections[name][path]) for path in paths} for name, paths in chosen.items()}
@@ -45,7 +45,7 @@ def make_rules(dice: Random) -> dict[str, dict[str, str]]:
 
 
 def seen_through(rules: Rules, watch: Watch) -> Watch:
-    """What a warehouse under these rules has to hold of a service."""
+    """Return what a warehouse under these rules has to hold of a service."""
     if not rules:
         return watch
     return replace(
@@ -64,17 +64,17 @@ def _import(rules: Rules, truth: ImportTruth) -> ImportTruth:
     return replace(truth, shown=shown, rows=rows)
 
 
-def is_protected(value: Any, rule: str | None) -> bool:
-    """Whether a stored value can be what a rule left."""
-    if value is None or rule is None:
-        return rule is None or value is None
+def is_protected(value: Any, rule: str) -> bool:
+    """Tell whether a stored value can be what a rule left."""
+    if value is None:
+        return True
     if rule == "hash":
         return isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef")
     return rule == "mask:2" and isinstance(value, str) and set(value[:-2]) <= {"*"}
 
 
 def protected(rules: Mapping[str, str], text: str) -> str:
-    """The JSON object with what is under a rule as the rule says; the text itself if nothing is."""
+    """Return the JSON object with what is under a rule as the rule says; the text itself if nothing is."""
     return _protected(tuple(sorted(rules.items())), text) if rules else text
 
 

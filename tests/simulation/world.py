@@ -14,6 +14,7 @@ from unittest import mock
 from connector.errors import ConfigError
 from connector.extract import spill
 from connector.run import deaths
+from connector.run.pipeline import FAILURES_IN_A_ROW
 from connector.run.plan import FEWER_LASTS
 from connector.run.ports import Outside
 from connector.run.sync import sync
@@ -233,9 +234,11 @@ class World:
         if tally is not None and episode.outage is not None:
             unheard = [problem for problem in (*tally.problems, str(tally.fatal)) if "has not answered" in problem]
             # where only imports are left that never answer, nobody can tell that from a service that is away
-            require(not unheard or episode.failing, "a restart of a minute is waited for", unheard)
+            silent = self.service.faults.failing_imports
+            unheard = [problem for problem in unheard if not any(slug in problem for slug in silent)]
+            require(not unheard, "a restart of a minute is waited for", unheard)
             named_nothing = isinstance(tally.fatal, ConfigError)  # a template of which there is no import
-            calm = episode.faults == Faults() and not episode.failing
+            calm = episode.faults == Faults() and len(silent) < FAILURES_IN_A_ROW
             require(tally.fatal is None or named_nothing or not calm, "a restart fails no run", tally.fatal)
         if scope == Scope(mode="backfill", force=True) and self.requests and settings.status is None:
             check_promise(ran)
