@@ -6,6 +6,7 @@ each import, and how long it takes from one page of records that is asked for.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -122,7 +123,7 @@ class _Planning:
             imports_deleted=len(self._gone(decided)),
             records=records,
             requests=listing_requests + requests,
-            seconds=round(listing_s + self._seconds(reading, requests, records), 1),
+            seconds=math.ceil(10 * (listing_s + self._seconds(reading, requests, records))) / 10,
             problems=tuple(tally.problems),
         )
 

@@ -95,7 +95,7 @@ class Allowance:
         return True
 
     def end(self) -> None:
-        """Leave no limit of ours behind: a connection of the user's outlives the run."""
+        """Take back the limits of this run: a connection of the user's own outlives it."""
         if math.isfinite(self._given):
             self._given = math.inf
             with suppress(duckdb.Error):

@@ -23,7 +23,7 @@ def standings(connection: Connection, dataset: Dataset | None = None) -> dict[st
 def standings_of(
     ledger: Mapping[str, LedgerRow], imports: Mapping[str, ImportSeen]
 ) -> dict[str, tuple[Standing, LedgerRow | None]]:
-    """The same, of tables that were read before."""
+    """Return the same as `standings`, from the two tables as they were read before."""
     shown = {slug: seen.shown for slug, seen in imports.items() if seen.shown is not None}
     known = {slug for slug, row in ledger.items() if row.live and (slug in shown or slug not in imports)}
     return {
