@@ -1,4 +1,7 @@
-"""What changed in the records, field by field, from the tables with their versions (docs/history.md)."""
+"""What changed in the records, field by field, from the tables with their versions (docs/history.md).
+
+The view `v_changes` tells the same in SQL, with values as text.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,11 @@ from dlt.pipeline.pipeline import Pipeline
 from connector.errors import ConfigError
 from connector.nearest import instead_of
 from connector.reporting.views.applying import opened
-from connector.reporting.views.as_of import as_recorded
-from connector.reporting.views.layout import Layout, TypedField, TypedTable, quoted, read_layout
+from connector.reporting.views.changed import PLACE
+from connector.reporting.views.layout import Layout, TypedField, TypedTable, quoted, read_layout, recorded
 from connector.warehouse.connection import Connection
-from connector.warehouse.history_tables import CHANGE, VALID_FROM, VALID_TO, history_of
+from connector.warehouse.history_tables import CHANGE, VALID_FROM, VALID_TO
 from connector.warehouse.tables import keys_of
-
-PLACE = {"_import_slug": "import", "_sort": "sort"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +59,7 @@ def changes(pipeline: Pipeline, since: datetime, template: str | None = None, fi
     warehouse, dialect = opened(pipeline)
     with warehouse.connect() as connection:
         layout = read_layout(connection, dialect)
-        tables = [(t, history_of(layout.tables, t.table)) for t in layout.typed]
-        kept = [(as_recorded(layout, typed, history), history) for typed, history in tables if history in layout.tables]
+        kept = list(recorded(layout))
         if not kept:
             raise ConfigError("No version of a row is kept yet; set history = true under [sources.importer] and run.")
         if template is not None:
@@ -117,9 +117,8 @@ def _differences(
                 yield (each.path, None, value) if row[CHANGE] == "insert" else (each.path, value, None)
         return
     for each in fields:
-        was, now = _value(old, each), _value(row, each)
-        if was != now:
-            yield each.path, was, now
+        if any(old[column] != row[column] for column in each.columns):
+            yield each.path, _value(old, each), _value(row, each)
     for column, name in PLACE.items():
         if whole and old[column] != row[column]:
             yield name, old[column], row[column]

@@ -179,6 +179,10 @@ def test_it_begins_with_what_is_there_for_the_templates_that_are_named(duck: Duc
     assert len(place.versions()) == 4
 
 
+def as_text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
 def test_changes_and_a_moment_can_be_asked_for(warehouse: Warehouse, service: Service) -> None:
     place = Place(warehouse, service, deletes="keep")
     first = place.run()
@@ -199,6 +203,15 @@ def test_changes_and_a_moment_can_be_asked_for(warehouse: Warehouse, service: Se
     assert [each.change for each in found if each.field is None].count("delete") == 1
     of_field = changes(warehouse.pipeline(), first.started_at, "Customers", "name")
     assert len(of_field) == 4 + 1 + 1
+    everything = changes(warehouse.pipeline(), first.started_at)
+    in_sql = warehouse.tuples(
+        f"SELECT record_slug, import_slug, template, field, old_value, new_value, change FROM {views}.v_changes"
+    )
+    assert sorted(map(str, in_sql)) == sorted(
+        str((e.record, e.import_slug, e.template, e.field, *map(as_text, (e.old, e.new)), e.change)) for e in everything
+    )
+    newest = f"changed_at = '{second.started_at.isoformat()}' AND run_id = '{second.run_id}' AND import_slug = '{slug}'"
+    assert set(warehouse.tuples(f"SELECT uploader FROM {views}.v_changes WHERE {newest}")) == {("ann",)}
     with pytest.raises(ConfigError, match="did you mean name"):
         changes(warehouse.pipeline(), first.started_at, None, "nam")
 

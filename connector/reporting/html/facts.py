@@ -29,6 +29,7 @@ class Capped(Generic[T]):
         return self.total - len(self.rows)
 
 
+DAYS_OF_CHANGES = 30
 DOUBTFUL = (Standing.failed, Standing.unreconciled, Standing.damaged, Standing.waiting)
 
 
@@ -130,9 +131,21 @@ class FieldProfile:
 
 
 @dataclass(frozen=True, slots=True)
+class FieldChanges:
+    """How many records a day's runs (UTC) saw changed in one field; `field` is None for those that came or went."""
+
+    day: date
+    template: str
+    field: str | None
+    change: str
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """Everything on the page. `synced` is false as long as no run has been there; `undated` are imports without a time
-    of upload, `strangers` imports that the ledger does not know and that have rows all the same."""
+    of upload, `strangers` imports that the ledger does not know and that have rows all the same, `changes` those of the
+    last `DAYS_OF_CHANGES` days, None where no version of a row is kept."""
 
     warehouse: str
     dataset: str
@@ -152,6 +165,7 @@ class Facts:
     rejects: Capped[Reject] = Capped()
     fields: Capped[FieldProfile] = Capped()
     typed: bool = False
+    changes: Capped[FieldChanges] | None = None
 
     @property
     def imports(self) -> int:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from connector.reporting.html.facts import (
+    DAYS_OF_CHANGES,
     DOUBTFUL,
     Capped,
     Facts,
+    FieldChanges,
     FieldProfile,
     OpenImport,
     Reject,
@@ -20,6 +22,8 @@ from connector.reporting.html.facts import (
 )
 from connector.reporting.views import select
 from connector.reporting.views import standing as standing_views
+from connector.reporting.views.changed import changes_view
+from connector.reporting.views.layout import read_layout, recorded
 from connector.runs import connector_version
 from connector.standing import Shown, Standing, standing
 from connector.warehouse import Connection, Warehouse
@@ -32,6 +36,7 @@ OPEN_KEPT = 200
 TEMPLATES_KEPT = 500
 REASONS_KEPT = 50
 FIELDS_KEPT = 2000
+CHANGES_KEPT = 500
 TEXT_KEPT = 600
 NO_TEMPLATE = "(no template)"
 
@@ -82,6 +87,7 @@ class _Reader:
             rejects=self._rejects(),
             fields=self._fields(),
             typed=FIELDS in self._tables and any(table.startswith("records_") for table in self._tables),
+            changes=self._changes(empty.made_at),
         )
 
     def _rows(self, columns: str, view: str, rest: str = "") -> list[Row]:
@@ -173,6 +179,23 @@ class _Reader:
             for row in rows
         ]
         return Capped(tuple(sorted(profiles, key=lambda f: (f.template, f.table, f.path, f.column))), int(total))
+
+    def _changes(self, now: datetime) -> Capped[FieldChanges] | None:
+        """Latest day first; on one day what changed most."""
+        layout = read_layout(self._connection, self._kind)
+        versions = list(recorded(layout))
+        if not versions:
+            return None
+        since = f"TIMESTAMP WITH TIME ZONE '{now - timedelta(days=DAYS_OF_CHANGES)}'"
+        rows = self._plain(
+            "SELECT CAST(changed_at AT TIME ZONE 'UTC' AS DATE) AS on_day, template, field, change, count(*) AS n "
+            f"FROM ({changes_view(layout, versions).sql}) AS v WHERE changed_at >= {since} GROUP BY 1, 2, 3, 4 "
+            "ORDER BY 1 DESC, 5 DESC, 2, 3, 4"
+        )
+        found = (
+            FieldChanges(r["on_day"], r["template"] or NO_TEMPLATE, r["field"], r["change"], int(r["n"])) for r in rows
+        )
+        return Capped.of(found, CHANGES_KEPT)
 
 
 def _judged(row: Row, memory: Memory, wrong: set[str]) -> Row:

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from connector.reporting.html import wording
 from connector.reporting.html.charts import payload, run_summary, upload_chart
-from connector.reporting.html.facts import Facts
+from connector.reporting.html.facts import DAYS_OF_CHANGES, Facts
 from connector.reporting.html.verdict import judge
 from connector.standing import Standing
 
@@ -59,6 +59,7 @@ def _environment(facts: Facts) -> Environment:
     environment.filters |= {name: getattr(wording, name) for name in FILTERS}
     environment.filters["age"] = partial(wording.age, now=facts.made_at)
     environment.globals["standing_word"] = wording.STANDING_WORDS
+    environment.globals["days_of_changes"] = DAYS_OF_CHANGES
     return environment
 
 

@@ -18,10 +18,10 @@ from dlt.pipeline.pipeline import Pipeline
 from connector.errors import ConfigError, ConnectorError, LockedError
 from connector.reporting.views import readers
 from connector.reporting.views.as_of import lacks_functions, make_functions
-from connector.reporting.views.generated import GENERATED, MISFITS, Ready, ready_views
+from connector.reporting.views.generated import GENERATED, MISFITS, ready_views
 from connector.reporting.views.layout import DIALECTS, VIEWS_SUFFIX, Layout, dialect_of, literal, quoted, read_layout
 from connector.reporting.views.readers import OURS, OUTDATED
-from connector.reporting.views.statements import standing
+from connector.reporting.views.statements import Ready, standing
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.connection import LOADS
 from connector.warehouse.failures import explain

@@ -5,15 +5,15 @@ It shows the columns of the template's view, from the table with the versions (`
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from hashlib import sha256
 
 from connector.reporting.views.generated import view_columns
-from connector.reporting.views.layout import Layout, TypedTable, literal, quoted
+from connector.reporting.views.layout import Layout, TypedTable, literal, quoted, recorded
 from connector.reporting.views.readers import OURS, OUTDATED, blocked
 from connector.warehouse.connection import Connection
-from connector.warehouse.history_tables import VALID_FROM, VALID_TO, columns_aside, history_of
+from connector.warehouse.history_tables import VALID_FROM, VALID_TO
 
 SUFFIX = "_as_of"
 _DECLARED = "TIMESTAMP WITH TIME ZONE"
@@ -26,11 +26,11 @@ def make_functions(connection: Connection, layout: Layout) -> Mapping[str, str]:
 
     A comment says that a function is ours and which text it has: one with another text is dropped and made anew.
     """
-    recorded = list(_recorded(layout))
-    if not recorded:
+    kept = list(recorded(layout))
+    if not kept:
         return {}
     there = _functions(connection, layout)
-    wanted = [_function(connection, layout, typed, history) for typed, history in recorded]
+    wanted = [_function(connection, layout, typed, history) for typed, history in kept]
     due = [each for each in wanted if there.get(each.name) != each.comment]
     theirs = {each.name for each in due if not there.get(each.name, OURS).startswith(OURS)}
     ours = [each.name for each in due if each.name in there and each.name not in theirs]
@@ -50,7 +50,7 @@ def make_functions(connection: Connection, layout: Layout) -> Mapping[str, str]:
 
 def lacks_functions(connection: Connection, layout: Layout) -> bool:
     """Tell whether a template with versions has no function of ours yet, or an outdated one."""
-    wanted = {typed.view + SUFFIX for typed, _ in _recorded(layout)}
+    wanted = {typed.view + SUFFIX for typed, _ in recorded(layout)}
     if not wanted:
         return False
     current = {name for name, comment in _functions(connection, layout).items() if comment.startswith(_CURRENT)}
@@ -98,27 +98,6 @@ def _functions(connection: Connection, layout: Layout) -> dict[str, str]:
         "AND p.proargtypes = ARRAY['timestamptz'::regtype::oid]::oidvector"
     )
     return {row["name"]: row["comment"] or "" for row in connection.query(sql, layout.views_schema).to_pylist()}
-
-
-def _recorded(layout: Layout) -> Iterator[tuple[TypedTable, str]]:
-    for typed in layout.typed:
-        history = history_of(layout.tables, typed.table)
-        if history in layout.tables:
-            yield as_recorded(layout, typed, history), history
-
-
-def as_recorded(layout: Layout, typed: TypedTable, history: str) -> TypedTable:
-    """Return the table with the columns that hold values of its fields in its versions.
-
-    Columns of before count as well; one that came while no versions were made is not there.
-    """
-    there, own = layout.tables[history], layout.tables[typed.table]
-    fields = tuple(
-        replace(f, variants=(*(v for v in f.variants if v in there), *columns_aside(f.column, there, own)))
-        for f in typed.fields
-        if f.column in there
-    )
-    return replace(typed, fields=fields)
 
 
 def _body(layout: Layout, history: str, shown: str, moment: str) -> str:

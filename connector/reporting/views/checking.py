@@ -10,8 +10,9 @@ from dlt.pipeline.pipeline import Pipeline
 
 from connector.errors import ConfigError
 from connector.reporting.views.applying import opened
-from connector.reporting.views.generated import Ready, ready_checks
+from connector.reporting.views.generated import ready_checks
 from connector.reporting.views.layout import read_layout
+from connector.reporting.views.statements import Ready
 from connector.warehouse import Connection
 
 SHOWN = 5

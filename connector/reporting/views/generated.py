@@ -6,34 +6,20 @@ it. A table is scanned once for a hundred of its fields; what is counted in colu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from connector.reporting.views.layout import Layout, TypedField, TypedTable, literal, quoted
-from connector.reporting.views.statements import Kind, Statement, select, standing, tables_of
+from connector.reporting.views.changed import CHANGES, changes_view
+from connector.reporting.views.layout import Layout, TypedField, TypedTable, literal, quoted, recorded
+from connector.reporting.views.statements import Ready, Statement, select, standing, tables_of
 from connector.transform.schema import Kind as TypeKind
 from connector.transform.schema import parse_type
 from connector.warehouse.tables import IMPORTS, LEDGER, RECORDS
 
 NULLS, DISTINCT, MISFITS = "v_field_nulls", "v_field_distinct", "v_misfits"
-GENERATED = frozenset({NULLS, DISTINCT, MISFITS})  # names of the views here that are not of one template
-FIELDS_AT_ONCE = (
-    100  # PostgreSQL takes 1,664 columns from a subquery; DuckDB takes ever longer for more distinct counts
-)
+GENERATED = frozenset({NULLS, DISTINCT, MISFITS, CHANGES})  # names of the views here that are not of one template
 UNMATCHED, TWICE = "unmatched_typed_rows", "duplicate_typed_rows"
 LIVE = f"{quoted('_deleted_at')} IS NULL"
 RECORD, IMPORT = quoted("_record_slug"), quoted("_import_slug")
-
-
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """A statement for one warehouse, in its dialect, every table with its schema."""
-
-    name: str
-    kind: Kind
-    summary: str
-    grain: str
-    sql: str
 
 
 def ready_views(layout: Layout) -> tuple[list[Ready], dict[str, str]]:
@@ -54,6 +40,8 @@ def ready_views(layout: Layout) -> tuple[list[Ready], dict[str, str]]:
         if IMPORTS in layout.tables:
             ready.append(_nulls(layout, with_fields))
     ready.append(_misfits(layout, [typed for typed in layout.typed if any(field.variants for field in typed.fields)]))
+    if versions := list(recorded(layout)):
+        ready.append(changes_view(layout, versions))
     ready += [_clean(layout, typed) for typed in layout.typed]
     return ready, left_out
 
@@ -104,7 +92,7 @@ def view_columns(typed: TypedTable) -> list[tuple[str, str, str | None]]:
 
 def _misfits(layout: Layout, tables: list[TypedTable]) -> Ready:
     """It is there without a misfit too, with the same columns."""
-    parts = [_misfits_of(layout, some) for typed in tables for some in _sliced(_misfitting(typed))]
+    parts = [_misfits_of(layout, some) for typed in tables for some in _misfitting(typed).sliced()]
     nothing = (
         "SELECT CAST(NULL AS TEXT) AS template, CAST(NULL AS TEXT) AS field, CAST(NULL AS TEXT) AS value, "
         "CAST(NULL AS TEXT) AS import_slug, CAST(NULL AS TEXT) AS record_slug, CAST(NULL AS BIGINT) AS sort WHERE FALSE"
@@ -138,7 +126,7 @@ def _misfitting(typed: TypedTable) -> TypedTable:
 
 
 def _nulls(layout: Layout, tables: list[TypedTable]) -> Ready:
-    parts = "\nUNION ALL\n".join(_by_day(layout, some) for typed in tables for some in _sliced(typed))
+    parts = "\nUNION ALL\n".join(_by_day(layout, some) for typed in tables for some in typed.sliced())
     share = "CAST(row_count - value_count AS DOUBLE PRECISION) / row_count"
     return Ready(
         NULLS,
@@ -172,7 +160,7 @@ def _distinct(layout: Layout, tables: list[TypedTable]) -> Ready:
         "view",
         "How many values of each field are distinct; counted when it is asked, over all rows.",
         "one row per field of a typed table.",
-        "\nUNION ALL\n".join(_distinct_of(layout, some) for typed in tables for some in _sliced(typed)),
+        "\nUNION ALL\n".join(_distinct_of(layout, some) for typed in tables for some in typed.sliced()),
     )
 
 
@@ -186,11 +174,6 @@ def _distinct_of(layout: Layout, typed: TypedTable) -> str:
         f"        {values},\n        {distinct}\n        FROM {layout.name(typed.table)}\n        WHERE {LIVE}\n"
         f"    ) AS d\n) AS u"
     )
-
-
-def _sliced(typed: TypedTable) -> Iterator[TypedTable]:
-    for start in range(0, len(typed.fields), FIELDS_AT_ONCE):
-        yield replace(typed, fields=typed.fields[start : start + FIELDS_AT_ONCE])
 
 
 def _comparable(field: TypedField) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -13,6 +13,7 @@ from connector.reporting.views.labels import label, misfit_label
 from connector.transform.naming import DOUBLE_VARIANT, SYSTEM_COLUMNS, TEXT_VARIANT
 from connector.transform.schema import Kind, parse_type
 from connector.warehouse import Connection, Warehouse
+from connector.warehouse.history_tables import columns_aside, history_of
 from connector.warehouse.ownership import take_stock
 from connector.warehouse.tables import FIELDS, IMPORTS, LEDGER
 
@@ -20,6 +21,7 @@ DIALECTS = ("duckdb", "postgres")
 TABLE_PREFIX = "records_"
 VIEWS_SUFFIX = "_views"
 Columns = Mapping[str, str]  # name → type as the destination calls it, in their order
+_FIELDS_AT_ONCE = 100  # PostgreSQL: 1,664 columns of a subquery; DuckDB takes ever longer for more distinct counts
 _NUMBERS = frozenset({Kind.BIGINT, Kind.DOUBLE})
 
 
@@ -60,13 +62,12 @@ class TypedField:
 
         A double that is whole keeps its `.0`, by which it differs from the values that fit; PostgreSQL leaves it out.
         """
-        texts = [
-            f"regexp_replace(CAST({quoted(variant)} AS TEXT), '^(-?[0-9]+)$', '\\1.0')"
-            if variant.endswith(DOUBLE_VARIANT)
-            else (quoted(variant) if variant.endswith(TEXT_VARIANT) else f"CAST({quoted(variant)} AS TEXT)")
-            for variant in self.variants
-        ]
-        return texts[0] if len(texts) == 1 else f"COALESCE({', '.join(texts)})"
+        return _first_text([_misfit(variant, quoted(variant)) for variant in self.variants])
+
+    def text(self, row: str) -> str:
+        """One expression for the value in the row of this alias, as text."""
+        base = f"CAST({row}.{quoted(self.column)} AS TEXT)"
+        return _first_text([base, *(_misfit(variant, f"{row}.{quoted(variant)}") for variant in self.variants)])
 
     @property
     def is_there(self) -> str:
@@ -82,6 +83,11 @@ class TypedTable:
     template: str | None
     fields: tuple[TypedField, ...]
     system: tuple[str, ...]
+
+    def sliced(self) -> Iterator[TypedTable]:
+        """Yield the table with as many of its fields at a time as one SELECT takes."""
+        for start in range(0, len(self.fields), _FIELDS_AT_ONCE):
+            yield replace(self, fields=self.fields[start : start + _FIELDS_AT_ONCE])
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +135,41 @@ def read_layout(connection: Connection, dialect: str, avoid: Collection[str] = (
     return Layout(dataset, dialect, MappingProxyType(tables), tuple(typed))
 
 
+def recorded(layout: Layout) -> Iterator[tuple[TypedTable, str]]:
+    """Yield each typed table of which there are versions, as it is in them, with the name of their table.
+
+    Its fields have the columns that hold values of theirs in the versions. Columns of before count as well; one that
+    came while no versions were made is not there.
+    """
+    for typed in layout.typed:
+        name = history_of(layout.tables, typed.table)
+        if name not in layout.tables:
+            continue
+        there, own = layout.tables[name], layout.tables[typed.table]
+        fields = tuple(
+            replace(f, variants=(*(v for v in f.variants if v in there), *columns_aside(f.column, there, own)))
+            for f in typed.fields
+            if f.column in there
+        )
+        yield replace(typed, fields=fields), name
+
+
 def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
 def literal(text: str | None) -> str:
     return "CAST(NULL AS TEXT)" if text is None else "'" + text.replace("'", "''") + "'"
+
+
+def _misfit(variant: str, value: str) -> str:
+    if variant.endswith(DOUBLE_VARIANT):
+        return f"regexp_replace(CAST({value} AS TEXT), '^(-?[0-9]+)$', '\\1.0')"
+    return value if variant.endswith(TEXT_VARIANT) else f"CAST({value} AS TEXT)"
+
+
+def _first_text(texts: list[str]) -> str:
+    return texts[0] if len(texts) == 1 else f"COALESCE({', '.join(texts)})"
 
 
 def _columns(connection: Connection, dataset: str) -> dict[str, Columns]:

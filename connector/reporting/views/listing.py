@@ -5,9 +5,9 @@ from __future__ import annotations
 from dlt.pipeline.pipeline import Pipeline
 
 from connector.reporting.views.applying import planned
-from connector.reporting.views.generated import Ready, ready_checks
+from connector.reporting.views.generated import ready_checks
 from connector.reporting.views.layout import dialect_of
-from connector.reporting.views.statements import Statement, standing
+from connector.reporting.views.statements import Ready, Statement, standing
 from connector.warehouse import Warehouse
 
 

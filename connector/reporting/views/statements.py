@@ -37,6 +37,17 @@ class Statement:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A statement for one warehouse, in its dialect, every table with its schema."""
+
+    name: str
+    kind: Kind
+    summary: str
+    grain: str
+    sql: str
+
+
 def standing() -> tuple[Statement, ...]:
     """Every statement of `sql/`, views first, by name."""
     return _standing()

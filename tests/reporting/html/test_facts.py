@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from connector.reporting.html import Facts, gathering, judge, render
+from connector.reporting.html.facts import DAYS_OF_CHANGES
 from connector.standing import Standing
 from tests.reporting.html.conftest import (
     ENDS_SCRIPTS,
@@ -216,3 +219,27 @@ def test_a_large_warehouse_makes_a_page_of_bounded_size(troubled: tuple[Warehous
             "SELECT count(*) FROM sync_fields WHERE conflict_count > 0 AND table_name <> 'imports'"
         )
     )
+
+
+@pytest.mark.dialect
+def test_changes_of_the_last_month_per_day_and_field(warehouse: Warehouse) -> None:
+    service = sound_service()
+    slug = service.add_import(ENDS_SCRIPTS, [{FIELD: n} for n in range(3)])
+    assert facts_of(warehouse).changes is None, "no version is kept"
+    started = warehouse.run(service, history=True).started_at
+    for record in list(service.record_slugs(slug))[:2]:
+        service.edit_row(slug, record, {FIELD: "edited"})
+    warehouse.run(service, history=True)
+    facts = facts_of(warehouse, started + timedelta(days=DAYS_OF_CHANGES - 1))
+    assert facts.changes is not None
+    assert {(c.template, c.field, c.change, c.records) for c in facts.changes.rows} == {
+        (ENDS_SCRIPTS, FIELD, "update", 2),
+        (ENDS_SCRIPTS, None, "insert", 3),
+        ("customers", None, "insert", 60),
+        ("orders", None, "insert", 12),
+    }
+    assert "(whole record)" in render(facts)
+    later = facts_of(warehouse, started + timedelta(days=DAYS_OF_CHANGES + 1))
+    assert later.changes is not None
+    assert later.changes.total == 0
+    assert "No run of the last 30 days saw a record change" in render(later)

@@ -1,0 +1,78 @@
+"""The view `v_changes`: what changed in the records, field by field, from the tables with their versions.
+
+`importer-sync changes` (`connector.reporting.changes`) tells the same, with values of the columns' types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from connector.reporting.views.layout import Layout, TypedField, TypedTable, literal, quoted
+from connector.reporting.views.statements import Ready, select, standing
+from connector.warehouse.history_tables import CHANGE, RUN_ID, VALID_FROM, VALID_TO
+
+CHANGES = "v_changes"
+PLACE = {"_import_slug": "import", "_sort": "sort"}  # system columns whose change counts → what they are called
+_TOLD = {
+    "changed_at": VALID_FROM,
+    "import_slug": "_import_slug",
+    "record_slug": "_record_slug",
+    "change": CHANGE,
+    "updated_at": "_updated_at",
+    "run_id": RUN_ID,
+}
+
+
+def changes_view(layout: Layout, versions: Iterable[tuple[TypedTable, str]]) -> Ready:
+    """Return the view over these typed tables, each with the name of the table with its versions."""
+    parts = "\nUNION ALL\n".join(part for typed, history in versions for part in _selects(layout, typed, history))
+    [uploads] = [each for each in standing() if each.name == "v_imports"]
+    return Ready(
+        CHANGES,
+        "view",
+        "What changed in the records, with the values before and after as text.",
+        "one row per field of a record that a run saw changed; one without a field per record that came or went.",
+        "SELECT\n    c.changed_at, c.template, c.import_slug, i.uploader, c.record_slug, c.field, c.old_value, "
+        f"c.new_value, c.change, c.updated_at, c.run_id\nFROM (\n{parts}\n) AS c\nLEFT JOIN (\n"
+        f"{select(uploads, layout.dialect, layout.dataset, layout.tables)}\n) AS i ON i.import_slug = c.import_slug",
+    )
+
+
+def _selects(layout: Layout, typed: TypedTable, history: str) -> Iterator[str]:
+    """Pair each version with the one that ended when it began."""
+    template, versions, key = literal(typed.template), layout.name(history), quoted("_record_slug")
+    told = ", ".join(f"n.{quoted(column)} AS {name}" for name, column in _TOLD.items())
+    before = (
+        f"{versions} AS o ON o.{key} = n.{key} AND o.{quoted(VALID_TO)} = n.{quoted(VALID_FROM)} "
+        f"AND o.{quoted(VALID_FROM)} < o.{quoted(VALID_TO)}"
+    )
+    yield (
+        f"SELECT {template} AS template, {told}, CAST(NULL AS TEXT) AS field, CAST(NULL AS TEXT) AS old_value, "
+        f"CAST(NULL AS TEXT) AS new_value\nFROM {versions} AS n LEFT JOIN {before}\n"
+        f"WHERE n.{quoted(CHANGE)} <> 'update' OR o.{key} IS NULL"
+    )
+    place = tuple(TypedField(name, "", name, column, "text", ()) for column, name in PLACE.items())
+    for some in replace(typed, fields=(*typed.fields, *place)).sliced():
+        paths = ", ".join(literal(field.path) for field in some.fields)
+        values = ",\n        ".join(
+            f"{field.text('o')} AS o{k}, {field.text('n')} AS n{k}, {_differs(field)} AS d{k}"
+            for k, field in enumerate(some.fields)
+        )
+        turned = ", ".join(
+            f"UNNEST(ARRAY[{', '.join(f'd.{letter}{k}' for k in range(len(some.fields)))}]) AS {name}"
+            for letter, name in (("o", "old_value"), ("n", "new_value"), ("d", "differs"))
+        )
+        yield (
+            f"SELECT {template} AS template, {', '.join(f'u.{name}' for name in _TOLD)}, u.field, u.old_value, "
+            f"u.new_value\nFROM (\n    SELECT {', '.join(f'd.{name}' for name in _TOLD)}, "
+            f"UNNEST(ARRAY[{paths}]) AS field, {turned}\n    FROM (\n        SELECT {told},\n        {values}\n"
+            f"        FROM {versions} AS n JOIN {before}\n        WHERE n.{quoted(CHANGE)} = 'update'\n"
+            "    ) AS d\n) AS u\nWHERE u.differs"
+        )
+
+
+def _differs(field: TypedField) -> str:
+    """Whether any column of the field differs, compared as text: PostgreSQL's JSON has no equality."""
+    columns = map(quoted, field.columns)
+    return " OR ".join(f"CAST(o.{each} AS TEXT) IS DISTINCT FROM CAST(n.{each} AS TEXT)" for each in columns)
