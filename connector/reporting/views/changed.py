@@ -54,25 +54,23 @@ def _selects(layout: Layout, typed: TypedTable, history: str) -> Iterator[str]:
     )
     place = tuple(TypedField(name, "", name, column, "text", ()) for column, name in PLACE.items())
     for some in replace(typed, fields=(*typed.fields, *place)).sliced():
-        paths = ", ".join(literal(field.path) for field in some.fields)
-        values = ",\n        ".join(
-            f"{field.text('o')} AS o{k}, {field.text('n')} AS n{k}, {_differs(field)} AS d{k}"
-            for k, field in enumerate(some.fields)
-        )
-        turned = ", ".join(
-            f"UNNEST(ARRAY[{', '.join(f'd.{letter}{k}' for k in range(len(some.fields)))}]) AS {name}"
-            for letter, name in (("o", "old_value"), ("n", "new_value"), ("d", "differs"))
-        )
+        by_text = not any(field.variants for field in some.fields)
+        arrays = {
+            "field": [literal(field.path) for field in some.fields],
+            "old_value": [field.text("o") for field in some.fields],
+            "new_value": [field.text("n") for field in some.fields],
+            **({} if by_text else {"differs": [_differs(field) for field in some.fields]}),
+        }
+        turned = ",\n        ".join(f"UNNEST(ARRAY[{', '.join(each)}]) AS {name}" for name, each in arrays.items())
         yield (
             f"SELECT {template} AS template, {', '.join(f'u.{name}' for name in _TOLD)}, u.field, u.old_value, "
-            f"u.new_value\nFROM (\n    SELECT {', '.join(f'd.{name}' for name in _TOLD)}, "
-            f"UNNEST(ARRAY[{paths}]) AS field, {turned}\n    FROM (\n        SELECT {told},\n        {values}\n"
-            f"        FROM {versions} AS n JOIN {before}\n        WHERE n.{quoted(CHANGE)} = 'update'\n"
-            "    ) AS d\n) AS u\nWHERE u.differs"
+            f"u.new_value\nFROM (\n    SELECT {told},\n        {turned}\n    FROM {versions} AS n JOIN {before}\n"
+            f"    WHERE n.{quoted(CHANGE)} = 'update'\n) AS u\n"
+            f"WHERE {'u.old_value IS DISTINCT FROM u.new_value' if by_text else 'u.differs'}"
         )
 
 
 def _differs(field: TypedField) -> str:
-    """Whether any column of the field differs, compared as text: PostgreSQL's JSON has no equality."""
+    """SQL for whether any column of the field differs, compared as text: PostgreSQL's JSON has no equality."""
     columns = map(quoted, field.columns)
     return " OR ".join(f"CAST(o.{each} AS TEXT) IS DISTINCT FROM CAST(n.{each} AS TEXT)" for each in columns)
