@@ -63,7 +63,7 @@ unit: $(INSTALLED) $(DEVELOPMENT)  ## the tests, on the built wheel
 
 long: $(INSTALLED) $(DEVELOPMENT)  ## what make test has no time for: cases marked long, MORE_SEEDS seeds, KILLS kills in a row
 	@$(PYTEST) --long -m long -n $(WORKERS) $(PYTEST_ARGS)
-	@$(PYTEST) $(LONG) -n $(WORKERS) --simulation-from 10 --simulation-seeds $(MORE_SEEDS) --kills $(KILLS) $(PYTEST_ARGS)
+	@$(PYTEST) --long $(LONG) -n $(WORKERS) --simulation-from 10 --simulation-seeds $(MORE_SEEDS) --kills $(KILLS) $(PYTEST_ARGS)
 
 docs: $(INSTALLED) $(DEVELOPMENT)  ## write docs/settings.md, docs/tables.md and the public names anew, from the code
 	@$(BIN)/python -m tests.docs.reference

@@ -14,6 +14,10 @@ FOREIGN = "records_mine_"  # a user's own tables
 VERSIONS = re.compile(r"_history(_\d+)?$")
 SYSTEM = ("imports", "records", "sync_imports", "sync_runs", "sync_fields", "sync_rejects")
 Rows = list[dict[str, Any]]
+_NAMES = (
+    "SELECT table_name FROM information_schema.tables "
+    r"WHERE table_schema = %s AND table_name NOT LIKE '\_dlt%%' ESCAPE '\' ORDER BY 1"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +31,27 @@ class Holdings:
 
     @classmethod
     def of(cls, connection: duckdb.DuckDBPyConnection) -> Holdings:
-        names = [
-            name
-            for (name,) in connection.execute(
-                "SELECT table_name FROM information_schema.tables WHERE table_schema = ? ORDER BY 1", [DATASET]
-            ).fetchall()
-        ]
-        rows = {name: _rows(connection, name) for name in names if not name.startswith("_dlt")}
+        names = connection.execute(_NAMES.replace("%s", "?").replace("%%", "%"), [DATASET]).fetchall()
+        return cls.made_of(
+            {
+                name: connection.sql(f'SELECT * FROM {DATASET}."{name}"').to_arrow_table().to_pylist()
+                for (name,) in names
+            }
+        )
+
+    @classmethod
+    def of_postgres(cls, cursor: Any) -> Holdings:
+        """Read PostgreSQL over a cursor of psycopg2 whose rows are dicts, and which leaves JSON as text."""
+        cursor.execute(_NAMES, [DATASET])
+        rows = {}
+        for name in [row["table_name"] for row in cursor.fetchall()]:
+            cursor.execute(f'SELECT * FROM {DATASET}."{name}"')
+            rows[name] = [dict(row) for row in cursor.fetchall()]
+        return cls.made_of(rows)
+
+    @classmethod
+    def made_of(cls, rows: Mapping[str, Rows]) -> Holdings:
+        """Sort tables by what they are."""
         versions = {name for name in rows if VERSIONS.search(name) and not name.startswith(FOREIGN)}
         typed = {name for name in rows if name.startswith("records_") and not name.startswith(FOREIGN)}
         return cls(
@@ -78,7 +96,3 @@ class Holdings:
 def duplicates(values: Iterable[Any]) -> set[Any]:
     seen: set[Any] = set()
     return {value for value in values if value in seen or seen.add(value)}  # type: ignore[func-returns-value]
-
-
-def _rows(connection: duckdb.DuckDBPyConnection, name: str) -> Rows:
-    return list(connection.sql(f'SELECT * FROM {DATASET}."{name}"').to_arrow_table().to_pylist())

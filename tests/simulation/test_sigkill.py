@@ -7,12 +7,15 @@ import os
 import shutil
 import signal
 import time
+from contextlib import closing
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import duckdb
+import psycopg2
 import pytest
+from psycopg2.extras import RealDictCursor, register_default_json, register_default_jsonb
 
 from connector.sandbox import Request, serve
 from connector.settings import Settings
@@ -23,16 +26,54 @@ from tests.simulation.oracle import Ran, check_equal, check_run, check_versions,
 from tests.simulation.scenario import add_import
 from tests.simulation.watching import Watch
 from tests.simulation.world import PatchyService
+from tests.types.conftest import postgres_uri
+
+__all__ = ["postgres_uri"]
 
 TEMPLATES = ["customers", "orders", "stock"]
 PATIENCE_S = 30.0
 
 
+class File:
+    """A DuckDB file."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "warehouse.duckdb"
+        self.address = f"duckdb:///{self._file}"
+
+    def holdings(self) -> Holdings:
+        if not self._file.exists():
+            return Holdings()
+        with duckdb.connect(str(self._file)) as connection:
+            connection.execute("SET TimeZone = 'UTC'")
+            return Holdings.of(connection)
+
+
+class Server:
+    """A database of a PostgreSQL."""
+
+    def __init__(self, uri: str, name: str) -> None:
+        with closing(psycopg2.connect(uri)) as connection, connection.cursor() as cursor:
+            connection.autocommit = True
+            cursor.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+            cursor.execute(f"CREATE DATABASE {name}")
+        self.address = uri.removesuffix("postgres") + name
+
+    def holdings(self) -> Holdings:
+        with closing(psycopg2.connect(self.address, cursor_factory=RealDictCursor)) as connection:
+            for register in (register_default_json, register_default_jsonb):
+                register(connection, loads=str)
+            with connection.cursor() as cursor:
+                cursor.execute("SET TimeZone = 'UTC'")
+                return Holdings.of_postgres(cursor)
+
+
 class Rounds:
     """A service that is edited while it is asked, and the command, which is started and killed."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, folder: Path, warehouse: File | Server, seed: int) -> None:
         self.folder = folder
+        self.warehouse = warehouse
         self.dice = Random(seed)
         self.tears = Random(f"torn files {seed}")
         self.service = PatchyService(seed)
@@ -59,7 +100,7 @@ class Rounds:
             "SOURCES__IMPORTER__HISTORY": "true",
             "DLT_DATA_DIR": str(self.folder / "dlt"),
         }
-        command = ["--to", f"duckdb:///{self.folder}/warehouse.duckdb", "--json", "run", *more]
+        command = ["--to", self.warehouse.address, "--json", "run", *more]
         return start(command, cwd=self.folder, env=environment)
 
     def kill_one(self, url: str) -> bool:
@@ -74,20 +115,12 @@ class Rounds:
         process.communicate()
         return alive
 
-    def holdings(self) -> Holdings:
-        file = self.folder / "warehouse.duckdb"
-        if not file.exists():
-            return Holdings()
-        with duckdb.connect(str(file)) as connection:
-            connection.execute("SET TimeZone = 'UTC'")
-            return Holdings.of(connection)
-
     def round(self, url: str) -> bool:
         for _ in range(self.dice.choice((0, 2, 6))):
             self.watch.edit(lambda: random_edit(self.service, self.dice))
         if self.dice.random() < 0.2:
             shutil.rmtree(self.folder / "dlt", ignore_errors=True)
-        before = self.holdings()
+        before = self.warehouse.holdings()
         self.watch.begin()
         killed = self.kill_one(url)
         check_run(self._ran(before), self.watch)
@@ -103,7 +136,7 @@ class Rounds:
             torn.write_bytes(whole[: self.tears.randrange(len(whole) + 1)])
 
     def in_peace(self, url: str, *more: str) -> tuple[dict[str, Any], Ran]:
-        before = self.holdings()
+        before = self.warehouse.holdings()
         self.watch.begin()
         process = self.start(url, *more)
         out, err = process.communicate(timeout=60)
@@ -112,15 +145,17 @@ class Rounds:
 
     def _ran(self, before: Holdings, *, allow_mass_delete: bool = False) -> Ran:
         settings = Settings.load(base_url="https://service.example", access_token="x")
-        return Ran(before, self.holdings(), None, True, settings, allow_mass_delete)
+        return Ran(before, self.warehouse.holdings(), None, True, settings, allow_mass_delete)
 
 
-@pytest.mark.parametrize("seed", [1])
+@pytest.mark.parametrize("kind", ["duckdb", pytest.param("postgres", marks=pytest.mark.long)])
 def test_a_command_killed_again_and_again_ends_equal_to_the_service(
-    seed: int, tmp_path: Path, pytestconfig: pytest.Config
+    kind: str, tmp_path: Path, pytestconfig: pytest.Config, request: pytest.FixtureRequest
 ) -> None:
     kills: int = pytestconfig.getoption("--kills")
-    rounds = Rounds(tmp_path, seed)
+    duck = kind == "duckdb"
+    warehouse = File(tmp_path) if duck else Server(request.getfixturevalue("postgres_uri"), "killed")
+    rounds = Rounds(tmp_path, warehouse, seed=1)
     with serve(rounds.service) as url:
         killed = sum(rounds.round(url) for _ in range(kills))
         rounds.restless = False
