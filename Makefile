@@ -38,7 +38,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint types contracts unit long docs simulate mutations fuzz bench bench-latency bench-limits bench-memory bench-postgres bench-history requirements release clean
+.PHONY: help demo test lint types contracts quick thorough unit long docs simulate mutations fuzz bench bench-latency bench-limits bench-memory bench-postgres bench-history requirements release clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -46,7 +46,7 @@ help:  ## this list
 demo: $(INSTALLED)  ## sync the sandbox into DuckDB, change it, sync again, show what to query
 	@$(BIN)/importer-sync demo
 
-test: lint types contracts unit  ## everything: lint, types, import contracts, tests on the built wheel
+test: lint types contracts quick  ## lint, types, import contracts, and the tests that a change waits for
 
 lint: $(DEVELOPMENT)  ## ruff: rules and format
 	@$(BIN)/ruff check .
@@ -58,7 +58,13 @@ types: $(DEVELOPMENT)  ## mypy, strict
 contracts: $(DEVELOPMENT)  ## who may import whom
 	@$(BIN)/lint-imports --no-logo
 
-unit: $(INSTALLED) $(DEVELOPMENT)  ## the tests, on the built wheel
+quick: $(INSTALLED) $(DEVELOPMENT)  ## the tests that a change waits for, on the built wheel
+	@$(PYTEST) -n $(WORKERS) --dist worksteal -m 'not thorough' $(PYTEST_ARGS)
+
+thorough: $(INSTALLED) $(DEVELOPMENT)  ## the others: damage, kills, sizes, old versions, every page of docs/; CI runs both
+	@$(PYTEST) -n $(WORKERS) --dist worksteal -m thorough $(PYTEST_ARGS)
+
+unit: $(INSTALLED) $(DEVELOPMENT)  ## all of them, or those of PYTEST_ARGS
 	@$(PYTEST) -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 long: $(INSTALLED) $(DEVELOPMENT)  ## what make test has no time for: cases marked long, MORE_SEEDS seeds, KILLS kills in a row

@@ -18,6 +18,8 @@ from connector.errors import ConfigError
 from connector.folders import believe, settle
 from connector.sandbox import Service, serve
 
+pytestmark = pytest.mark.thorough
+
 posix = pytest.mark.skipif(os.name != "posix", reason="folders have owners on POSIX")
 root = pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root may become another user")
 become = pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv (util-linux) is not installed")

@@ -30,6 +30,8 @@ from tests.benchmarks.conftest import Desk
 from tests.benchmarks.fixture import served
 from tests.benchmarks.workload import BLOCK, Shape, Workload
 
+pytestmark = pytest.mark.thorough
+
 MakeDesk = Callable[[str], Desk]
 THEN = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -16,6 +16,8 @@ import pytest
 
 from connector.cli import main
 
+pytestmark = pytest.mark.thorough
+
 TOKEN = "very-secret-token-4711"
 SHELL = "<>|;&"
 SERVES = "importer-sync sandbox"

@@ -28,6 +28,8 @@ from connector.sandbox import Faults, Service, serve
 from connector.settings import Settings
 from tests.operations.conftest import Listener
 
+pytestmark = pytest.mark.thorough
+
 TOKEN = "very-secret-token-4711"
 OFF = """
 import sys

@@ -10,11 +10,15 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
+
 from connector.ledger import LedgerRow, State
 from connector.models import Import
 from connector.run.deaths import BIG_BYTES, MOST, UnderWay
 from connector.run.plan import Reason, Rules
 from connector.sandbox import Service, serve
+
+pytestmark = pytest.mark.thorough
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 BOMB = """

@@ -15,6 +15,8 @@ from connector.sandbox import Service, serve
 from .conftest import Warehouse, service_token
 from .test_guarantees import assert_equal
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.mark.parametrize(
     "most",

@@ -21,6 +21,8 @@ from connector.sandbox import Service
 from .conftest import Warehouse
 from .test_guarantees import assert_equal
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture(autouse=True)
 def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,8 @@ from connector.warehouse.typed_tables import totals
 from .conftest import Warehouse
 from .test_guarantees import assert_equal, populated
 
+pytestmark = pytest.mark.thorough
+
 MIB = 2**20
 
 

@@ -16,6 +16,8 @@ from connector.warehouse.destination import prepare_for_loading
 from .conftest import Warehouse, service_token
 from .test_guarantees import assert_equal
 
+pytestmark = pytest.mark.thorough
+
 CHILD = """
 import os, signal, sys
 import dlt

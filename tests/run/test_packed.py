@@ -13,6 +13,8 @@ from connector.warehouse import Warehouse as Connected
 from .conftest import Warehouse
 from .test_guarantees import assert_equal
 
+pytestmark = pytest.mark.thorough
+
 COLUMNS = "SELECT column_name, data_type, is_nullable FROM information_schema.columns WHERE table_name = 'records'"
 
 

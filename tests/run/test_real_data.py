@@ -18,6 +18,8 @@ from connector.sandbox import Service
 
 from .conftest import Warehouse
 
+pytestmark = pytest.mark.thorough
+
 MOVIES = Path(__file__).parent.parent / "data" / "movies.json.gz"
 MOVIE_COLUMNS = {
     "Title": "title",

@@ -15,6 +15,8 @@ from connector.settings import Scope, Selection, Settings
 from connector.source import importer_source
 from tests.run.conftest import Warehouse
 
+pytestmark = pytest.mark.thorough
+
 
 def differences(warehouse: Warehouse, service: Service) -> list[str]:
     with serve(service) as url:

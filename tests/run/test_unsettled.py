@@ -24,6 +24,8 @@ from connector.settings import Settings
 from .conftest import Warehouse, service_token
 from .test_guarantees import assert_equal
 
+pytestmark = pytest.mark.thorough
+
 TWICE = '{"slug": "twice", "data": {"n": 2}}'
 KILLED_BEHIND_AN_APPEND = """
 import os, sys, time, dlt

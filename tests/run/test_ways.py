@@ -16,6 +16,8 @@ from connector.settings import Scope, Selection
 from .conftest import Warehouse
 from .test_guarantees import assert_equal, populated
 
+pytestmark = pytest.mark.thorough
+
 
 def ways(warehouse: Warehouse) -> dict[str, tuple[str, bool]]:
     """Table → how dlt wrote it last, and whether it took its rows to be distinct."""

@@ -27,6 +27,8 @@ from connector.transform.width import Width
 
 from .conftest import Warehouse, service_token
 
+pytestmark = pytest.mark.thorough
+
 
 @dataclass
 class Place:

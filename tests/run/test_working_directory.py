@@ -26,6 +26,8 @@ from connector.warehouse import Warehouse
 from connector.warehouse.lock import lock_path, sole_writer
 from connector.warehouse.status import look
 
+pytestmark = pytest.mark.thorough
+
 FILES = ("state.json", "schemas/importer.schema.json", "normalize/.version", "load/.version")
 
 

@@ -30,6 +30,8 @@ from tests.types.conftest import postgres_uri
 
 __all__ = ["postgres_uri"]
 
+pytestmark = pytest.mark.thorough
+
 TEMPLATES = ["customers", "orders", "stock"]
 PATIENCE_S = 30.0
 

@@ -18,6 +18,8 @@ from connector.sandbox import Service
 from tests.types.conftest import DuckDB, Warehouse
 from tests.types.test_ours import check_whole, execute
 
+pytestmark = pytest.mark.thorough
+
 CANARY = "erase-me-17@example.com"
 OPEN = "import duckdb, sys, time; c = duckdb.connect(sys.argv[1]); print('open', flush=True); time.sleep(60)"
 

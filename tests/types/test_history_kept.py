@@ -20,6 +20,8 @@ from connector.warehouse import Warehouse as Opened
 from tests.types.conftest import DuckDB, Warehouse
 from tests.types.test_ours import execute
 
+pytestmark = pytest.mark.thorough
+
 
 class Place:
     """A warehouse with history, and what to ask of it."""

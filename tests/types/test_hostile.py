@@ -12,6 +12,8 @@ from tests.types.conftest import Warehouse
 from tests.types.hostile import CONTAINERS, FRACTIONS, KEYS, STRINGS, WHOLE
 from tests.types.reader import assert_rows, dictionary
 
+pytestmark = pytest.mark.thorough
+
 
 def literal(text: str) -> str:
     return json.dumps(text)

@@ -11,6 +11,8 @@ from connector.sandbox.catalogue import Template
 from tests.types.conftest import PostgreSQL, Warehouse
 from tests.types.reader import assert_cells, assert_rows, dictionary, parse
 
+pytestmark = pytest.mark.thorough
+
 LONGEST = 63
 NAMES = [
     "t" * 300,

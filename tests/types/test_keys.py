@@ -7,6 +7,7 @@ import random
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from connector.load.emission import hints, without_rows
 from connector.sandbox import Service
@@ -14,6 +15,8 @@ from connector.warehouse import Warehouse
 from connector.warehouse.lookup import relations
 from tests.types.conftest import PostgreSQL
 from tests.types.reader import assert_rows
+
+pytestmark = pytest.mark.thorough
 
 ODD_SLUGS = ["a\nb", "a\\b", "tab\there", "x\r", '"quoted"', "line\n\\.\nafter", "ends\\", " blank ", "é"]
 

@@ -22,6 +22,8 @@ from connector.sandbox import Service, Template, serve
 from connector.settings import Scope, Selection, Settings
 from tests.types.conftest import DuckDB, PostgreSQL, Warehouse
 
+pytestmark = pytest.mark.thorough
+
 ROWS = [{"a_b": n, "name": f"n{n}"} for n in range(3)]
 
 

@@ -13,6 +13,8 @@ from connector.transform.width import Width
 from tests.types.conftest import DuckDB, PostgreSQL, Warehouse
 from tests.types.reader import assert_rows, dictionary
 
+pytestmark = pytest.mark.thorough
+
 
 def test_a_thousand_columns_that_come_bit_by_bit(
     warehouse: Warehouse, record_property: Any, monkeypatch: pytest.MonkeyPatch

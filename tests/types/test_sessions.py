@@ -19,6 +19,8 @@ from connector.warehouse import Warehouse as Destination
 from connector.warehouse.destination import session_options
 from tests.types.conftest import PostgreSQL
 
+pytestmark = pytest.mark.thorough
+
 ODD = {"client_encoding": "LATIN1", "extra_float_digits": "-12", "timezone": "Pacific/Kiritimati"}
 ADDRESS = "?client_encoding=LATIN1&options=-cextra_float_digits%3D-12%09-ctimezone%3DAsia/Tokyo"
 TEXT, NUMBER = "é€😀", 1e300 / 7  # the number has seventeen digits

@@ -10,6 +10,8 @@ from connector.sandbox import Service
 from tests.types.conftest import DuckDB, Warehouse
 from tests.types.reader import assert_rows, raw_rows, service_rows
 
+pytestmark = pytest.mark.thorough
+
 
 def populated() -> Service:
     service = Service(seed=5)

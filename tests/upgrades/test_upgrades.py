@@ -23,6 +23,8 @@ from tests.types.conftest import postgres_uri
 from tests.upgrades.service import TOKEN, Service, after, served
 
 __all__ = ["postgres_uri"]
+
+pytestmark = pytest.mark.thorough
 FROZEN = sorted((Path(__file__).parent / "frozen").iterdir())
 FILES = ("rest", "killed", "keep", "views")
 

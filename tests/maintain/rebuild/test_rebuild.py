@@ -16,6 +16,8 @@ from connector.warehouse.state import recall
 
 from .conftest import Place, unlucky
 
+pytestmark = pytest.mark.thorough
+
 HINTS = {"records_orders": {"when": "date", "half": "decimal(10,2)"}}
 
 

@@ -15,6 +15,8 @@ from connector.sandbox.catalogue import Template
 from tests.reporting.views.conftest import Place
 from tests.types.conftest import DuckDB, PostgreSQL
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture(scope="module")
 def sound_duckdb() -> Iterator[Path]:
