@@ -22,10 +22,11 @@ from connector.load.working_directory import believe_folders, make_anew
 from connector.run.deaths import UnderWay
 from connector.run.ports import Outside, Progress
 from connector.run.session import Extraction
+from connector.run.versions import make_versions, versions_are_due
 from connector.runs import Status, Tally
 from connector.settings import Scope, Settings
 from connector.standing import Standing
-from connector.warehouse import Warehouse
+from connector.warehouse import Connection, Warehouse
 from connector.warehouse.destination import capabilities_resolved_once, prepare_for_loading
 from connector.warehouse.failures import explain, is_out_of_memory
 from connector.warehouse.ledger_table import distrust, missing_rows
@@ -117,9 +118,9 @@ def _load_all(pipeline: Pipeline, extraction: Extraction, settings: Settings, lo
 
 def _load_packages(pipeline: Pipeline, extraction: Extraction, settings: Settings, load: LoadPackage) -> None:
     if extraction.is_idle():
-        if extraction.history_is_due():
+        if versions_are_due(extraction.warehouse, settings, extraction.memory):
             with extraction.warehouse.connect() as connection:
-                extraction.record_history(connection, take_stock(connection))
+                _make_versions(extraction, settings, connection, take_stock(connection))
         return
     try:
         _load_each(pipeline, extraction, settings, load)
@@ -141,9 +142,21 @@ def _load_each(pipeline: Pipeline, extraction: Extraction, settings: Settings, l
         dataset = take_stock(connection)
         if settings.deletes == "mirror":
             extraction.erase(connection, dataset)
-        extraction.record_history(connection, dataset)
+        _make_versions(extraction, settings, connection, dataset)
     _look_at_the_others(extraction, dataset)
     _look_at_standings(extraction, dataset)
+
+
+def _make_versions(extraction: Extraction, settings: Settings, connection: Connection, dataset: Dataset) -> None:
+    make_versions(
+        extraction.warehouse,
+        connection,
+        dataset,
+        settings,
+        extraction.catalogue,
+        extraction.tally,
+        whole=extraction.is_whole,
+    )
 
 
 def _look_at_standings(extraction: Extraction, dataset: Dataset) -> None:

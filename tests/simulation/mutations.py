@@ -23,10 +23,9 @@ from connector.load import package
 from connector.load.batches import Builder, Built
 from connector.load.kept_deletes import KeptDeletes
 from connector.models import Import
-from connector.run import discover, plan, session, sync
+from connector.run import discover, plan, reader, session, sync
 from connector.run.deaths import UnderWay
 from connector.run.plan import Plan
-from connector.run.session import Extraction
 from connector.service.outage import Outage
 from connector.transform.overflow import Rests
 from connector.transform.schema import TableSchema
@@ -408,12 +407,12 @@ def count_fields_of_this_package_only() -> AbstractContextManager[Any]:
 
 @mutation()
 def call_whatever_was_read_settled() -> AbstractContextManager[Any]:
-    return mock.patch.object(session, "may_change_unseen", return_value=False)
+    return mock.patch.object(reader, "may_change_unseen", return_value=False)
 
 
 @mutation()
 def let_an_unfinished_import_lose_its_rows() -> AbstractContextManager[Any]:
-    return mock.patch.object(session, "lost_rows", return_value=0)
+    return mock.patch.object(reader, "lost_rows", return_value=0)
 
 
 @mutation()
@@ -423,12 +422,14 @@ def let_a_completed_import_lose_its_rows() -> AbstractContextManager[Any]:
     def finished(import_: Any, *known: Any, **more: Any) -> int:
         return 0 if import_.status == "completed" else original(import_, *known, **more)
 
-    return mock.patch.object(session, "lost_rows", finished)
+    return mock.patch.object(reader, "lost_rows", finished)
 
 
 @mutation()
-def forget_what_a_backfill_asked_for() -> AbstractContextManager[Any]:
-    return mock.patch.multiple(session, promise=mock.DEFAULT, ask_again=mock.DEFAULT)
+@contextmanager
+def forget_what_a_backfill_asked_for() -> Iterator[None]:
+    with mock.patch.object(session, "promise"), mock.patch.object(reader, "ask_again"):
+        yield
 
 
 @mutation()
@@ -445,7 +446,7 @@ def take_another_import_for_the_one_asked_for() -> AbstractContextManager[Any]:
 
 @mutation()
 def record_nothing_of_what_a_dead_run_loaded() -> AbstractContextManager[Any]:
-    return mock.patch.object(Extraction, "history_is_due", return_value=False)
+    return mock.patch.object(sync, "versions_are_due", return_value=False)
 
 
 @mutation()

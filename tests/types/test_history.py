@@ -153,7 +153,7 @@ def test_a_run_that_died_before_it_recorded_is_caught_up_with(
         raise RuntimeError("killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr("connector.run.session.record", dying)
+        patch.setattr("connector.run.versions.record", dying)
         assert duck.run(service, history=True).status is Status.failed
     ran = place.run()
     assert ran.load_ids == []

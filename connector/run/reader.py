@@ -1,0 +1,343 @@
+"""What a run reads: lists, decides, reads side by side, and hands over one outcome after the other.
+
+HTTP runs on an event loop in a thread of its own. The caller only ever asks that loop for the next outcomes, which
+bounds how far it reads ahead; so reading goes on while a package is being loaded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import ExitStack
+from functools import cached_property
+from typing import Any, TypeVar
+
+from connector.errors import NotFoundError
+from connector.extract.prefetch import HeadStart
+from connector.extract.records import ImportRead, Verdict
+from connector.ledger import Due
+from connector.load.batches import Builder, Built
+from connector.load.flatten_process import Flattener
+from connector.models import Import
+from connector.run.deaths import KilledTwice, UnderWay
+from connector.run.discover import Decided, Decision
+from connector.run.pipeline import TOGETHER_ROWS, Failure, Outcome, ReadAhead
+from connector.run.plan import FewerRecords, Plan, Planned, Reason, lost_rows
+from connector.run.ports import Outside, Progress
+from connector.run.settling import may_change_unseen
+from connector.runs import Tally
+from connector.settings import Scope, Settings
+from connector.transform import width
+from connector.transform.row_limits import LIMITS
+from connector.warehouse import Warehouse
+from connector.warehouse.promises import ask_again
+from connector.warehouse.state import Memory
+
+log = logging.getLogger("connector.run")
+
+POLL_S = 0.2
+R = TypeVar("R")
+
+
+class Stopped(Exception):
+    """A signal asked the run to end; whatever is complete is committed."""
+
+
+class Reader:
+    """From construction to `close` the reading of one run. Not for use by several threads at once.
+
+    `memory` is what earlier runs left, `taken` are names of tables that are somebody else's. Without `reading` only the
+    listing is asked for.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        scope: Scope,
+        warehouse: Warehouse,
+        memory: Memory,
+        tally: Tally,
+        outside: Outside,
+        *,
+        progress: Progress,
+        stop: Callable[[], int | None],
+        under_way: UnderWay,
+        taken: frozenset[str],
+        reading: bool,
+    ) -> None:
+        self._settings = settings
+        self._scope = scope
+        self._warehouse = warehouse
+        self._memory = memory
+        self._tally = tally
+        self._outside = outside
+        self._progress = progress
+        self._asked_to_stop = stop
+        self._under_way = under_way
+        self._names_taken = taken
+        self._reading = reading
+        self._suspects: deque[Planned[Import]] = deque()  # each read alone, once all others are loaded
+        self._listing: asyncio.Task[Decided] | None = None
+        self._decided: Decided | None = None
+        self._ahead: ReadAhead | None = None
+        self._taken: deque[Outcome] = deque()
+        self._missed: list[Outcome] = []  # answered 404 while they were read
+        self._departed: frozenset[str] = frozenset()  # and are not listed any more
+        self._flattener = Flattener()
+        self._exit = ExitStack()
+        self._exit.callback(self._flattener.close)
+        self._client = outside.open_client(settings)
+        self._client.arrived = under_way.arrived
+        self._head_start = HeadStart(self._client, settings.max_concurrency)
+        self._decision = Decision(
+            settings,
+            scope,
+            memory,
+            self._client,
+            tally,
+            progress=progress,
+            stop=self.asked_to_stop,
+            now=outside.now(),
+            foreseen=lambda import_: None if self._is_suspect(import_) else self._head_start.offer(import_),
+        )
+        self._loop = self._exit.enter_context(outside.open_loop())
+
+    def start(self) -> None:
+        """Open the client and begin to list, and to read as soon as it is known what; both go on meanwhile."""
+        self._loop.call(self._client.__aenter__)
+        self._exit.callback(self._loop.call, self._client.__aexit__, None, None, None)
+        self._exit.callback(self._loop.call, self._end_reading)
+        self._loop.call(self._start)
+
+    def close(self) -> None:
+        """End the requests under way and the event loop; safe to call twice."""
+        self._exit.close()
+
+    def decided(self) -> Decided:
+        """Return what was listed and decided, once both are done."""
+        if self._decided is None:
+            self._decided = self._loop.call(self._listed)
+            plan = self._decided.plan
+            self._promise_the_rest(plan)
+            self._tally.imports_changed = len(plan.read)
+            self._tally.imports_deleted = len(self._decided.deleted)
+            rows = sum(max(p.import_.row_count, 0) for p in plan.read)
+            self._progress.planned(len(plan.read), rows)
+            log.info(
+                "Listed %d imports: %d to read, %d unchanged, %d deleted.",
+                len(self._decided.imports),
+                len(plan.read),
+                plan.unchanged,
+                len(self._decided.deleted),
+                extra={"event": "run.listed", "imports": len(self._decided.imports), "to_read": len(plan.read)},
+            )
+        return self._decided
+
+    def next(self) -> Outcome | None:
+        """Return the next outcome; None where the package under way can have no more."""
+        self.decided()
+        ahead = self._ahead
+        if ahead is None:
+            return None
+        if not self._taken:
+            self._taken.extend(self._loop.call(ahead.take))
+        if not self._taken and self._missed:
+            self._taken.extend(self._looked_for(stopped=ahead.stopped or ahead.fatal is not None))
+        if self._taken:
+            return self._taken.popleft()
+        self._tally.fatal = self._tally.fatal or ahead.fatal
+        if ahead.stopped:
+            self._note_stop()
+        return None
+
+    def put_back(self, outcome: Outcome) -> None:
+        """Have `next` return this outcome once more, for another package."""
+        self._taken.appendleft(outcome)
+
+    def keeps(self, planned: Planned[Import], built: Built) -> bool:
+        """Keep an import that answered 404 until it is known whether it is gone; False where that is known."""
+        if planned.import_.slug in self._departed:
+            return False
+        self._missed.append(((planned,), built))
+        return True
+
+    def begin_with_a_suspect(self) -> None:
+        """Once all others are loaded, have one suspect read for the package that begins now."""
+        if self._ahead is None or self._taken or self._missed or not self._ahead.drained or not self._suspects:
+            return
+        planned = self._suspects.popleft()
+        log.info(
+            "Import %s was under way when a run died; it is read alone.",
+            planned.import_.slug,
+            extra={"event": "import.suspect", "import_slug": planned.import_.slug},
+        )
+        self._under_way.read_alone(planned.import_)
+        self._loop.call(self._read_on, planned)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no package is to follow: all is read, or the run has to end before that."""
+        ending = self._ahead is None or self._ahead.stopped or self._ahead.fatal is not None
+        return not self._suspects or ending
+
+    def asked_to_stop(self) -> int | None:
+        """Return the signal that asked for the end; SIGTERM once the run has taken as long as it may."""
+        limit = self._settings.max_run_time
+        overdue = limit is not None and self._outside.now() - self._tally.started_at >= limit
+        return self._asked_to_stop() or (signal.SIGTERM if overdue else None)
+
+    def due(self, read: ImportRead) -> Due | None:
+        """Whether the import may have changed since it was read, without a trace."""
+        import_, unit = read.import_, self.decided().unit
+        settled = read.asked_at is not None and not may_change_unseen(
+            import_.updated_at, read.asked_at, unit, naive=import_.updated_naive, passed_by=self._client.passed_by
+        )
+        return None if settled else Due.racy
+
+    def count_requests(self) -> None:
+        """Note in the tally what was asked of the service so far."""
+        stats = self._client.stats
+        self._tally.requests = stats.requests
+        self._tally.retries = stats.retries
+        self._tally.bytes_received = stats.bytes_received
+
+    async def _start(self) -> None:
+        if not self._reading:
+            self._head_start.settle(())
+        self._listing = asyncio.ensure_future(self._prepare())
+
+    async def _end_reading(self) -> None:
+        listing, self._listing = self._listing, None
+        if listing is not None:
+            listing.cancel()
+            await asyncio.gather(listing, return_exceptions=True)
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            await ahead.aclose()
+        await self._head_start.aclose()
+
+    def _promise_the_rest(self, plan: Plan[Import]) -> None:
+        """Of what a backfill asked for: imports of which only the service says that they are meant."""
+        rest = [planned.import_.slug for planned in plan.read if planned.reason is Reason.asked]
+        if rest:
+            with self._warehouse.connect() as connection:
+                ask_again(connection, rest, Due.backfill)
+
+    async def _listed(self) -> Decided:
+        if self._listing is None:
+            raise RuntimeError("the run is closed")
+        return await self._listing
+
+    async def _prepare(self) -> Decided:
+        planned: tuple[Planned[Import], ...] = ()
+        try:
+            decided = await self._unless_stopped(self._decision.make())
+            planned = self._without_suspects(decided) if self._reading else ()
+        except Stopped:
+            self._note_stop()
+            return Decided((), (), Plan((), 0, 0), ())
+        finally:
+            self._head_start.settle(it.import_ for it in planned)
+        if self._reading:
+            self._ahead = self._read_ahead(planned)
+            self._ahead.start()
+        return decided
+
+    def _is_suspect(self, import_: Import) -> bool:
+        known = self._memory.ledger.get(import_.slug)
+        killed = known is not None and bool(known.killed_runs)
+        return self._under_way.is_kept and (killed or self._under_way.is_suspect(import_.slug))
+
+    def _without_suspects(self, decided: Decided) -> tuple[Planned[Import], ...]:
+        """What may be read side by side. Of the rest, what killed a run twice fails unless it was asked for."""
+        reading = {planned.import_.slug for planned in decided.plan.read}
+        self._under_way.done(i.slug for i in decided.imports if i.slug not in reading)
+        others: list[Planned[Import]] = []
+        for planned in decided.plan.read:
+            import_ = planned.import_
+            if not self._is_suspect(import_):
+                others.append(planned)
+            elif self._under_way.killed_twice(import_) and not self._scope.selection.slugs:
+                self._taken.append(((planned,), Failure(KilledTwice(import_.slug))))
+            else:
+                self._suspects.append(planned)
+        return tuple(others)
+
+    async def _read_on(self, planned: Planned[Import]) -> None:
+        self._ahead = self._read_ahead((planned,))
+        self._ahead.start()
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, R]) -> R:
+        task = asyncio.ensure_future(work)
+        try:
+            while not task.done():
+                await asyncio.wait([task], timeout=POLL_S)
+                if self.asked_to_stop() is not None:
+                    raise Stopped  # though it may be done: what is asked to stop returns what it has
+            return task.result()
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def _note_stop(self) -> None:
+        if self._tally.interrupted_by is None and self._asked_to_stop() is None:
+            self._tally.problems.append("The run took as long as max_run_time allows; the next run goes on from there.")
+        self._tally.interrupted_by = int(self.asked_to_stop() or signal.SIGINT)
+
+    def _looked_for(self, *, stopped: bool) -> Iterator[Outcome]:
+        """The imports that answered 404, once it is known which of them were deleted while the run was under way."""
+        missed, self._missed = self._missed, []
+        slugs = [planned.import_.slug for (planned,), _ in missed]
+        self._departed = frozenset(slugs) if stopped else self._loop.call(self._ask_for, slugs)
+        for (planned,), result in missed:
+            if planned.import_.slug in self._departed:
+                yield (planned,), result
+            else:
+                error = NotFoundError("The service lists it and yet answers 404 for it.", status=404)
+                yield (planned,), Failure(error)
+
+    async def _ask_for(self, slugs: list[str]) -> frozenset[str]:
+        try:
+            return await self._unless_stopped(self._decision.departed(slugs))
+        except Stopped:
+            self._note_stop()
+            return frozenset(slugs)
+
+    async def _read(self, import_: Import) -> ImportRead:
+        """Raises FewerRecords for an import that would lose rows though it has not changed: what is loaded stays."""
+        read = await self._head_start.reading(import_)
+        if read.verdict is Verdict.gone:
+            return read
+        found, known = len(read.records) + len(read.rejects), self._memory.ledger.get(import_.slug)
+        reconciles = read.verdict is Verdict.complete
+        if lost_rows(read.import_, found, known, reconciles=reconciles, now=self._outside.now()):
+            raise FewerRecords(found)
+        return read
+
+    @cached_property
+    def _builder(self) -> Builder:
+        return Builder(
+            self._settings,
+            self._memory.schemas,
+            self._memory.template_tables,
+            foreign=self._memory.foreign | self._names_taken,
+            limits=LIMITS.get(self._warehouse.destination_type),
+            width=width.WIDTH,
+            nul_safe=not self._warehouse.is_duckdb,
+            flatten=self._flattener,
+        )
+
+    def _read_ahead(self, planned: tuple[Planned[Import], ...]) -> ReadAhead:
+        return ReadAhead(
+            lambda import_: asyncio.ensure_future(self._read(import_)),
+            self._builder,
+            planned,
+            max_concurrency=self._settings.max_concurrency,
+            aside=self._outside.aside,
+            stop=self.asked_to_stop,
+            on_built=self._flattener.close,  # memory is short while the last package is loaded
+            together=min(TOGETHER_ROWS, self._settings.batch_rows),  # a package is not cut within
+        )

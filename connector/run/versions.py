@@ -1,0 +1,81 @@
+"""The versions of rows that a run makes (docs/history.md): whether any are due, and what they are made by."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import partial
+
+from connector.load.data_dictionary import Catalogue
+from connector.load.imports_table import EXTRA, METADATA
+from connector.runs import Tally
+from connector.settings import Settings
+from connector.warehouse import Connection, Warehouse
+from connector.warehouse.history import is_due, record
+from connector.warehouse.history_tables import histories, names_of_templates
+from connector.warehouse.ownership import Dataset, take_stock
+from connector.warehouse.ruled_columns import ruled_columns
+from connector.warehouse.state import Memory
+from connector.warehouse.tables import IMPORTS, IMPORTS_SCHEMA, LEDGER, TYPED_SCHEMA
+
+
+def versions_are_due(warehouse: Warehouse, settings: Settings, memory: Memory) -> bool:
+    """Return whether there may be something to record though nothing is loaded: a run died, or was not to record."""
+    if not settings.history:
+        return memory.audited
+    if memory.audited or IMPORTS not in memory.tables:
+        return True
+    with warehouse.connect() as connection:
+        return is_due(connection, take_stock(connection), settings.keeps_history_of)
+
+
+def make_versions(
+    warehouse: Warehouse,
+    connection: Connection,
+    dataset: Dataset,
+    settings: Settings,
+    catalogue: Catalogue,
+    tally: Tally,
+    *,
+    whole: bool,
+) -> None:
+    """Make the versions of what was loaded, where `history` asks for them (`connector.warehouse.history`).
+
+    Where it does not, versions that are there from before lose what was erased, and what is under a rule by now.
+    """
+    wanted = settings.keeps_history_of if settings.history else None
+    if LEDGER not in dataset.ours or (wanted is None and not histories(dataset)):
+        return
+    if (allowance := warehouse.allowance) is not None:
+        allowance.lift()  # the first run compares all of a table, which takes more than a package
+    record(
+        connection,
+        dataset,
+        wanted,
+        started_at=tally.started_at,
+        run_id=tally.run_id,
+        keeps=settings.deletes == "keep",
+        whole=whole,
+        ruled=partial(_ruled, connection, dataset, settings, catalogue),
+    )
+
+
+def _ruled(
+    connection: Connection,
+    dataset: Dataset,
+    settings: Settings,
+    catalogue: Catalogue,
+    table: str,
+    columns: Collection[str],
+) -> list[str]:
+    """Return which columns of the versions of a table may hold a value that a privacy rule is about."""
+    rules, fields = settings.protection, catalogue.schema(table).fields.items()
+    if table == IMPORTS:  # the rules see what is inside of `metadata` and `extra`
+        whole = {METADATA, EXTRA, "records_metadata"}
+        inside = [(keys[1:], known) for keys, known in fields]
+        found, system = [rules.of_metadata], set(IMPORTS_SCHEMA.names) - whole
+    else:
+        slug = dataset.templates.get(table) or None
+        names = names_of_templates(connection, dataset).get(slug or "", set())
+        inside, system = list(fields), set(TYPED_SCHEMA.names)
+        found = [rules.of_template(slug, name) for name in (*names, None)]
+    return ruled_columns([each for each in found if each is not None], inside, columns, system)
