@@ -193,7 +193,12 @@ class Reader:
         """Whether the import may have changed since it was read, without a trace."""
         import_, unit = read.import_, self.decided().unit
         settled = read.asked_at is not None and not may_change_unseen(
-            import_.updated_at, read.asked_at, unit, naive=import_.updated_naive, passed_by=self._client.passed_by
+            import_.updated_at,
+            read.asked_at,
+            unit,
+            naive=import_.updated_naive,
+            passed_by=self._client.passed_by,
+            apart=self._client.clocks_apart,
         )
         return None if settled else Due.racy
 

@@ -29,15 +29,23 @@ def resolution(instants: Iterable[datetime]) -> timedelta:
 
 
 def may_change_unseen(
-    updated_at: datetime, reached: datetime, unit: timedelta, *, naive: bool = False, passed_by: timedelta = MINUTE
+    updated_at: datetime,
+    reached: datetime,
+    unit: timedelta,
+    *,
+    naive: bool = False,
+    passed_by: timedelta = MINUTE,
+    apart: timedelta = timedelta(0),
 ) -> bool:
     """Return whether a change after `reached` may leave `updated_at` as it is.
 
     `reached` is an instant that the service's clock had passed, by `passed_by` at most, when the records were asked
     for. A `naive` time came without an offset: of all times, one in fifteen or so is within a minute of `reached` at
-    one of the offsets, and few stay so for a second reading.
+    one of the offsets, and few stay so for a second reading. Where another clock was so far `apart` from that one that
+    either may be wrong, the time has to be settled by both of them.
     """
     ahead = updated_at - reached
-    if -unit < ahead <= MOST_AHEAD:
+    if -unit < ahead <= MOST_AHEAD or (apart and -unit < ahead - apart <= passed_by):
         return True
-    return naive and any(-unit < ahead - offset <= passed_by for offset in OFFSETS)
+    clocks = {timedelta(0), apart}
+    return naive and any(-unit < ahead - clock - offset <= passed_by for offset in OFFSETS for clock in clocks)

@@ -138,6 +138,7 @@ class ServiceClient:
         self._random = random or Random()
         self._outage = Outage(self._policy.outage_s, sleep=sleep, monotonic=monotonic, now=now, random=self._random)
         self._dated: datetime | None = None
+        self._apart = timedelta(0)  # how far that was from this machine's clock when it came
         self._instruments = telemetry.find()
 
     def __repr__(self) -> str:
@@ -171,9 +172,13 @@ class ServiceClient:
         """How far the service's clock may have passed `service_time()`; a minute is more than machines differ by."""
         return 2 * OUR_CLOCK_DIFFERS if self._clock_of_service() is None else timedelta(minutes=1)
 
+    @property
+    def clocks_apart(self) -> timedelta:
+        """How far the service's `Date` is from this machine's clock, if that is too far to know which one is right."""
+        return self._apart if self._dated is not None and self._clock_of_service() is None else timedelta(0)
+
     def _clock_of_service(self) -> datetime | None:
-        dated = self._dated
-        return dated if dated is not None and abs(dated - self._now()) <= CLOCKS_APART else None
+        return self._dated if abs(self._apart) <= CLOCKS_APART else None
 
     async def list_imports(self, page: int, per_page: int | None = 100, status: str | None = None) -> ImportPage:
         """Without `per_page` the service sends as many as it likes to."""
@@ -324,7 +329,8 @@ class ServiceClient:
             self._outage.failed(reply.words)
         if isinstance(reply, Body):
             self._gate.went_well()
-            self._dated = _instant(reply.date) or self._dated
+            if (dated := _instant(reply.date)) is not None:
+                self._dated, self._apart = dated, dated - self._now()
         elif reply.status == HTTPStatus.TOO_MANY_REQUESTS:
             self.stats.throttled += 1
             pause_s = retry_after_s(reply.retry_after, self._now()) or 0.0

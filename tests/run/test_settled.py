@@ -153,6 +153,19 @@ def test_the_clock_of_the_service_counts_and_not_ours(place: Place, minutes: int
     assert place.read == set()
 
 
+@pytest.mark.parametrize("days", [-30, -3, 3, 30])
+def test_an_edit_is_seen_where_a_clock_is_days_off_and_nobody_knows_which(place: Place, days: int) -> None:
+    place.ahead = timedelta(days=days)
+    slug = place.service.add_import("t", [{"name": "before"}])
+    assert place.run().status == "succeeded"
+    rename(place, slug, "after")
+    place.now += timedelta(hours=1)
+    assert place.run().status == "succeeded"
+    assert place.names() == ["after"]
+    place.run()
+    assert place.read == set()
+
+
 @pytest.mark.parametrize("hours", [-5, 2])
 def test_an_edit_is_seen_where_times_are_local_and_say_no_offset(place: Place, hours: int) -> None:
     def local(request: Request) -> Response | None:
