@@ -1,12 +1,16 @@
-"""What a user does to the warehouse between two runs: tables, columns and rows dropped, and tables of their own."""
+"""What becomes of the warehouse between two runs: tables, columns and rows that a user drops, tables of their own, and
+the format of an earlier version."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from hashlib import sha256
 from random import Random
 
 import duckdb
 
+from connector.warehouse.tables import FORMAT_HINT
 from tests.simulation.holdings import DATASET, FOREIGN
 
 Hand = Callable[[duckdb.DuckDBPyConnection, Random], str]
@@ -67,6 +71,42 @@ def _back_up(connection: duckdb.DuckDBPyConnection, dice: Random) -> str:
     table = dice.choice(tables)
     connection.execute(f"CREATE OR REPLACE TABLE {DATASET}.{FOREIGN}{table} AS SELECT * FROM {DATASET}.{table}")
     return f"a hand made a copy of {table}"
+
+
+# Columns that the first version did not write; its warehouses are in tests/upgrades/frozen.
+_LATER = {
+    "imports": ("extra", "records_metadata"),
+    "records": ("extra",),
+    "sync_imports": ("text_conflicts", "killed_runs", "due", "fewer_found", "fewer_since", "privacy", "history"),
+}
+
+
+def go_back_to_the_first_version(connection: duckdb.DuckDBPyConnection) -> str:
+    """Have the tables, and the schema that the model of dlt stored of them, as the first version wrote them."""
+    found = [(table, column) for table, column in _columns(connection, "") if _is_later(table, column)]
+    if not found or ("_dlt_version", "n") not in _columns(connection, "_dlt_version"):
+        return "there is nothing of a later version"
+    for table, column in found:
+        if table == "imports":  # the first version's hash was of the columns that it had
+            connection.execute(f"UPDATE {DATASET}.imports SET _content_hash = 'of less' WHERE \"{column}\" IS NOT NULL")
+        connection.execute(f'ALTER TABLE {DATASET}.{table} DROP COLUMN "{column}"')
+    versions = f"{DATASET}._dlt_version"
+    [(stored,)] = connection.execute(f'SELECT "schema" FROM {versions} ORDER BY n DESC LIMIT 1').fetchall()
+    schema = json.loads(stored)
+    for name, table in schema["tables"].items():
+        table.pop(FORMAT_HINT, None)
+        table["columns"] = {c: kind for c, kind in table["columns"].items() if not _is_later(name, c)}
+    content = json.dumps(schema, sort_keys=True)
+    connection.execute(f"DELETE FROM {versions}")
+    connection.execute(
+        f"INSERT INTO {versions} VALUES (0, 'importer', ?, TIMESTAMPTZ '2026-01-01 00:00:00+00', ?)",
+        [sha256(content.encode()).hexdigest(), content],
+    )
+    return f"the warehouse has the format of the first version, without {len(found)} columns"
+
+
+def _is_later(table: str, column: str) -> bool:
+    return column in _LATER.get(table, ()) or (table == "imports" and column.startswith("extra__"))
 
 
 HANDS: tuple[Hand, ...] = (

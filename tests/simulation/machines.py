@@ -22,7 +22,7 @@ from connector.load.dlt_bridge import LoadPackage, load_package
 from connector.load.emission import Emission
 from connector.warehouse import Connection
 from tests.simulation.fuse import Fuse
-from tests.simulation.hands import meddle
+from tests.simulation.hands import go_back_to_the_first_version, meddle
 from tests.simulation.holdings import Holdings
 from tests.simulation.model import ModelPipeline, Ways, real_pipeline
 
@@ -93,7 +93,10 @@ class _Machine:
         return Holdings.of(self._database)
 
     def meddle(self, dice: Random) -> str:
-        """A user's hand in the warehouse."""
+        """A user's hand in the warehouse; or an earlier version wrote it, with nothing of a later one on the disk."""
+        if dice.random() < 0.2:
+            self.lose_directory()
+            return go_back_to_the_first_version(self._database)
         return meddle(self._database, dice)
 
     def close(self) -> None:

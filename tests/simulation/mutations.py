@@ -30,7 +30,7 @@ from connector.service.outage import Outage
 from connector.transform.overflow import Rests
 from connector.transform.schema import TableSchema
 from connector.transform.width import UNBOUNDED, Width
-from connector.warehouse import Connection, history, state
+from connector.warehouse import Connection, history, state, upgrades
 from connector.warehouse.ownership import Dataset
 
 Patch = Callable[[], AbstractContextManager[Any]]
@@ -423,6 +423,11 @@ def let_a_completed_import_lose_its_rows() -> AbstractContextManager[Any]:
         return 0 if import_.status == "completed" else original(import_, *known, **more)
 
     return mock.patch.object(reader, "lost_rows", finished)
+
+
+@mutation()
+def take_an_earlier_format_for_the_one_of_now() -> AbstractContextManager[Any]:
+    return mock.patch.object(upgrades, "STEPS", ())
 
 
 @mutation()
