@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timedelta
 
 from connector.errors import NewerFormatError
 from connector.extract.records import ImportRead, Verdict
@@ -42,7 +43,7 @@ from connector.warehouse.erasing import empty_staging, erase_deleted, has_reject
 from connector.warehouse.mending import keep_deleted, mend
 from connector.warehouse.ownership import Dataset, prepare_staging, take_stock
 from connector.warehouse.promises import PROMISED, ask_again, promise
-from connector.warehouse.runs_table import bury_dead_runs, note_progress, settle_dead_runs, write_run
+from connector.warehouse.runs_table import bury_dead_runs, latest_start, note_progress, settle_dead_runs, write_run
 from connector.warehouse.state import Memory, forget_schemas, loaded_late, recall
 from connector.warehouse.tables import (
     IMPORTS,
@@ -59,6 +60,8 @@ from connector.warehouse.tables import (
 from connector.warehouse.upgrades import take_over
 
 log = logging.getLogger("connector.run")
+
+CLOCKS_DIFFER = timedelta(minutes=5)  # of two machines that run in turn, at most, if both are set
 
 
 class Extraction:
@@ -84,6 +87,7 @@ class Extraction:
         self._under_way = under_way or UnderWay()
         self._accepted: list[str] = []  # imports in the package under way
         self._reader: Reader | None = None
+        self.began_later: datetime | None = None  # an earlier run, by a clock that is far ahead of this machine's
         self._uncommitted = 0
         self._loaded: Counter[str] = Counter()  # rows of the package under way, by table
         self._began_records = False
@@ -121,6 +125,8 @@ class Extraction:
                 stock = take_stock(connection)
             self.memory: Memory = mend(connection, recall(connection, stock))
             if RUNS in self.memory.tables:
+                if self._settings.history:
+                    self._begin_after(latest_start(connection) if "started_at" in stock.columns[RUNS] else None)
                 dead = bury_dead_runs(connection, self._outside.now(), self.memory.tables)
                 mirrors = self._settings.deletes == "mirror"
                 if mirrors and (self.memory.audited or has_rejects_of_deleted(connection, stock)):
@@ -158,6 +164,15 @@ class Extraction:
             reading=reading,
         )
         self._reader.start()
+
+    def _begin_after(self, latest: datetime | None) -> None:
+        """Have versions follow each other in time: begin after the run before, whose clock may have been ahead."""
+        if latest is None or latest < self.tally.started_at:
+            return
+        if latest - self.tally.started_at <= CLOCKS_DIFFER:
+            self.tally.started_at = latest + timedelta(microseconds=1)
+        else:
+            self.began_later = latest
 
     @property
     def reader(self) -> Reader:

@@ -156,7 +156,14 @@ def _make_versions(extraction: Extraction, settings: Settings, connection: Conne
         extraction.catalogue,
         extraction.tally,
         whole=extraction.is_whole,
+        in_order=extraction.began_later is None,
     )
+    if extraction.began_later is not None:
+        extraction.tally.shortfall = True
+        extraction.tally.problems.append(
+            f"A run began at {extraction.began_later:%Y-%m-%d %H:%M} UTC by the clock of its machine, which is later "
+            "than now by this one's: no version of a row is recorded until then, but by the first run after it."
+        )
 
 
 def _look_at_standings(extraction: Extraction, dataset: Dataset) -> None:

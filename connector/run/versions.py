@@ -37,12 +37,14 @@ def make_versions(
     tally: Tally,
     *,
     whole: bool,
+    in_order: bool,
 ) -> None:
     """Make the versions of what was loaded, where `history` asks for them (`connector.warehouse.history`).
 
-    Where it does not, versions that are there from before lose what was erased, and what is under a rule by now.
+    Where it does not, or they would not be `in_order` of time, versions that are there from before lose what was
+    erased, and what is under a rule by now.
     """
-    wanted = settings.keeps_history_of if settings.history else None
+    wanted = settings.keeps_history_of if settings.history and in_order else None
     if LEDGER not in dataset.ours or (wanted is None and not histories(dataset)):
         return
     if (allowance := warehouse.allowance) is not None:

@@ -36,6 +36,13 @@ def bury_dead_runs(connection: Connection, now: datetime, tables: Collection[str
     return found
 
 
+def latest_start(connection: Connection) -> datetime | None:
+    """Return when the latest run began, by the clock of the machine that it ran on."""
+    [row] = connection.query(f"SELECT max(started_at) AS latest FROM {connection.name(RUNS)}").to_pylist()
+    latest: datetime | None = row["latest"]
+    return latest
+
+
 def settle_dead_runs(connection: Connection) -> None:
     """Nothing that dead runs left is in disorder any more: the next run need not look again."""
     connection.execute(

@@ -269,3 +269,38 @@ def test_tables_that_only_look_like_versions_are_left_alone(duck: DuckDB, servic
     assert duck.tuples(f"SELECT mine FROM {H}") == [(1,)]
     assert duck.tuples(f"SELECT count(*) FROM {H}_2") == [(4,)]
     check_whole(duck, service)
+
+
+def test_versions_follow_each_other_though_a_clock_was_ahead(duck: DuckDB, service: Service) -> None:
+    place = Place(duck, service)
+    slug, record = first_record(service)
+
+    def the_last_run_was_ahead_by(interval: str) -> datetime:
+        [(latest,)] = duck.tuples("SELECT max(started_at) FROM sync_runs")
+        assert isinstance(latest, datetime)
+        for table, column in (("sync_runs", "started_at"), (H, "_valid_from"), ("imports_history", "_valid_from")):
+            moved = f"{column} = {column} + INTERVAL {interval}"
+            execute(duck, f"UPDATE {table} SET {moved} WHERE {column} = '{latest.isoformat()}'")
+        [(ahead,)] = duck.tuples("SELECT max(started_at) FROM sync_runs")
+        assert isinstance(ahead, datetime)
+        return ahead
+
+    place.run()
+    ahead = the_last_run_was_ahead_by("2 MINUTE")
+    service.edit_row(slug, record, {"a": 40})
+    assert duck.run(service, history=True).started_at > ahead
+    the_last_run_was_ahead_by("3 DAY")
+    service.edit_row(slug, record, {"a": 41})
+    ran = duck.run(service, history=True)
+    assert ran.status is Status.partial
+    assert "which is later than now by this one's" in ran.problems[0]
+    assert duck.tuples("SELECT a FROM records_customers WHERE _record_slug = %s", record) == [(41,)]
+    assert duck.tuples(f"SELECT count(*) FROM {H} WHERE _valid_to < _valid_from") == [(0,)]
+
+    execute(duck, "UPDATE sync_runs SET started_at = started_at - INTERVAL 3 DAY")
+    for table in (H, "imports_history"):
+        for bound in ("_valid_from", "_valid_to"):
+            execute(duck, f"UPDATE {table} SET {bound} = {bound} - INTERVAL 3 DAY WHERE {bound} > now()")
+    place.run()
+    versions = duck.tuples(f"SELECT a FROM {H} WHERE _record_slug = '{record}' ORDER BY _valid_from")
+    assert versions == [(0,), (40,), (41,)]
