@@ -29,6 +29,7 @@ SYSTEM_COLUMNS: frozenset[str] = frozenset(
 )
 # PostgreSQL refuses a column of such a name in any table; the names are the same on every destination.
 _RESERVED_COLUMNS = frozenset({"ctid", "xmin", "xmax", "cmin", "cmax", "tableoid"})
+VERSION_COLUMNS = ("_valid_from", "_valid_to", "_change", "_run_id")  # beside those of the table in one of versions
 TEXT_VARIANT = "__v_text"
 DOUBLE_VARIANT = "__v_double"
 VARIANTS = (TEXT_VARIANT, DOUBLE_VARIANT)
@@ -110,7 +111,9 @@ def naming_order(keys: tuple[str, ...]) -> tuple[bool, tuple[str, ...]]:
 
 
 def _is_free(name: str, taken: Container[str]) -> bool:
-    if name in SYSTEM_COLUMNS or name in _RESERVED_COLUMNS or name == MORE or name in taken or name.endswith(VARIANTS):
+    if name in SYSTEM_COLUMNS or name in _RESERVED_COLUMNS or name in VERSION_COLUMNS or name == MORE:
+        return False
+    if name in taken or name.endswith(VARIANTS):
         return False
     return not any(name + suffix in taken for suffix in VARIANTS)
 

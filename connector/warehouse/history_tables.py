@@ -13,13 +13,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
 
-from connector.transform.naming import DOUBLE_VARIANT, TEXT_VARIANT
+from connector.errors import ConfigError
+from connector.transform.naming import DOUBLE_VARIANT, TEXT_VARIANT, VERSION_COLUMNS
 from connector.warehouse.connection import Connection
 from connector.warehouse.ownership import Dataset, take_stock
 from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID, keys_of
 
-VALID_FROM, VALID_TO, CHANGE, RUN_ID = "_valid_from", "_valid_to", "_change", "_run_id"
-OWN = (VALID_FROM, VALID_TO, CHANGE, RUN_ID)
+VALID_FROM, VALID_TO, CHANGE, RUN_ID = OWN = VERSION_COLUMNS
 _TOLD = ("_created_at", "_updated_at", LOAD_ID)
 _WAS = "__was_"
 _ASIDE = re.compile(f"{DOUBLE_VARIANT}|{TEXT_VARIANT}|{_WAS}[0-9]+")
@@ -46,10 +46,19 @@ Choice = Callable[[str | None, Collection[str]], bool]  # a template's slug and 
 
 
 def versioned(connection: Connection, dataset: Dataset, wanted: Choice) -> list[Versioned]:
-    """Return the tables whose versions are to be kept: `imports`, and the typed ones of the templates `wanted`."""
+    """Return the tables whose versions are to be kept: `imports`, and the typed ones of the templates `wanted`.
+
+    Raises ConfigError for a table in which an earlier version gave a field the name of a column of versions.
+    """
     names = names_of_templates(connection, dataset)
     slugs = {table: dataset.templates.get(table) for table in sorted(dataset.typed)}
     tables = [table for table, slug in slugs.items() if wanted(slug, names.get(slug or "", ()))]
+    for table in tables:
+        if taken := [name for name in OWN if name in dataset.columns[table]]:
+            raise ConfigError(
+                f"{table} has a field in the column {taken[0]}, which its versions have for themselves, so they cannot "
+                "be kept; list the other templates under history in [sources.importer]."
+            )
     return [_versioned(dataset, table) for table in (*([IMPORTS] if IMPORTS in dataset.ours else []), *tables)]
 
 

@@ -15,8 +15,10 @@ from connector.reporting.views.applying import apply, keep_current
 from connector.runs import Status, Tally
 from connector.sandbox import Service, serve
 from connector.settings import Scope, Settings
+from connector.transform import naming
 from connector.warehouse import Warehouse as Opened
 from connector.warehouse.history import disagreeing
+from connector.warehouse.history_tables import OWN
 from tests.types.conftest import DuckDB, Warehouse
 from tests.types.test_ours import check_whole, execute
 
@@ -181,6 +183,33 @@ def test_it_begins_with_what_is_there_for_the_templates_that_are_named(duck: Duc
 
 def as_text(value: Any) -> str | None:
     return None if value is None else str(value)
+
+
+def test_fields_may_be_called_like_the_columns_of_versions(duck: DuckDB) -> None:
+    service = Service(1)
+    slug = service.add_import("Exports", [{name: f"{name} 1" for name in OWN}])
+    duck.run(service, history=True)
+    service.edit_row(slug, next(iter(service.record_slugs(slug))), {name: f"{name} 2" for name in OWN})
+    assert duck.run(service, history=True).status is Status.succeeded
+    columns = duck.tuples("SELECT path, column_name FROM sync_fields WHERE table_name = 'records_exports'")
+    assert {path for path, _ in columns} == set(OWN)
+    for path, column in columns:
+        found = duck.tuples(f"SELECT {column}, _change FROM records_exports_history ORDER BY _valid_from")
+        assert found == [(f"{path} 1", "insert"), (f"{path} 2", "update")]
+
+
+def test_a_field_that_an_earlier_version_called_like_them_is_named(
+    duck: DuckDB, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.add_import("Exports", [{"_valid_from": "x"}])
+    with monkeypatch.context() as earlier:
+        earlier.setattr(naming, "VERSION_COLUMNS", ())
+        duck.run(service)
+    refused = duck.run(service, history=True).fatal
+    assert isinstance(refused, ConfigError)
+    assert str(refused).startswith("records_exports has a field in the column _valid_from")
+    assert duck.run(service, history=["Customers"]).status is Status.succeeded
+    assert duck.tuples(f"SELECT count(*) FROM {H}") == [(4,)]
 
 
 def test_changes_and_a_moment_can_be_asked_for(warehouse: Warehouse, service: Service) -> None:
