@@ -114,7 +114,7 @@ def check_promise(ran: Ran) -> None:
     after = ran.after.by_key("sync_imports", "slug")
     for before in ran.before.of_table("sync_imports"):
         row = after[before["slug"]]
-        kept = row["_dlt_load_id"] != before["_dlt_load_id"] or row["due"] is not None
+        kept = row["_dlt_load_id"] != before["_dlt_load_id"] or row.get("due") is not None
         require(kept or before["state"] == "deleted", "what a backfill asked for is read, or asked for still", row)
 
 
@@ -363,7 +363,9 @@ def check_versions(after: Holdings, *, all_noted: bool = True, but: Collection[s
     Rows with the keys in `but` may differ from their versions.
     """
     ledger = after.of_table("sync_imports")
-    due = [r["slug"] for r in ledger if r["history"] != " ".join(filter(None, (r["_dlt_load_id"], r["privacy"])))]
+    due = [
+        r["slug"] for r in ledger if r.get("history") != " ".join(filter(None, (r["_dlt_load_id"], r.get("privacy"))))
+    ]
     none_of(due if all_noted else [], "what was loaded is recorded")
     now = snapshot(after)
     for name, rows in after.versions.items():

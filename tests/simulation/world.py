@@ -424,7 +424,7 @@ class World:
 
 
 def _left_out(after: Holdings) -> frozenset[str]:
-    return frozenset(row["slug"] for row in after.of_table("sync_imports") if row["killed_runs"])
+    return frozenset(row["slug"] for row in after.of_table("sync_imports") if row.get("killed_runs"))
 
 
 def _summary(tally: Tally) -> str:
