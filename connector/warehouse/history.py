@@ -73,7 +73,7 @@ def record(
         scrubbed = _ruled_columns(connection, [*tables, *paused], ruled)
         for each in (*tables, *paused):
             if scrubbed and each.table not in new:
-                _empty_ruled(connection, each, scrubbed[each.table])
+                _empty_ruled(connection, dataset, each, scrubbed[each.table])
         for each in tables:
             _Recorder(connection, each, started_at, run_id, each.table in new).record(keeps=keeps)
         left = [sql for each in paused for sql in _held(connection, each)]
@@ -121,21 +121,31 @@ def _ruled_columns(connection: Connection, tables: Sequence[Versioned], ruled: R
     return {each.table: ruled(each.table, columns[each.history]) for each in tables}
 
 
-def _empty_ruled(connection: Connection, each: Versioned, columns: Sequence[str]) -> None:
+def _empty_ruled(connection: Connection, dataset: Dataset, each: Versioned, columns: Sequence[str]) -> None:
     """Have versions hold nothing of what changed rules may be about but what the rows have now.
 
-    The open version of a row that is there takes its values, so that a change of rules makes no version.
+    The open version of a row that is there takes its values, so that a change of rules makes no version. An import that
+    is gone is not read under any rules: versions that a record has of it are emptied with those of the record's import.
     """
     if not columns:
         return
-    column = connection.column
+    name, column = connection.name, connection.column
     imported = column(each.import_key)
     ruled = f"SELECT slug FROM {_RULED}"
     names = [column(c) for c in columns]
-    connection.execute(
-        f"UPDATE {connection.name(each.history)} AS h SET {', '.join(f'{c} = NULL' for c in names)} "
-        f"WHERE h.{imported} IN ({ruled}) AND ({' OR '.join(f'h.{c} IS NOT NULL' for c in names)})"
-    )
+    of_ruled = [f"h.{imported} IN ({ruled})"]
+    if each.table != IMPORTS and IMPORTS in dataset.ours and dataset.typed:
+        listed = f"SELECT i.slug FROM {name(IMPORTS)} AS i WHERE i.{column('_deleted_at')} IS NULL"
+        keys = " UNION ALL ".join(
+            f"SELECT {column(each.key)} FROM {name(table)} WHERE {imported} IN ({ruled})"
+            for table in sorted(dataset.typed)
+        )
+        of_ruled.append(f"h.{imported} NOT IN ({listed}) AND h.{column(each.key)} IN ({keys})")
+    for these in of_ruled:
+        connection.execute(
+            f"UPDATE {name(each.history)} AS h SET {', '.join(f'{c} = NULL' for c in names)} "
+            f"WHERE {these} AND ({' OR '.join(f'h.{c} IS NOT NULL' for c in names)})"
+        )
     copy_to_open(connection, each, [c for c in columns if c in each.columns], ruled)
 
 

@@ -253,6 +253,25 @@ def test_a_rule_that_comes_later_reaches_earlier_versions(duck_place: Place, his
     place.check(privacy=rules)
 
 
+@pytest.mark.parametrize("template", ["Customers", "Clients"])
+def test_a_rule_reaches_what_a_record_was_in_an_import_that_is_gone(duck_place: Place, template: str) -> None:
+    place = duck_place
+    first = place.service.add_import("Customers", [{"ssn": "123"}])
+    second = place.service.add_import(template, [{"ssn": "456"}])
+    place.service.add_import("Orders", [{"n": 1}])
+    place.run()
+    [text] = place.service.record_texts(first)
+    place.service.delete_import(first)
+    place.service.add_raw_record(second, text)
+    place.run()
+    assert ("123",) in place.warehouse.tuples("SELECT ssn FROM records_customers_history"), "it lives on elsewhere"
+    rules = {"*": {"ssn": "drop"}}
+    place.run(privacy=rules)
+    for table in {"records_customers", f"records_{template.lower()}"}:
+        assert place.warehouse.tuples(f"SELECT DISTINCT ssn FROM {table}_history") == [(None,)]
+    place.check(privacy=rules)
+
+
 def test_values_under_a_rule_stay_as_the_rule_leaves_them(duck_place: Place) -> None:
     """An import that stays due, here as the run was not whole, is not emptied again."""
     place = duck_place
