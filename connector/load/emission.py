@@ -6,6 +6,7 @@ process dies between the destination's commit and dlt's own bookkeeping, nor lea
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from connector.warehouse.tables import (
     FORMAT,
     FORMAT_HINT,
     LEDGER,
+    LOAD_ID,
     NO_SLUG,
     PRIMARY_KEYS,
     RECORDS,
@@ -93,3 +95,16 @@ def _replacing(record_key: str, import_key: str) -> dict[str, Any]:
 
 def _upserting(key: str) -> dict[str, Any]:
     return {"disposition": "merge", "strategy": "delete-insert", "source_filter": f"{key} <> '{NO_SLUG}'"}
+
+
+def placeholders(schema: pa.Schema, table: str, slugs: Sequence[str], load_id: str) -> pa.Table:
+    """Return a row for each of these imports that clears its scope, and that the merge keeps out."""
+    record_key, import_key = keys_of(table)
+    constant = {record_key: NO_SLUG, LOAD_ID: load_id}
+    columns = [
+        pa.array(slugs, pa.string())
+        if column.name == import_key
+        else pa.repeat(pa.scalar(constant.get(column.name), column.type), len(slugs))
+        for column in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)

@@ -23,7 +23,7 @@ from connector.ledger import TORN, Due, LedgerRow, State
 from connector.load.batches import Built, Rows
 from connector.load.data_dictionary import Catalogue, FieldRows, FieldTotals
 from connector.load.disposition import IncomingRows
-from connector.load.emission import Emission
+from connector.load.emission import Emission, placeholders
 from connector.load.kept_deletes import KeptDeletes
 from connector.load.rejects import Rejects
 from connector.models import Import
@@ -36,12 +36,10 @@ from connector.warehouse.tables import (
     FIELDS_SCHEMA,
     LEDGER,
     LOAD_ID,
-    NO_SLUG,
     RECORDS,
     RECORDS_SCHEMA,
     TYPED_SCHEMA,
     UTC_US,
-    keys_of,
     ledger_table,
     table_of,
 )
@@ -404,13 +402,13 @@ class Package:
 
     def _due(self) -> Iterator[Emission]:
         if self._raw_cleared:
-            self._raw.append(_placeholders(RECORDS_SCHEMA, RECORDS, self._raw_cleared, self.load_id))
+            self._raw.append(placeholders(RECORDS_SCHEMA, RECORDS, self._raw_cleared, self.load_id))
         if self._raw:
             yield Emission(RECORDS, pa.concat_tables(self._raw))
             self._raw, self._raw_rows, self._raw_cleared = [], 0, []
         for table, typed in self._typed.items():
             if typed.cleared:
-                rows = _placeholders(TYPED_SCHEMA, table, typed.cleared, self.load_id)
+                rows = placeholders(TYPED_SCHEMA, table, typed.cleared, self.load_id)
                 typed.batches.append(self._with_dropped(table, rows))
             if typed.batches:
                 rows = pa.concat_tables(typed.batches, promote_options="default")
@@ -478,19 +476,6 @@ def _count_text_conflicts(rows: Rows, sizes: Sequence[int], counts: Sequence[Cou
                 continue
             for row in count.kept_rows:
                 counts[bisect_right(ends, row)][column] += 1
-
-
-def _placeholders(schema: pa.Schema, table: str, slugs: Sequence[str], load_id: str) -> pa.Table:
-    """A row for each import that the merge keeps out."""
-    record_key, import_key = keys_of(table)
-    constant = {record_key: NO_SLUG, LOAD_ID: load_id}
-    columns = [
-        pa.array(slugs, pa.string())
-        if column.name == import_key
-        else pa.repeat(pa.scalar(constant.get(column.name), column.type), len(slugs))
-        for column in schema
-    ]
-    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def _typed_table(columns: Mapping[str, pa.Array[Any]]) -> pa.Table:
