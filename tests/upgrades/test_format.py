@@ -16,10 +16,15 @@ from connector import runs
 from connector.cli.exit_codes import USAGE, exit_code
 from connector.errors import ConfigError
 from connector.load import emission
+from connector.maintain.compact import compact
 from connector.maintain.doctor import doctor
+from connector.maintain.planning import plan
 from connector.maintain.rebuild import rebuild
+from connector.maintain.suggesting import suggest
+from connector.reporting.changes import changes
 from connector.reporting.html.gathering import gather
 from connector.reporting.views import applying, checking
+from connector.reporting.views.sources import sources
 from connector.runs import connector_version
 from connector.sandbox import Service, serve
 from connector.settings import Settings
@@ -67,6 +72,13 @@ def test_a_newer_format_is_refused_by_everything(tmp_path: Path, monkeypatch: py
             "report": lambda: gather(Warehouse(pipeline()), "", "d", datetime.now(UTC)),
             "sql apply": lambda: applying.apply(pipeline()),
             "sql check": lambda: checking.check(pipeline()),
+            "sql drop": lambda: applying.drop(pipeline()),
+            "templates": lambda: connector.templates(pipeline()),
+            "plan": lambda: plan(pipeline(), settings),
+            "changes": lambda: changes(pipeline(), datetime.now(UTC)),
+            "compact": lambda: compact(pipeline(), mirrors=True),
+            "hints suggest": lambda: suggest(pipeline(), {}),
+            "dbt sources": lambda: sources(pipeline()),
         }
         for name, use in refused.items():
             before = contents(file)

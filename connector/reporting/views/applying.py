@@ -26,6 +26,7 @@ from connector.warehouse import Connection, Warehouse
 from connector.warehouse.connection import LOADS
 from connector.warehouse.failures import explain
 from connector.warehouse.lock import sole_writer
+from connector.warehouse.ownership import take_stock
 
 _DIGEST = 12
 _TOLD = 3  # reasons in one sentence
@@ -117,9 +118,13 @@ def refresh(connection: Connection, dialect: str) -> None:
 
 
 def drop(pipeline: Pipeline) -> Applied:
-    """Drops every view that `apply` made; their schema stays, with the rights that readers have in it."""
+    """Drop every view that `apply` made; their schema stays, with the rights that readers have in it.
+
+    Raises LockedError while a run is under way, and NewerFormatError for a warehouse of a newer format.
+    """
     warehouse, dialect = opened(pipeline)
     with sole_writer(pipeline), warehouse.connect() as connection:
+        take_stock(connection)
         there = _relations(connection, dialect)
         dataset = connection.client.dataset_name
         layout = Layout(dataset, dialect)
