@@ -157,7 +157,7 @@ def _compare(session: duckdb.DuckDBPyConnection, file: Path) -> None:
 
 
 def _content(session: duckdb.DuckDBPyConnection, table: str) -> Any:
-    return session.execute(f"SELECT count(*), sum(hash(t)) FROM {table} AS t").fetchall()
+    return session.execute(f'SELECT count(*), sum(hash("the row")) FROM {table} AS "the row"').fetchall()
 
 
 def _catalog(session: duckdb.DuckDBPyConnection, kind: str, database: str) -> Any:

@@ -21,6 +21,8 @@ from connector.warehouse.history_tables import (
     VALID_FROM,
     VALID_TO,
     Choice,
+    R,
+    V,
     Versioned,
     align,
     copy_to_open,
@@ -36,6 +38,7 @@ from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID
 # that are alive nowhere any more; imports whose rows may differ from their open versions; keys of the versions that do.
 _DUE, _RULED, _ERASED, _TOUCHED = "importer_due", "importer_ruled", "importer_erased", "importer_touched"
 _OUTDATED = "importer_outdated"
+_O, _KEY, _NOTED = '"importer other version"', '"importer key"', '"importer ledger"'  # more aliases, as R and V are
 
 Ruled = Callable[[str, Collection[str]], list[str]]  # a table, columns → those that a privacy rule may be about
 
@@ -82,7 +85,7 @@ def record(
         if tables:
             done = "".join(f" AND NOT EXISTS ({sql})" for sql in left)
             connection.execute(
-                f"UPDATE {ledger} AS l SET history = {mark} WHERE slug IN (SELECT slug FROM {_DUE}){done}"
+                f"UPDATE {ledger} AS {_NOTED} SET history = {mark} WHERE slug IN (SELECT slug FROM {_DUE}){done}"
             )
         if scrubbed:  # the others stay due; what comes under the rules of now is not to be emptied next time
             connection.execute(
@@ -100,7 +103,7 @@ def _gather(connection: Connection, name: str, sql: str, *args: Any) -> None:
 
 
 def _held(connection: Connection, each: Versioned) -> tuple[str, ...]:
-    """SQL for what of an import (l.slug) is in a table whose versions are not kept now, or in its open versions.
+    """SQL for what of an import (`_NOTED`) is in a table whose versions are not kept now, or in its open versions.
 
     Such an import stays due, for when they are kept again.
     """
@@ -108,8 +111,8 @@ def _held(connection: Connection, each: Versioned) -> tuple[str, ...]:
         return ()
     imported, still = connection.column(each.import_key), f"{connection.column(VALID_TO)} IS NULL"
     return (
-        f"SELECT 1 FROM {connection.name(each.table)} AS t WHERE t.{imported} = l.slug",
-        f"SELECT 1 FROM {connection.name(each.history)} AS h WHERE h.{imported} = l.slug AND h.{still}",
+        f"SELECT 1 FROM {connection.name(each.table)} AS {R} WHERE {R}.{imported} = {_NOTED}.slug",
+        f"SELECT 1 FROM {connection.name(each.history)} AS {V} WHERE {V}.{imported} = {_NOTED}.slug AND {V}.{still}",
     )
 
 
@@ -133,18 +136,18 @@ def _empty_ruled(connection: Connection, dataset: Dataset, each: Versioned, colu
     imported = column(each.import_key)
     ruled = f"SELECT slug FROM {_RULED}"
     names = [column(c) for c in columns]
-    of_ruled = [f"h.{imported} IN ({ruled})"]
+    of_ruled = [f"{V}.{imported} IN ({ruled})"]
     if each.table != IMPORTS and IMPORTS in dataset.ours and dataset.typed:
         listed = f"SELECT i.slug FROM {name(IMPORTS)} AS i WHERE i.{column('_deleted_at')} IS NULL"
         keys = " UNION ALL ".join(
             f"SELECT {column(each.key)} FROM {name(table)} WHERE {imported} IN ({ruled})"
             for table in sorted(dataset.typed)
         )
-        of_ruled.append(f"h.{imported} NOT IN ({listed}) AND h.{column(each.key)} IN ({keys})")
+        of_ruled.append(f"{V}.{imported} NOT IN ({listed}) AND {V}.{column(each.key)} IN ({keys})")
     for these in of_ruled:
         connection.execute(
-            f"UPDATE {name(each.history)} AS h SET {', '.join(f'{c} = NULL' for c in names)} "
-            f"WHERE {these} AND ({' OR '.join(f'h.{c} IS NOT NULL' for c in names)})"
+            f"UPDATE {name(each.history)} AS {V} SET {', '.join(f'{c} = NULL' for c in names)} "
+            f"WHERE {these} AND ({' OR '.join(f'{V}.{c} IS NOT NULL' for c in names)})"
         )
     copy_to_open(connection, each, [c for c in columns if c in each.columns], ruled)
 
@@ -158,8 +161,8 @@ def _analyze(connection: Connection, tables: Sequence[str], *, temporary: bool =
 def _same(connection: Connection, each: Versioned) -> str:
     """SQL for a row t that is the version h; a join by its key, which is never null."""
     column = connection.column
-    content = (f"t.{column(c)} IS NOT DISTINCT FROM h.{column(c)}" for c in each.content)
-    return " AND ".join([f"t.{column(each.key)} = h.{column(each.key)}", *content])
+    content = (f"{R}.{column(c)} IS NOT DISTINCT FROM {V}.{column(c)}" for c in each.content)
+    return " AND ".join([f"{R}.{column(each.key)} = {V}.{column(each.key)}", *content])
 
 
 def _imports_due(connection: Connection, history: str, columns: Iterable[str]) -> str:
@@ -213,32 +216,35 @@ class _Recorder:
         name, column, each = self.connection.name, self.connection.column, self.each
         table, history = name(each.table), name(each.history)
         key, imported = column(each.key), column(each.import_key)
-        same = f"SELECT 1 FROM {table} AS t WHERE {_same(self.connection, each)} AND t.{column('_deleted_at')} IS NULL"
+        live = f"{R}.{column('_deleted_at')} IS NULL"
+        same = f"SELECT 1 FROM {table} AS {R} WHERE {_same(self.connection, each)} AND {live}"
         touched = f"SELECT slug FROM {_TOUCHED}"
         _gather(self.connection, _TOUCHED, self._touched())
-        still = f"h.{column(VALID_TO)} IS NULL"
+        still = f"{V}.{column(VALID_TO)} IS NULL"
         moved = (
-            f"SELECT h.{key} AS k FROM {table} AS t JOIN {history} AS h ON h.{key} = t.{key} "
-            f"WHERE t.{imported} IN ({touched}) AND {still} AND h.{imported} <> t.{imported} AND NOT EXISTS ({same})"
+            f"SELECT {V}.{key} AS k FROM {table} AS {R} JOIN {history} AS {V} ON {V}.{key} = {R}.{key} "
+            f"WHERE {R}.{imported} IN ({touched}) AND {still} AND {V}.{imported} <> {R}.{imported} "
+            f"AND NOT EXISTS ({same})"
         )
         _gather(
             self.connection,
             _OUTDATED,
-            f"SELECT h.{key} AS k FROM {history} AS h WHERE {still} AND h.{imported} IN ({touched}) "
+            f"SELECT {V}.{key} AS k FROM {history} AS {V} WHERE {still} AND {V}.{imported} IN ({touched}) "
             f"AND NOT EXISTS ({same}) UNION ALL {moved}",
         )
-        outdated = f"{still} AND h.{key} IN (SELECT k FROM {_OUTDATED})"
+        outdated = f"{still} AND {V}.{key} IN (SELECT k FROM {_OUTDATED})"
         opened = column(VALID_FROM)
-        self.connection.execute(f"DELETE FROM {history} AS h WHERE h.{opened} = %s AND {outdated}", self.started_at)
-        self.connection.execute(f"UPDATE {history} AS h SET {column(VALID_TO)} = %s WHERE {outdated}", self.started_at)
+        self.connection.execute(f"DELETE FROM {history} AS {V} WHERE {V}.{opened} = %s AND {outdated}", self.started_at)
+        ended = f"{column(VALID_TO)} = %s"
+        self.connection.execute(f"UPDATE {history} AS {V} SET {ended} WHERE {outdated}", self.started_at)
         names = ", ".join(column(c) for c in each.columns)
-        closed_now = f"h.{key} = t.{key} AND h.{column(VALID_TO)} = %s"
+        closed_now = f"{V}.{key} = {R}.{key} AND {V}.{ended}"
         self.connection.execute(
             f"INSERT INTO {history} ({names}, {', '.join(map(column, OWN))}) "
-            f"SELECT {', '.join(f't.{column(c)}' for c in each.columns)}, %s, NULL, "
-            f"CASE WHEN EXISTS (SELECT 1 FROM {history} AS h WHERE {closed_now}) THEN 'update' ELSE 'insert' END, %s "
-            f"FROM {table} AS t WHERE t.{column('_deleted_at')} IS NULL AND t.{imported} IN ({touched}) "
-            f"AND NOT EXISTS (SELECT 1 FROM {history} AS h WHERE h.{key} = t.{key} AND h.{column(VALID_TO)} IS NULL)",
+            f"SELECT {', '.join(f'{R}.{column(c)}' for c in each.columns)}, %s, NULL, "
+            f"CASE WHEN EXISTS (SELECT 1 FROM {history} AS {V} WHERE {closed_now}) THEN 'update' ELSE 'insert' END, %s "
+            f"FROM {table} AS {R} WHERE {live} AND {R}.{imported} IN ({touched}) "
+            f"AND NOT EXISTS (SELECT 1 FROM {history} AS {V} WHERE {V}.{key} = {R}.{key} AND {still})",
             self.started_at,
             self.started_at,
             self.run_id,
@@ -247,11 +253,11 @@ class _Recorder:
             self._note_deletions(names)
         # the load of a version is the one that brought it; of `imports` it is by that that a row is known to be read
         told = sorted((each.told if each.table == IMPORTS else each.told - {LOAD_ID}) & set(each.columns))
-        new = ", ".join(f"{column(c)} = t.{column(c)}" for c in told)
-        changed = " OR ".join(f"h.{column(c)} IS DISTINCT FROM t.{column(c)}" for c in told)
+        new = ", ".join(f"{column(c)} = {R}.{column(c)}" for c in told)
+        changed = " OR ".join(f"{V}.{column(c)} IS DISTINCT FROM {R}.{column(c)}" for c in told)
         self.connection.execute(
-            f"UPDATE {history} AS h SET {new} FROM {table} AS t WHERE h.{key} = t.{key} "
-            f"AND h.{column(VALID_TO)} IS NULL AND t.{imported} IN ({touched}) AND ({changed})"
+            f"UPDATE {history} AS {V} SET {new} FROM {table} AS {R} WHERE {V}.{key} = {R}.{key} "
+            f"AND {V}.{column(VALID_TO)} IS NULL AND {R}.{imported} IN ({touched}) AND ({changed})"
         )
 
     def _touched(self) -> str:
@@ -270,9 +276,10 @@ class _Recorder:
         started, ended = column(VALID_FROM), column(VALID_TO)
         self.connection.execute(
             f"INSERT INTO {history} ({names}, {', '.join(map(column, OWN))}) "
-            f"SELECT {', '.join(f'h.{column(c)}' for c in each.columns)}, h.{ended}, h.{ended}, 'delete', %s "
-            f"FROM {history} AS h WHERE h.{ended} = %s AND h.{started} < h.{ended} AND NOT EXISTS (SELECT 1 "
-            f"FROM {history} AS o WHERE o.{key} = h.{key} AND (o.{ended} IS NULL OR o.{started} = h.{ended}))",
+            f"SELECT {', '.join(f'{V}.{column(c)}' for c in each.columns)}, {V}.{ended}, {V}.{ended}, 'delete', %s "
+            f"FROM {history} AS {V} WHERE {V}.{ended} = %s AND {V}.{started} < {V}.{ended} AND NOT EXISTS (SELECT 1 "
+            f"FROM {history} AS {_O} WHERE {_O}.{key} = {V}.{key} "
+            f"AND ({_O}.{ended} IS NULL OR {_O}.{started} = {V}.{ended}))",
             self.run_id,
             self.started_at,
         )
@@ -289,7 +296,7 @@ def _erase(
     """Delete all versions of what is alive nowhere any more, in no table that holds records, or in `imports`.
 
     Looked at are those of imports that were loaded since: in tables that are recorded, the versions that are over. If
-    the run was not whole, nothing is deleted, and SQL is returned for the imports (l.slug) to look at again.
+    the run was not whole, nothing is deleted, and SQL is returned for the imports (`_NOTED`) to look at again.
     """
     left: list[str] = []
     name, column = connection.name, connection.column
@@ -306,18 +313,18 @@ def _erase(
             for e in some
         )
         alive = " AND ".join(
-            f"NOT EXISTS (SELECT 1 FROM {name(t)} AS t WHERE t.{column(some[0].key)} = c.k "
-            f"AND t.{column('_deleted_at')} IS NULL)"
+            f"NOT EXISTS (SELECT 1 FROM {name(t)} AS {R} WHERE {R}.{column(some[0].key)} = {_KEY}.k "
+            f"AND {R}.{column('_deleted_at')} IS NULL)"
             for t in live
         )
         gone = _ERASED + "_imports" * of_imports
-        _gather(connection, gone, f"SELECT c.k FROM ({candidates}) AS c WHERE {alive or 'TRUE'}")
+        _gather(connection, gone, f"SELECT {_KEY}.k FROM ({candidates}) AS {_KEY} WHERE {alive or 'TRUE'}")
         for each in some:
-            erased = f"FROM {name(each.history)} AS h WHERE h.{column(each.key)} IN (SELECT k FROM {gone})"
+            erased = f"FROM {name(each.history)} AS {V} WHERE {V}.{column(each.key)} IN (SELECT k FROM {gone})"
             if whole:
                 connection.execute(f"DELETE {erased}")
             else:
-                left.append(f"SELECT 1 {erased} AND h.{column(each.import_key)} = l.slug")
+                left.append(f"SELECT 1 {erased} AND {V}.{column(each.import_key)} = {_NOTED}.slug")
     return left
 
 
@@ -338,11 +345,11 @@ def disagreeing(connection: Connection, wanted: Choice) -> dict[str, int]:
 def _differing(connection: Connection, each: Versioned) -> int:
     name, column = connection.name, connection.column
     same = _same(connection, each)
-    live, is_open = f"t.{column('_deleted_at')} IS NULL", f"h.{column(VALID_TO)} IS NULL"
+    live, is_open = f"{R}.{column('_deleted_at')} IS NULL", f"{V}.{column(VALID_TO)} IS NULL"
     rows = connection.query(
-        f"SELECT (SELECT count(*) FROM {name(each.table)} AS t WHERE {live} AND NOT EXISTS "
-        f"(SELECT 1 FROM {name(each.history)} AS h WHERE {is_open} AND {same})) AS missing, "
-        f"(SELECT count(*) FROM {name(each.history)} AS h WHERE {is_open} AND NOT EXISTS "
-        f"(SELECT 1 FROM {name(each.table)} AS t WHERE {live} AND {same})) AS surplus"
+        f"SELECT (SELECT count(*) FROM {name(each.table)} AS {R} WHERE {live} AND NOT EXISTS "
+        f"(SELECT 1 FROM {name(each.history)} AS {V} WHERE {is_open} AND {same})) AS missing, "
+        f"(SELECT count(*) FROM {name(each.history)} AS {V} WHERE {is_open} AND NOT EXISTS "
+        f"(SELECT 1 FROM {name(each.table)} AS {R} WHERE {live} AND {same})) AS surplus"
     ).to_pylist()[0]
     return int(rows["missing"]) + int(rows["surplus"])

@@ -20,6 +20,9 @@ from connector.warehouse.ownership import Dataset, take_stock
 from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID, keys_of
 
 VALID_FROM, VALID_TO, CHANGE, RUN_ID = OWN = VERSION_COLUMNS
+# Aliases of a row and of a version. In a subquery DuckDB takes `h.x` for the member x of a column h, if the inner table
+# has one, and not for a column of the outer h: no column is called like an alias here.
+R, V = '"importer row"', '"importer version"'
 _TOLD = ("_created_at", "_updated_at", LOAD_ID)
 _WAS = "__was_"
 _ASIDE = re.compile(f"{DOUBLE_VARIANT}|{TEXT_VARIANT}|{_WAS}[0-9]+")
@@ -114,7 +117,7 @@ def align(connection: Connection, each: Versioned, there: Mapping[str, str] | No
         times += f", CAST(NULL AS TIMESTAMP WITH TIME ZONE) AS {column(VALID_TO)}"
         texts = f"CAST(NULL AS TEXT) AS {column(CHANGE)}, CAST(NULL AS TEXT) AS {column(RUN_ID)}"
         connection.execute(
-            f"CREATE TABLE {history} AS SELECT t.*, {times}, {texts} FROM {name(each.table)} AS t WHERE 1 = 0"
+            f"CREATE TABLE {history} AS SELECT {R}.*, {times}, {texts} FROM {name(each.table)} AS {R} WHERE 1 = 0"
         )
         if connection.is_postgres:
             for key in dict.fromkeys((each.key, each.import_key)):
@@ -188,11 +191,12 @@ def copy_to_open(
     if not names:
         return
     column = connection.column
-    new = ", ".join([*(f"{column(c)} = t.{column(c)}" for c in names), *(f"{column(c)} = NULL" for c in emptied)])
+    new = ", ".join([*(f"{column(c)} = {R}.{column(c)}" for c in names), *(f"{column(c)} = NULL" for c in emptied)])
     connection.execute(
-        f"UPDATE {connection.name(each.history)} AS h SET {new} FROM {connection.name(each.table)} AS t "
-        f"WHERE h.{column(each.key)} = t.{column(each.key)} AND h.{column(each.import_key)} = "
-        f"t.{column(each.import_key)} AND h.{column(VALID_TO)} IS NULL AND t.{column(each.import_key)} IN ({imports})"
+        f"UPDATE {connection.name(each.history)} AS {V} SET {new} FROM {connection.name(each.table)} AS {R} "
+        f"WHERE {V}.{column(each.key)} = {R}.{column(each.key)} AND {V}.{column(each.import_key)} = "
+        f"{R}.{column(each.import_key)} AND {V}.{column(VALID_TO)} IS NULL "
+        f"AND {R}.{column(each.import_key)} IN ({imports})"
     )
 
 

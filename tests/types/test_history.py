@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from connector.errors import ConfigError
+from connector.maintain.compact import compact
 from connector.maintain.rebuild import rebuild
 from connector.maintain.verify import verify
 from connector.reporting.changes import changes
@@ -183,6 +184,35 @@ def test_it_begins_with_what_is_there_for_the_templates_that_are_named(duck: Duc
 
 def as_text(value: Any) -> str | None:
     return None if value is None else str(value)
+
+
+@pytest.mark.parametrize("deletes", ["mirror", "keep"])
+def test_fields_of_one_letter_are_no_aliases(duck: DuckDB, deletes: str) -> None:
+    """In a subquery `h.x` is a member of the column h, before it is the column x of an outer h."""
+    service = Service(1)
+    place = Place(duck, service, deletes=deletes)
+    letters: dict[str, Any] = {key: ["a list"] for key in "bcdefghijklmnopqrstuvwxyz"}
+    slug = service.add_import("Customers", [{"a": n, "name": "x", **letters} for n in range(3)])
+    other = service.add_import("Customers", [{"a": 9, "name": "x", **letters}])
+    place.run()
+    first, second, _ = service.record_slugs(slug)
+    service.edit_row(slug, first, {"a": 0, "name": "y", **letters})
+    service.delete_row(slug, second)
+    service.delete_import(other)
+    place.run()
+    apply(duck.pipeline())
+    with serve(service) as url:
+        settings = Settings.load(base_url=url, access_token=service.token, history=True, deletes=deletes)
+        assert verify(duck.pipeline(), settings, deep=True).differences == []
+    compact(duck.pipeline(), mirrors=deletes == "mirror")
+    found = duck.tuples(f"SELECT a, name, _change, _valid_to IS NULL FROM {H}")
+    rest = [(0, "x", "insert", False), (0, "y", "update", True), (2, "x", "insert", True)]
+    gone = [(a, "x", change, False) for a in (1, 9) for change in ("insert", "delete")]
+    assert sorted(found) == sorted(rest + gone * (deletes == "keep"))
+    shown = duck.tuples(
+        f"SELECT field, old_value, new_value FROM {duck.dataset}_views.v_changes WHERE change = 'update'"
+    )
+    assert shown == [("name", "x", "y")]
 
 
 def test_fields_may_be_called_like_the_columns_of_versions(duck: DuckDB) -> None:
