@@ -115,7 +115,7 @@ def check_promise(ran: Ran) -> None:
     for before in ran.before.of_table("sync_imports"):
         row = after[before["slug"]]
         kept = row["_dlt_load_id"] != before["_dlt_load_id"] or row.get("due") is not None
-        require(kept or before["state"] == "deleted", "what a backfill asked for is read, or asked for still", row)
+        require(kept or before.get("state") == "deleted", "what a backfill asked for is read, or asked for still", row)
 
 
 def _unsettled(ran: Ran, watch: Watch) -> set[str]:
@@ -158,7 +158,7 @@ def _check_nothing_lost(ran: Ran, watch: Watch) -> None:
     """What was right before the run and did not change is still right after it, unless said otherwise."""
     if not ran.settings.raw:
         return
-    states = {r["slug"]: r["state"] for r in ran.after.of_table("sync_imports")}
+    states = {r["slug"]: r.get("state") for r in ran.after.of_table("sync_imports")}
     before, after = ran.before.live_records(), ran.after.live_records()
     unsettled = _unsettled(ran, watch)
     for slug, row in watch.steady_records().items():
@@ -392,7 +392,9 @@ def _not_whole(after: Holdings) -> frozenset[str]:
     ledger = after.by_key("sync_imports", "slug")
     rows = [(r["_import_slug"], r["_record_slug"], r["_dlt_load_id"]) for _, r in _each(after.typed)]
     loaded = {
-        slug for slug, row in ledger.items() if row["state"] in ("synced", "unreconciled") and row.get("due") != "torn"
+        slug
+        for slug, row in ledger.items()
+        if row.get("state") in ("synced", "unreconciled") and row.get("due") != "torn"
     }
     half = {of for of, _, load_id in rows if of not in loaded or load_id != ledger[of]["_dlt_load_id"]}
     versions = [(r.get("_import_slug"), r.get("_record_slug")) for _, r in _each(after.versions)]
