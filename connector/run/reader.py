@@ -157,8 +157,8 @@ class Reader:
         """Have `next` return this outcome once more, for another package."""
         self._taken.appendleft(outcome)
 
-    def keeps(self, planned: Planned[Import], built: Built) -> bool:
-        """Keep an import that answered 404 until it is known whether it is gone; False where that is known."""
+    def postpone(self, planned: Planned[Import], built: Built) -> bool:
+        """Put off an import that answered 404 until it is known whether it is gone; False where that is known."""
         if planned.import_.slug in self._departed:
             return False
         self._missed.append(((planned,), built))

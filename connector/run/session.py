@@ -61,7 +61,7 @@ from connector.warehouse.upgrades import take_over
 
 log = logging.getLogger("connector.run")
 
-CLOCKS_DIFFER = timedelta(minutes=5)  # of two machines that run in turn, at most, if both are set
+HOSTS_DIFFER = timedelta(minutes=5)  # clocks of two machines that run in turn, at most, if both are set
 
 
 class Extraction:
@@ -87,7 +87,7 @@ class Extraction:
         self._under_way = under_way or UnderWay()
         self._accepted: list[str] = []  # imports in the package under way
         self._reader: Reader | None = None
-        self.began_later: datetime | None = None  # an earlier run, by a clock that is far ahead of this machine's
+        self.future_start: datetime | None = None  # of an earlier run, by a clock that is far ahead of this machine's
         self._uncommitted = 0
         self._loaded: Counter[str] = Counter()  # rows of the package under way, by table
         self._began_records = False
@@ -169,10 +169,10 @@ class Extraction:
         """Have versions follow each other in time: begin after the run before, whose clock may have been ahead."""
         if latest is None or latest < self.tally.started_at:
             return
-        if latest - self.tally.started_at <= CLOCKS_DIFFER:
+        if latest - self.tally.started_at <= HOSTS_DIFFER:
             self.tally.started_at = latest + timedelta(microseconds=1)
         else:
-            self.began_later = latest
+            self.future_start = latest
 
     @property
     def reader(self) -> Reader:
@@ -213,12 +213,16 @@ class Extraction:
 
     def finish(self) -> None:
         """Writes the run's row as it stands now, but not into a warehouse of a newer format."""
-        self.count_requests()
-        self.tally.finished_at = self._outside.now()
+        self._note_end()
         if isinstance(self.tally.fatal, NewerFormatError):
             return
         with self.warehouse.connect() as connection:
             write_run(connection, self.tally)
+
+    def _note_end(self) -> None:
+        self.count_requests()
+        # a run that begins by the clock of an earlier one may end before that
+        self.tally.finished_at = max(self._outside.now(), self.tally.started_at)
 
     def count_requests(self) -> None:
         if self._reader is not None:
@@ -371,8 +375,7 @@ class Extraction:
         self._look_at_the_others()
         self.committed(None)
         self.tally.load_ids.append(load_id)
-        self.count_requests()
-        self.tally.finished_at = self._outside.now()
+        self._note_end()
         return Emission(RUNS, table_of(RUNS_SCHEMA, [{**self.tally.as_row(), LOAD_ID: load_id}]))
 
     def _look_at_the_others(self) -> None:
@@ -440,7 +443,7 @@ class Extraction:
     def _accept_gone(self, planned: Planned[Import], built: Built) -> None:
         slug = planned.import_.slug
         self._accepted.append(slug)
-        if self.reader.keeps(planned, built):
+        if self.reader.postpone(planned, built):
             return
         # deleted between listing and reading: the next listing will miss it, and it earns its deletion then
         if slug in self.memory.ledger:

@@ -156,13 +156,14 @@ def _make_versions(extraction: Extraction, settings: Settings, connection: Conne
         extraction.catalogue,
         extraction.tally,
         whole=extraction.is_whole,
-        in_order=extraction.began_later is None,
+        in_order=extraction.future_start is None,
     )
-    if extraction.began_later is not None:
+    if extraction.future_start is not None:
         extraction.tally.shortfall = True
         extraction.tally.problems.append(
-            f"A run began at {extraction.began_later:%Y-%m-%d %H:%M} UTC by the clock of its machine, which is later "
-            "than now by this one's: no version of a row is recorded until then, but by the first run after it."
+            f"A run began at {extraction.future_start:%Y-%m-%d %H:%M} UTC by the clock of its machine, which is later "
+            "than now by this one's. Set the clock right that is wrong; versions of rows are recorded by the first run "
+            "after that time."
         )
 
 
