@@ -58,8 +58,8 @@ types: $(DEVELOPMENT)  ## mypy, strict
 contracts: $(DEVELOPMENT)  ## who may import whom
 	@$(BIN)/lint-imports --no-logo
 
-quick: $(INSTALLED) $(DEVELOPMENT)  ## the tests that a change waits for, on the built wheel
-	@$(PYTEST) -n $(WORKERS) --dist worksteal -m 'not thorough' $(PYTEST_ARGS)
+quick: $(INSTALLED) $(DEVELOPMENT)  ## the tests that a change waits for, or those of PYTEST_ARGS, on the built wheel
+	@$(PYTEST) -n $(WORKERS) --dist worksteal $(or $(PYTEST_ARGS),-m 'not thorough')
 
 thorough: $(INSTALLED) $(DEVELOPMENT)  ## the others: damage, kills, sizes, old versions, every page of docs/; CI runs both
 	@$(PYTEST) -n $(WORKERS) --dist worksteal -m thorough $(PYTEST_ARGS)
