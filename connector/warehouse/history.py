@@ -159,7 +159,7 @@ def _analyze(connection: Connection, tables: Sequence[str], *, temporary: bool =
 
 
 def _same(connection: Connection, each: Versioned) -> str:
-    """SQL for a row t that is the version h; a join by its key, which is never null."""
+    """SQL for a row (`R`) that is the version (`V`); a join by its key, which is never null."""
     column = connection.column
     content = (f"{R}.{column(c)} IS NOT DISTINCT FROM {V}.{column(c)}" for c in each.content)
     return " AND ".join([f"{R}.{column(each.key)} = {V}.{column(each.key)}", *content])
