@@ -243,6 +243,10 @@ def test_a_field_that_an_earlier_version_called_like_them_is_named(
 
 
 def test_changes_and_a_moment_can_be_asked_for(warehouse: Warehouse, service: Service) -> None:
+    views = f"{warehouse.dataset}_views"
+    warehouse.run(service)
+    apply(warehouse.pipeline())
+    assert warehouse.tuples(f"SELECT * FROM {views}.v_changes") == [], "there without history, and empty"
     place = Place(warehouse, service, deletes="keep")
     first = place.run()
     slug, record = first_record(service)
@@ -252,7 +256,6 @@ def test_changes_and_a_moment_can_be_asked_for(warehouse: Warehouse, service: Se
     second = place.run()
     apply(warehouse.pipeline())
 
-    views = f"{warehouse.dataset}_views"
     for ran, expected in ((first, {0, 1, 2, 7}), (second, {2, 7, 9, None})):
         moment = ran.started_at.isoformat()
         assert {a for (a,) in warehouse.tuples(f"SELECT a FROM {views}.customers_as_of('{moment}')")} == expected

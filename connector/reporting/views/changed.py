@@ -22,11 +22,21 @@ _TOLD = {
     "updated_at": "_updated_at",
     "run_id": RUN_ID,
 }
+_TEXTS = ("template", "import_slug", "record_slug", "field", "old_value", "new_value", "change", "run_id")
+_NOTHING = (
+    f"SELECT {', '.join(f'CAST(NULL AS TEXT) AS {name}' for name in _TEXTS)}, "
+    "CAST(NULL AS TIMESTAMP WITH TIME ZONE) AS changed_at, CAST(NULL AS TIMESTAMP WITH TIME ZONE) AS updated_at "
+    "WHERE FALSE"
+)
 
 
 def changes_view(layout: Layout, versions: Iterable[tuple[TypedTable, str]]) -> Ready:
-    """Return the view over these typed tables, each with the name of the table with its versions."""
-    parts = "\nUNION ALL\n".join(part for typed, history in versions for part in _selects(layout, typed, history))
+    """Return the view over these typed tables, each with the name of the table with its versions.
+
+    It is there without any versions too, with the same columns.
+    """
+    parts = [part for typed, history in versions for part in _selects(layout, typed, history)]
+    changes = "\nUNION ALL\n".join(parts or [_NOTHING])
     [uploads] = [each for each in standing() if each.name == "v_imports"]
     return Ready(
         CHANGES,
@@ -34,7 +44,7 @@ def changes_view(layout: Layout, versions: Iterable[tuple[TypedTable, str]]) -> 
         "What changed in the records, with the values before and after as text.",
         "one row per field of a record that a run saw changed; one without a field per record that came or went.",
         "SELECT\n    c.changed_at, c.template, c.import_slug, i.uploader, c.record_slug, c.field, c.old_value, "
-        f"c.new_value, c.change, c.updated_at, c.run_id\nFROM (\n{parts}\n) AS c\nLEFT JOIN (\n"
+        f"c.new_value, c.change, c.updated_at, c.run_id\nFROM (\n{changes}\n) AS c\nLEFT JOIN (\n"
         f"{select(uploads, layout.dialect, layout.dataset, layout.tables)}\n) AS i ON i.import_slug = c.import_slug",
     )
 

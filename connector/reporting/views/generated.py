@@ -40,8 +40,7 @@ def ready_views(layout: Layout) -> tuple[list[Ready], dict[str, str]]:
         if IMPORTS in layout.tables:
             ready.append(_nulls(layout, with_fields))
     ready.append(_misfits(layout, [typed for typed in layout.typed if any(field.variants for field in typed.fields)]))
-    if versions := list(recorded(layout)):
-        ready.append(changes_view(layout, versions))
+    ready.append(changes_view(layout, recorded(layout)))
     ready += [_clean(layout, typed) for typed in layout.typed]
     return ready, left_out
 

@@ -55,10 +55,10 @@ def fill(place: Place) -> None:
 def test_apply_list_check(place: Place, run: Run) -> None:
     fill(place)
     code, out, _ = run("sql", "apply")
-    assert (code, out.count("made  ")) == (0, 9)
+    assert (code, out.count("made  ")) == (0, 10)
     assert f"made  {place.views_schema}.customers  Live rows of the template customers" in out
     code, out, _ = run("sql", "apply", "--json")
-    assert (code, len(json.loads(out)["kept"])) == (0, 9)
+    assert (code, len(json.loads(out)["kept"])) == (0, 10)
     code, out, _ = run("sql", "list", "--json")
     kinds = {row["name"]: row["kind"] for row in json.loads(out)["statements"]}
     assert (code, kinds["customers"], kinds["v_imports"], kinds["stale_imports"]) == (0, "view", "view", "check")
@@ -81,12 +81,12 @@ def test_apply_list_check(place: Place, run: Run) -> None:
     code, _, err = run("sql", "check", "nothing")
     assert (code, "There is no check nothing" in err) == (2, True)
     code, out, _ = run("sql", "apply", "--drop")
-    assert (code, out.count("dropped  ")) == (0, 9)
+    assert (code, out.count("dropped  ")) == (0, 10)
     assert place.views() == []
 
     place.execute(f"CREATE VIEW {place.views_schema}.v_runs AS SELECT 1 AS mine")
     code, out, err = run("sql", "apply")
-    assert (code, out.count("made  ")) == (3, 8)
+    assert (code, out.count("made  ")) == (3, 9)
     assert f"blocked: {place.views_schema}.v_runs is there already and was not made by this command" in err
 
 
