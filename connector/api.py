@@ -35,6 +35,7 @@ class RunSummary:
         status: "succeeded", or "partial" if something failed, was rejected or does not reconcile.
         error: The first reasons why the run did not succeed, as sentences.
         tables: Table → rows of it that were committed: of `imports`, `records` and the typed tables.
+        templates: Slug of a template → records of it that were committed; "" for imports without a template.
     """
 
     run_id: str
@@ -55,14 +56,14 @@ class RunSummary:
     load_ids: tuple[str, ...]
     error: str | None
     tables: Mapping[str, int]
+    templates: Mapping[str, int]
 
     @classmethod
     def of(cls, tally: Tally) -> RunSummary:
         """Return the summary of a run that has ended."""
         values = {each.name: getattr(tally, each.name) for each in fields(cls)}
-        return cls(
-            **{**values, "status": tally.status.value, "load_ids": tuple(tally.load_ids), "tables": dict(tally.tables)}
-        )
+        plain = {"status": tally.status.value, "load_ids": tuple(tally.load_ids)}
+        return cls(**{**values, **plain, "tables": dict(tally.tables), "templates": dict(tally.templates)})
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,7 @@ class Tally:
     bytes_received: int = 0
     load_ids: list[str] = field(default_factory=list)
     tables: Counter[str] = field(default_factory=Counter)  # committed rows, by table
+    templates: Counter[str] = field(default_factory=Counter)  # committed records, by slug of the template, '' for none
     problems: list[str] = field(default_factory=list)
     fatal: BaseException | None = None
     interrupted_by: int | None = None
@@ -111,6 +112,8 @@ class Tally:
             "retries": self.retries,
             "bytes_received": self.bytes_received,
             "load_ids": list(self.load_ids),
+            "tables": dict(self.tables),
+            "templates": dict(self.templates),
             "error": self.error,
         }
 

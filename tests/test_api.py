@@ -125,8 +125,9 @@ def test_a_sync_a_backfill_and_a_look(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     first = sync(pipeline, source(batch_rows=30))
-    assert {field.name for field in dataclasses.fields(first)} == KEYS | {"tables"}
+    assert {field.name for field in dataclasses.fields(first)} == KEYS
     assert first.tables == {"imports": 3, "records": 70, "records_customers": 60, "records_orders": 10}
+    assert sorted(first.templates.values()) == [10, 60]
     assert (first.status, first.mode, first.records_loaded) == ("succeeded", "incremental", 70)
     assert len(first.load_ids) > 1
     assert (first.error, first.requests > 0) == (None, True)
@@ -136,6 +137,7 @@ def test_a_sync_a_backfill_and_a_look(
         ("customers", "records_customers", 2, 60),
         ("orders", "records_orders", 1, 10),
     ]
+    assert {each.slug: each.records for each in loaded} == first.templates
     assert {each.slug for each in loaded} == {shown["template"]["slug"] for shown in service.imports()}
 
     slug = service.slugs()[0]
@@ -163,6 +165,7 @@ def test_a_partial_run_returns_and_a_failed_one_raises(
     service.faults = dataclasses.replace(service.faults, failing_imports=frozenset(service.slugs()[:1]))
     assert (sync(pipeline, source()).status, sync(pipeline, source()).imports_failed) == ("partial", 1)
     assert [each.state for each in status(pipeline).open] == ["failed"]
+    assert sum(each.open for each in templates(pipeline)) == 1
     with pytest.raises(connector.AuthError, match="401"):
         sync(pipeline, importer_source(base_url=source_url(source), access_token="wrong-token"))
 

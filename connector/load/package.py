@@ -97,6 +97,7 @@ class Package:
         self.load_id = load_id
         self.rows = 0
         self.loaded: Counter[str] = Counter()  # table of records → live rows
+        self.of_templates: Counter[str] = Counter()  # slug of the template, '' for none → records
         self.heaviest = 0
         self._run_id = run_id
         self._now = now
@@ -166,6 +167,7 @@ class Package:
                 yield from self._due()
         self._carry(old)
         self.rows += len(built)
+        self.of_templates[imports[0].template_slug or ""] += len(built)
         for name in ([RECORDS] if self._settings.raw else []) + ([table] if table is not None else []):
             self.loaded[name] += len(built)
         for read, size, before, again, conflicts in zip(

@@ -90,6 +90,7 @@ class Extraction:
         self.future_start: datetime | None = None  # of an earlier run, by a clock that is far ahead of this machine's
         self._uncommitted = 0
         self._loaded: Counter[str] = Counter()  # rows of the package under way, by table
+        self._of_templates: Counter[str] = Counter()  # records of it, by template
         self._began_records = False
         self._reading = True
         self._rows_of_unread = True  # whether the rows of `imports` that only the listing changed are to be loaded, too
@@ -209,6 +210,7 @@ class Extraction:
         self.tally.fatal = self.tally.fatal or error
         self._uncommitted = 0
         self._loaded.clear()
+        self._of_templates.clear()
         self.finish()
 
     def finish(self) -> None:
@@ -237,6 +239,8 @@ class Extraction:
         self._uncommitted = 0
         self.tally.tables.update(self._loaded)
         self._loaded.clear()
+        self.tally.templates.update(self._of_templates)
+        self._of_templates.clear()
         self._under_way.done(self._accepted)
         self._accepted = []
 
@@ -346,6 +350,7 @@ class Extraction:
         yield from self._import_rows(load_id)
         self._uncommitted = package.rows
         self._loaded.update(package.loaded)
+        self._of_templates.update(package.of_templates)
         self.tally.records_rejected += len(package.rejects)
         if package.withheld:
             self.tally.shortfall = True

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 
 from dlt.pipeline.pipeline import Pipeline
 
@@ -10,6 +11,7 @@ from connector.ledger import State
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.busy import when_free
 from connector.warehouse.ownership import take_stock
+from connector.warehouse.standings import OPEN, standings
 from connector.warehouse.tables import IMPORTS, LEDGER
 
 
@@ -23,6 +25,7 @@ class TemplateSummary:
         table: The typed table with its records; None if none of its imports has been loaded into one.
         imports: Number of live imports.
         records: Number of live records.
+        open: Number of imports that failed, do not reconcile or are not loaded as they are now.
     """
 
     slug: str | None
@@ -30,6 +33,7 @@ class TemplateSummary:
     table: str | None
     imports: int
     records: int
+    open: int = 0
 
 
 def templates(pipeline: Pipeline) -> tuple[TemplateSummary, ...]:
@@ -55,7 +59,8 @@ def templates(pipeline: Pipeline) -> tuple[TemplateSummary, ...]:
 
 
 def _asked(connection: Connection) -> tuple[TemplateSummary, ...]:
-    if not {IMPORTS, LEDGER} <= take_stock(connection).ours:
+    dataset = take_stock(connection)
+    if not {IMPORTS, LEDGER} <= dataset.ours:
         return ()
     rows = connection.query(
         "SELECT s.template_slug AS slug, i.template__name AS name, s.table_name AS table_name, count(*) AS imports, "
@@ -73,4 +78,8 @@ def _asked(connection: Connection) -> tuple[TemplateSummary, ...]:
             before.imports + int(row["imports"]),
             before.records + int(row["records"] or 0),
         )
+    unsettled = Counter(
+        known.template_slug for each, known in standings(connection, dataset).values() if each in OPEN and known
+    )
+    found = {slug: replace(each, open=unsettled[slug]) for slug, each in found.items()}
     return tuple(sorted(found.values(), key=lambda each: (each.name is None, each.name or "", each.slug or "")))

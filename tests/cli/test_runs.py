@@ -15,7 +15,7 @@ from connector.sandbox import Faults, Service
 KEYS = {
     "run_id", "status", "mode", "started_at", "finished_at", "imports_listed", "imports_changed", "imports_deleted",
     "imports_failed", "imports_unreconciled", "records_loaded", "records_rejected", "requests", "retries",
-    "bytes_received", "load_ids", "error",
+    "bytes_received", "load_ids", "tables", "templates", "error",
 }  # fmt: skip
 HANGING_S = 600.0  # longer than any test
 PIPELINES = Path(__file__).parents[2] / "pipelines"

@@ -22,6 +22,6 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     if not found:
         output.say("Nothing was loaded yet; `importer-sync run` does it.")
         return 0
-    rows = [(each.name or "(no template)", each.table, each.imports, each.records, each.slug) for each in found]
-    output.table("templates", ("name", "table", "imports", "records", "slug"), rows)
+    rows = [(t.name or "(no template)", t.table, t.imports, t.records, t.open, t.slug) for t in found]
+    output.table("templates", ("name", "table", "imports", "records", "open", "slug"), rows)
     return 0
