@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from connector.service.client import ServiceClient
+from connector.service.limits import QUICK_LIMITS
 from connector.service.retry import QUICK
 from connector.settings import Settings
 
@@ -24,6 +25,7 @@ def ask(settings: Settings, question: Callable[[ServiceClient], Awaitable[T]]) -
             requests_per_second=settings.requests_per_second,
             privacy=settings.protection,
             retry=QUICK,
+            limits=QUICK_LIMITS,
         )
         async with client:
             return await question(client)

@@ -13,7 +13,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
@@ -36,6 +36,7 @@ from connector.service.decode import (
     decode_session,
 )
 from connector.service.guard import Guard
+from connector.service.limits import FEW, LIMITS, Lasting, Limits
 from connector.service.outage import Outage
 from connector.service.rate_limit import Gate
 from connector.service.retry import (
@@ -47,15 +48,13 @@ from connector.service.retry import (
     Trouble,
     budget_of,
     decide,
+    error_of,
     finds_nobody,
     finds_somebody,
     retry_after_s,
     without_endless_wait,
 )
 from connector.service.transport import (
-    FEW,
-    MAX_BODY_BYTES,
-    MAX_FEW_BYTES,
     Body,
     Call,
     Room,
@@ -109,6 +108,7 @@ class ServiceClient:
         requests_per_second: float | None = None,
         transport: Transport | None = None,
         retry: RetryPolicy | None = None,
+        limits: Limits = LIMITS,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         monotonic: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -131,9 +131,11 @@ class ServiceClient:
         self._given_transport = transport
         self._transport: Transport | None = None
         self._policy = retry or RetryPolicy()
-        self._room = Room(max_concurrency)
+        self._limits = limits
+        self._room = Room(limits.in_flight_bytes, max_concurrency)
         self._gate = Gate(max_concurrency, requests_per_second, sleep=sleep, monotonic=monotonic)
         self._sleep = sleep
+        self._monotonic = monotonic
         self._now = now
         self._random = random or Random()
         self._outage = Outage(self._policy.outage_s, sleep=sleep, monotonic=monotonic, now=now, random=self._random)
@@ -145,7 +147,7 @@ class ServiceClient:
         return f"ServiceClient({self._base_url!r})"
 
     async def __aenter__(self) -> Self:
-        self._transport = self._given_transport or open_transport(self._base_url, self._max_concurrency)
+        self._transport = self._given_transport or open_transport(self._base_url, self._max_concurrency, self._limits)
         return self
 
     async def __aexit__(
@@ -195,7 +197,7 @@ class ServiceClient:
     async def list_records(self, import_slug: str, page: int, per_page: int = 100) -> RecordPage:
         path = f"/imports/{_segment(import_slug)}/records"
         query = f"?page={page - 1 + self.first_page}&per_page={per_page}"
-        most = MAX_FEW_BYTES if per_page <= FEW else MAX_BODY_BYTES
+        most = self._limits.short_reply_bytes if per_page <= FEW else self._limits.reply_bytes
 
         guard = self._guard
         if guard is not None and not guard.knows(import_slug):
@@ -236,10 +238,11 @@ class ServiceClient:
         query: str = "",
         page: int | None = None,
         slug: str | None = None,
-        max_bytes: int = MAX_BODY_BYTES,
+        max_bytes: int | None = None,
     ) -> Call:
         url = f"{self._base_url}{path}{query}"
-        return Call(operation, "GET", url, f"GET {path}", page, slug, max_bytes=max_bytes)
+        most = self._limits.reply_bytes if max_bytes is None else max_bytes
+        return Call(operation, "GET", url, f"GET {path}", page, slug, max_bytes=most)
 
     async def _call(self, call: Call, decode: Callable[[bytes], _T]) -> _T:
         if self._instruments is None:
@@ -251,8 +254,10 @@ class ServiceClient:
         drawn: Counter[Budget] = Counter()
         silences: set[int] = set()
         waited_s, attempts = 0.0, 0
+        lasting = Lasting(self._monotonic)
         while True:
-            result = await self._attempt(call, decode, watched)
+            left_s = self._limits.call_s - lasting.s - waited_s
+            result = await self._attempt(call, decode, watched, lasting, left_s)
             if not isinstance(result, Outcome):
                 return result
             attempts += 1
@@ -265,6 +270,8 @@ class ServiceClient:
             if in_silence:
                 silences.add(self._outage.number)
                 verdict = self._in_silence(verdict)
+            if isinstance(verdict, Retry) and lasting.s + waited_s + verdict.delay_s >= self._limits.call_s:
+                verdict = Raise(error_of(result))
             if isinstance(verdict, Raise):
                 raise _error(verdict.kind, result, call, attempts, self._outage.since if in_silence else None)
             self.stats.retries += 1
@@ -286,14 +293,20 @@ class ServiceClient:
         return Retry(0.0) if self._outage.is_waited_for and isinstance(verdict, Retry) else verdict
 
     async def _attempt(
-        self, call: Call, decode: Callable[[bytes], _T], watched: telemetry.Request | None
+        self,
+        call: Call,
+        decode: Callable[[bytes], _T],
+        watched: telemetry.Request | None,
+        lasting: Lasting,
+        left_s: float,
     ) -> _T | Outcome:
         if self._transport is None:
             raise RuntimeError("ServiceClient is used with `async with`")
         started = await self._gate.enter(urgent=call.operation == _IMPORTS)
         try:
             async with self._outage.turn():  # with a place in flight, so that no others go on meanwhile
-                reply = await self._send(self._transport, call, watched)
+                with lasting:
+                    reply = await self._send(self._transport, call, watched, left_s)
                 self._adapt(reply, started)
         finally:
             self._gate.leave()
@@ -309,7 +322,9 @@ class ServiceClient:
         except NotJson as why:
             return _not_json(reply, why)
 
-    async def _send(self, transport: Transport, call: Call, watched: telemetry.Request | None) -> Body | Outcome:
+    async def _send(
+        self, transport: Transport, call: Call, watched: telemetry.Request | None, left_s: float
+    ) -> Body | Outcome:
         self.stats.requests += 1
         self.stats.by_endpoint[call.operation] += 1
         received: Callable[[int], None] = self.stats.received
@@ -317,7 +332,8 @@ class ServiceClient:
             watched.sent()
             received = _both(received, watched.received)
         headers = {"Authorization": f"Bearer {self._token.get_secret_value()}", **_HEADERS}
-        reply = await exchange(transport, call, headers, received, self._room)
+        limits = replace(self._limits, attempt_s=min(self._limits.attempt_s, left_s))
+        reply = await exchange(transport, call, headers, received, self._room, limits)
         if watched is not None:
             watched.answered(reply.status)
         return reply

@@ -20,7 +20,8 @@ import pyarrow as pa
 from pydantic import SecretStr
 
 from connector.models import Import, ImportPage, Record, RecordPage, Reject, Session, Template, microseconds
-from connector.transform.json_slices import SPACE, array_elements, is_json, object_members
+from connector.service.limits import LIMITS
+from connector.transform.json_slices import SPACE, TooDeep, array_elements, is_json, object_members
 
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 _BRACE = ord("{")
@@ -38,8 +39,6 @@ _PLAIN_TEXT = re.compile(rb'"([ !#-\[\]-~]*)"')
 _PLAIN_NUMBER = re.compile(rb"0|[1-9][0-9]{0,17}")
 _FEW = 32  # times that Python reads sooner than Arrow
 _TEMPLATE_BYTES = 1_000  # of a template that is remembered, as most imports have the same few
-
-MOST_ELEMENTS = 1_000  # of a page, ten times as many as can be asked for: a service may ignore what was asked
 
 _T = TypeVar("_T")
 _Slug = Annotated[str, msgspec.Meta(min_length=1, max_length=_LONGEST_KEY // 4)]  # longer ones are measured one by one
@@ -80,6 +79,10 @@ class _MembersPage(msgspec.Struct):
     data: list[dict[str, msgspec.Raw]]
 
 
+class _UncutPage(msgspec.Struct):
+    data: msgspec.Raw
+
+
 class _RawPage(msgspec.Struct):
     data: list[msgspec.Raw]
 
@@ -88,6 +91,7 @@ _ROW_PAGE = msgspec.json.Decoder(_RowPage)
 _LAX_ROW_PAGE = msgspec.json.Decoder(_LaxRowPage)
 _MEMBERS_PAGE = msgspec.json.Decoder(_MembersPage)
 _ROW = msgspec.json.Decoder(_Row)
+_UNCUT_PAGE = msgspec.json.Decoder(_UncutPage)
 _RAW_PAGE = msgspec.json.Decoder(_RawPage)
 _RAW_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
@@ -314,19 +318,26 @@ def _elements(body: bytes) -> list[bytes]:
         raise
     except (ValueError, RecursionError):
         pass
-    elements = _top_level(body).get("data")
+    elements = _uncut(body)
     if elements is None:
         raise WrongShape("a page without data")
     if elements[:1] != b"[":
         raise WrongShape("a page whose data is not a list")
-    parts = array_elements(elements, MOST_ELEMENTS)
+    parts = array_elements(elements, LIMITS.elements)
     _check_elements(len(parts))
     return parts
 
 
+def _uncut(body: bytes) -> bytes | None:
+    """The exact text of the page's `data`."""
+    with suppress(ValueError, RecursionError):
+        return bytes(_UNCUT_PAGE.decode(body).data)
+    return _top_level(body).get("data")
+
+
 def _check_elements(count: int) -> None:
-    if count > MOST_ELEMENTS:
-        raise WrongShape(f"a page of more than {MOST_ELEMENTS:,} elements, where 100 were asked for at most")
+    if count > LIMITS.elements:
+        raise WrongShape(f"a page of more than {LIMITS.elements:,} elements, where 100 were asked for at most")
 
 
 def _top_level(text: bytes) -> dict[str, bytes]:
@@ -342,8 +353,11 @@ def _members(text: bytes, what: str) -> Mapping[str, bytes]:
         return {key: bytes(value) for key, value in _RAW_MEMBERS.decode(text).items()}
     except (ValueError, RecursionError):
         pass
-    if not is_json(text):
-        raise _Refused(f"{what} is not JSON")
+    try:
+        if not is_json(text, LIMITS.nesting):
+            raise _Refused(f"{what} is not JSON")
+    except TooDeep:
+        raise _Refused(f"{what} is nested deeper than {LIMITS.nesting:,} levels") from None
     if text[0] != _BRACE:
         raise _Refused(f"{what} is not an object")
     return object_members(text)

@@ -22,6 +22,8 @@ certificate not trusted              never               ConfigError
 Whatever befalls a request in one silence of the service (`outage`) counts as one error attempt: a restart is waited
 for, and a request that fails while others are answered is given up.
 
+Whatever it was, nothing is tried again that has taken as long as a call may (`limits`).
+
 A request that must not be carried out twice is repeated only after a 429 or 503: the service said it did not act.
 """
 
@@ -197,6 +199,11 @@ def finds_somebody(outcome: Outcome) -> bool:
 def budget_of(outcome: Outcome) -> Budget:
     """Which budget an outcome draws on; the caller counts attempts for each."""
     return _rule(outcome).budget
+
+
+def error_of(outcome: Outcome) -> type[ConnectorError]:
+    """Which error the outcome is in the end."""
+    return _rule(outcome).kind
 
 
 def retry_after_s(value: str | None, now: datetime) -> float | None:

@@ -23,16 +23,12 @@ from urllib.request import getproxies, proxy_bypass
 import aiohttp
 from yarl import URL
 
+from connector.service.limits import LIMITS, MIB, Limits
 from connector.service.retry import Outcome, Trouble
 from connector.settings import is_loopback
 
-MAX_BODY_BYTES = 32 * 1024 * 1024  # of a page; a hundred rows of 300 kB
-MAX_FEW_BYTES = 256 * 1024 * 1024  # where no shorter page could be asked for, or hardly one
-FEW = 10  # elements
-BYTES_IN_FLIGHT = 64 * 1024 * 1024  # of all replies together, but for a single large one
-MAX_MEMBERS = 100  # of a gzip body: each costs a copy of all that follows it
-_TIMEOUTS = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=60.0)
-_ATTEMPT_LIMIT_S = 900.0  # against a reply that drips in for ever, each byte just in time
+_PIECE = 64 * 1024  # of packed bytes, unpacked in one step
+_PADDING = re.compile(rb"\0*")
 _MEDIA_TYPE = re.compile(r"[\w.+-]{1,40}/[\w.+-]{1,40}", re.ASCII)
 # OpenSSL's words for a reply that is no TLS; which of them depends on its version.
 _NOT_TLS = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST"})
@@ -49,7 +45,7 @@ class Call:
     page: int | None = None
     import_slug: str | None = None
     content: bytes | None = None
-    max_bytes: int = MAX_BODY_BYTES
+    max_bytes: int = LIMITS.reply_bytes
 
     @property
     def once(self) -> bool:
@@ -90,8 +86,8 @@ class Room:
     nobody, so that replies never wait for each other in a circle.
     """
 
-    def __init__(self, replies: int) -> None:
-        self.share = BYTES_IN_FLIGHT // replies
+    def __init__(self, most: int, replies: int) -> None:
+        self.share = most // replies
         self.large = asyncio.Lock()
 
 
@@ -128,7 +124,7 @@ class Transport(Protocol):
     async def close(self) -> None: ...
 
 
-def open_transport(base_url: str, max_concurrency: int) -> Transport:
+def open_transport(base_url: str, max_concurrency: int, limits: Limits) -> Transport:
     """On the running loop; certificates and proxies as the environment says, cookies never."""
     url = URL(base_url)
     if url.scheme == "https":
@@ -141,7 +137,7 @@ def open_transport(base_url: str, max_concurrency: int) -> Transport:
         connector=aiohttp.TCPConnector(limit=max_concurrency, ssl=context),
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,
-        timeout=_TIMEOUTS,
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=limits.connect_s, sock_read=limits.silence_s),
         proxy=_proxy(url),
     )
     # aiohttp would repeat a request by itself, past the ceiling on requests a second; the retries are ours
@@ -163,12 +159,13 @@ async def exchange(
     headers: Mapping[str, str],
     received: Callable[[int], None],
     room: Room,
+    limits: Limits,
 ) -> Body | Outcome:
     """Sends `call`; `received` hears of the bytes of the body as they come."""
     status: int | None = None
     try:
         async with (
-            asyncio.timeout(_ATTEMPT_LIMIT_S),
+            asyncio.timeout(limits.attempt_s) as deadline,
             transport.request(
                 call.method, call.url, headers=headers, data=call.content, allow_redirects=False
             ) as reply,
@@ -177,27 +174,48 @@ async def exchange(
             if status // 100 != 2 or status == HTTPStatus.PARTIAL_CONTENT:
                 return Outcome(Trouble.STATUS, f"answered {status}", status, reply.headers.get("retry-after"))
             async with AsyncExitStack() as until_read:
-                return await _body(reply, call.max_bytes, received, room, until_read)
+                turn = _Turn(room, until_read, deadline)
+                return await _body(reply, call.max_bytes, received, turn, limits)
     except _Unusable as why:
         return Outcome(why.trouble, why.words, status)
     except (aiohttp.ClientError, OSError) as problem:
         return _lost(problem, status)
 
 
-async def _body(
-    reply: Reply, most: int, received: Callable[[int], None], room: Room, until_read: AsyncExitStack
-) -> Body:
+class _Turn:
+    """The turn of a reply with more than its share, which lasts until it is read; waiting for it does not count."""
+
+    def __init__(self, room: Room, until_read: AsyncExitStack, deadline: asyncio.Timeout) -> None:
+        self._room, self._until_read, self._deadline = room, until_read, deadline
+        self._has_come = False
+        self.waited_s = 0.0
+
+    async def wait(self, size: int) -> None:
+        if size <= self._room.share or self._has_come:
+            return
+        clock = asyncio.get_running_loop().time
+        began_s, ends_s = clock(), self._deadline.when()
+        self._deadline.reschedule(None)
+        await self._until_read.enter_async_context(self._room.large)
+        self._has_come = True
+        self.waited_s = clock() - began_s
+        self._deadline.reschedule(None if ends_s is None else ends_s + self.waited_s)
+
+
+async def _body(reply: Reply, most: int, received: Callable[[int], None], turn: _Turn, limits: Limits) -> Body:
+    clock = asyncio.get_running_loop().time
+    began_s = clock()
     gathered = BytesIO()  # gives its bytes away without a copy
     size = 0
-    alone = False
     async for part in reply.content.iter_any():
-        if size + len(part) > room.share and not alone:
-            await until_read.enter_async_context(room.large)
-            alone = True
+        await turn.wait(size + len(part))
         size += gathered.write(part)
         received(len(part))
         if size > most:
             raise _too_large(most)
+        lasted_s = clock() - began_s - turn.waited_s
+        if lasted_s > limits.slow_start_s and size < limits.least_rate * lasted_s:
+            raise _Unusable(Trouble.TIMEOUT, f"sent less than {limits.least_rate:,} bytes a second")
     content = gathered.getvalue()
     del gathered
     headers = reply.headers
@@ -206,7 +224,7 @@ async def _body(
         raise _Unusable(Trouble.CUT, f"sent {size} of {announced} bytes")
     coding = headers.get("content-encoding", "identity").strip().lower()
     if coding in ("gzip", "x-gzip"):
-        content = _gunzip(content, most)
+        content = _gunzip(content, most, limits.gzip_members)
     elif coding not in ("identity", ""):
         raise _Unusable(Trouble.GARBAGE, "sent a compression that was not asked for")
     if not content.strip():
@@ -217,26 +235,35 @@ async def _body(
     return Body(content, reply.status, media_type, framed, headers.get("date"))
 
 
-def _gunzip(packed: bytes, most: int) -> bytes:
+def _gunzip(packed: bytes, most: int, most_members: int) -> bytes:
     """All members of a gzip body; zlib alone would take a truncated one for complete."""
-    unpacked: list[bytes] = []
-    room = most
-    while packed:
-        if len(unpacked) >= MAX_MEMBERS:
-            raise _Unusable(Trouble.GARBAGE, f"sent gzip data of more than {MAX_MEMBERS} parts")
-        member = zlib.decompressobj(wbits=31)
+    unpacked = BytesIO()
+    at = members = 0
+    while at < len(packed):
+        members += 1
+        if members > most_members:
+            raise _Unusable(Trouble.GARBAGE, f"sent gzip data of more than {most_members:,} parts")
+        at = _member(packed, at, unpacked, most)
+        at = _PADDING.match(packed, at).end()  # type: ignore[union-attr]  # customary after the last member
+    return unpacked.getvalue()
+
+
+def _member(packed: bytes, at: int, unpacked: BytesIO, most: int) -> int:
+    """Unpacks the member that begins `at`, by pieces since zlib copies what follows its end; returns where that is."""
+    member = zlib.decompressobj(wbits=31)
+    view = memoryview(packed)
+    while not member.eof:
+        piece = view[at : at + _PIECE]
+        if not piece:
+            raise _Unusable(Trouble.CUT, "sent truncated gzip data")
         try:
-            part = member.decompress(packed, room + 1)
+            unpacked.write(member.decompress(piece, most + 1 - unpacked.tell()))
         except zlib.error:
             raise _Unusable(Trouble.CUT, "sent damaged gzip data") from None
-        unpacked.append(part)
-        room -= len(part)
-        if room < 0:
+        if unpacked.tell() > most:
             raise _too_large(most)
-        if not member.eof:
-            raise _Unusable(Trouble.CUT, "sent truncated gzip data")
-        packed = member.unused_data.lstrip(b"\0")  # padding after the last member is customary
-    return b"".join(unpacked)
+        at += len(piece) - len(member.unused_data)
+    return at
 
 
 def _answered_without_tls(problem: aiohttp.ClientConnectorSSLError) -> bool:
@@ -244,7 +271,7 @@ def _answered_without_tls(problem: aiohttp.ClientConnectorSSLError) -> bool:
 
 
 def _too_large(most: int) -> _Unusable:
-    return _Unusable(Trouble.TOO_LARGE, f"sent more than {most // 2**20} MiB in one reply")
+    return _Unusable(Trouble.TOO_LARGE, f"sent more than {most // MIB} MiB in one reply")
 
 
 def _lost(problem: Exception, status: int | None) -> Outcome:

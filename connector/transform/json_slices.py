@@ -7,6 +7,7 @@ neighbours; `is_json` then says whether a slice is JSON. Both are iterative: dep
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator
 
@@ -33,6 +34,10 @@ class NotJson(ValueError):
     def __init__(self, message: str, *, cut: bool = False) -> None:
         super().__init__(message)
         self.cut = cut
+
+
+class TooDeep(ValueError):
+    """The text may be JSON, but with more brackets within brackets than were asked about."""
 
 
 def array_elements(text: bytes, most: int | None = None) -> list[bytes]:
@@ -96,8 +101,11 @@ def _closed(text: bytes, begin: int, at: int, found: list[bytes]) -> list[bytes]
     return found
 
 
-def is_json(text: bytes) -> bool:
-    """Whether `text` is exactly one JSON value (RFC 8259; lone surrogate escapes are legal there)."""
+def is_json(text: bytes, deepest: float = math.inf) -> bool:
+    """Whether `text` is exactly one JSON value (RFC 8259; lone surrogate escapes are legal there).
+
+    Raises TooDeep once more than `deepest` brackets are open.
+    """
     open_brackets = bytearray()
     at = 0
     while True:
@@ -107,6 +115,8 @@ def is_json(text: bytes) -> bool:
         at = value.end()
         if value[1]:
             open_brackets += value[1]
+            if len(open_brackets) > deepest:
+                raise TooDeep
             wants_key = value[1] == b"{"
         else:
             closed = _close(text, at, open_brackets)

@@ -1,4 +1,4 @@
-"""docs/settings.md and docs/tables.md, written from the code: `make docs`. A test compares them with what is written.
+"""docs/settings.md, docs/tables.md and docs/limits.md, written from the code: `make docs`; a test compares them.
 
 What a setting means stands beside it in `.dlt/config.toml`, what a column means beside the dbt source that describes
 it; only columns that dbt is told nothing about have their words here.
@@ -11,7 +11,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
 from annotated_types import Ge, Gt, Le
@@ -21,6 +21,7 @@ from connector.cli.environment import DLT_DEFAULTS
 from connector.reporting.views import sources
 from connector.reporting.views.generated import ready_checks, ready_views
 from connector.reporting.views.layout import Layout, TypedField, TypedTable
+from connector.service.limits import LIMITS, MIB, QUICK_LIMITS, Limits
 from connector.settings import Settings
 from connector.warehouse.tables import IMPORTS, LOAD_ID, RECORDS, RECORDS_SCHEMA, SYSTEM_SCHEMAS, TYPED_SCHEMA
 from tests.docs.pages import CHECKOUT
@@ -163,6 +164,22 @@ and of their base columns' types, with misfits as text in `<name>__misfit` once 
 
 {checks}
 """
+LIMITS_PAGE = """# Limits on replies
+
+<!-- Written by `make docs`, from connector/service/limits.py. -->
+
+However much the service sends, however slowly, a request ends, and ends in a sentence that says why. No limit is near
+what a service of the interface sends.
+
+{limits}
+
+`connect_s` to `call_s` count for each request; the pause that `requests_per_second`, a 429 or an outage of the whole
+service brings is outside of them, but for the pauses between the attempts of one call. `max_run_time` bounds a run as a
+whole, see [settings](settings.md). The lines of a reply's head are bounded by aiohttp (8 kB each, 128 of them).
+
+An element that cannot be used is rejected alone, its neighbours are loaded. What is tried again, how often, and what a
+request ends in, is in [what to do about a message](troubleshooting.md).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +300,24 @@ def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in [head, ("---",) * len(head), *rows])
 
 
-PAGES = {"settings.md": settings, "tables.md": tables}
+def limits() -> str:
+    rows = []
+    for name, kind in get_type_hints(Limits, include_extras=True).items():
+        limit = kind.__metadata__[0]
+        quick = getattr(QUICK_LIMITS, name)
+        usual = getattr(LIMITS, name)
+        shown = _amount(name, usual) if quick == usual else f"{_amount(name, usual)} (`check`, `preview`: {quick:g} s)"
+        rows.append((f"`{name}`", shown, limit.on, limit.beyond))
+    return LIMITS_PAGE.format(limits=_table(("limit", "value", "on", "beyond it"), rows))
+
+
+def _amount(name: str, value: float) -> str:
+    if name.endswith("_bytes"):
+        return f"{value / MIB:g} MiB"
+    return f"{value:g} s" if name.endswith("_s") else f"{value:,}"
+
+
+PAGES = {"settings.md": settings, "tables.md": tables, "limits.md": limits}
 
 if __name__ == "__main__":
     from tests.docs import surface

@@ -15,11 +15,16 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Reply:
-    """Bytes to send, then how to end: `keep` the connection, `close` it, `reset` it, or `hang`."""
+    """Bytes to send, then how to end: `keep` the connection, `close` it, `reset` it, or `hang`.
+
+    `drip` are sent one by one behind the rest, with a pause after each.
+    """
 
     wire: bytes = b""
     then: str = "keep"
     delay_s: float = 0.0
+    drip: Sequence[bytes] = ()
+    pause_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -110,6 +115,10 @@ async def hostile(script: Script, port: int = 0) -> AsyncIterator[Hostile]:
                 state.in_flight -= 1
                 writer.write(reply.wire)
                 await writer.drain()
+                for piece in reply.drip:
+                    writer.write(piece)
+                    await writer.drain()
+                    await asyncio.sleep(reply.pause_s)
                 if reply.then == "hang":
                     await asyncio.sleep(60)
                 if reply.then == "reset":

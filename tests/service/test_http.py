@@ -11,7 +11,6 @@ from datetime import timedelta
 from email.utils import format_datetime
 from typing import Any
 
-import aiohttp
 import pytest
 
 from connector.errors import (
@@ -20,15 +19,12 @@ from connector.errors import (
     ConnectorError,
     ContractError,
     NotFoundError,
-    TooLargeError,
     TransientError,
 )
 from connector.models import Session
-from connector.service import transport
 from connector.service.client import ServiceClient
-from connector.service.decode import WrongShape, decode_import_page, decode_record_page
 from connector.service.retry import QUICK, RetryPolicy
-from tests.service.conftest import NOW, TOKEN, Ask, records
+from tests.service.conftest import NOW, TOKEN, Ask
 from tests.service.hostile import Reply, chunked, gzipped, hostile, http, import_row, page, row
 from tests.simulation.clockwork import Answered
 
@@ -185,107 +181,6 @@ def test_what_is_not_http_breaks_the_contract(ask: Ask) -> None:
     answer = ask([Reply(b"SSH-2.0-OpenSSH\r\n\r\n", "close")])
     assert isinstance(answer.error, ContractError)
     assert len(answer.service.seen) == 3
-
-
-def test_a_reply_that_never_comes_times_out(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "_TIMEOUTS", aiohttp.ClientTimeout(total=None, sock_read=0.05))
-    for reply in (Reply(b"", "hang"), announced(99, WHOLE, "hang")):
-        answer = ask([reply])
-        assert isinstance(answer.error, TransientError)
-        assert "did not answer in time" in str(answer.error)
-        assert len(answer.service.seen) == 6
-
-
-def test_a_reply_that_drips_for_ever_times_out(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "_ATTEMPT_LIMIT_S", 0.05)
-    answer = ask([announced(99, WHOLE, "hang")])
-    assert isinstance(answer.error, TransientError)
-    assert len(answer.service.seen) == 6
-
-
-BLANKS = b'{"data":[' + b" " * transport.MAX_BODY_BYTES + b"]}"
-
-
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("listing", [False, True])
-def test_a_reply_without_measure_is_refused(ask: Ask, packed: bool, listing: bool) -> None:
-    reply = gzipped(BLANKS) if packed else http(200, BLANKS)
-    answer = ask([reply], (lambda client: client.list_imports(1)) if listing else records)
-    assert isinstance(answer.error, TooLargeError)
-    assert "more than 32 MiB" in str(answer.error)
-    assert len(answer.service.seen) == 1
-
-
-def test_a_page_of_few_records_may_be_larger(ask: Ask) -> None:
-    answer = ask([gzipped(BLANKS)], lambda client: client.list_records("imp", 1, 10))
-    assert (answer.error, answer.value.size) == (None, 0)
-
-
-def test_gzip_data_of_many_parts_is_refused(ask: Ask) -> None:
-    parts = gzip.compress(b"") * 101 + gzip.compress(WHOLE)
-    answer = ask([http(200, parts, [("Content-Encoding", "gzip")])])
-    assert isinstance(answer.error, ContractError)
-    assert "gzip data of more than 100 parts" in str(answer.error)
-
-
-@pytest.mark.parametrize("element", [row(), "1", "{}", '{"slug":"x","data":[1]}'])
-@pytest.mark.parametrize("listing", [False, True])
-def test_a_page_of_too_many_elements_is_of_the_wrong_shape(ask: Ask, element: str, listing: bool) -> None:
-    question = (lambda client: client.list_imports(1)) if listing else records
-    answer = ask([page(*[element] * 1_001)], question)
-    assert isinstance(answer.error, ContractError)
-    assert "more than 1,000 elements" in str(answer.error)
-    answer = ask([page(*[element] * 1_000)], question)
-    assert (answer.error, answer.value.size) == (None, 1_000)
-
-
-@pytest.mark.parametrize("listing", [False, True])
-def test_millions_of_elements_are_not_even_counted(listing: bool) -> None:
-    body = b'{"data":[' + b"1," * 10_000_000 + b"1]}"
-    with pytest.raises(WrongShape, match="more than 1,000 elements"):
-        (decode_import_page if listing else decode_record_page)(body)
-
-
-def test_replies_that_are_large_arrive_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "BYTES_IN_FLIGHT", 8_000)
-    held: dict[int, int] = {}
-    most: list[int] = []
-
-    class Content:
-        def __init__(self, number: int) -> None:
-            self.number = number
-
-        async def iter_any(self) -> AsyncIterator[bytes]:
-            for piece in (WHOLE[:9], b" " * 900, *[b" " * 500] * 20, WHOLE[9:]):
-                held[self.number] = held.get(self.number, 0) + len(piece)
-                most.append(sum(size > 1_500 for size in held.values()))
-                yield piece
-                await asyncio.sleep(0)
-            del held[self.number]
-
-    class Big:
-        status = 200
-
-        def __init__(self, number: int) -> None:
-            self.headers: dict[str, str] = {}
-            self.content = Content(number)
-
-    class Transport:
-        numbers = iter(range(100))
-
-        @asynccontextmanager
-        async def request(self, *_: Any, **__: Any) -> AsyncIterator[Big]:
-            yield Big(next(self.numbers))
-
-        async def close(self) -> None:
-            pass
-
-    async def talk() -> list[int]:
-        async with ServiceClient("http://h", TOKEN, transport=Transport()) as client:
-            return [found.size for found in await asyncio.gather(*(client.list_records("imp", n) for n in range(30)))]
-
-    assert asyncio.run(asyncio.wait_for(talk(), 10)) == [1] * 30
-    assert max(most) == 1
 
 
 def test_a_kept_connection_that_dies_is_retried_by_us_and_counted(ask: Ask) -> None:

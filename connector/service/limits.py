@@ -1,0 +1,74 @@
+"""What a reply may cost, as one table; docs/limits.md is written from it. What follows a failure: `retry`.
+
+Invariant: whatever a service sends, no reply holds more memory or lasts longer than this table says, and what goes
+beyond ends as a classified outcome of that one request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated
+
+MIB = 1024 * 1024
+FEW = 10  # elements of a page, for which there is hardly a shorter one
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What a limit is on, and what becomes of a reply beyond it."""
+
+    on: str
+    beyond: str
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of each client; sizes in bytes, times in seconds."""
+
+    reply_bytes: Annotated[
+        int,
+        Limit(
+            "a reply as it arrives, and once it is unpacked", "an import is asked for in shorter pages, a listing fails"
+        ),
+    ] = 32 * MIB  # a hundred rows of 300 kB
+    # no shorter page could be asked for, or hardly one
+    short_reply_bytes: Annotated[int, Limit(f"the same, of a page of at most {FEW} elements", "the import fails")] = (
+        256 * MIB
+    )
+    in_flight_bytes: Annotated[
+        int, Limit("all replies together as they arrive", "those with more than their share take turns")
+    ] = 64 * MIB
+    gzip_members: Annotated[int, Limit("parts of a gzip body", "tried again as garbage")] = 100
+    elements: Annotated[int, Limit("elements of a page, of which 100 are asked for", "what was asked for fails")] = (
+        1_000
+    )
+    nesting: Annotated[int, Limit("brackets within brackets in an element", "the element is rejected")] = 100_000
+    connect_s: Annotated[float, Limit("until there is a connection", "tried again as an error")] = 10.0
+    silence_s: Annotated[float, Limit("until the next byte", "tried again as an error")] = 60.0
+    least_rate: Annotated[int, Limit("bytes a second of a body on average, at least", "tried again as an error")] = 1024
+    slow_start_s: Annotated[float, Limit("of a body", "from then on its rate counts")] = 30.0
+    attempt_s: Annotated[float, Limit("from a request to the end of its reply", "tried again as an error")] = 300.0
+    call_s: Annotated[
+        float, Limit("all attempts of a call with the pauses between them", "not tried again, whatever it was")
+    ] = 900.0
+
+
+LIMITS = Limits()
+QUICK_LIMITS = Limits(attempt_s=30.0, call_s=60.0)
+"""For somebody who waits in front of the screen."""
+
+
+class Lasting:
+    """How long the attempts of a call took, without the time they waited for their turn."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._began_s = 0.0
+        self.s = 0.0
+
+    def __enter__(self) -> None:
+        self._began_s = self._monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        self.s += self._monotonic() - self._began_s
