@@ -61,6 +61,7 @@ class Tally:
     tables: Counter[str] = field(default_factory=Counter)  # committed rows, by table
     templates: Counter[str] = field(default_factory=Counter)  # committed records, by slug of the template, '' for none
     problems: list[str] = field(default_factory=list)
+    schema_changes: list[str] = field(default_factory=list)  # of what is committed, as sentences without a full stop
     fatal: BaseException | None = None
     interrupted_by: int | None = None
     unsettled: bool = (
@@ -114,13 +115,16 @@ class Tally:
             "load_ids": list(self.load_ids),
             "tables": dict(self.tables),
             "templates": dict(self.templates),
+            "schema_changes": list(self.schema_changes),
             "error": self.error,
         }
 
     def as_row(self, status: Status | None = None) -> dict[str, Any]:
         """The row for `sync_runs`; `status` overrides, for the row written before the run ends."""
+        shown = self.as_json()
+        del shown["schema_changes"]  # sync_fields tells them
         return {
-            **self.as_json(),
+            **shown,
             "status": (status or self.status).value,
             "started_at": self.started_at,
             "finished_at": self.finished_at,

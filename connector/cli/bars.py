@@ -22,22 +22,25 @@ CLIENT = "connector.service.client"
 class Bars:
     """Implements `connector.run.ports.Progress`; may be called from any thread."""
 
-    def __init__(self, display: Progress) -> None:
+    def __init__(self, display: Progress, verb: str, loads: bool) -> None:
         self._display = display
-        self._listing = display.add_task("listing", total=None, unit="imports")
+        self._verb = verb
+        self._loads = loads
+        self._listing = display.add_task("pages listed", total=None, unit="pages")
         self._imports: TaskID | None = None
         self._records: TaskID | None = None
         self._committed: TaskID | None = None
 
-    def listed(self, imports: int) -> None:
-        self._display.advance(self._listing, imports)
+    def listed(self, imports: int) -> None:  # noqa: ARG002  pages overlap: their imports add up to more than there are
+        self._display.advance(self._listing, 1)
 
     def planned(self, imports: int, rows: int) -> None:
         self._display.update(self._listing, total=1, completed=1, visible=False)
         if imports:  # else there is nothing to wait for
-            self._imports = self._display.add_task("imports", total=imports, unit="imports")
-            self._records = self._display.add_task("records", total=rows, unit="rows")
-            self._committed = self._display.add_task("loaded", total=rows, unit="rows")
+            self._imports = self._display.add_task(f"imports {self._verb}", total=imports, unit="imports")
+            self._records = self._display.add_task(f"rows {self._verb}", total=rows, unit="rows")
+        if imports and self._loads:
+            self._committed = self._display.add_task("rows loaded", total=rows, unit="rows")
 
     def read(self, slug: str, rows: int, verdict: str) -> None:  # noqa: ARG002
         if self._imports is not None and self._records is not None:
@@ -87,7 +90,7 @@ class _AboveTheBars(logging.Handler):
 
 
 @contextmanager
-def bars(output: Output) -> Iterator[Bars]:
+def bars(output: Output, verb: str = "read", loads: bool = True) -> Iterator[Bars]:
     """Show bars on stderr, with the log above them."""
     console = Console(stderr=True)
     traffic = Traffic()
@@ -97,7 +100,7 @@ def bars(output: Output) -> Iterator[Bars]:
         start_logging(output, _AboveTheBars(console, traffic, logging.DEBUG if output.verbose else logging.WARNING))
         client.setLevel(logging.DEBUG)  # each request is counted
         try:
-            yield Bars(display)
+            yield Bars(display, verb, loads)
         finally:
             client.setLevel(logging.NOTSET)
             start_logging(output)
@@ -125,7 +128,7 @@ class _Left(ProgressColumn):
 
 def _display(console: Console) -> Progress:
     kept_whole = Column(no_wrap=True)
-    columns: list[ProgressColumn] = [TextColumn("{task.description:<7}"), BarColumn(None), _Count(kept_whole)]
+    columns: list[ProgressColumn] = [TextColumn("{task.description:<12}"), BarColumn(None), _Count(kept_whole)]
     if console.width >= NARROW:
         columns.append(_Rate(Column(no_wrap=True, justify="right")))
     return Progress(*columns, _Left(kept_whole.copy()), console=console, expand=True)

@@ -6,6 +6,7 @@ import json
 import logging
 import sys
 import time
+from collections import Counter
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 OWN = "connector"
 # Who else speaks on stderr, at a level of its own: through our handler it keeps to the format and gives no secret away.
 OTHERS = ("dlt", "opentelemetry", "py.warnings")
+LONG_WAIT_S = 30.0  # somebody who watches would wonder
+REASONS_SHOWN = 4
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -64,6 +67,40 @@ class _Objects(logging.Formatter):
         return json_line(record.levelname.lower(), event, record.getMessage(), record.created, **fields)
 
 
+class _Retries(logging.Filter):
+    """Counts the requests that are repeated, of which there may be hundreds, and lets pass only a long wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reasons: Counter[str] = Counter()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        fields = vars(record)
+        if fields.get("event") != "request.retried":
+            return True
+        self.reasons[str(fields.get("reason"))] += 1
+        return float(fields.get("delay_s", 0)) >= LONG_WAIT_S
+
+
+_retries = _Retries()
+
+
+def sum_up_retries() -> None:
+    """Log how many requests were repeated since the last call, and why; nothing if none was."""
+    reasons = dict(_retries.reasons.most_common())
+    _retries.reasons.clear()
+    if count := sum(reasons.values()):
+        why = ", ".join(f"{n:,} × {reason}" for reason, n in list(reasons.items())[:REASONS_SHOWN])
+        more = f" and {len(reasons) - REASONS_SHOWN} other reasons" if len(reasons) > REASONS_SHOWN else ""
+        logging.getLogger(OWN).warning(
+            "%s repeated; the service %s%s.",
+            "1 request was" if count == 1 else f"{count:,} requests were",
+            why,
+            more,
+            extra={"event": "requests.retried", "retries": count, "reasons": reasons},
+        )
+
+
 class _Same(logging.Handler):
     """Passes on to the handler of the log: dlt gives the handlers of its logger a format, and it ends here."""
 
@@ -80,7 +117,10 @@ def start_logging(output: Output, handler: logging.Handler | None = None, *, ste
     level = logging.INFO if steps else logging.WARNING
     if output.json and not output.log_json:
         level = logging.ERROR
-    handler = handler or logging.StreamHandler(sys.stderr)
+    if handler is None:
+        handler = logging.StreamHandler(sys.stderr)
+        if not output.verbose:
+            handler.addFilter(_retries)
     handler.setFormatter(_Objects() if output.log_json else _Lines())
     log = logging.getLogger(OWN)
     log.handlers[:] = [handler]

@@ -14,6 +14,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Collection, Mapping, Sequence
+from difflib import get_close_matches
 from types import FrameType, MappingProxyType, ModuleType
 from typing import Any, NoReturn
 
@@ -23,6 +24,7 @@ from connector.cli.logs import start_logging
 from connector.cli.options import add_global
 from connector.cli.output import Output
 from connector.cli.signals import depart, finish
+from connector.nearest import instead_of
 from connector.startup import prepare_imports
 
 COMMANDS: Mapping[str, str] = MappingProxyType(
@@ -77,9 +79,12 @@ def invoke(argv: Sequence[str]) -> int:
     """Run one command in this process; return its exit code. Raises SystemExit for --help and wrong usage."""
     output = Output.expected(argv)
     try:
+        argv = _with_help(argv)
         command = _named(argv)
         parser = make_parser([command] if command else (), output)
-        arguments = parser.parse_args(argv)
+        arguments, unknown = parser.parse_known_args(argv)
+        if unknown:
+            _refuse(_innermost(parser, arguments), unknown)
         if command is None:
             parser.print_help(sys.stderr)
             return 2
@@ -123,20 +128,49 @@ def make_parser(commands: Collection[str] = COMMANDS, output: Output | None = No
         prog="importer-sync",
         description="Syncs the Importer Service into a warehouse, and proves that no row is missing.",
         epilog=CODES,
+        allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    parser.add_argument("-V", "--version", action=_Version, nargs=0, help="print the version and exit")
     add_global(parser)
     choices = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for name, help_text in COMMANDS.items():
-        own = choices.add_parser(name, help=help_text, description=f"{help_text[0].upper()}{help_text[1:]}.")
+        described = f"{help_text[0].upper()}{help_text[1:]}."
+        own = choices.add_parser(name, help=help_text, description=described, allow_abbrev=False)
         if name in commands:
             module = _load(name, output)
             module.configure(own)
+            usage = own.format_usage().removeprefix("usage: ").rstrip()
+            own.usage = f"{usage} [options of every command]".replace("%", "%%")
             _show_examples(own, module.EXAMPLES)
             add_global(own, again=True)
             own.set_defaults(run=module.run)
     return parser
+
+
+def _with_help(argv: Sequence[str]) -> Sequence[str]:
+    """Take `help COMMAND` for what it means."""
+    return [*argv[1:], "--help"] if argv and argv[0] == "help" else argv
+
+
+def _innermost(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> argparse.ArgumentParser:
+    """Return the parser of the command that was given, and of the one below it."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            chosen = action.choices.get(getattr(arguments, action.dest, None) or "")
+            return _innermost(chosen, arguments) if chosen is not None else parser
+    return parser
+
+
+def _refuse(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> NoReturn:
+    """End with wrong usage of the command that `unknown` was given to."""
+    options = [name for name in parser._option_string_actions if name.startswith("--")]
+    first = unknown[0].partition("=")[0]
+    if first.startswith("-"):
+        begun = [name for name in options if len(first) > 3 and name.startswith(first)]
+        nearest = instead_of(first, begun or options) if begun or get_close_matches(first, options) else ""
+        parser.error(f"there is no option {first}" + (f"; {nearest}" if nearest else ""))
+    parser.error(f"{unknown[0]!r} is one argument too many")
 
 
 def _load(command: str, output: Output) -> ModuleType:
@@ -188,7 +222,21 @@ class _Parser(argparse.ArgumentParser):
         if self.output.log_json:
             self.output.note(message, level="error", event="command.failed")
             self.exit(2)
-        super().error(message)
+        words = self.prog.split()[1:]
+        if words:
+            self.print_usage(sys.stderr)
+        self.output.note(f"{self.prog}: {message}", level="error")
+        what = "explains it" if words else "lists the commands"
+        self.output.note(f"`{' '.join(['importer-sync', 'help', *words])}` {what}.")
+        self.exit(2)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Refuse what is none of the choices, with the nearest of them."""
+        if action.choices is None or value in action.choices:
+            return
+        if isinstance(action, argparse._SubParsersAction):
+            self.error(f"there is no command {value!r}; {instead_of(str(value), list(action.choices))}")
+        raise argparse.ArgumentError(action, f"{value!r} cannot be; {instead_of(str(value), list(action.choices))}")
 
 
 class _Version(argparse.Action):

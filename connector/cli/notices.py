@@ -1,4 +1,6 @@
-"""Word of a run that did not go well, to a webhook or to Slack; nobody has to watch a scheduler for it.
+"""Notify a webhook or Slack when a run ends otherwise than the one before: badly, or well again.
+
+What was told last is noted in dlt's data folder, so that a scheduler that fails every quarter of an hour is told once.
 
 A notice that cannot be delivered is a warning and nothing more, and no address shows in it: whoever knows such an
 address can write to the channel behind it.
@@ -6,22 +8,31 @@ address can write to the channel behind it.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 import dlt
 import httpx
+from dlt.common.pipeline import get_dlt_pipelines_dir
 
 from connector.errors import ConfigError
+from connector.files import write_note
 from connector.text import for_chat
 
 SECTION = "importer_sync"
 LIMIT_S = 10.0
 LOCKED = 4  # the exit code
 STATUSES = ("succeeded", "partial", "failed", "interrupted", "locked")
+BAD = ("partial", "failed")  # what a run that succeeds recovers from
 STANDARD = ("partial", "failed")
 COUNTS = (
     "imports_listed",
@@ -43,6 +54,8 @@ class Addresses:
     webhook: str | None
     slack: str | None
     statuses: frozenset[str]
+    schema: bool = False  # also of a run that finds new fields
+    notes: Path | None = None  # the folder for what was told last; None: tell each time
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -60,6 +73,8 @@ def addresses() -> Addresses:
         _address(f"{SECTION}.notify_url", setting(f"{SECTION}.notify_url")),
         _address("runtime.slack_incoming_hook", setting("runtime.slack_incoming_hook")),
         _statuses(setting(f"{SECTION}.notify_on")),
+        _switch(setting(f"{SECTION}.notify_schema")),
+        Path(get_dlt_pipelines_dir()),
     )
 
 
@@ -69,6 +84,16 @@ def _address(key: str, value: Any) -> str | None:
     section, _, name = key.partition(".")
     raise ConfigError(
         f"{name} under [{section}] must be an http:// or https:// address; what is set is not shown here."
+    )
+
+
+def _switch(given: Any) -> bool:
+    if isinstance(given, bool) or given is None:
+        return bool(given)
+    if str(given).lower() in ("true", "false"):
+        return str(given).lower() == "true"
+    raise ConfigError(
+        f"notify_schema under [{SECTION}] cannot be {given!r}; it takes true or false (IMPORTER_SYNC__NOTIFY_SCHEMA)."
     )
 
 
@@ -86,15 +111,18 @@ def _statuses(given: Any) -> frozenset[str]:
     return frozenset(found)
 
 
-def notify(to: Addresses, document: Mapping[str, Any], exit_code: int, pipeline: str) -> list[str]:
-    """Tells everybody in `to` how a run ended; returns a sentence for each who could not be told.
+def notify(to: Addresses, document: Mapping[str, Any], exit_code: int, pipeline: str, warehouse: str = "") -> list[str]:
+    """Tell everybody in `to` how a run ended, if that is news; return a sentence for each who could not be told.
 
     Takes little more than LIMIT_S and raises nothing.
     """
     status = "locked" if exit_code == LOCKED else str(document.get("status"))
-    if status not in to.statuses:
+    told = Told.noted(to.notes, pipeline, str(document.get("mode")))
+    recovered = status == "succeeded" and told.status in BAD
+    changed = to.schema and bool(document.get("schema_changes"))
+    if not (recovered or changed or (status in to.statuses and not (status in BAD and told.status == status))):
         return []
-    body = notice(document, exit_code, pipeline)
+    body = notice(document, exit_code, pipeline, warehouse, told.since if recovered else None)
     deliveries: list[tuple[str, Callable[[], None]]] = []
     if to.webhook:
         deliveries.append((f"The webhook of [{SECTION}] notify_url", lambda: _post(to.webhook or "", body)))
@@ -106,25 +134,70 @@ def notify(to: Addresses, document: Mapping[str, Any], exit_code: int, pipeline:
     until = time.monotonic() + LIMIT_S
     for delivery in under_way:
         delivery.join(max(0.0, until - time.monotonic()))
+    if status in (*BAD, "succeeded") and any(each.trouble is None for each in under_way):
+        told.note(status)
     return [f"{each.whom} was not told of this run: it {each.trouble}." for each in under_way if each.trouble]
 
 
-def notice(document: Mapping[str, Any], exit_code: int, pipeline: str) -> dict[str, Any]:
-    """What the webhook receives; `text` is what most chat programs show of it."""
-    error = document.get("error")
-    text = f"importer-sync: {document.get('mode')} run of pipeline {pipeline} {document.get('status')}"
+def notice(
+    document: Mapping[str, Any], exit_code: int, pipeline: str, warehouse: str = "", bad_since: str | None = None
+) -> dict[str, Any]:
+    """Return what the webhook receives; `text` is what most chat programs show of it."""
+    error, changes = document.get("error"), list(document.get("schema_changes") or ())
+    counts = {name: document.get(name, 0) for name in COUNTS}
+    where = f" into {warehouse}" if warehouse else ""
+    text = f"importer-sync on {gethostname()}: {document.get('mode')} run of pipeline {pipeline}{where}"
+    text += f" {document.get('status')}" + (f" again; it had not since {bad_since} UTC" if bad_since else "")
+    if document.get("run_id"):
+        text += f" ({counts['imports_changed']:,} imports read, {counts['imports_failed']:,} failed,"
+        text += f" {counts['records_loaded']:,} records loaded)"
     return {
-        "text": for_chat(f"{text}: {error}" if error else f"{text}."),
+        "text": for_chat(". ".join([f"{text}: {error}" if error else text, *changes])),
         "pipeline": pipeline,
+        "host": gethostname(),
+        "warehouse": warehouse,
         "run_id": document.get("run_id"),
         "mode": document.get("mode"),
         "status": document.get("status"),
+        "recovered": bad_since is not None,
         "exit_code": exit_code,
         "error": error,
+        "schema_changes": changes,
         "started_at": document.get("started_at"),
         "finished_at": document.get("finished_at"),
-        "counts": {name: document.get(name, 0) for name in COUNTS},
+        "counts": counts,
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What was told last of runs of one mode: the status, and since when it is so."""
+
+    file: Path | None
+    status: str | None = None
+    since: str | None = None
+
+    @classmethod
+    def noted(cls, folder: Path | None, pipeline: str, mode: str) -> Told:
+        """Return what the note in `folder` says; nothing was told where there is none."""
+        if folder is None:
+            return cls(None)
+        # two projects may give their pipelines one name
+        key = hashlib.sha256(json.dumps([str(Path.cwd()), pipeline, mode]).encode()).hexdigest()[:16]
+        file = folder / f".told-{key}.json"
+        with suppress(OSError, ValueError, TypeError, KeyError):
+            found = json.loads(file.read_text(encoding="utf-8"))
+            return cls(file, str(found["status"]), str(found["since"]))
+        return cls(file)
+
+    def note(self, status: str) -> None:
+        """Keep that `status` was told; where that cannot be written, it is told once more."""
+        if self.file is None or status == self.status:
+            return
+        since = self.since if self.status in BAD and status in BAD else f"{datetime.now(UTC):%Y-%m-%d %H:%M}"
+        with suppress(OSError):
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            write_note(self.file, json.dumps({"status": status, "since": since}).encode())
 
 
 class _Delivery(threading.Thread):

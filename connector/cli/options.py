@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 from connector.durations import parse_duration
@@ -45,12 +46,22 @@ def add_global(parser: argparse.ArgumentParser, *, again: bool = False) -> None:
     group.add_argument("-v", "--verbose", action="store_true", default=default(False), help="say more on stderr")
 
 
-def instant(text: str) -> datetime:
-    """ISO 8601 date or time; UTC where no offset is given."""
+def moment(text: str) -> datetime:
+    """`7d` and the like before now, `today` and `yesterday` at their begin, or an ISO 8601 date or time; all in UTC."""
+    now = datetime.now(UTC)
+    today = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    named = {"now": now, "today": today, "yesterday": today - timedelta(days=1)}
+    if (found := named.get(text.strip().lower())) is not None:
+        return found
+    with suppress(ValueError, OverflowError):
+        return now - parse_duration(text)
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an ISO 8601 date or time, such as 2026-01-31") from None
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is neither a date or time (2026-01-31, 2026-01-31T06:00Z), "
+            "nor a length of time before now (7d, 6h), nor today or yesterday"
+        ) from None
     return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
 
 

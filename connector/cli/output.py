@@ -5,19 +5,33 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
+import shutil
 import sys
 import unicodedata
 from collections.abc import Sequence
+from decimal import Decimal
 from itertools import pairwise
-from typing import Any
+from typing import Any, TextIO
 
 from connector.cli.logs import json_line
 from connector.cli.redaction import scrub, scrubbed
 from connector.text import visible, visible_json
 
-CELL_WIDTH = 40
+CELL_WIDTH = 80
 STDOUT = ("-", "/dev/stdout")  # as an --out: nothing but what is asked for goes there
 LOOKED_AT = 10_000  # signs of a cell, of which few are shown
+# Colour repeats what a word says, for those who skim.
+STYLES = {
+    **dict.fromkeys(("ok", "proven", "succeeded", "completed", "synced", "equal"), "green"),
+    **dict.fromkeys(("FAILED", "FAIL", "NOT SO", "failed"), "bold red"),
+    **dict.fromkeys(("partial", "unreconciled", "interrupted", "waiting", "STALE", "warning", "warning:"), "yellow"),
+    "running": "cyan",
+}
+_WORDS = "|".join(sorted(map(re.escape, STYLES), key=len, reverse=True))
+# A word that begins a line or ends "… run", and what is counted though there should be none of it.
+_WORD = re.compile(rf"(?:^\s*|(?<=\brun ))({_WORDS})(?![\w.-])", re.MULTILINE)
+_COUNTED = re.compile(r"\b[1-9][\d,]* (?:failed|not reconciled|rejected)\b")
 
 
 class Output:
@@ -45,16 +59,18 @@ class Output:
         """True if stderr is a terminal that a person watches and that can redraw lines."""
         return not (self.json or self.log_json) and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
-    def say(self, *lines: str) -> None:
-        """Print the result for a person; each of `lines` is one, whatever is in it."""
+    def say(self, *lines: str, whole: bool = False) -> None:
+        """Print the result for a person; each of `lines` is one, whatever is in it, and stays one if `whole`."""
         if self.json and self.log_json:
             return  # a program that reads both streams has the result in the document
-        print(_shown(lines), file=sys.stderr if self.json else sys.stdout, flush=True)
+        _print(_shown(lines), self._results, whole=whole)
 
     def note(self, *lines: str, level: str = "info", event: str = "note") -> None:
         """Print progress or a problem for a person, or with --log-format json a log entry with `level` and `event`."""
-        line = json_line(level, event, "\n".join(lines).strip()) if self.log_json else _shown(lines)
-        print(line, file=sys.stderr, flush=True)
+        if self.log_json:
+            print(json_line(level, event, "\n".join(lines).strip()), file=sys.stderr, flush=True)
+        else:
+            _print(_shown(lines), sys.stderr, style="red" if level == "error" else "")
 
     def document(self, document: Any) -> None:
         """Print the result for a program, unless a document was printed before."""
@@ -63,14 +79,75 @@ class Output:
             print(visible_json(json.dumps(scrubbed(document), ensure_ascii=False, default=str)), flush=True)
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-        """Print rows as a table, each cell cut to CELL_WIDTH."""
-        cells = [[_cell(value) for value in row] for row in rows]
-        names = [_cell(name) for name in columns]
-        widths = [max([_width(c), *(_width(row[n]) for row in cells)]) for n, c in enumerate(names)]
-        self.say(title)
-        for row in (names, ["─" * w for w in widths], *cells):
-            self.say("  " + "  ".join(c + " " * (w - _width(c)) for c, w in zip(row, widths, strict=True)).rstrip())
+        """Print rows as a table: fitted to the terminal, elsewhere a line a row with each cell cut to CELL_WIDTH."""
+        if self.json and self.log_json:
+            return
+        numeric = [_is_numeric([row[n] for row in rows]) for n in range(len(columns))]
+        if title:
+            self.say(title)
+        if self._results.isatty():
+            from rich.console import Console  # takes 0.1 s to import, and a pipe never needs it
+
+            from connector.cli.tables import fitted
+
+            console = Console(file=self._results, width=shutil.get_terminal_size().columns, highlight=False)
+            cells = [[_line(value) for value in row] for row in rows]
+            console.print(*fitted([_cell(name) for name in columns], cells, numeric, console.width), sep="\n")
+        else:
+            for line in _lines([_cell(name) for name in columns], [[_cell(v) for v in row] for row in rows], numeric):
+                self.say(f"  {line}")
         self.say()
+
+    @property
+    def _results(self) -> TextIO:
+        return sys.stderr if self.json else sys.stdout
+
+
+def _is_numeric(values: Sequence[Any]) -> bool:
+    known = [value for value in values if value is not None]
+    return bool(known) and all(isinstance(v, int | float | Decimal) and not isinstance(v, bool) for v in known)
+
+
+def _lines(names: Sequence[str], cells: Sequence[Sequence[str]], numeric: Sequence[bool]) -> list[str]:
+    widths = [max([_width(name), *(_width(row[n]) for row in cells)]) for n, name in enumerate(names)]
+    found = []
+    for row in (names, ["─" * width for width in widths], *cells):
+        padded = []
+        for text, width, right in zip(row, widths, numeric, strict=True):
+            blanks = " " * (width - _width(text))
+            padded.append(blanks + text if right else text + blanks)
+        found.append("  ".join(padded).rstrip())
+    return found
+
+
+def _print(text: str, stream: TextIO, style: str = "", *, whole: bool = False) -> None:
+    """Print text; on a terminal lines break between words, unless `whole`, and words that say how things are have
+    their colour, unless NO_COLOR or TERM forbid it."""
+    if not stream.isatty():
+        print(text, file=stream, flush=True)
+        return
+    width = shutil.get_terminal_size().columns
+    plain = not (style or _WORD.search(text) or _COUNTED.search(text))
+    if plain and (whole or all(_width(line) <= width for line in text.splitlines())):
+        print(text, file=stream, flush=True)
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(file=stream, width=width, highlight=False)
+    for line in text.split("\n"):
+        shown = Text(line, style=style)
+        for found in _WORD.finditer(line):
+            shown.stylize(STYLES[found[1]], *found.span(1))
+        for found in _COUNTED.finditer(line):
+            shown.stylize("red", *found.span())
+        indent = len(line) - len(line.lstrip())
+        if whole or _width(line) <= width or indent * 2 > width:
+            console.print(shown, soft_wrap=True)
+            continue
+        for part in shown[indent:].wrap(console, width - indent):
+            console.print(Text(" " * indent).append_text(part), soft_wrap=True)
+    stream.flush()
 
 
 def _shown(lines: Sequence[str]) -> str:
@@ -82,9 +159,13 @@ def _width(text: str) -> int:
     return sum(0 if unicodedata.combining(c) else 1 + (unicodedata.east_asian_width(c) in "WF") for c in text)
 
 
-def _cell(value: Any) -> str:
+def _line(value: Any) -> str:
     text = "" if value is None else str(value)
-    text = visible(" ".join(text[:LOOKED_AT].split()))
+    return visible(scrub(" ".join(text[:LOOKED_AT].split())))
+
+
+def _cell(value: Any) -> str:
+    text = _line(value)
     return text if len(text) <= CELL_WIDTH else text[: CELL_WIDTH - 1] + "…"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -102,7 +102,7 @@ class _Attempt:
     def tell_others(self, document: dict[str, Any], code: int) -> None:
         if self._others is None:
             return
-        for sentence in notify(self._others, scrubbed(document), code, self._pipeline_name):
+        for sentence in notify(self._others, scrubbed(document), code, self._pipeline_name, scrub(self.where)):
             self._output.note(f"warning: {sentence}", level="warning", event="notice.undelivered")
 
 
@@ -140,6 +140,8 @@ def _summarise(output: Output, tally: Tally, where: str) -> None:
     retried = f", {amount(tally.retries, 'retry', 'retries')}" if tally.retries else ""
     output.say(f"  service   {amount(tally.requests, 'request')}{retried}, {size(tally.bytes_received)}")
     output.say(f"  warehouse {where}")
+    for sentence in _some(tally.schema_changes):
+        output.say(f"  schema    {sentence}")
     code = code_of(tally)
     if tally.fatal is not None:
         output.note(f"importer-sync: {explain(_as_exception(tally.fatal))}")
@@ -160,11 +162,19 @@ def _summarise(output: Output, tally: Tally, where: str) -> None:
 
 
 def _summarise_in_log(output: Output, tally: Tally) -> None:
-    """What went wrong; the counts are in the event run.ended."""
+    """What went wrong, and what is new in the tables; the counts are in the event run.ended."""
+    for sentence in _some(tally.schema_changes):
+        output.note(sentence, event="schema.changed")
     if tally.fatal is not None:
         output.note(f"importer-sync: {explain(_as_exception(tally.fatal))}", level="error", event="command.failed")
     for problem in tally.problems[:PROBLEMS_SHOWN]:
         output.note(problem, level="warning", event="run.problem")
+
+
+def _some(sentences: Sequence[str]) -> Iterator[str]:
+    yield from sentences[:PROBLEMS_SHOWN]
+    if len(sentences) > PROBLEMS_SHOWN:
+        yield f"… and {len(sentences) - PROBLEMS_SHOWN} more changes; they are in sync_fields"
 
 
 def _as_exception(error: BaseException) -> Exception:

@@ -14,7 +14,7 @@ from connector.transform.escaping import storable
 from connector.transform.naming import display_path, encode_keys, overflowed_name
 from connector.transform.schema import OVERFLOWED, Field, Keys, TableSchema
 from connector.warehouse.state import Memory
-from connector.warehouse.tables import LOAD_ID
+from connector.warehouse.tables import IMPORTS, LOAD_ID
 
 
 @dataclass(slots=True)
@@ -50,6 +50,27 @@ class Catalogue:
 
     def schema(self, table: str) -> TableSchema:
         return self.schemas.setdefault(table, TableSchema(table))
+
+
+def schema_changes(before: Mapping[str, TableSchema], after: Mapping[str, TableSchema]) -> Iterator[str]:
+    """Yield what is new in typed tables: tables, fields, and fields that have their first values of another type.
+
+    Nothing where there was no table before: of a first load all is new.
+    """
+    for table in sorted(after) if before.keys() - {IMPORTS} else ():
+        old, now = before.get(table), after[table]
+        if old is now:
+            continue
+        fields = {keys: each for keys, each in now.fields.items() if each.type is not None}
+        if old is None or not any(each.type for each in old.fields.values()):
+            yield f"{table} is new, with {len(fields):,} fields"
+            continue
+        for keys, each in fields.items():
+            known = old.fields.get(keys)
+            if known is None or known.type is None:
+                yield f"{table} has a new field {display_path(keys)!r}: {each.column} ({each.type})"
+            elif (each.has_text, each.has_double) != (known.has_text, known.has_double):
+                yield f"{table}.{each.column} has its first values that are not {each.type}"
 
 
 @dataclass(slots=True)

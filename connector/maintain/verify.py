@@ -149,7 +149,8 @@ class _Verification:
             sentence = f"Import {reject.record_slug or 'without a slug'} can't be read: {reject.reason}."
             report.differences.append(Difference(Kind.import_differs, sentence, reject.record_slug))
         included = [i for i in listed.values() if self.survey.included(i)]
-        self.progress.planned(len(included), sum(max(i.row_count, 0) for i in included))
+        if report.deep:  # else nothing is read that could move
+            self.progress.planned(len(included), sum(max(i.row_count, 0) for i in included))
         self._settle(self._look(listed), listed)
         self._ask_for_vanished()
         self._extras({*listed, *(row.record_slug for row in listing.rows if isinstance(row, Reject))})

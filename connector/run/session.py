@@ -14,7 +14,7 @@ from connector.errors import NewerFormatError
 from connector.extract.records import ImportRead, Verdict
 from connector.ledger import Due
 from connector.load.batches import Built
-from connector.load.data_dictionary import Catalogue
+from connector.load.data_dictionary import Catalogue, schema_changes
 from connector.load.disposition import IncomingRows, are_elsewhere
 from connector.load.emission import Emission, without_rows
 from connector.load.imports_table import (
@@ -241,6 +241,7 @@ class Extraction:
         self._loaded.clear()
         self.tally.templates.update(self._of_templates)
         self._of_templates.clear()
+        self.tally.schema_changes = list(schema_changes(self.memory.schemas, self.catalogue.schemas))
         self._under_way.done(self._accepted)
         self._accepted = []
 

@@ -279,7 +279,9 @@ class ServiceClient:
                 logging.WARNING if verdict.delay_s else logging.DEBUG,
                 "%s: the service %s (attempt %d); trying again in %.2f s",
                 call.words, result.words, attempts, verdict.delay_s,
-                extra=call.fields("request.retried", result.status, attempt=attempts, delay_s=verdict.delay_s),
+                extra=call.fields(
+                    "request.retried", result.status, attempt=attempts, delay_s=verdict.delay_s, reason=result.words
+                ),
             )  # fmt: skip
             if watched is not None:
                 watched.repeated(result.words, result.status, attempts, verdict.delay_s)
@@ -418,8 +420,9 @@ def _error(
     else:
         what = f"The service {outcome.words} at {call.words}{tried}"
     silent = f"it has not answered since {silent_since:%H:%M:%S} UTC, " if silent_since else ""
+    advice = _advice(kind, replace(outcome, advice=None) if silent else outcome, call)
     return kind(
-        f"{what}; {silent}{_advice(kind, outcome, call)}.",
+        f"{what}; {silent}{advice}.",
         endpoint=call.endpoint,
         status=outcome.status,
         page=call.page,
@@ -438,7 +441,7 @@ def _advice(kind: type[ConnectorError], outcome: Outcome, call: Call) -> str:
     if kind is TransientError and call.once and outcome.trouble is not Trouble.STATUS:
         return "it is not known whether it was carried out, so it was not repeated"
     if kind is TransientError:
-        return "it may be down, try again later"
+        return outcome.advice or "it may be down, try again later"
     if outcome.status is not None and outcome.status // 100 == 3:
         return "redirects are not followed, check base_url"
     return "this is not what the interface says, look at the service"

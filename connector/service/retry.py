@@ -75,13 +75,14 @@ class Budget(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """An attempt that did not succeed; `words` completes "the service …"."""
+    """An attempt that did not succeed; `words` completes "the service …", `advice` says what to do if that is known."""
 
     trouble: Trouble
     words: str
     status: int | None = None
     retry_after: str | None = None
     too_long: bool = False  # it asked for a longer wait than any call has
+    advice: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

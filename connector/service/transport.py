@@ -8,6 +8,7 @@ and its compression say so.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import re
 import ssl
@@ -30,6 +31,8 @@ from connector.settings import is_loopback
 _PIECE = 64 * 1024  # of packed bytes, unpacked in one step
 _PADDING = re.compile(rb"\0*")
 _MEDIA_TYPE = re.compile(r"[\w.+-]{1,40}/[\w.+-]{1,40}", re.ASCII)
+_OF_A_PROXY = "check HTTPS_PROXY, HTTP_PROXY and NO_PROXY"
+_REFUSED = "nobody listens there: base_url may name the wrong host or port, or it may be down, try again later"
 # OpenSSL's words for a reply that is no TLS; which of them depends on its version.
 _NOT_TLS = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST"})
 
@@ -282,11 +285,19 @@ def _lost(problem: Exception, status: int | None) -> Outcome:
     if isinstance(problem, TimeoutError):
         return Outcome(Trouble.TIMEOUT, "did not answer in time", status)
     if isinstance(problem, aiohttp.ClientConnectorDNSError):
-        return Outcome(Trouble.CONNECTION, "could not be found (its host name does not resolve)", status)
-    if isinstance(problem, aiohttp.ClientConnectorError | aiohttp.ClientHttpProxyError):
+        words = f"could not be found (the host name {problem.host} does not resolve)"
+        return Outcome(Trouble.CONNECTION, words, status, advice="check how it is spelt, and the DNS of this machine")
+    if isinstance(problem, aiohttp.ClientHttpProxyError):
+        words = f"could not be reached (the proxy of the environment answered {problem.status})"
+        return Outcome(Trouble.CONNECTION, words, status, advice=_OF_A_PROXY)
+    if isinstance(problem, aiohttp.ClientConnectorError):
         number = getattr(problem, "errno", None)
         reason = os.strerror(number).lower() if isinstance(number, int) and number > 0 else "no connection"
-        return Outcome(Trouble.CONNECTION, f"could not be reached ({reason})", status)
+        if isinstance(problem, aiohttp.ClientProxyConnectionError):
+            words = f"could not be reached (the proxy {problem.host}:{problem.port} of the environment: {reason})"
+            return Outcome(Trouble.CONNECTION, words, status, advice=_OF_A_PROXY)
+        advice = _REFUSED if number == errno.ECONNREFUSED else None
+        return Outcome(Trouble.CONNECTION, f"could not be reached ({reason})", status, advice=advice)
     if isinstance(problem, aiohttp.ClientResponseError):
         return Outcome(Trouble.GARBAGE, "sent something that is not HTTP", status)
     if status is not None:

@@ -6,12 +6,15 @@ place that reads it.
 
 from __future__ import annotations
 
+import glob
 import re
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 from connector.errors import DatabaseBusyError
+from connector.warehouse.lock import Holder
 
 T = TypeVar("T")
 WAIT_S = 5.0
@@ -26,10 +29,25 @@ def as_busy(error: BaseException) -> DatabaseBusyError | None:
     found = _HELD.search(" ".join(str(error).split()))
     if found is None:
         return None
+    run = _run_with(Path(found[1]), found[2])
+    if run is not None:
+        return DatabaseBusyError(
+            f"A run of importer-sync is under way and has {found[1]} open ({run}), and DuckDB lets only one in; "
+            "try again when it has ended, or ask `importer-sync status` meanwhile."
+        )
     by = f" ({found[2]})" if found[2] else ""
     return DatabaseBusyError(
         f"Another program{by} has {found[1]} open, and DuckDB lets only one in; close it there and try again."
     )
+
+
+def _run_with(file: Path, process: str | None) -> Holder | None:
+    """Return the run of ours that is the process which has the file open, by the notes beside its locks."""
+    for lock in sorted(file.parent.glob(f".{glob.escape(file.name)}.*.lock")):
+        holder = Holder.noted_at(lock)
+        if holder is not None and holder.lives and process in (None, f"PID {holder.process}"):
+            return holder
+    return None
 
 
 def when_free(ask: Callable[[], T], meanwhile: Callable[[], T | None] = lambda: None) -> T:

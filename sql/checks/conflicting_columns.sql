@@ -9,7 +9,7 @@ SELECT
     data_type,
     value_count,
     conflict_count,
-    conflict_share
+    round(CAST(conflict_share AS NUMERIC), 3) AS conflict_share
 FROM v_fields
 WHERE conflict_share > 0.05
 ORDER BY conflict_share DESC, table_name, column_name

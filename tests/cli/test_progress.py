@@ -2,50 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import pty
 import re
-import struct
-import termios
 import unicodedata
 
 import pytest
 
 from connector.cli.bars import clock, per_second
 from connector.sandbox import Faults, Service
-from tests.processes import start
-
-COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-HEIGHT = 24
-
-
-def watched(command, width: int, *arguments: str) -> tuple[int, str]:
-    """The exit code of a command on a terminal of this width, and everything that ever showed there."""
-    terminal, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", HEIGHT, width, 0, 0))
-    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
-    process = start(
-        arguments,
-        cwd=command.directory,
-        env={**environment, **command.environment, "TERM": "xterm"},
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        new_session=True,
-    )
-    os.close(theirs)
-    shown = b""
-    while True:
-        try:
-            shown += os.read(terminal, 65536)
-        except OSError:
-            break
-    os.close(terminal)
-    text = CONTROL.sub("\n", COLOUR.sub("", shown.decode())).replace("\r", "\n")
-    command.outputs.append(text)
-    return process.wait(10), text
+from tests.terminals import watched
 
 
 @pytest.mark.parametrize("width", [80, 40])
@@ -75,6 +39,28 @@ def test_a_log_has_a_line_for_each_step(command) -> None:
     quiet = command("run", "--json").err
     assert " INFO " not in quiet
     assert quiet.startswith("incremental run succeeded")
+
+
+def test_retries_are_summed_up(command, service: Service) -> None:
+    service.faults = Faults(server_error=0.3)
+    ended = command("run")
+    assert ended.code == 0
+    [line] = [line for line in ended.err.splitlines() if "repeated" in line]
+    assert re.search(r"WARNING \d+ requests were repeated; the service \d+ × answered 50\d", line)
+    assert "trying again" not in ended.err
+    assert command("backfill", "--full", "-v").err.count("trying again") >= 1
+
+
+def test_verify_has_bars_of_its_own(command, service: Service) -> None:
+    service.add_generated("employees", imports=12, rows=150)
+    assert command("run").code == 0
+    service.faults = Faults(latency=(0.05, 0.1))
+    code, shown = watched(command, 90, "verify", "--deep")
+    assert code == 0
+    bars = [line for line in shown.splitlines() if "━" in line]
+    assert any(re.search(r"rows compared .*[1-9][\d,]*/2,160", line) for line in bars)
+    assert not any("loaded" in line for line in bars)
+    assert "2,160 records compared (every value), no difference" in shown
 
 
 def test_times_and_rates() -> None:

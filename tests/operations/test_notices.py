@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from connector.cli import notices
@@ -90,6 +92,49 @@ def test_a_run_that_found_another_one_is_told_only_on_request(listener: Listener
     assert listener.posts == []
     assert notify(Addresses(listener.url, None, _statuses("failed, locked")), document, 4, "importer") == []
     assert len(listener.posts) == 1
+
+
+def test_what_stays_bad_is_told_once_and_that_it_is_well_again(command, service: Service, listener: Listener) -> None:
+    hook = {HOOK: listener.url + PATH}
+    service.faults = Faults(failing_imports={service.slugs()[0]})
+    assert [command("run", **hook).code for _ in range(3)] == [3, 3, 3]
+    assert [post.json["status"] for post in listener.posts] == ["partial"]
+    assert command("run", **hook, SOURCES__IMPORTER__ACCESS_TOKEN="wrong-token-0815").code == 1
+    assert [post.json["status"] for post in listener.posts] == ["partial", "failed"], "worse is news"
+    service.faults = Faults()
+    assert [command("run", **hook).code for _ in range(2)] == [0, 0]
+    [*_, last] = [post.json for post in listener.posts]
+    assert (len(listener.posts), last["status"], last["recovered"]) == (3, "succeeded", True)
+    assert "succeeded again; it had not since 20" in last["text"]
+
+
+def test_what_could_not_be_told_is_told_by_the_next_run(command, service: Service, listener: Listener) -> None:
+    hook = {HOOK: listener.url + PATH}
+    service.faults = Faults(failing_imports={service.slugs()[0]})
+    listener.status = 500
+    assert "was not told" in command("run", **hook).err
+    listener.status = 200
+    assert command("run", **hook).code == 3
+    assert [post.json["status"] for post in listener.posts] == ["partial", "partial"]
+
+
+def test_new_fields_are_said_and_told_if_wanted(command, service: Service, listener: Listener) -> None:
+    hook = {HOOK: listener.url + PATH}
+    first = command("run", "--json", **hook)
+    assert first.document["schema_changes"] == [], "of a first load all is new"
+    slug = service.slugs()[0]
+    content = next(iter(service.records(slug)))["data"]
+    service.append_rows(slug, [{**content, "newsletter": True}])
+    ended = command("run", **hook, IMPORTER_SYNC__NOTIFY_SCHEMA="true")
+    assert re.search(r"schema    records_\w+ has a new field 'newsletter': newsletter \(bool\)", ended.out)
+    [post] = listener.posts
+    assert len(post.json["schema_changes"]) == 1
+    assert "newsletter" in post.json["text"]
+    service.append_rows(slug, [{**content, "newsletter": "monthly"}])
+    changed = command("run", "--json", **hook)
+    [sentence] = changed.document["schema_changes"]
+    assert sentence.endswith(".newsletter has its first values that are not bool")
+    assert len(listener.posts) == 1, "nobody asked for it"
 
 
 def test_what_outcomes_can_be_called() -> None:

@@ -206,8 +206,33 @@ def test_nobody_at_home() -> None:
         async with hostile([GOOD]) as service:
             return service.url
 
-    with pytest.raises(TransientError, match=r"could not be reached \(connection refused\) at GET /imports/x after 3"):
-        asyncio.run(run(asyncio.run(free_port())))
+    port = asyncio.run(free_port())
+    with pytest.raises(
+        TransientError, match=r"could not be reached \(connection refused\) at GET /imports/x after 3"
+    ) as e:
+        asyncio.run(run(port))
+    assert "base_url may name the wrong host or port, or it may be down, try again later" in str(e.value)
+    with pytest.raises(
+        TransientError, match=r"\(the host name nosuch.invalid does not resolve\).*check how it is spelt"
+    ):
+        asyncio.run(run("https://nosuch.invalid"))
+
+
+def test_a_dead_proxy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        async def sleep(seconds: float) -> None:
+            await asyncio.sleep(0)
+
+        async with ServiceClient("https://service.example", TOKEN, sleep=sleep, retry=QUICK) as client:
+            await client.get_import("x")
+
+    for name in ("NO_PROXY", "no_proxy", "https_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HTTPS_PROXY", "http://ana:pass-word-12@127.0.0.1:9")
+    words = r"\(the proxy 127.0.0.1:9 of the environment: connection refused\) .*check HTTPS_PROXY"
+    with pytest.raises(TransientError, match=words) as raised:
+        asyncio.run(run())
+    assert "pass-word-12" not in str(raised.value)
 
 
 @pytest.mark.parametrize(

@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import argparse
+import re
+from collections.abc import Sequence
 
-from connector.cli.options import instant
+from connector.cli.configuration import open_pipeline
+from connector.cli.options import moment
 from connector.cli.output import Output
 from connector.cli.run_command import run_scope
 from connector.errors import ConfigError
 from connector.settings import Scope, Selection, Window
+from connector.warehouse import Warehouse
+from connector.warehouse.ownership import take_stock
+from connector.warehouse.tables import IMPORTS
+
+SHORTENED = re.compile(r"[0-9a-f]{8}")  # as tables on a terminal show it
 
 EXAMPLES = (
     "importer-sync backfill --since 2020-01-01 --until 2030-01-01",
+    "importer-sync backfill --since 7d",
     "importer-sync backfill --template customers",
     "importer-sync backfill --full",
 )
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--since", type=instant, metavar="TIME", help="imports last updated at or after this (UTC)")
-    parser.add_argument("--until", type=instant, metavar="TIME", help="imports last updated before this (UTC)")
+    parser.add_argument("--since", type=moment, metavar="TIME", help="imports last updated at or after this")
+    parser.add_argument("--until", type=moment, metavar="TIME", help="imports last updated before this")
     parser.add_argument(
         "--import",
         dest="imports",
@@ -27,7 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="extend",
         default=[],
         metavar="SLUG",
-        help="these imports; may be given several times",
+        help="these imports, or the first eight signs of their slugs as tables show them",
     )
     parser.add_argument("--template", metavar="NAME-OR-SLUG", help="imports of this template")
     parser.add_argument("--full", action="store_true", help="every import")
@@ -46,5 +55,33 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         raise ConfigError("--since is not before --until, so nothing can lie between them.")
 
     window = Window(since=arguments.since, until=arguments.until)
-    selection = Selection(slugs=frozenset(arguments.imports), template=arguments.template)
+    selection = Selection(slugs=frozenset(_whole(arguments)), template=arguments.template)
     return run_scope(arguments, output, Scope(mode="backfill", window=window, selection=selection, force=True))
+
+
+def _whole(arguments: argparse.Namespace) -> Sequence[str]:
+    """Return the slugs that are asked for, in full. Raises ConfigError where a short one means several."""
+    if not any(map(SHORTENED.fullmatch, arguments.imports)):
+        return arguments.imports  # type: ignore[no-any-return]
+    known = _known(arguments)
+    found = []
+    for slug in arguments.imports:
+        meant = [slug] if slug in known else sorted(each for each in known if each.startswith(slug))
+        if SHORTENED.fullmatch(slug) and len(meant) > 1:
+            raise ConfigError(
+                f"--import {slug} is the beginning of {len(meant)} imports: {', '.join(meant[:5])}; give all."
+            )
+        found.append(meant[0] if SHORTENED.fullmatch(slug) and meant else slug)
+    return found
+
+
+def _known(arguments: argparse.Namespace) -> frozenset[str]:
+    warehouse = Warehouse(open_pipeline(arguments))
+    if not warehouse.exists():
+        return frozenset()
+    with warehouse.connect() as connection:
+        if IMPORTS not in take_stock(connection).ours:
+            return frozenset()
+        return frozenset(
+            row["slug"] for row in connection.query(f"SELECT slug FROM {connection.name(IMPORTS)}").to_pylist()
+        )

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from datetime import UTC, datetime
 
 from connector.cli.configuration import open_pipeline
-from connector.cli.options import instant
+from connector.cli.options import moment
 from connector.cli.output import Output
-from connector.durations import parse_duration
 from connector.reporting.changes import changes
 
 EXAMPLES = ("importer-sync changes --since 7d",)
@@ -17,10 +15,10 @@ EXAMPLES = ("importer-sync changes --since 7d",)
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--since",
-        type=_moment,
+        type=moment,
         required=True,
         metavar="TIME",
-        help="a length of time such as 7d, or a date or time (UTC)",
+        help="a length of time such as 7d, yesterday, or a date or time (UTC)",
     )
     parser.add_argument("--template", metavar="NAME", help="only of this template, by name or slug")
     parser.add_argument("--field", metavar="PATH", help="only of this field, as in sync_fields")
@@ -47,11 +45,3 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     ]
     output.table("changes", ("when", "template", "import", "record", "change", "field", "old", "new"), rows)
     return 0
-
-
-def _moment(text: str) -> datetime:
-    """A length of time before now, or an instant."""
-    try:
-        return datetime.now(UTC) - parse_duration(text)
-    except (ValueError, OverflowError):
-        return instant(text)

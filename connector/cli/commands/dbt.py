@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     if arguments.out is None or str(arguments.out) in STDOUT:
         output.document(document)
         if not output.json:
-            output.say(*as_yaml(document).rstrip("\n").split("\n"))
+            output.say(*as_yaml(document).rstrip("\n").split("\n"), whole=True)
         return 0
     try:
         write_out(arguments.out, as_yaml(document).encode("utf-8", "replace"))

@@ -11,6 +11,10 @@ from connector.given import whence
 from connector.maintain.doctor import doctor
 from connector.transform.privacy import Privacy
 
+NO_PROBLEM = (
+    "No problems found: the working directory, runs that died, the tables and their columns, and each import's rows "
+    "against the ledger were looked at. `importer-sync verify` compares with the service."
+)
 EXAMPLES = ("importer-sync doctor", "importer-sync doctor --repair")
 
 
@@ -27,7 +31,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         output.say(f"{finding.kind}: {finding.sentence}", f"    → {finding.cure}")
     for sentence in report.notes:
         output.note(f"note: {sentence}")
-    output.say(amount(len(report.findings), "finding") if report.findings else "Nothing to mend.")
+    output.say(amount(len(report.findings), "problem") if report.findings else NO_PROBLEM)
     return report.exit_code
 
 

@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     for table, lines in groupby(found, attrgetter("table")):
         output.say("", f"[sources.importer.hints.{table}]")
         for each in lines:
-            output.say(f"{each.column} = {json.dumps(each.hint, ensure_ascii=False)}  # {_fits(each)}")
+            output.say(f"{each.column} = {json.dumps(each.hint, ensure_ascii=False)}  # {_fits(each)}", whole=True)
     output.note("Where a table has hints already, add the lines to them.")
     return 0
 

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from connector.cli.options import whole
-from connector.cli.output import Output
+from connector.cli.output import Output, amount
 from connector.cli.service_call import ask
 from connector.cli.source_settings import load_settings
 from connector.errors import ConfigError
@@ -19,6 +19,7 @@ from connector.transform.schema import TableSchema
 
 EXAMPLES = ("importer-sync preview", "importer-sync preview --template customers --rows 2")
 IMPORTS_SHOWN = 10
+SAMPLE = 24  # signs of a value
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -34,13 +35,12 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         return page, samples
 
     page, samples = ask(load_settings(), look)
+    wanted = [i for i in page.imports if arguments.template in (None, i.template_slug, i.template_name)]
     if arguments.template is not None and not samples:
         raise ConfigError(f"No import on the first page has the template {arguments.template!r}.")
     templates = [_template(import_, records, arguments.rows) for import_, records in samples]
-    output.document(
-        {"imports": [_shown(i) for i in page.imports], "more_pages": page.size >= 100, "templates": templates}
-    )
-    _tell(output, page, templates)
+    output.document({"imports": [_shown(i) for i in wanted], "more_pages": page.size >= 100, "templates": templates})
+    _tell(output, wanted, page.size >= 100, templates)
     return 0
 
 
@@ -79,6 +79,7 @@ def _template(import_: Import, records: list[Record], sampled: int) -> dict[str,
                 "type": field.type,
                 "also": others,
                 "nulls": len(records) - sum(v is not None for v in values),
+                "blank": len(records) - sum(v is not None and str(v).strip() != "" for v in values),
                 "samples": values[:sampled],
             }
         )
@@ -92,6 +93,11 @@ def _template(import_: Import, records: list[Record], sampled: int) -> dict[str,
     }
 
 
+def _first(samples: list[Any]) -> str:
+    texts = ["–" if value is None or not str(value).strip() else str(value) for value in samples]
+    return " · ".join(text if len(text) <= SAMPLE else f"{text[: SAMPLE - 1]}…" for text in texts)
+
+
 def _parsed(data: bytes) -> Any:
     try:
         return json.loads(data)
@@ -99,21 +105,35 @@ def _parsed(data: bytes) -> Any:
         return data.decode("utf-8", "backslashreplace")
 
 
-def _tell(output: Output, page: ImportPage, templates: list[dict[str, Any]]) -> None:
+def _tell(output: Output, imports: list[Import], more_pages: bool, templates: list[dict[str, Any]]) -> None:
+    rest = len(imports) - IMPORTS_SHOWN
+    shown = f", the first {IMPORTS_SHOWN}" if rest > 0 else ""
     output.table(
-        f"{len(page.imports)} imports on the first page" + (" of several" if page.size >= 100 else ""),
+        f"{amount(len(imports), 'import')} on the first page{' of several' if more_pages else ''}{shown}",
         ("slug", "status", "rows", "updated at", "template"),
-        [tuple(_shown(i).values()) for i in page.imports[:IMPORTS_SHOWN]],
+        [
+            (i.slug, i.status, i.row_count, f"{i.updated_at:%Y-%m-%d %H:%M:%S}", i.template_name)
+            for i in imports[:IMPORTS_SHOWN]
+        ],
     )
+    mixed = False
     for template in templates:
-        samples = max((len(f["samples"]) for f in template["fields"]), default=0)
+        named = f"{template['name'] or 'no template'}, import {template['sampled_import']}"
+        if not template["fields"]:
+            output.say(f"{named}: {amount(template['sampled_rows'], 'row')}, no fields", "")
+            continue
+        mixed = mixed or any(f["also"] for f in template["fields"])
         output.table(
-            f"{template['name'] or 'no template'}: {len(template['fields'])} fields in the first "
-            f"{template['sampled_rows']} rows of import {template['sampled_import']}",
-            ("field", "column", "type", "blank", *(f"row {n + 1}" for n in range(samples))),
+            f"{named}: {amount(len(template['fields']), 'field')} in the first {template['sampled_rows']} rows",
+            ("field", "column", "type", "blank", "first values"),
             [
-                (f["path"], f["column"], " / ".join([f["type"] or "?", *f["also"]]), f["nulls"], *f["samples"])
+                (f["path"], f["column"], " / ".join([f["type"] or "?", *f["also"]]), f["blank"], _first(f["samples"]))
                 for f in template["fields"]
             ],
+        )
+    if mixed:
+        output.say(
+            "bool / text: the column is bool, and what is not goes unchanged to a second one, <column>__v_text. "
+            "A hint decides otherwise: docs/settings.md."
         )
     output.say("Nothing was loaded; `importer-sync run` loads it.")

@@ -25,7 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     applying = actions.add_parser("apply", help="make the views, in a schema of their own beside the dataset")
     applying.add_argument("--drop", action="store_true", help="drop them instead, as a rebuild in PostgreSQL needs it")
-    checking = actions.add_parser("check", help="run the checks; exit 3 if a row offends")
+    checking = actions.add_parser("check", help="run the checks; exit 3 if a row violates one")
     checking.add_argument("check", nargs="*", metavar="CHECK", help="only these (all)")
     actions.add_parser("list", help="every view and check, and what a row of it is")
     for action in actions.choices.values():
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
 
 def _tell_applied(output: Output, applied: Applied) -> None:
     summaries = {view.name: view.summary for view in applied.views}
-    for verb, names in (("made", applied.made), ("made anew", applied.made_anew), ("dropped", applied.dropped)):
+    for verb, names in (("made", applied.made), ("rebuilt", applied.made_anew), ("dropped", applied.dropped)):
         for name in names:
             output.say(f"{verb}  {applied.schema}.{name}" + (f"  {summaries[name]}" if name in summaries else ""))
     for name, reason in applied.left_out.items():
@@ -66,13 +66,15 @@ def _tell_checked(output: Output, checked: list[Checked]) -> int:
     wrong = [each for each in checked if each.offending]
     document = {"status": "offending" if wrong else "clean", "checks": [each.as_json() for each in checked]}
     output.document(json.loads(json.dumps(document, default=_plain)))
+    widest = max((len(each.name) for each in checked), default=0)
     for each in checked:
-        output.say(f"{'ok  ' if not each.offending else 'FAIL'}  {each.name}  {amount(each.offending, 'row')}")
+        output.say(f"{'FAIL' if each.offending else 'ok  '}  {each.name:<{widest}}  {amount(each.offending, 'row')}")
         if each.offending:
             more = each.offending - len(each.examples)
             title = f"      {each.summary}" + (f" The first {len(each.examples)}:" if more else "")
             output.table(title, each.columns, each.examples)
-    output.say(f"{len(wrong)} of {amount(len(checked), 'check')} found something." if wrong else "Nothing offends.")
+    checks = amount(len(checked), "check")
+    output.say(f"{len(wrong)} of {checks} found violating rows." if wrong else f"{checks}, no violating row.")
     return PARTIAL if wrong else 0
 
 

@@ -125,30 +125,37 @@ def advice(found: WarehouseStatus, *, stale: bool) -> Iterator[str]:
 
 
 def _tell_open(output: Output, found: WarehouseStatus) -> None:
+    """Say of each import why it is open, what it is, and how often it was tried."""
     for each in found.open:
-        tried = "" if each.state == "waiting" else f" (attempt {each.attempts}): {each.error or 'no reason kept'}"
-        output.say(f"  {each.state}: import {each.slug}{tried}")
+        if each.state == "waiting":
+            output.say(f"waiting: import {each.slug}")
+            continue
+        output.say(f"{each.state}: {each.error or 'no reason kept'}")
+        output.say(f"    import {each.slug}, attempt {each.attempts}")
     more = sum(found.standings.get(s, 0) for s in ("failed", "unreconciled", "waiting")) - len(found.open)
     if more > 0:
-        output.say(f"  … and {more:,} more in sync_imports")
+        output.say(f"… and {more:,} more in sync_imports")
+    if found.open:
+        output.say()
 
 
 def _tell_runs(output: Output, runs: Sequence[PastRun]) -> None:
     output.table(
         "last runs",
-        ("started (UTC)", "mode", "status", "took", "listed", "changed", "failed", "records", "error"),
+        ("started (UTC)", "mode", "status", "took", "changed", "failed", "records"),
         [
             (
                 f"{r.started_at:%Y-%m-%d %H:%M:%S}",
                 r.mode,
                 r.status,
                 duration((r.finished_at - r.started_at).total_seconds()) if r.finished_at else None,
-                r.imports_listed,
                 r.imports_changed,
                 r.imports_failed,
                 r.records_loaded,
-                r.error,
             )
             for r in runs
         ],
     )
+    for each in runs[1:]:  # the last one's is in the advice
+        if each.error:
+            output.say(f"{each.started_at:%Y-%m-%d %H:%M} {each.status}: {each.error}")

@@ -20,7 +20,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
     settings, pipeline = load_settings(), open_pipeline(arguments)
-    with progress_of(output) as progress:
+    with progress_of(output, verb="compared", loads=False) as progress:
         report = verify(pipeline, settings, arguments.deep, progress)
     output.document(report.as_json())
     _tell(output, report)
@@ -42,6 +42,7 @@ def _tell(output: Output, report: VerifyReport) -> None:
     if report.deep:
         compared += f" and {amount(report.records, 'record')}"
     found = amount(len(report.differences), "difference") if report.differences else "no difference"
-    output.say(f"{compared} compared, {found}, {amount(report.requests, 'request')}.")
+    by = "every value" if report.deep else "their fields and counts; with --deep every value"
+    output.say(f"{compared} compared ({by}), {found}, {amount(report.requests, 'request')}.")
     if report.differences and not report.deep:
         output.note("`importer-sync run` reads what changed; `backfill --import SLUG` reads one import again.")
