@@ -71,7 +71,7 @@ long: $(INSTALLED) $(DEVELOPMENT)  ## what make test has no time for: cases mark
 	@$(PYTEST) --long -m long -n $(WORKERS) $(PYTEST_ARGS)
 	@$(PYTEST) --long $(LONG) -n $(WORKERS) --simulation-from 10 --simulation-seeds $(MORE_SEEDS) --kills $(KILLS) $(PYTEST_ARGS)
 
-docs: $(INSTALLED) $(DEVELOPMENT)  ## write docs/settings.md, docs/tables.md and the public names anew, from the code
+docs: $(INSTALLED) $(DEVELOPMENT)  ## write docs/settings.md and docs/tables.md anew, from the code
 	@$(BIN)/python -m tests.docs.reference
 
 simulate: $(INSTALLED) $(DEVELOPMENT)  ## the proof of completeness over SEEDS seeds (10000)

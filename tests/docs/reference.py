@@ -320,8 +320,5 @@ def _amount(name: str, value: float) -> str:
 PAGES = {"settings.md": settings, "tables.md": tables, "limits.md": limits}
 
 if __name__ == "__main__":
-    from tests.docs import surface
-
     for name, write in PAGES.items():
         (CHECKOUT / "docs" / name).write_text(write(), encoding="utf-8")
-    surface.write()

@@ -1,10 +1,15 @@
-"""The public names of docs/compatibility.md, a line each; `make docs` writes them into surface.txt."""
+"""The public names of docs/compatibility.md, a line each.
+
+surface.txt has those of the last release. `python -m tests.docs.surface` writes it, once
+for each release; until the next, every name that changes has to be in an entry of the newest section of CHANGELOG.
+"""
 
 from __future__ import annotations
 
 import argparse
 import inspect
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 
@@ -15,7 +20,9 @@ from connector.warehouse.tables import RECORDS, RECORDS_SCHEMA, SYSTEM_SCHEMAS, 
 from tests.docs.reference import known_settings
 
 FILE = Path(__file__).with_name("surface.txt")
+CHANGELOG = Path(__file__).parents[2] / "CHANGELOG.md"
 _COMMON = ("-h", "--help")
+_SAID_BY_ALL = {"importer-sync", "connector", "sources", "importer"}
 
 
 def surface() -> list[str]:
@@ -67,5 +74,21 @@ def _tables() -> Iterator[str]:
         yield from (f"column {table}.{name}" for name in schema.names)
 
 
+def unsaid(known: Iterable[str], found: Iterable[str], changelog: str) -> list[str]:
+    """Return the names that are new or gone, and of which no entry of the newest section has all words."""
+    newest = changelog.split("\n## ")[1]
+    entries = [set(re.findall(r"[\w<>-]+", entry)) for entry in newest.split("\n- ")[1:]]
+    changed = sorted(set(known) ^ set(found))
+    return [name for name in changed if not any(_words(name) <= entry for entry in entries)]
+
+
+def _words(name: str) -> set[str]:
+    return set(re.findall(r"[\w<>-]+", name)[1:]) - _SAID_BY_ALL
+
+
 def write() -> None:
     FILE.write_text("".join(f"{line}\n" for line in surface()), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write()
