@@ -81,6 +81,16 @@ def before() -> list[Import]:
     ]
 
 
+def between() -> list[Import]:
+    """What it showed to a run that was killed while it replaced what had been loaded."""
+    imports = before()
+    imports[0].rows[5]["Name"] = "Edited for a while"
+    imports[0].day = 8
+    imports[1].rows = customers(500, 25)
+    imports[1].day = 8
+    return imports
+
+
 def after() -> list[Import]:
     """What it shows to the version that takes over: one import changed, one is new, one is gone."""
     imports = [each for each in before() if each.slug != "going"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import hashlib
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from dlt.pipeline.pipeline import Pipeline
 import connector
 from connector import runs
 from connector.cli.exit_codes import USAGE, exit_code
+from connector.cli.main import make_parser
 from connector.errors import ConfigError
 from connector.load import emission
 from connector.maintain.compact import compact
@@ -32,6 +35,17 @@ from connector.warehouse import Warehouse, ownership
 from connector.warehouse.ownership import take_stock
 from connector.warehouse.tables import FORMAT
 from connector.warehouse.upgrades import STEPS
+from tests.processes import start
+
+# What a command needs besides its name; and those that leave the warehouse alone: `query` has no rule of ours to apply.
+WORDS = {
+    "backfill": ["--full"],
+    "changes": ["--since", "2026-01-01"],
+    "doctor": ["--repair"],
+    "query": ["SELECT 1 AS n"],
+    "verify": ["--deep"],
+}
+WITHOUT_WAREHOUSE = {"init", "demo", "preview", "session create", "sandbox", "completion", "sql list", "query"}
 
 
 def test_each_format_has_the_step_that_leads_to_it() -> None:
@@ -93,6 +107,54 @@ def test_a_newer_format_is_refused_by_everything(tmp_path: Path, monkeypatch: py
             assert name == "dlt alone" or exit_code(raised.value) == USAGE, name
             assert f"importer-connector {connector_version()} knows formats up to {FORMAT}." in str(cause)
             assert contents(file) == before, name
+
+
+def commands(parser: argparse.ArgumentParser, name: str = "") -> Iterator[str]:
+    inner = [action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    for word, each in (pair for choices in inner for pair in choices.items()):
+        yield from commands(each, f"{name} {word}".strip())
+    if not inner:
+        yield name
+
+
+@pytest.mark.thorough
+def test_a_newer_format_is_refused_by_each_command_of_the_wheel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "importer.duckdb"
+    service = Service(seed=1)
+    service.add_generated("customers", imports=2, rows=3)
+    with serve(service) as url:
+        with monkeypatch.context() as newer:
+            for module in (emission, ownership):
+                newer.setattr(module, "FORMAT", FORMAT + 1)
+            newer.setattr(runs, "connector_version", lambda: "9.1")
+            made = dlt.destinations.duckdb(str(file))
+            pipeline = dlt.pipeline(
+                "importer", destination=made, dataset_name="importer_data", pipelines_dir=str(tmp_path / "p")
+            )
+            source = connector.importer_source(base_url=url, access_token=service.token)
+            assert connector.sync(pipeline, source).status == "succeeded"
+        environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(tmp_path),
+            "SOURCES__IMPORTER__BASE_URL": url,
+            "SOURCES__IMPORTER__ACCESS_TOKEN": service.token,
+        }
+        names = set(commands(make_parser()))
+        assert names >= WITHOUT_WAREHOUSE | WORDS.keys()
+        for name in sorted(names - (WITHOUT_WAREHOUSE - {"query"})):
+            before = contents(file)
+            process = start([*name.split(), *WORDS.get(name, [])], cwd=tmp_path, env=environment)
+            out, err = process.communicate(120)
+            assert contents(file) == before, name
+            if name not in WITHOUT_WAREHOUSE:
+                assert process.returncode == USAGE, f"{name}: {out}{err}"
+                assert (
+                    f"format {FORMAT + 1}, by importer-connector 9.1; importer-connector {connector_version()} " in err
+                )
+            else:
+                assert process.returncode == 0, f"{name}: {err}"
 
 
 def contents(file: Path) -> str:

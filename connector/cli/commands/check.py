@@ -25,12 +25,13 @@ from connector.cli.output import Output
 from connector.cli.service_call import ask
 from connector.cli.source_settings import load_settings
 from connector.cli.unmatched import unmatched_hints, unmatched_templates
-from connector.errors import ConnectorError, means_no_such_page
+from connector.errors import ConnectorError, NewerFormatError, means_no_such_page
 from connector.models import Import
 from connector.service.client import ServiceClient
 from connector.settings import Settings
 from connector.warehouse import Warehouse
 from connector.warehouse.destination import duckdb_file, open_client
+from connector.warehouse.ownership import take_stock
 
 EXAMPLES = ("importer-sync check", "importer-sync check --destination-deep")
 SCRATCH_TABLE = "importer_check"
@@ -92,7 +93,7 @@ class Examination:
 
 
 def examine(arguments: argparse.Namespace) -> Examination:
-    """Raises ConfigError where the configuration does not even say what to try."""
+    """Raises ConfigError where the configuration does not say what to try, or the warehouse is of a newer format."""
     settings, pipeline = load_settings(), open_pipeline(arguments)
     service, learned = _service(settings)
     destination = _destination(pipeline)
@@ -194,14 +195,23 @@ def _order(imports: Sequence[Import]) -> str | None:
 
 
 def _destination(pipeline: Pipeline) -> str | None:
-    """None if a table could be made, written, read and dropped; otherwise what went wrong."""
+    """Return None if a table could be made, written, read and dropped; otherwise what went wrong.
+
+    Raises NewerFormatError for a warehouse of a newer format, before anything is written.
+    """
     file = duckdb_file(pipeline)
     was_there = file is None or file.exists()
     try:
         if file is not None:
             file.parent.mkdir(parents=True, exist_ok=True)  # as a run does
-        Warehouse(pipeline).check_writable()
+        warehouse = Warehouse(pipeline)
+        warehouse.check_writable()
+        if warehouse.exists():
+            with warehouse.connect() as connection:
+                take_stock(connection)
         _write_and_drop(pipeline)
+    except NewerFormatError:
+        raise
     except Exception as error:
         return str(explain(error))
     finally:
