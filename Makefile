@@ -18,6 +18,7 @@ WORKERS ?= 4
 SEEDS ?= 10000
 MORE_SEEDS ?= 285
 KILLS ?= 25
+REPLIES ?= 100000
 SLOW_ROWS ?= 50000
 FAST_ROWS ?= 200000
 REPEATS ?= 3
@@ -38,7 +39,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint types contracts quick thorough unit long docs simulate mutations fuzz bench bench-latency bench-limits bench-memory bench-postgres bench-history requirements release clean
+.PHONY: help demo test lint types contracts quick thorough unit long docs simulate mutations fuzz fuzz-replies bench bench-latency bench-limits bench-memory bench-postgres bench-history requirements release clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -82,6 +83,9 @@ mutations: $(INSTALLED) $(DEVELOPMENT)  ## each guarantee broken on purpose, whi
 
 fuzz: $(INSTALLED) $(DEVELOPMENT)  ## the property tests, with a hundred times the examples
 	@$(PYTEST) -m hypothesis --hypothesis-profile long -n $(WORKERS) --timeout 0 $(PYTEST_ARGS)
+
+fuzz-replies: $(INSTALLED) $(DEVELOPMENT)  ## REPLIES spoilt replies (100000): each a right page or a classified error
+	@$(PYTEST) tests/service/test_fuzz.py -n $(WORKERS) --fuzz-seeds $(REPLIES) --timeout 0 $(PYTEST_ARGS)
 
 bench: $(INSTALLED) $(DEVELOPMENT)  ## the hot steps, then us and our peers side by side, into docs/performance.md
 	@$(PYTEST) tests/benchmarks/bench_steps.py --benchmark-columns=median,ops,rounds --benchmark-sort=name $(PYTEST_ARGS)

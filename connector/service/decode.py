@@ -21,7 +21,7 @@ from pydantic import SecretStr
 
 from connector.models import Import, ImportPage, Record, RecordPage, Reject, Session, Template, microseconds
 from connector.service.limits import LIMITS
-from connector.transform.json_slices import SPACE, TooDeep, array_elements, is_json, object_members
+from connector.transform.json_slices import SPACE, NotJson, TooDeep, array_elements, is_json, object_members
 
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 _BRACE = ord("{")
@@ -329,10 +329,13 @@ def _elements(body: bytes) -> list[bytes]:
 
 
 def _uncut(body: bytes) -> bytes | None:
-    """The exact text of the page's `data`."""
+    """The exact text of the page's `data`, in which elements may be malformed; nothing beside it may."""
     with suppress(ValueError, RecursionError):
         return bytes(_UNCUT_PAGE.decode(body).data)
-    return _top_level(body).get("data")
+    members = _top_level(body)
+    if not all(is_json(text) for key, text in members.items() if key != "data"):
+        raise NotJson("what stands beside its data cannot be read")
+    return members.get("data")
 
 
 def _check_elements(count: int) -> None:

@@ -71,3 +71,11 @@ def ask() -> Ask:
         return asyncio.run(asyncio.wait_for(talk(), 60))
 
     return run
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Several seeds make one test, so that a hundred thousand of them are not as many tests to set up."""
+    if "fuzz_seeds" in metafunc.fixturenames:
+        last = int(metafunc.config.getoption("--fuzz-seeds"))
+        batches = [range(n, n + 1_000) for n in range(0, last, 1_000)]
+        metafunc.parametrize("fuzz_seeds", batches, ids=[f"{batch[0]}-{batch[-1]}" for batch in batches])

@@ -363,3 +363,14 @@ def test_an_import_says_whether_its_time_came_without_an_offset(date: str, time:
     parse_instant(text)
     assert is_naive(text) == (zone == "")
     assert decode_import(import_row("i", updated_at=text).encode()).updated_naive == (zone == "")
+
+
+@pytest.mark.parametrize("listing", [False, True])
+@pytest.mark.parametrize("beside", [',"metadata":nuull', ',"more":01', ',"metadata":{"a":}'])
+@pytest.mark.parametrize("element", ["", '{"slug":7}', "1x"])
+def test_a_page_with_something_beside_its_data_that_is_not_json_is_none(
+    listing: bool, beside: str, element: str
+) -> None:
+    body = b'{"data":[' + element.encode() + b"]" + beside.encode() + b"}"
+    with pytest.raises(NotJson, match="beside its data"):
+        (decode_import_page if listing else decode_record_page)(body)
