@@ -24,6 +24,9 @@ FAST_ROWS ?= 200000
 REPEATS ?= 3
 MILLIONS ?= 1
 PYTEST_ARGS ?=
+# Orchestrators bring hundreds of packages, so each has an environment of its own, with the same wheel in it.
+IN_OWN = build/$(1)/bin/python -m pip install --disable-pip-version-check -qq --no-deps --no-index --force-reinstall \
+	$(WHEELS)/*.whl && build/$(1)/bin/python -P -m pytest tests/pipelines/test_$(1).py $(PYTEST_ARGS)
 SIMULATION := tests/simulation/test_simulation.py
 LONG := $(SIMULATION)::test_the_warehouse_ends_equal_to_the_service $(SIMULATION)::test_the_same_on_dlt_itself \
 	tests/simulation/test_sigkill.py
@@ -39,7 +42,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint types contracts quick thorough unit long docs simulate mutations fuzz fuzz-replies bench bench-latency bench-limits bench-memory bench-postgres bench-history requirements release clean
+.PHONY: help demo test lint types contracts quick thorough unit long dagster airflow docs simulate mutations fuzz fuzz-replies bench bench-latency bench-limits bench-memory bench-postgres bench-history requirements release clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -71,6 +74,12 @@ unit: $(INSTALLED) $(DEVELOPMENT)  ## all of them, or those of PYTEST_ARGS
 long: $(INSTALLED) $(DEVELOPMENT)  ## what make test has no time for: cases marked long, MORE_SEEDS seeds, KILLS kills in a row
 	@$(PYTEST) --long -m long -n $(WORKERS) $(PYTEST_ARGS)
 	@$(PYTEST) --long $(LONG) -n $(WORKERS) --simulation-from 10 --simulation-seeds $(MORE_SEEDS) --kills $(KILLS) $(PYTEST_ARGS)
+
+dagster: build/dagster/.requirements $(INSTALLED)  ## the definitions for Dagster, executed, in an environment of their own
+	@$(call IN_OWN,dagster)
+
+airflow: build/airflow/.requirements $(INSTALLED)  ## the DAGs for Airflow, executed, in an environment of their own
+	@$(call IN_OWN,airflow)
 
 docs: $(INSTALLED) $(DEVELOPMENT)  ## write docs/settings.md and docs/tables.md anew, from the code
 	@$(BIN)/python -m tests.docs.reference
@@ -113,6 +122,10 @@ requirements:  ## pin anew what the requirements allow (needs uv)
 	$(UV_COMPILE) pyproject.toml -c requirements/development.txt -o requirements/runtime.txt
 	$(UV_COMPILE) --group build -c requirements/development.txt -o requirements/build.txt
 	$(UV_COMPILE) --upgrade --group release -o requirements/release.txt
+	$(UV_COMPILE) --no-strip-extras pyproject.toml --extra postgres --extra dagster --group build --group dev \
+		-c requirements/development.txt -o requirements/dagster.txt
+	$(UV_COMPILE) --no-strip-extras pyproject.toml --extra postgres --extra airflow --group build --group dev \
+		-c requirements/development.txt -o requirements/airflow.txt
 
 # PYTHONS and TESTS say on which interpreters, and with which tests.
 release:  ## dist/: wheel and sdist built twice and tried on each Python, SBOM, licences; publishes nothing
@@ -133,6 +146,14 @@ $(RUNTIME): requirements/runtime.txt requirements/build.txt requirements/develop
 $(DEVELOPMENT): $(RUNTIME)
 	@echo 'installing the pinned development requirements into $(VENV)'
 	@$(PIP_INSTALL) -r requirements/development.txt
+	@touch $@
+
+build/%/.requirements: requirements/%.txt requirements/build.txt
+	@echo 'installing the pinned requirements into build/$*'
+	@rm -rf build/$*
+	@$(PYTHON) -m venv build/$*
+	@build/$*/bin/python -m pip --disable-pip-version-check -qq install $(PINNED) -r requirements/build.txt
+	@build/$*/bin/python -m pip --disable-pip-version-check -qq install $(PINNED) -r $<
 	@touch $@
 
 # The stamp is from before the build, so that an edit made meanwhile counts as one.

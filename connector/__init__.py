@@ -1,6 +1,6 @@
 """Sync the Importer Service into a warehouse, and prove that no row is missing.
 
-`importer_source` is the dlt source; `sync`, `verify` and `status` are the commands of the same names. All of them are
+`importer_source` is the dlt source; `sync`, `plan`, `verify` and `status` are the commands of the same names. All of them are
 loaded on first use, because dlt takes half a second to import; docs/python.md shows them.
 """
 
@@ -21,8 +21,9 @@ from connector.errors import (
 )
 
 if TYPE_CHECKING:
-    from connector.api import RunSummary, VerifyResult, sync, verify
+    from connector.api import RunSummary, VerifyResult, plan, sync, verify
     from connector.cli.scheduled import run_and_exit
+    from connector.maintain.planning import RunPlan
     from connector.scope import Scope
     from connector.source import importer_source
     from connector.warehouse.status import WarehouseStatus, status
@@ -37,6 +38,7 @@ __all__ = [
     "DatabaseBusyError",
     "LockedError",
     "NotFoundError",
+    "RunPlan",
     "RunSummary",
     "Scope",
     "TemplateSummary",
@@ -45,6 +47,7 @@ __all__ = [
     "WarehouseStatus",
     "Window",
     "importer_source",
+    "plan",
     "run_and_exit",
     "status",
     "sync",
@@ -53,6 +56,7 @@ __all__ = [
 ]
 
 _LOADED_ON_USE = {
+    "RunPlan": "connector.maintain.planning",
     "RunSummary": "connector.api",
     "Scope": "connector.scope",
     "TemplateSummary": "connector.warehouse.templates",
@@ -60,6 +64,7 @@ _LOADED_ON_USE = {
     "WarehouseStatus": "connector.warehouse.status",
     "Window": "connector.window",
     "importer_source": "connector.source",
+    "plan": "connector.api",
     "run_and_exit": "connector.cli.scheduled",
     "status": "connector.warehouse.status",
     "sync": "connector.api",

@@ -1,4 +1,4 @@
-"""The commands `run`, `backfill` and `verify` as functions: they print nothing and handle no signal.
+"""The commands `run`, `backfill`, `plan` and `verify` as functions: they print nothing and handle no signal.
 
 They raise ConnectorError for what would end a command with exit code 1 or 2, and LockedError for exit code 4. A run
 that is partial (exit code 3) returns with `status` "partial".
@@ -16,6 +16,8 @@ from dlt.pipeline.pipeline import Pipeline
 
 from connector import settings
 from connector.maintain.compare import Difference
+from connector.maintain.planning import RunPlan
+from connector.maintain.planning import plan as look_ahead
 from connector.maintain.verify import verify as compare
 from connector.reporting.views.applying import keep_current
 from connector.run.sync import sync as run
@@ -144,6 +146,23 @@ def verify(pipeline: Pipeline, source: DltSource | None = None, *, deep: bool = 
         unchecked=tuple(report.unchecked),
         requests=report.requests,
     )
+
+
+def plan(pipeline: Pipeline, source: DltSource | None = None) -> RunPlan:
+    """Say what the next run would read and delete, as `importer-sync plan` does; load nothing.
+
+    Args:
+        pipeline: The pipeline that loads the warehouse.
+        source: An `importer_source(...)` with the settings to use; by default dlt's configuration has them.
+
+    Returns:
+        What an incremental run would do now. The service is listed for it, and one page of records asked for.
+
+    Raises:
+        ConfigError: A setting or the destination cannot be used.
+        ConnectorError: The service cannot be listed, or the warehouse not be read.
+    """
+    return look_ahead(pipeline, configured_settings() if source is None else settings_of(source))
 
 
 def as_run(scope: Scope | None) -> settings.Scope:

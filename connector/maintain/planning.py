@@ -16,9 +16,10 @@ from dlt.pipeline.pipeline import Pipeline
 
 from connector.errors import NotFoundError
 from connector.extract.listing import MAX_PER_PAGE
+from connector.ledger import COMPLETED
 from connector.models import Import
 from connector.run.discover import Decided, Decision
-from connector.run.plan import Reason
+from connector.run.plan import Planned, Reason
 from connector.run.ports import Loop, Outside, Progress, Silent
 from connector.runs import Tally
 from connector.service.client import ServiceClient
@@ -38,6 +39,7 @@ class RunPlan:
         imports_listed: Imports that the service shows.
         imports_new: Imports that would be read for the first time.
         imports_changed: Imports that would be read again: changed, unfinished, failed before, or asked for.
+        imports_completed: Those of the new and changed ones that the service is done with.
         imports_deleted: Imports that the run would find gone.
         records: Records of the imports to read, by their `row_count`.
         requests: Requests that the run would send, the listing included.
@@ -48,6 +50,7 @@ class RunPlan:
     imports_listed: int
     imports_new: int
     imports_changed: int
+    imports_completed: int
     imports_deleted: int
     records: int
     requests: int
@@ -120,6 +123,7 @@ class _Planning:
             imports_listed=tally.imports_listed or len(decided.imports),
             imports_new=new,
             imports_changed=len(reading) - new,
+            imports_completed=sum(map(_is_news, decided.plan.read)),
             imports_deleted=len(self._gone(decided)),
             records=records,
             requests=listing_requests + requests,
@@ -149,3 +153,8 @@ class _Planning:
         waiting_s = requests * each_s / self.settings.max_concurrency
         ceiling_s = requests / self.settings.requests_per_second if self.settings.requests_per_second else 0.0
         return max(waiting_s, ceiling_s, records / ROWS_PER_S)
+
+
+def _is_news(planned: Planned[Import]) -> bool:
+    """Tell whether the import is completed in a version that was never read: it turned so since the last run."""
+    return planned.reason in (Reason.new, Reason.changed) and planned.import_.status == COMPLETED
