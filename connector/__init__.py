@@ -1,7 +1,7 @@
 """Sync the Importer Service into a warehouse, and prove that no row is missing.
 
-`importer_source` is the dlt source; `sync`, `plan`, `verify` and `status` are the commands of the same names. All of them are
-loaded on first use, because dlt takes half a second to import; docs/python.md shows them.
+`importer_source` is the dlt source; `sync`, `plan`, `verify` and `status` are the commands of the same names. All of
+them are loaded on first use, because dlt takes half a second to import; docs/python.md shows them.
 """
 
 from __future__ import annotations

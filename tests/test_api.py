@@ -96,7 +96,7 @@ def test_every_public_name_is_there_and_says_what_it_is() -> None:
         connector.nonsense  # noqa: B018
 
 
-@pytest.mark.parametrize("name", ["importer_source", "run_and_exit", "status", "sync", "templates", "verify"])
+@pytest.mark.parametrize("name", ["importer_source", "plan", "run_and_exit", "status", "sync", "templates", "verify"])
 def test_the_arguments_of_a_function_are_described(name: str) -> None:
     function = inspect.unwrap(getattr(connector, name))
     described = inspect.getdoc(function) or ""
@@ -168,6 +168,28 @@ def test_a_partial_run_returns_and_a_failed_one_raises(
     assert sum(each.open for each in templates(pipeline)) == 1
     with pytest.raises(connector.AuthError, match="401"):
         sync(pipeline, importer_source(base_url=source_url(source), access_token="wrong-token"))
+
+
+class Ended(BaseException):
+    """How an orchestrator ends a step, from whatever line it is at."""
+
+
+def test_a_run_that_is_ended_from_outside_is_no_success(
+    pipeline: Pipeline, source: Callable[..., DltSource], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert sync(pipeline, source()).status == "succeeded"
+    fresh = status(pipeline).fresh_as_of
+
+    def end(*_: object) -> None:
+        raise Ended
+
+    with monkeypatch.context() as patched:
+        patched.setattr("connector.run.sync._load_packages", end)
+        with pytest.raises(Ended):
+            sync(pipeline, source())
+    assert [run.status for run in status(pipeline).runs] == ["interrupted", "succeeded"]
+    assert status(pipeline).fresh_as_of == fresh
+    assert sync(pipeline, source()).status == "succeeded"
 
 
 def source_url(source: Callable[..., DltSource]) -> str:

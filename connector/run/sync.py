@@ -7,6 +7,7 @@ import of it, exactly as many rows as were accepted from the service.
 from __future__ import annotations
 
 import logging
+import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 
@@ -89,6 +90,9 @@ def _run(pipeline: Pipeline, extraction: Extraction, settings: Settings, load: L
             except Exception as error:
                 extraction.tally.fatal = extraction.tally.fatal or explain(error, pipeline)
                 log.debug("The run failed.", exc_info=True, extra={"event": "run.failed"})
+            except BaseException:  # whoever runs this in a program of theirs ends it so, with KeyboardInterrupt, say
+                extraction.tally.interrupted_by = extraction.tally.interrupted_by or signal.SIGINT
+                raise
             finally:
                 _end(extraction, pipeline)
     except Exception as error:  # the destination could not be opened, or not be closed properly
