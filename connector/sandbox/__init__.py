@@ -18,7 +18,7 @@ from connector.sandbox.service import Service
 from connector.sandbox.sessions import session_claims
 from connector.sandbox.switches import Switches
 from connector.sandbox.templates import TEMPLATES
-from connector.sandbox.uploads import add_uploads
+from connector.sandbox.uploads import add_flaws, add_uploads
 
 __all__ = [
     "STATUSES",
@@ -30,6 +30,7 @@ __all__ = [
     "Service",
     "Switches",
     "Template",
+    "add_flaws",
     "add_uploads",
     "make_app",
     "run",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import webbrowser
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,18 +22,26 @@ from connector.warehouse import Warehouse
 from connector.warehouse.busy import when_free
 from connector.warehouse.destination import duckdb_file
 
-EXAMPLES = ("importer-sync report --out report.html", "importer-sync report --out report.html --json")
+EXAMPLES = (
+    "importer-sync report --out report.html",
+    "importer-sync report --out report.html --json",
+    "importer-sync report --open",
+)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, default=Path("report.html"), metavar="FILE", help="file (report.html)")
+    parser.add_argument("--open", action="store_true", help="open it in a browser")
+    parser.add_argument("--no-values", action="store_true", help="leave out smallest, largest and most frequent values")
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
     pipeline = open_pipeline(arguments)
     _remember_the_token()
-    facts = _gathered(pipeline, arguments.dataset)
+    facts = _gathered(pipeline, arguments.dataset, values=not arguments.no_values)
     to_stdout = str(arguments.out) in STDOUT
+    if to_stdout and arguments.open:
+        raise ConfigError("--open opens a file; name one with --out.")
     if to_stdout and output.json:
         raise ConfigError("--json has standard output for its document; name a file with --out.")
     page = render(facts)
@@ -46,8 +55,15 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     output.say(verdict.sentence)
     for sentence in (*verdict.reasons, *verdict.notes):
         output.say(f"  {sentence}")
-    output.say(f"{arguments.out} is written ({size(written)}); open it in any browser.")
+    output.say(f"{arguments.out} is written ({size(written)}); {_opened(arguments.out, wanted=arguments.open)}.")
     return 0
+
+
+def _opened(file: Path, *, wanted: bool) -> str:
+    """Open the page if that is wanted and there is a browser; return how the sentence about it ends."""
+    if not wanted:
+        return "--open opens it in a browser"
+    return "a browser shows it" if webbrowser.open(file.absolute().as_uri()) else "no browser was found to open it"
 
 
 def _remember_the_token() -> None:
@@ -56,7 +72,7 @@ def _remember_the_token() -> None:
         load_settings()
 
 
-def _gathered(pipeline: Pipeline, dataset: str) -> Facts:
+def _gathered(pipeline: Pipeline, dataset: str, *, values: bool) -> Facts:
     file = duckdb_file(pipeline)
     if file is not None and not file.exists():
         raise ConfigError(
@@ -64,7 +80,7 @@ def _gathered(pipeline: Pipeline, dataset: str) -> Facts:
         )
     warehouse = Warehouse(pipeline)
     warehouse.check_supported()
-    return when_free(lambda: gather(warehouse, location(pipeline), dataset, datetime.now(UTC), scrub))
+    return when_free(lambda: gather(warehouse, location(pipeline), dataset, datetime.now(UTC), scrub, values=values))
 
 
 def _document(path: Path, written: int, facts: Facts) -> dict[str, Any]:

@@ -11,10 +11,11 @@ from connector.cli.options import pair, whole
 from connector.cli.output import Output
 from connector.cli.signals import Stop, supervised
 from connector.errors import ConfigError
-from connector.sandbox import Faults, FileError, Service, Switches, add_uploads, serve
+from connector.sandbox import Faults, FileError, Service, Switches, add_flaws, add_uploads, serve
 
 EXAMPLES = (
     "importer-sync sandbox --port 0 --imports 20 --rows 500",
+    "importer-sync sandbox --port 0 --flaws",
     "importer-sync sandbox --port 0 --switch import_order=random --fault server_error=0.1 --fault latency=0.01,0.05",
 )
 PORT = 8080
@@ -28,6 +29,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--token", default=TOKEN, help=f"the bearer token to ask for ({TOKEN})")
     parser.add_argument("--imports", type=whole(0), default=8, metavar="N", help="generated imports (8)")
     parser.add_argument("--rows", type=whole(0), default=250, metavar="N", help="rows of each of them (250)")
+    parser.add_argument(
+        "--flaws",
+        action="store_true",
+        help="also rows that cannot be loaded, an import with a wrong row_count, and imports still being uploaded",
+    )
     parser.add_argument(
         "--file", action="append", default=[], metavar="PATH", help="also serve this CSV, JSON or JSON Lines file"
     )
@@ -99,6 +105,8 @@ def _service(arguments: argparse.Namespace) -> Service:
     for number, template in enumerate(GENERATED):
         share = len(range(number, arguments.imports, len(GENERATED)))
         add_uploads(service, template, share, arguments.rows)
+    if arguments.flaws:
+        add_flaws(service)
     for path in arguments.file:
         try:
             service.add_file(path, rows_per_import=arguments.rows_per_import)

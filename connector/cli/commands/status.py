@@ -156,6 +156,6 @@ def _tell_runs(output: Output, runs: Sequence[PastRun]) -> None:
             for r in runs
         ],
     )
-    for each in runs[1:]:  # the last one's is in the advice
-        if each.error:
+    for each in runs[1:]:  # the last one's is in the advice, and what is partial is open below
+        if each.error and each.status == "failed":
             output.say(f"{each.started_at:%Y-%m-%d %H:%M} {each.status}: {each.error}")

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
+from itertools import pairwise
 from typing import Any
 
 from connector.reporting.html.facts import Run, Upload
@@ -104,11 +105,27 @@ def run_summary(runs: Sequence[Run]) -> str:
     return f"{amount(len(runs), 'run')}: {told}{length}."
 
 
+def fresh_runs(runs: Iterable[Run]) -> list[Run]:
+    """Return the full runs that succeeded, each of which sets the age of the data back, in the order of time."""
+    return [run for run in runs if run.started_at and run.status == "succeeded" and run.mode == "incremental"]
+
+
+def fresh_summary(runs: Sequence[Run]) -> str:
+    """Return the longest time between two runs that succeeded, as a sentence."""
+    times = [run.started_at for run in fresh_runs(runs) if run.started_at is not None]
+    longest = max((later - earlier for earlier, later in pairwise(times)), default=None)
+    if longest is None:
+        return "No two runs succeeded so far."
+    between = duration(longest.total_seconds())
+    return f"{amount(len(times), 'full run')} succeeded; the longest time between two was {between}."
+
+
 def payload(runs: Iterable[Run], uploads: UploadChart) -> dict[str, Any] | None:
     """For the script of the page; None if there is nothing to draw."""
+    all_runs = list(runs)
     drawn_runs = [
         [run.started_at.isoformat(), run.seconds, run.status, run.records_loaded, run.mode]
-        for run in runs
+        for run in all_runs
         if run.started_at is not None
     ]
     if not (drawn_runs or uploads.bars):
@@ -118,4 +135,5 @@ def payload(runs: Iterable[Run], uploads: UploadChart) -> dict[str, Any] | None:
         "templates": uploads.templates,
         "uploads": [[bar.start.isoformat(), bar.template, bar.imports, bar.rows] for bar in uploads.bars],
         "runs": drawn_runs,
+        "fresh": [run.started_at.isoformat() for run in fresh_runs(all_runs) if run.started_at],
     }

@@ -82,6 +82,8 @@ class OpenImport:
     attempts: int
     error: str | None
     synced_at: datetime | None
+    file_name: str | None = None
+    uploader: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,16 @@ class Reject:
 
 
 @dataclass(frozen=True, slots=True)
+class ValueProfile:
+    """What the values of a field look like. `bars` count values from `least` to `most`, `top` has values and shares."""
+
+    least: str | None = None
+    most: str | None = None
+    bars: tuple[int, ...] = ()
+    top: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class FieldProfile:
     """A field as `sync_fields` counts it. A share is None where nothing was counted."""
 
@@ -119,6 +131,7 @@ class FieldProfile:
     nulls: int
     conflicts: int
     first_seen_at: datetime | None
+    looks: ValueProfile | None = None
 
     @property
     def null_share(self) -> float | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -20,12 +22,14 @@ from connector.reporting.html.facts import (
     Template,
     Upload,
 )
+from connector.reporting.html.profiling import profile
 from connector.reporting.views import select
 from connector.reporting.views import standing as standing_views
 from connector.reporting.views.changed import changes_view
 from connector.reporting.views.layout import read_layout, recorded
 from connector.runs import connector_version
 from connector.standing import Shown, Standing, standing
+from connector.transform.schema import NOT_OURS, parse_type
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.ownership import take_stock
 from connector.warehouse.state import Memory, audit, remembered
@@ -44,22 +48,31 @@ Row = dict[str, Any]
 
 
 def gather(
-    warehouse: Warehouse, where: str, dataset: str, now: datetime, hide: Callable[[str], str] = lambda text: text
+    warehouse: Warehouse,
+    where: str,
+    dataset: str,
+    now: datetime,
+    hide: Callable[[str], str] = lambda text: text,
+    *,
+    values: bool = True,
 ) -> Facts:
-    """Reads all of it over one connection; `hide` takes secrets out of every text."""
+    """Read all of it over one connection; `hide` takes secrets out of every text, `values` are shown of fields."""
     empty = Facts(hide(where), dataset, now, connector_version())
     if not warehouse.exists():
         return empty
     with warehouse.connect() as connection:
-        return _Reader(connection, warehouse.destination_type, dataset, hide).facts(empty)
+        return _Reader(connection, warehouse.destination_type, dataset, hide, values).facts(empty)
 
 
 class _Reader:
-    def __init__(self, connection: Connection, kind: str, dataset: str, hide: Callable[[str], str]) -> None:
+    def __init__(
+        self, connection: Connection, kind: str, dataset: str, hide: Callable[[str], str], values: bool
+    ) -> None:
         self._connection = connection
         self._kind = kind
         self._dataset = dataset
         self._hide = hide
+        self._shows_values = values
         self._tables = take_stock(connection).ours
         self._views = {each.name: each for each in standing_views()}
 
@@ -110,7 +123,7 @@ class _Reader:
     def _imports(self) -> list[Row]:
         return self._rows(
             "import_slug, template, template_slug, uploaded_at, changed_at, status, state, "
-            "row_count, rows_loaded, rows_rejected, attempts, error, last_synced_at",
+            "row_count, rows_loaded, rows_rejected, attempts, error, last_synced_at, file_name, uploader",
             "v_imports",
             "ORDER BY import_slug",
         )
@@ -178,7 +191,18 @@ class _Reader:
             )
             for row in rows
         ]
-        return Capped(tuple(sorted(profiles, key=lambda f: (f.template, f.table, f.path, f.column))), int(total))
+        profiles.sort(key=lambda f: (f.template, f.table, f.path, f.column))
+        return Capped(tuple(self._with_values(profiles)), int(total))
+
+    def _with_values(self, fields: Sequence[FieldProfile]) -> Iterator[FieldProfile]:
+        """Yield the fields with what their values look like, where the warehouse has their columns as it should."""
+        there = self._connection.columns() if self._shows_values else {}
+        there = {name: columns for name, columns in there.items() if name in self._tables and "_deleted_at" in columns}
+        wanted = [f for f in fields if f.values and _is_as_it_should(f, there.get(f.table, {}).get(f.column))]
+        looks = profile(self._connection, self._plain, [(f.table, f.column, str(f.data_type)) for f in wanted])
+        found = dict(zip(((f.table, f.column) for f in wanted), looks, strict=True))
+        for each in fields:
+            yield replace(each, looks=found.get((each.table, each.column)))
 
     def _changes(self, now: datetime) -> Capped[FieldChanges] | None:
         """Latest day first; on one day what changed most."""
@@ -196,6 +220,15 @@ class _Reader:
             FieldChanges(r["on_day"], r["template"] or NO_TEMPLATE, r["field"], r["change"], int(r["n"])) for r in rows
         )
         return Capped.of(found, CHANGES_KEPT)
+
+
+def _is_as_it_should(known: FieldProfile, physical: str | None) -> bool:
+    """Tell whether the column is there with the type that the dictionary says: a hand may have altered it."""
+    if known.data_type is None or physical is None or physical == NOT_OURS:
+        return False
+    with suppress(ValueError):
+        return parse_type(physical).kind is parse_type(known.data_type).kind
+    return False
 
 
 def _judged(row: Row, memory: Memory, wrong: set[str]) -> Row:
@@ -254,6 +287,8 @@ def _open(imports: Sequence[Row]) -> list[OpenImport]:
             attempts=row["attempts"],
             error=row["error"],
             synced_at=row["last_synced_at"],
+            file_name=row["file_name"],
+            uploader=row["uploader"],
         )
         for row in imports
         if row["standing"] in DOUBTFUL

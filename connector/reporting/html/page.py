@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from connector.reporting.html import wording
-from connector.reporting.html.charts import payload, run_summary, upload_chart
+from connector.reporting.html.charts import fresh_summary, payload, run_summary, upload_chart
 from connector.reporting.html.facts import DAYS_OF_CHANGES, Facts
 from connector.reporting.html.verdict import judge
 from connector.standing import Standing
@@ -37,6 +37,7 @@ def render(facts: Facts) -> str:
             uploads=uploads,
             periods=uploads.periods[: -PERIODS_LISTED - 1 : -1],
             run_summary=run_summary(charted),
+            fresh_summary=fresh_summary(charted),
             runs_listed=facts.runs.rows[:RUNS_LISTED],
             drawn=drawn,
             policy=_policy(scripts),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,12 @@ import pytest
 from playwright.sync_api import expect
 
 from connector.reporting.html import Facts, render, write
-from connector.reporting.html.facts import Capped, Run, Upload
+from connector.reporting.html.facts import Capped, FieldProfile, Run, Template, Upload, ValueProfile
 from tests.reporting.html.conftest import ENDS_SCRIPTS, LONG, NOW, Troubled, facts_of
 from tests.types.conftest import DuckDB
 
 Open = Callable[..., Any]
+UPLOADS = tuple(Upload(NOW.date() - timedelta(days=n), "t", 1, 4) for n in range(2))
 
 
 @pytest.fixture(scope="session")
@@ -64,7 +66,7 @@ def test_charts_are_drawn_and_say_what_they_show(open_page: Open, scheme: str, b
         "Duration of each run",
         "Records loaded by each run",
         "Records per day and template",
-        "Imports per day and template",
+        "Records in all, by day of upload",
     ]
     assert "2 runs: 1 succeeded, 1 partial" in labels[0]
     assert "in all; the most" in labels[2]
@@ -86,13 +88,17 @@ def test_what_the_data_says_is_shown_and_never_done(open_page: Open) -> None:
     assert titles == {LONG, ENDS_SCRIPTS}
 
 
-@pytest.mark.parametrize("width", [320, 360, 768])
-def test_a_small_screen_scrolls_only_inside_tables(open_page: Open, width: int) -> None:
-    page = open_page(width=width)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [320, 390, 768, 1280])
+def test_no_column_is_out_of_sight(open_page: Open, width: int, scheme: str) -> None:
+    page = open_page(width=width, scheme=scheme)
     drawn(page)
     page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert page.evaluate("Math.max(...[...document.querySelectorAll('.scroll')].map((e) => e.scrollWidth))") > width
+    hidden = (
+        "[...document.querySelectorAll('.scroll, .card')].filter((e) => e.scrollWidth > e.clientWidth).map((e) => e.id)"
+    )
+    assert page.evaluate(hidden) == []
     assert page.evaluate("Math.max(...[...document.querySelectorAll('.chart svg')].map((e) => e.clientWidth))") <= width
 
 
@@ -137,6 +143,24 @@ def test_numbers_sort_as_numbers_largest_first(open_page: Open) -> None:
     assert len({share for share in shares if 0 < share < 100}) > 3
 
 
+def test_a_long_table_says_that_there_is_more(open_page: Open, page_file: Path) -> None:
+    file = page_file.with_name("fields.html")
+    look = ValueProfile("1", "9", (3, 0, 1))
+    fields = tuple(FieldProfile("t", "records_t", f"f{n}", f"f{n}", "bigint", 4, 0, 0, NOW, look) for n in range(60))
+    write(file, render(Facts("w", "d", NOW, "1", synced=True, fields=Capped(fields, 60), typed=True, uploads=UPLOADS)))
+    page = open_page(file)
+    rows = page.locator("table[data-what=fields] tbody tr")
+    assert sum(row.is_visible() for row in rows.all()) == 25
+    page.get_by_label("Search fields").fill("f59")
+    assert [row.is_visible() for row in rows.all()].index(True) == 59
+    page.get_by_label("Search fields").fill("")
+    page.get_by_role("button", name="Show all 60 fields").click()
+    assert all(row.is_visible() for row in rows.all())
+    assert page.locator(".spark rect").count() == 2 * 60
+    page.emulate_media(media="print")
+    assert all(row.is_visible() for row in rows.all())
+
+
 def test_search_hides_what_does_not_match(open_page: Open) -> None:
     page = open_page()
     rows = page.locator("table[data-what=fields] tbody tr")
@@ -145,7 +169,7 @@ def test_search_hides_what_does_not_match(open_page: Open) -> None:
     assert [row.locator("th").text_content() for row in rows.all() if row.is_visible()] == ["ok"]
     assert page.locator("output").last.text_content() == f"1 of {total}"
     page.get_by_label("Search fields").fill("")
-    assert rows.last.is_visible()
+    assert rows.first.is_visible()
 
 
 def test_the_page_is_what_assistive_technology_needs(open_page: Open) -> None:
@@ -201,25 +225,43 @@ def test_printed_it_is_light_and_whole(open_page: Open) -> None:
     drawn(page)
     page.emulate_media(media="print")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-    assert page.evaluate("getComputedStyle(document.querySelector('.tall')).maxHeight") == "none"
+    assert page.evaluate("getComputedStyle(document.querySelector('.scroll')).overflowX") == "visible"
     assert page.locator("nav").is_hidden()
     assert page.pdf(format="A4").startswith(b"%PDF")
 
 
-def test_a_page_of_one_run_that_loaded_nothing(open_page: Open, page_file: Path) -> None:
+def test_one_run_and_one_day_are_no_chart(open_page: Open, page_file: Path) -> None:
     file = page_file.with_name("one.html")
     run = Run("r", "succeeded", "incremental", NOW, NOW, 0.0, 0, 0, 0, 0, 0, 1, 0, None)
     upload = Upload(NOW.date(), "empty", 1, 0)
     write(file, render(Facts("w", "d", NOW, "1", synced=True, runs=Capped((run,), 1), uploads=(upload,))))
     page = open_page(file)
-    drawn(page)
-    for chart in ("duration", "loaded", "rows"):
+    assert page.locator(".chart").count() == 0
+    assert page.get_by_text("1 run: 1 succeeded").is_visible()
+
+
+def test_runs_and_days_without_a_record_lie_on_the_axis(open_page: Open, page_file: Path) -> None:
+    file = page_file.with_name("zeros.html")
+    day = timedelta(days=1)
+    runs = [Run("r", "succeeded", "incremental", NOW - n * day, NOW, 0.0, 0, 0, 0, 0, 0, 1, 0, None) for n in range(3)]
+    uploads = tuple(Upload((NOW - n * day).date(), "empty", 1, 0) for n in range(3))
+    template = Template("t", "empty", 3, 0, 0, 0, {}, NOW, NOW)
+    facts = Facts(
+        "w", "d", NOW, "1", True, templates=Capped((template,), 1), runs=Capped(tuple(runs), 3), uploads=uploads
+    )
+    write(file, render(facts))
+    page = open_page(file)
+    expect(page.locator(".chart svg[role=img]")).to_have_count(5)
+    for chart in ("duration", "loaded", "rows", "growth", "fresh"):
         zero = page.locator(f"[data-chart={chart}] [aria-label='y-axis tick label'] text").first
         assert zero.text_content() == "0"
         chart_box, zero_box = page.locator(f"[data-chart={chart}] svg[role=img]").bounding_box(), zero.bounding_box()
         assert zero_box["y"] > chart_box["y"] + chart_box["height"] / 2
-    bars = page.locator("[aria-label=rect] rect")
-    assert 0 < bars.last.bounding_box()["width"] < 100
+    assert 0 < page.locator("[aria-label=rect] rect").last.bounding_box()["width"] < 100
+    lengths = page.locator("[data-chart=fresh] [aria-label='y-axis tick label'] text").all_text_contents()
+    assert lengths == ["0", "6 h", "12 h", "18 h", "24 h"]
+    times = page.locator("[data-chart=fresh] [aria-label='x-axis tick label'] text").all_text_contents()
+    assert not any("M" in time.replace("Mar", "").replace("May", "") for time in times), "no AM, no PM"
 
 
 def test_a_page_of_nothing(open_page: Open, page_file: Path) -> None:

@@ -6,9 +6,12 @@ from datetime import timedelta
 
 import pytest
 
+from connector.reporting import html
 from connector.reporting.html import Facts, gathering, judge, render
-from connector.reporting.html.facts import DAYS_OF_CHANGES
+from connector.reporting.html.facts import DAYS_OF_CHANGES, ValueProfile
+from connector.sandbox import Service
 from connector.standing import Standing
+from connector.warehouse import Warehouse as Reading
 from tests.reporting.html.conftest import (
     ENDS_SCRIPTS,
     FIELD,
@@ -243,3 +246,24 @@ def test_changes_of_the_last_month_per_day_and_field(warehouse: Warehouse) -> No
     assert later.changes is not None
     assert later.changes.total == 0
     assert "No run of the last 30 days saw a record change" in render(later)
+
+
+@pytest.mark.dialect
+def test_what_is_in_a_field(warehouse: Warehouse) -> None:
+    service = Service(seed=7)
+    ends = [{"far": 1.5e308, "day": "2026-01-31"}, {"far": -1.5e308, "day": "2026-02-28"}]
+    rows = [{"n": n, "city": "Köln" if n % 3 else "Berlin", "mail": f"{n}@x.example", "same": 2} for n in range(24)]
+    service.add_import("people", [*rows, *ends])
+    assert warehouse.run(service, hints={"records_people": {"day": "date"}}).status == "succeeded"
+    looks = {field.path: field.looks for field in facts_of(warehouse).fields.rows}
+    assert looks["n"] == ValueProfile("0", "23", (2,) * 12)
+    assert looks["city"] == ValueProfile(top=(("Köln", 16 / 24), ("Berlin", 8 / 24)))
+    assert looks["mail"] is None, "a text of one record only is nobody's business"
+    assert looks["same"] == ValueProfile("2", "2")
+    assert looks["far"] is not None
+    assert looks["far"].bars == ()
+    assert looks["day"] == ValueProfile("2026-01-31", "2026-02-28", (1, *(0,) * 10, 1))
+    without = html.gather(Reading(warehouse.pipeline()), "w", warehouse.dataset, NOW, values=False)
+    assert all(field.looks is None for field in without.fields.rows)
+    execute(warehouse, "ALTER TABLE records_people RENAME COLUMN city TO town")
+    assert {f.path: f.looks for f in facts_of(warehouse).fields.rows}["city"] is None
