@@ -7,25 +7,39 @@ may be local time anywhere, so that has to hold at every offset that clocks are 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import UTC, datetime, timedelta
 from math import gcd
 
 MICROSECOND, SECOND, MINUTE = timedelta(microseconds=1), timedelta(seconds=1), timedelta(minutes=1)
-FINE_UNITS = (SECOND, timedelta(milliseconds=1), MICROSECOND)
-COARSE_UNITS = (timedelta(days=1), timedelta(hours=1), timedelta(minutes=1))
-COARSE_TIMES = 3  # different times that agree before a unit above a second is believed
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+UNITS = (MINUTE, SECOND, timedelta(milliseconds=1), MICROSECOND)
 MOST_AHEAD = timedelta(days=2)  # a time a day ahead of ours and the service's clock, which are a day apart at most
 OFFSETS = tuple(timedelta(minutes=15) * quarters for quarters in range(-12 * 4, 14 * 4 + 1))  # of local time from UTC
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def resolution(instants: Iterable[datetime]) -> timedelta:
-    """Return the unit that the service's times are written in: the largest that all of them are multiples of."""
-    distinct = {(instant - _EPOCH) // MICROSECOND for instant in instants}
-    step = gcd(*distinct)
-    units = (*COARSE_UNITS, *FINE_UNITS) if len(distinct) >= COARSE_TIMES else FINE_UNITS
-    return next(unit for unit in units if step % (unit // MICROSECOND) == 0)
+    """Return the unit that the service's times are written in: the largest that all of them are multiples of.
+
+    However few they are: where a single one is a full minute by chance, its import is read again within that minute.
+    """
+    times = {(instant - _EPOCH) // MICROSECOND for instant in instants}
+    if not times:
+        return SECOND
+    for unit in (DAY, HOUR):
+        if _are_local_multiples(times, unit):
+            return unit
+    step = gcd(*times)
+    return next(unit for unit in UNITS if step % (unit // MICROSECOND) == 0)
+
+
+def _are_local_multiples(times: Collection[int], unit: timedelta) -> bool:
+    """Return whether all are full days or hours of one place, where midnight is an hour earlier in summer."""
+    size = unit // MICROSECOND
+    full = {0, -(HOUR // MICROSECOND) % size}
+    offsets = (offset // MICROSECOND for offset in OFFSETS)
+    return any(all((time + offset) % size in full for time in times) for offset in offsets)
 
 
 def may_change_unseen(

@@ -31,7 +31,7 @@ from tests.simulation.world import in_turn
 
 from .test_guarantees import rows_of_service
 
-NOON = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
+NOON = datetime(2026, 3, 1, 12, 3, 20, tzinfo=UTC)  # no full minute: times that all are may be told by the minute
 FULL = Scope(mode="backfill", force=True)
 
 
@@ -186,6 +186,38 @@ def test_an_edit_is_seen_where_times_are_local_and_say_no_offset(place: Place, h
     assert place.run().status == "succeeded"
     assert place.names() == ["after", "other"]
     place.now += timedelta(hours=3)
+    place.run()
+    place.run()
+    assert place.read == set()
+
+
+@pytest.mark.parametrize(
+    ("unit", "hours"), [(timedelta(minutes=1), 0), (timedelta(days=1), 0), (timedelta(days=1), 5.5)]
+)
+def test_an_edit_is_seen_where_the_only_time_there_is_tells_no_seconds(
+    place: Place, unit: timedelta, hours: float
+) -> None:
+    def coarse(request: Request) -> Response | None:
+        reply = place.service.handle(request)
+        zone = timezone(timedelta(hours=hours))
+
+        def truncated(found: re.Match[bytes]) -> bytes:
+            at = datetime.fromisoformat(found[1].decode()).astimezone(zone)
+            since = datetime(2026, 1, 1, tzinfo=zone)
+            return b'"updated_at":"' + (at - (at - since) % unit).isoformat().encode() + b'"'
+
+        return replace(reply, body=re.sub(rb'"updated_at": ?"([^"]+)"', truncated, bytes(reply.body)))
+
+    place.answer = coarse
+    place.now += timedelta(seconds=15)
+    slug = place.service.add_import("t", [{"name": "before"}])
+    place.now += timedelta(seconds=5)
+    assert place.run().status == "succeeded"
+    rename(place, slug, "after")
+    place.now += unit
+    assert place.run().status == "succeeded"
+    assert place.names() == ["after"]
+    place.now += unit
     place.run()
     place.run()
     assert place.read == set()

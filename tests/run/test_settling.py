@@ -8,21 +8,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connector.run.settling import MICROSECOND, OFFSETS, SECOND, may_change_unseen, resolution
+from connector.run.settling import DAY, HOUR, MICROSECOND, MINUTE, OFFSETS, SECOND, may_change_unseen, resolution
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
-MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)
 
 
 @pytest.mark.parametrize(
     ("offsets", "unit"),
     [
         ([], SECOND),
-        ([timedelta(0)], SECOND),
-        ([timedelta(0), MINUTE], SECOND),
-        ([timedelta(0), MINUTE, MINUTE], SECOND),
+        ([timedelta(0)], DAY),
+        ([SECOND], SECOND),
+        ([timedelta(0), MINUTE], MINUTE),
+        ([timedelta(0), MINUTE, MINUTE], MINUTE),
         ([timedelta(0), MINUTE, 2 * MINUTE], MINUTE),
         ([timedelta(hours=12), DAY * 1.5, DAY * 2.5], DAY),
+        ([timedelta(hours=6.5), timedelta(hours=6.5) + DAY], DAY),
+        ([timedelta(hours=11), timedelta(hours=10) + 100 * DAY], DAY),
+        ([timedelta(hours=1.5), timedelta(hours=5.5)], HOUR),
+        ([timedelta(hours=1.5), timedelta(hours=5.75)], MINUTE),
         ([timedelta(0), SECOND, 5 * MINUTE], SECOND),
         ([timedelta(0), timedelta(milliseconds=20)], timedelta(milliseconds=1)),
         ([timedelta(0), SECOND, MICROSECOND], MICROSECOND),
@@ -36,7 +40,7 @@ def test_the_unit_is_the_largest_that_all_times_are_multiples_of(offsets: list[t
 def test_times_at_both_ends_of_the_calendar_have_a_unit(instant: datetime) -> None:
     moment = instant.replace(tzinfo=UTC)
     unit = resolution([moment])
-    assert MICROSECOND <= unit <= SECOND
+    assert MICROSECOND <= unit <= DAY
     may_change_unseen(moment, NOON, unit)
 
 
