@@ -199,6 +199,7 @@ class Reader:
             naive=import_.updated_naive,
             passed_by=self._client.passed_by,
             apart=self._client.clocks_apart,
+            age=self._client.age_of(import_.slug),
         )
         return None if settled else Due.racy
 

@@ -1,8 +1,9 @@
 """Whether an import can change without its `updated_at` showing it.
 
-Invariant: an import counts as settled only if its records were asked for once the service's clock had left the unit of
-its `updated_at` behind: a later change then gets a later time, and the next listing shows it. A time without an offset
-may be local time anywhere, so that has to hold at every offset that clocks are set to: all whole quarters of an hour.
+Invariant: an import counts as settled only if its records were asked for, and those that a cache sent were made, once
+the service's clock had left the unit of its `updated_at` behind: a later change then gets a later time, and the next
+listing shows it. A time without an offset may be local time anywhere, so that has to hold at every offset that clocks
+are set to: all whole quarters of an hour.
 """
 
 from __future__ import annotations
@@ -50,16 +51,18 @@ def may_change_unseen(
     naive: bool = False,
     passed_by: timedelta = MINUTE,
     apart: timedelta = timedelta(0),
+    age: timedelta = timedelta(0),
 ) -> bool:
     """Return whether a change after `reached` may leave `updated_at` as it is.
 
     `reached` is an instant that the service's clock had passed, by `passed_by` at most, when the records were asked
     for. A `naive` time came without an offset: of all times, one in fifteen or so is within a minute of `reached` at
     one of the offsets, and few stay so for a second reading. Where another clock was so far `apart` from that one that
-    either may be wrong, the time has to be settled by both of them.
+    either may be wrong, the time has to be settled by both of them. What was read may be of that `age`, and then what
+    changed since is not in it.
     """
-    ahead = updated_at - reached
-    if -unit < ahead <= MOST_AHEAD or (apart and -unit < ahead - apart <= passed_by):
+    ahead, least = updated_at - reached, -unit - age
+    if least < ahead <= MOST_AHEAD or (apart and least < ahead - apart <= passed_by):
         return True
     clocks = {timedelta(0), apart}
-    return naive and any(-unit < ahead - clock - offset <= passed_by for offset in OFFSETS for clock in clocks)
+    return naive and any(least < ahead - clock - offset <= passed_by for offset in OFFSETS for clock in clocks)

@@ -69,10 +69,12 @@ log = logging.getLogger("connector.service.client")
 _T = TypeVar("_T")
 _Page = TypeVar("_Page", ImportPage, RecordPage)
 _TOKEN = re.compile(r"[\x21-\x7e]+", re.ASCII)
+_AGE = re.compile(r"[0-9]{1,9}", re.ASCII)  # seconds
 _PREFIX = "/api/v1"
 _HEADERS = {
     "Accept": "application/json",
     "Accept-Encoding": "gzip",
+    "Cache-Control": "no-cache",  # a cache on the way is to ask the service
     "Content-Type": "application/json",
     "User-Agent": "importer-connector",
 }
@@ -141,6 +143,8 @@ class ServiceClient:
         self._outage = Outage(self._policy.outage_s, sleep=sleep, monotonic=monotonic, now=now, random=self._random)
         self._dated: datetime | None = None
         self._apart = timedelta(0)  # how far that was from this machine's clock when it came
+        self._newest: datetime | None = None  # of the replies that a clock dated
+        self._ages: dict[str, timedelta] = {}  # import → age of the oldest reply about it, where a cache sent one
         self._instruments = telemetry.find()
 
     def __repr__(self) -> str:
@@ -178,6 +182,10 @@ class ServiceClient:
     def clocks_apart(self) -> timedelta:
         """How far the service's `Date` is from this machine's clock, if that is too far to know which one is right."""
         return self._apart if self._dated is not None and self._clock_of_service() is None else timedelta(0)
+
+    def age_of(self, slug: str) -> timedelta:
+        """Return how old the oldest reply about an import and its records was when it came."""
+        return self._ages.get(slug, timedelta(0))
 
     def _clock_of_service(self) -> datetime | None:
         return self._dated if abs(self._apart) <= CLOCKS_APART else None
@@ -309,7 +317,7 @@ class ServiceClient:
             async with self._outage.turn():  # with a place in flight, so that no others go on meanwhile
                 with lasting:
                     reply = await self._send(self._transport, call, watched, left_s)
-                self._adapt(reply, started)
+                self._adapt(reply, started, call.import_slug)
         finally:
             self._gate.leave()
         if isinstance(reply, Outcome):
@@ -340,7 +348,7 @@ class ServiceClient:
             watched.answered(reply.status)
         return reply
 
-    def _adapt(self, reply: Body | Outcome, started: float) -> None:
+    def _adapt(self, reply: Body | Outcome, started: float, import_slug: str | None) -> None:
         if isinstance(reply, Body) or finds_somebody(reply):
             self._outage.answered()
         elif finds_nobody(without_endless_wait(reply, self._policy, self._now())):
@@ -349,11 +357,23 @@ class ServiceClient:
             self._gate.went_well()
             if (dated := _instant(reply.date)) is not None:
                 self._dated, self._apart = dated, dated - self._now()
+                if abs(self._apart) <= CLOCKS_APART:
+                    self._newest = max(self._newest or dated, dated)
+            if import_slug is not None:
+                self._note_age(import_slug, reply.age, dated)
         elif reply.status == HTTPStatus.TOO_MANY_REQUESTS:
             self.stats.throttled += 1
             pause_s = retry_after_s(reply.retry_after, self._now()) or 0.0
             patient = pause_s <= self._policy.wait_budget_s
             self._gate.throttled(started, min(pause_s, self._policy.retry_after_cap_s) if patient else 0.0)
+
+    def _note_age(self, slug: str, told: str | None, dated: datetime | None) -> None:
+        """By what a cache says, or else by the `Date` that it repeats."""
+        age = timedelta(seconds=int(told)) if told is not None and _AGE.fullmatch(told.strip()) else timedelta(0)
+        if dated is not None and self._newest is not None:
+            age = max(age, self._newest - dated)
+        if age > max(self.age_of(slug), SERVICE_CLOCKS_DIFFER):
+            self._ages[slug] = age
 
 
 def _both(first: Callable[[int], None], second: Callable[[int], None]) -> Callable[[int], None]:

@@ -80,6 +80,7 @@ class Body:
     media_type: str
     framed: bool
     date: str | None = None  # as sent
+    age: str | None = None  # as sent by a cache on the way
 
 
 class Room:
@@ -235,7 +236,7 @@ async def _body(reply: Reply, most: int, received: Callable[[int], None], turn: 
     found = _MEDIA_TYPE.match(headers.get("content-type", ""))
     framed = announced is not None or "transfer-encoding" in headers or coding not in ("identity", "")
     media_type = found[0] if found else "no content type"
-    return Body(content, reply.status, media_type, framed, headers.get("date"))
+    return Body(content, reply.status, media_type, framed, headers.get("date"), headers.get("age"))
 
 
 def _gunzip(packed: bytes, most: int, most_members: int) -> bytes:

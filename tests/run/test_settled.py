@@ -223,6 +223,42 @@ def test_an_edit_is_seen_where_the_only_time_there_is_tells_no_seconds(
     assert place.read == set()
 
 
+@pytest.mark.parametrize("told", ["Age", "Date"])
+@pytest.mark.parametrize("age", [timedelta(minutes=20), timedelta(days=3)], ids=str)
+def test_rows_that_a_cache_repeats_after_an_edit_are_read_again(place: Place, told: str, age: timedelta) -> None:
+    """The rows that the run before last read, for an import of which the listing shows the edit."""
+    kept: list[Response] = []
+    repeats = False
+
+    def cached(request: Request) -> Response | None:
+        reply = place.service.handle(request)
+        place.date = None
+        if request.path.endswith("/records"):
+            kept.append(reply)
+            if repeats:
+                place.date = place.now - age if told == "Date" else None
+                seconds = str(int(age.total_seconds()))
+                return replace(kept[0], headers={**reply.headers, **({"Age": seconds} if told == "Age" else {})})
+        return reply
+
+    place.answer = cached
+    slug = place.service.add_import("t", [{"name": "before"}])
+    place.now += timedelta(days=4)
+    assert place.run().status == "succeeded"
+    rename(place, slug, "after")
+    place.now += timedelta(minutes=10)
+    repeats = True
+    place.run()
+    assert place.names() == ["before"], "no reply said that there is anything newer"
+    repeats = False
+    assert place.run().status == "succeeded"
+    assert place.names() == ["after"]
+    place.now += timedelta(days=4)
+    place.run()
+    place.run()
+    assert place.read == set()
+
+
 @pytest.mark.parametrize("date", [datetime(1970, 1, 1, tzinfo=UTC), NOON - timedelta(days=2)])
 def test_a_date_that_no_clock_shows_today_is_not_taken_for_the_time(place: Place, date: datetime) -> None:
     place.date = date

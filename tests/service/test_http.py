@@ -251,6 +251,7 @@ def test_the_prefix_is_added_once(suffix: str, path: str) -> None:
         async with hostile([page()]) as service, ServiceClient(service.url + suffix, TOKEN) as client:
             await client.list_imports(2, 50, status="a b&c")
             assert service.seen[0].headers["authorization"] == f"Bearer {TOKEN}"
+            assert service.seen[0].headers["cache-control"] == "no-cache"
             return service.seen[0].line
 
     assert asyncio.run(run()) == f"GET {path}?page=2&per_page=50&status=a%20b%26c HTTP/1.1"
