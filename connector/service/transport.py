@@ -128,6 +128,17 @@ class Transport(Protocol):
     async def close(self) -> None: ...
 
 
+class _Connections(aiohttp.TCPConnector):
+    """Reuses no connection on which something came that nobody asked for: it would be taken for the next reply."""
+
+    async def _get(self, key: Any, traces: Any) -> Any:
+        while True:
+            kept: Any = await super()._get(key, traces)
+            if kept is None or not kept.protocol.should_close:
+                return kept
+            kept.close()
+
+
 def open_transport(base_url: str, max_concurrency: int, limits: Limits) -> Transport:
     """On the running loop; certificates and proxies as the environment says, cookies never."""
     url = URL(base_url)
@@ -138,7 +149,7 @@ def open_transport(base_url: str, max_concurrency: int, limits: Limits) -> Trans
     else:  # needs no trust store, which takes longer to read than a small sync
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     session = aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=max_concurrency, ssl=context),
+        connector=_Connections(limit=max_concurrency, ssl=context),
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=limits.connect_s, sock_read=limits.silence_s),

@@ -309,6 +309,21 @@ def test_cookies_are_not_kept() -> None:
     assert [headers.get("cookie") for headers in asyncio.run(run())] == [None, None]
 
 
+@pytest.mark.parametrize("stray", [b"HTTP/1.1 408 Late\r\nContent-Length: 0\r\n\r\n", page(row("stray")).wire])
+def test_a_reply_that_nobody_asked_for_is_not_taken_for_the_next_one(stray: bytes) -> None:
+    """It comes while the connection is kept for the next request."""
+
+    async def run() -> tuple[list[str], int]:
+        replies = [Reply(page(row("first")).wire, drip=[b"", stray], pause_s=0.05), page(row("second"))]
+        async with hostile(replies) as service, ServiceClient(service.url, TOKEN, max_concurrency=1) as client:
+            first = await client.list_records("a", 1)
+            await asyncio.sleep(0.3)
+            second = await client.list_records("b", 1)
+            return [record.slug for record in (*first.records, *second.records)], client.stats.retries
+
+    assert asyncio.run(run()) == (["first", "second"], 0)
+
+
 def test_a_length_that_does_not_fit_is_noticed_under_any_transport(ask: Ask) -> None:
     lengths = ["99", str(len(WHOLE))]
 
