@@ -106,20 +106,19 @@ class Decision:
             if not self._choice.selects:
                 await self._miss(listing)
             return self._decide(listing, (), ())
-        confirmed: tuple[str, ...] = ()
-        for _ in range(SUSPECT_ROUNDS):
+        looks = 0
+        while True:
             listed = {_slug_of(row) for row in listing.rows}
-            suspects = sorted(known - listed)
-            alive, confirmed = await self._question(suspects)
-            if not alive:
-                return self._decide(listing, (), confirmed)
+            is_last = looks == SUSPECT_ROUNDS
+            alive, gone = await self._question(sorted(known - listed), to_the_end=is_last)
+            if is_last or not alive:
+                return self._decide(listing, tuple(alive), gone)
             log.warning(
                 "%d imports exist but were not listed; listing again.", len(alive), extra={"event": "listing.again"}
             )
             listing = await lister.again()
             self._client.first_page = lister.first_page
-        unlisted = tuple(i for i in alive if i.slug not in {_slug_of(row) for row in listing.rows})
-        return self._decide(listing, unlisted, confirmed)
+            looks += 1
 
     async def departed(self, slugs: Sequence[str]) -> frozenset[str]:
         """Which imports that answered 404 while they were read are neither there nor listed any more.
@@ -223,8 +222,11 @@ class Decision:
                     self._tally.shortfall = True
                     self._tally.problems.append(f"Import {import_.slug} exists, but the service does not list it.")
 
-    async def _question(self, suspects: list[str]) -> tuple[list[Import], tuple[str, ...]]:
-        """Asks for each import that was not listed: (those that exist, those that the service answers 404 for)."""
+    async def _question(self, suspects: list[str], *, to_the_end: bool = False) -> tuple[list[Import], tuple[str, ...]]:
+        """Asks for each import that was not listed: (those that exist, those that the service answers 404 for).
+
+        Once some exist there is no need to ask on, unless it is `to_the_end`: they are listed again first.
+        """
         alive: list[Import] = []
         gone: list[str] = []
         for start in range(0, len(suspects), ASKED_AT_ONCE):
@@ -237,7 +239,7 @@ class Decision:
                 else:
                     self._tally.shortfall = True
                     self._tally.problems.append(f"Import {slug} is not listed, and asking for it failed: {answer}")
-            if alive:
+            if alive and not to_the_end:
                 break
         return alive, tuple(gone)
 

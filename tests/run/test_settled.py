@@ -528,6 +528,39 @@ def test_an_unlisted_import_that_another_one_answers_for_is_reported(place: Plac
     assert any("with import a where import b" in line for line in place.verify().unchecked)
 
 
+@pytest.mark.parametrize("never", [0, 1], ids=["each time one more is listed", "one never is"])
+def test_imports_that_are_listed_late_hide_none_that_is_gone(place: Place, never: int) -> None:
+    """More are gone than are asked for at once, and what is there is listed only after it was asked for."""
+    slugs = [f"{n:03}" for n in range(200)]
+    for slug in slugs:
+        place.service.add_import("t", [{"name": slug}], slug=slug)
+    place.now += timedelta(seconds=61)
+    assert place.run().status == "succeeded"
+    late = slugs[2::-1]  # one is listed once all before it are
+    gone = {*slugs[3:80], "199"}
+    ordered = place.service._ordered_imports
+    place.service._ordered_imports = lambda: [  # type: ignore[method-assign]
+        each for each in ordered() if each.slug not in {*late, *gone}
+    ]
+
+    def answer(request: Request) -> Response | None:
+        asked = request.path.split("/")[-1]
+        if len(late) > never and asked == late[0]:
+            late.pop(0)
+        return replace(place.service.handle(request), status=404) if asked in gone else None
+
+    place.answer = answer
+
+    tally = place.run()
+
+    left = place.query("SELECT count(*) FROM imports WHERE _deleted_at IS NULL")[0][0]
+    if not never:
+        assert (tally.status, left) == ("succeeded", 200 - len(gone))
+    else:
+        assert (tally.status, left) == ("partial", 200)
+        assert "1 imports exist that the service does not list" in str(tally.error)
+
+
 def _answers_for(place: Place, gone: str, other: str) -> None:
     def answer(request: Request) -> Response | None:
         if gone in request.path:

@@ -209,7 +209,7 @@ def compare_everything_but_updated_at() -> AbstractContextManager[Any]:
 
 @mutation()
 def delete_what_is_not_listed_without_asking_for_it() -> AbstractContextManager[Any]:
-    async def hasty(self: Any, suspects: list[str]) -> tuple[list[Import], tuple[str, ...]]:
+    async def hasty(self: Any, suspects: list[str], **_: Any) -> tuple[list[Import], tuple[str, ...]]:
         return [], tuple(suspects)
 
     return mock.patch.object(discover.Decision, "_question", hasty)
@@ -217,7 +217,7 @@ def delete_what_is_not_listed_without_asking_for_it() -> AbstractContextManager[
 
 @mutation()
 def never_delete() -> AbstractContextManager[Any]:
-    async def timid(self: Any, suspects: list[str]) -> tuple[list[Import], tuple[str, ...]]:
+    async def timid(self: Any, suspects: list[str], **_: Any) -> tuple[list[Import], tuple[str, ...]]:
         return [], ()
 
     return mock.patch.object(discover.Decision, "_question", timid)
