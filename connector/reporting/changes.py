@@ -64,10 +64,10 @@ def changes(pipeline: Pipeline, since: datetime, template: str | None = None, fi
             raise ConfigError("No version of a row is kept yet; set history = true under [sources.importer] and run.")
         if template is not None:
             slugs = _slugs(connection, layout)
-            named = {n: t for t, _ in kept for n in (t.template, t.table, slugs.get(t.table)) if n}
-            if template not in named:
-                raise ConfigError(f"--template {template!r} has no versions; {instead_of(template, named)}")
-            kept = [each for each in kept if each[0] is named[template]]
+            names = {t.table: {t.template, t.table, slugs.get(t.table)} - {None} for t, _ in kept}
+            if template not in (known := {str(name) for of in names.values() for name in of}):
+                raise ConfigError(f"--template {template!r} has no versions; {instead_of(template, known)}")
+            kept = [each for each in kept if template in names[each[0].table]]
         if field is not None:
             known = {each.path for typed, _ in kept for each in typed.fields}
             if field not in known:

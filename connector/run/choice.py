@@ -45,6 +45,23 @@ class Choice:
         """Return whether the records of the import are read."""
         return self.wants(import_) and self.settings.includes(import_.template_slug, import_.template_name)
 
+    def without_their_rules(self, imports: Sequence[Import], ledger: Mapping[str, LedgerRow]) -> Mapping[str, str]:
+        """Return template → the name under which it has privacy rules, where it is not called so any more.
+
+        By the ledger, imports of it were read under them; a section that a template has by now is not meant.
+        """
+        protection = self.settings.protection
+        lone = set(protection.templates) - _templates(imports)
+        found: dict[str, str] = {}
+        for import_ in imports if lone else ():
+            known, slug = ledger.get(import_.slug), import_.template_slug
+            now = protection.fingerprint(slug, import_.template_name)
+            if slug is None or known is None or known.privacy in (None, now):
+                continue
+            if before := [name for name in lone if protection.fingerprint(slug, name) == known.privacy]:
+                found[slug] = before[0]
+        return found
+
     def refuse_empty(
         self, imports: Sequence[Import], wanted: Sequence[Import], ledger: Mapping[str, LedgerRow]
     ) -> None:

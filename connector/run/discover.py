@@ -261,7 +261,7 @@ class Decision:
         rejects = tuple(row for row in listing.rows if isinstance(row, Reject))
         wanted = [i for i in imports if self._choice.wants(i)]
         included = [i for i in wanted if self._choice.includes(i)]
-        plan = make_plan(included, self._memory.ledger, self._rules)
+        plan = make_plan(self._under_rules(included, imports), self._memory.ledger, self._rules)
         self._tally.imports_listed = len(imports)
         if not (included or self._untold) and listing.complete and self._scope.mode == "backfill":
             self._choice.refuse_empty(imports, wanted, self._memory.ledger)
@@ -283,6 +283,17 @@ class Decision:
             self._tally.shortfall = True
             self._tally.problems.append(f"Import {slug}: {TORN}")
         return Decided(tuple(wanted), rejects, plan, self._permitted(gone, plan), unit, left_out)
+
+    def _under_rules(self, included: Sequence[Import], imports: Sequence[Import]) -> list[Import]:
+        """Return those that do not lose their privacy rules with the name of their template; the others are named."""
+        renamed = self._choice.without_their_rules(imports, self._memory.ledger)
+        for slug, name in sorted(renamed.items()):
+            self._tally.shortfall = True
+            self._tally.problems.append(
+                f"privacy has rules for {name!r}, and the template that imports were read under them of is not called "
+                f"so any more: none of its imports are read. Name the rules by its slug, {slug}."
+            )
+        return [i for i in included if i.template_slug not in renamed]
 
     def _is_noted_as_excluded(self, import_: Import) -> bool:
         known = self._memory.ledger.get(import_.slug)

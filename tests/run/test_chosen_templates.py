@@ -247,3 +247,26 @@ def test_an_import_whose_template_nobody_tells_is_not_read_without_its_rules(war
     assert warehouse.query("SELECT template__name FROM imports WHERE slug = ?", left) == [("payroll",)]
     assert warehouse.run(service, **rules).status == "succeeded"
     assert warehouse.query("SELECT data FROM records WHERE import_slug = ?", left) == [("{}",)] * 4
+
+
+def test_a_template_that_is_renamed_is_not_read_without_its_rules(warehouse: Warehouse) -> None:
+    service, _, left, _ = make_service()
+    rules: dict[str, Any] = {"payroll": {"salary": "drop"}}
+    assert warehouse.run(service, privacy=rules).status == "succeeded"
+    [slug] = {row["template"]["slug"] for row in service.imports() if row["slug"] == left}
+    service.rename_template(slug, "wages")
+    [renamed] = [each for each in service.templates() if each.slug == slug]
+    new = service.add_import(renamed, [{"salary": 888}])
+    service.append_rows(left, [{"salary": 777}])
+    for _ in range(2):
+        ran = warehouse.run(service, privacy=rules)
+        assert ran.status == "partial"
+        assert f"Name the rules by its slug, {slug}." in ran.problems[0]
+        assert warehouse.query("SELECT data FROM records WHERE import_slug = ?", left) == [("{}",)] * 3
+        assert warehouse.query("SELECT data FROM records WHERE import_slug = ?", new) == []
+
+    assert warehouse.run(service, privacy={slug: rules["payroll"]}).status == "succeeded"
+    assert warehouse.query("SELECT data FROM records WHERE import_slug = ?", left) == [("{}",)] * 4
+    assert warehouse.query("SELECT data FROM records WHERE import_slug = ?", new) == [("{}",)]
+    assert warehouse.run(service).status == "succeeded", "rules that are gone on purpose are gone"
+    assert ("777",) in warehouse.query("SELECT salary::VARCHAR FROM records_payroll")

@@ -278,6 +278,31 @@ def test_changes_and_a_moment_can_be_asked_for(warehouse: Warehouse, service: Se
         changes(warehouse.pipeline(), first.started_at, None, "nam")
 
 
+def test_changes_of_a_name_are_those_of_each_template_that_has_it(duck: DuckDB, service: Service) -> None:
+    other = service.add_import("Orders", [{"b": 1}])
+    place = Place(duck, service)
+    first = place.run()
+    [slug] = {row["template"]["slug"] for row in service.imports() if row["slug"] == other}
+    service.rename_template(slug, "Customers")
+    place.run()
+
+    found = changes(duck.pipeline(), first.started_at, "Customers")
+    assert len(found) == 3 + 1 + 1
+    assert [each.import_slug for each in changes(duck.pipeline(), first.started_at, slug)] == [other]
+
+
+@pytest.mark.dialect
+def test_no_field_ends_the_text_of_a_function(warehouse: Warehouse) -> None:
+    names = ["$as_of$", "$$", "a$as_of$; SELECT $as_of$", "'; --", "$1", "%s"]
+    service = Service(1)
+    service.add_import("Customers", [{name: n for n, name in enumerate(names)}])
+    ran = Place(warehouse, service).warehouse.run(service, history=True)
+
+    assert not apply(warehouse.pipeline()).blocked
+    shown = warehouse.tuples(f"SELECT * FROM {warehouse.dataset}_views.customers_as_of('{ran.started_at.isoformat()}')")
+    assert set(range(len(names))) <= set(shown[0])
+
+
 @pytest.mark.dialect
 def test_a_function_that_somebody_has_or_reads_is_not_touched(warehouse: Warehouse, service: Service) -> None:
     place = Place(warehouse, service)

@@ -82,7 +82,7 @@ def _function(connection: Connection, layout: Layout, typed: TypedTable, history
     returned = ", ".join(f"{quoted(label)} {kinds.get(column or '', 'text')}" for label, _, column in columns)
     sql = (
         f"CREATE FUNCTION {name}({_DECLARED}) RETURNS TABLE ({returned}) LANGUAGE sql STABLE "
-        f"AS $as_of$\n{_body(layout, history, shown, '$1')}\n$as_of$"
+        f"AS {literal(_body(layout, history, shown, '$1'))}"
     )
     return _Function(called, f"{quoted(called)}({_DECLARED})", sql)
 
