@@ -27,13 +27,14 @@ from dlt.extract import DltResource, DltSource
 
 from connector.errors import ConfigError
 from connector.given import SOURCE, refuse_unknown_keys, whence
-from connector.load.dlt_bridge import Marker, current_load_id, package_state
+from connector.load.dlt_bridge import Marker, current_load_id, package_state, take_over_rebuilt
 from connector.load.emission import Emission
 from connector.load.working_directory import believe_folders
 from connector.run.ports import Outside
 from connector.run.session import Extraction
 from connector.settings import Scope, Settings, Window
 from connector.warehouse import Warehouse
+from connector.warehouse.connection import VERSIONS
 from connector.warehouse.destination import prepare_for_loading
 
 RESOURCES = ("imports", "records")
@@ -236,6 +237,8 @@ class _SharedRun:
                 # `succeeded` promises a whole sync, which half of it is not
                 self._extraction.tally.mode = f"{next(iter(self._unfinished))} only"
             self._extraction.open(reading="records" in self._unfinished, listed="imports" in self._unfinished)
+            if VERSIONS in self._extraction.memory.tables:
+                take_over_rebuilt(dlt.current.pipeline(), dlt.current.source_schema())
         return self._extraction
 
 

@@ -24,6 +24,7 @@ from dlt.pipeline.pipeline import Pipeline
 
 from connector.load.emission import Emission, hints
 from connector.warehouse.lock import prove_held
+from connector.warehouse.ownership import TYPED_PREFIX
 from connector.warehouse.tables import RECORDS, SOURCE
 
 WriteDispositions = Mapping[str, Mapping[str, Any]]  # table → what its entry in dlt's schema says for one package
@@ -136,6 +137,31 @@ def forget_tables(pipeline: Pipeline, tables: Sequence[str], now: datetime) -> s
         return records
 
     return _load_id(pipeline.run(importer()))
+
+
+def take_over_rebuilt(pipeline: Pipeline, live: Schema) -> None:
+    """Make the schema that dlt extracts with agree with the warehouse's on typed tables, where they contradict.
+
+    A rebuild under another name of the pipeline, or while this process was running, leaves what dlt remembers here as
+    it was, and what it took for frozen would be refused for ever.
+    """
+    typed = [table for table in live.tables if table.startswith(TYPED_PREFIX)]
+    stored = _stored_schema(pipeline) if typed else None
+    if stored is None:
+        return
+    for table in typed:
+        newest = stored.tables.get(table)
+        if newest is None:
+            live.drop_tables([table])
+        elif any(
+            _kind(newest, column) != _kind(live.tables[table], column) for column in live.tables[table]["columns"]
+        ):
+            live.tables[table] = newest
+
+
+def _kind(table: TTableSchema, column: str) -> tuple[Any, ...]:
+    found = table["columns"].get(column, {})
+    return tuple(found.get(name) for name in ("data_type", "precision", "scale"))
 
 
 def _stored_schema(pipeline: Pipeline) -> Schema | None:

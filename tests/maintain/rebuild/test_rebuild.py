@@ -9,7 +9,9 @@ from typing import Any
 import dlt
 import pytest
 
+from connector import importer_source
 from connector.errors import ConfigError, ConnectorError, LockedError
+from connector.sandbox import serve
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.lock import sole_writer
 from connector.warehouse.state import recall
@@ -152,6 +154,30 @@ def test_runs_go_on_in_another_working_directory_that_knows_the_types_of_before(
     place.rebuild(hints=HINTS)
     place.service.delete_import(place.service.slugs()[-1])
     _goes_on(place, "other")
+
+
+def test_dlt_alone_goes_on_under_another_name(place: Place) -> None:
+    """What dlt remembers of a pipeline of another name a rebuild cannot reach."""
+    place.sync()
+    alone = dlt.pipeline(
+        "theirs",
+        destination=place.destination(),
+        dataset_name=place.dataset,
+        pipelines_dir=str(place.folder / "theirs"),
+    )
+
+    def load(rows: list[dict[str, Any]]) -> None:
+        place.service.add_import("orders", rows)
+        with serve(place.service) as url:
+            alone.run(importer_source(base_url=url, access_token=place.service.token, hints=HINTS))
+        assert place.query("SELECT status FROM sync_runs ORDER BY started_at DESC LIMIT 1") == [("succeeded",)]
+
+    load([{"n": 1}])
+    place.rebuild(hints=HINTS)
+    load([{"n": 2, "half": 2.25}])
+    load([{"n": 3, "when": "2024-05-05"}])
+    assert place.types("records_orders")["n"] == "bigint"
+    assert place.verify(hints=HINTS).differences == []
 
 
 @pytest.mark.long
