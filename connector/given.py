@@ -17,7 +17,7 @@ from connector.settings import Settings
 SOURCE = ("sources", "importer")
 WHOLE = ("privacy",)
 OWN = ("importer_sync",)
-OWN_KEYS = frozenset({"destination", "notify_url", "notify_on", "notify_schema"})
+OWN_KEYS = frozenset({"destination", "notify_url", "notify_on", "notify_schema", "duckdb_storage"})
 # What dlt itself looks for under a source: settings of its steps, and the source's and its resources' own sections.
 OF_DLT = frozenset(
     (

@@ -230,11 +230,17 @@ class Settings(BaseModel):
             _refuse(error, values, whence)
 
 
+def _named(message: str) -> str:
+    """Return the key that begins the message of a rule on several keys, '' if none does."""
+    first = message.removeprefix("Value error, ").split(" ", 1)[0]
+    return first if first in Settings.model_fields else ""
+
+
 def _refuse(error: ValidationError, values: Mapping[str, Any], whence: Callable[[str], str | None]) -> NoReturn:
     parts = []
     for each in error.errors(include_input=False, include_url=False):
-        name = ".".join(str(part) for part in each["loc"]) or "settings"
-        key = str(each["loc"][0]) if each["loc"] else ""
+        name = ".".join(str(part) for part in each["loc"]) or _named(each["msg"]) or "settings"
+        key = str(each["loc"][0]) if each["loc"] else _named(each["msg"])
         value = values.get(key)
         secret = key not in Settings.model_fields or Settings.model_fields[key].annotation in _SECRET
         shown = f" = {value!r}" if isinstance(value, str | int | float) and not secret else ""

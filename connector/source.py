@@ -164,10 +164,16 @@ def _missing(fields: list[str]) -> ConfigError:
     return ConfigError("; ".join(parts) + ".")
 
 
+_TAKES = {"Mapping": "a table", "bool": "true or false", "int": "a whole number", "float": "a number"}
+
+
 def _wrong(field: str, value: object) -> ConfigError:
     shown = "what is set" if field in SECRETS else repr(value)
+    kind = str(Settings.model_fields[field].annotation)
+    takes = next((words for name, words in _TAKES.items() if name in kind), "a text")
     return ConfigError(
-        f"{field} under [sources.importer] cannot be {shown}; correct it in .dlt/config.toml or {_variable(field)}."
+        f"{field} under [sources.importer] cannot be {shown}, it takes {takes}; correct it in .dlt/config.toml or "
+        f"{_variable(field)}."
     )
 
 

@@ -21,6 +21,7 @@ from connector.cli.redaction import remember, remember_password_of
 from connector.errors import ConfigError
 from connector.load.working_directory import opened
 from connector.warehouse.destination import destination_config, duckdb_file
+from connector.warehouse.storage_version import SETTING, checked, make_file
 
 DUCKDB_FILE = "importer.duckdb"
 NO_PASSWORD = "not-given"  # noqa: S105
@@ -154,6 +155,19 @@ def _duckdb_path(rest: str) -> Path:
     path = unquote(rest.removeprefix("//"))
     absolute = path.startswith("/") and "/" in path.strip("/")
     return Path("/" + path.lstrip("/")) if absolute or path.startswith("//") else Path.cwd() / path.lstrip("/")
+
+
+def storage_version() -> str | None:
+    """Return the version of DuckDB whose format a file is to have; None for the newest. Raises ConfigError for none."""
+    found: Any = dlt.config.get(f"importer_sync.{SETTING}")
+    return None if found is None else checked(str(found))
+
+
+def prepare_file(pipeline: Pipeline) -> None:
+    """Make the DuckDB file where there is none, if it is to have another format than the newest."""
+    version, file = storage_version(), duckdb_file(pipeline)
+    if version is not None and file is not None:
+        make_file(file, version)
 
 
 def location(pipeline: Pipeline) -> str:

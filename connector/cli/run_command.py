@@ -11,7 +11,7 @@ from typing import Any
 from dlt.pipeline.pipeline import Pipeline
 
 from connector import telemetry
-from connector.cli.configuration import location, open_pipeline
+from connector.cli.configuration import location, open_pipeline, prepare_file
 from connector.cli.exit_codes import FAILED, PARTIAL, exit_code, explain
 from connector.cli.notices import Addresses, addresses, notify
 from connector.cli.options import PIPELINE_NAME
@@ -74,6 +74,7 @@ class _Attempt:
             remember(secret)
         settings, pipeline = load_settings(), self._opened()
         self._pipeline_name = pipeline.pipeline_name
+        prepare_file(pipeline)
         self.where = f"{location(pipeline)}, dataset {pipeline.dataset_name}"
         with without_warnings_of_json(), progress_of(self._output) as progress:
             tally = sync(pipeline, settings, self._scope, progress=progress, stop=stop)

@@ -45,8 +45,10 @@ class Compacted:
         return asdict(self)
 
 
-def compact(pipeline: Pipeline, *, mirrors: bool) -> Compacted:
+def compact(pipeline: Pipeline, *, mirrors: bool, storage: str | None = None) -> Compacted:
     """Write the warehouse anew; with `mirrors`, erase first what is left of imports that the service erased.
+
+    `storage` is the version of DuckDB whose format the file is to have from now on, else it keeps the one it has.
 
     Raises LockedError while a run is under way, DatabaseBusyError where another program has the DuckDB file open, and
     ConnectorError where the copy of the file is not equal to it; then nothing was changed.
@@ -70,7 +72,7 @@ def compact(pipeline: Pipeline, *, mirrors: bool) -> Compacted:
             file = duckdb_file(pipeline)
             if file is None:
                 raise ConfigError("Only a warehouse in a DuckDB file or in PostgreSQL can be compacted.")
-            return _rewrite(pipeline, file.resolve())
+            return _rewrite(pipeline, file.resolve(), storage)
     except Exception as error:
         raise explain(error, pipeline) from None
 
@@ -90,7 +92,7 @@ def _sizes(connection: Connection, tables: list[str]) -> int:
     return int(connection.query(f"SELECT CAST({sizes} AS BIGINT) AS bytes").column("bytes")[0].as_py())
 
 
-def _rewrite(pipeline: Pipeline, file: Path) -> Compacted:
+def _rewrite(pipeline: Pipeline, file: Path, storage: str | None) -> Compacted:
     before = file.stat()
     if shutil.disk_usage(file.parent).free < before.st_size:
         raise ConnectorError(
@@ -103,7 +105,7 @@ def _rewrite(pipeline: Pipeline, file: Path) -> Compacted:
         session.execute(f"ATTACH '{_quoted(file)}' AS {_OLD} (READ_ONLY)")
         if file.with_name(f"{file.name}.wal").exists():
             raise ConnectorError(f"Another program has just written to {file}; compact it again when it is done.")
-        session.execute(f"ATTACH '{_quoted(copy)}' AS {_NEW}{_format(session)}")
+        session.execute(f"ATTACH '{_quoted(copy)}' AS {_NEW}{_format(session, storage)}")
         session.execute(f"COPY FROM DATABASE {_OLD} TO {_NEW}")
         _compare(session, file)
         session.execute(f"DETACH {_NEW}")
@@ -132,8 +134,10 @@ def _scratch(copy: Path) -> Iterator[None]:
         clear()
 
 
-def _format(session: duckdb.DuckDBPyConnection) -> str:
-    """The option by which the copy can be read by each version of DuckDB that can read the file."""
+def _format(session: duckdb.DuckDBPyConnection, storage: str | None) -> str:
+    """The option by which the copy can be read by each version of DuckDB that can read the file, or by `storage`."""
+    if storage is not None:
+        return f" (STORAGE_VERSION '{storage}')"
     rows: Any = session.execute(f"SELECT tags FROM duckdb_databases() WHERE database_name = '{_OLD}'").fetchall()
     version = str(rows[0][0].get("storage_version", "")).split("+")[0]
     return f" (STORAGE_VERSION '{version}')" if version.startswith("v") else ""

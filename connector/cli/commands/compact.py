@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from connector.cli.configuration import open_pipeline
+from connector.cli.configuration import open_pipeline, storage_version
 from connector.cli.output import Output
 from connector.cli.source_settings import load_settings
 from connector.given import whence
@@ -19,7 +19,8 @@ def configure(_: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
     configured = whence("access_token") is not None and whence("base_url") is not None
-    done = compact(open_pipeline(arguments), mirrors=configured and load_settings().deletes == "mirror")
+    mirrors = configured and load_settings().deletes == "mirror"
+    done = compact(open_pipeline(arguments), mirrors=mirrors, storage=storage_version())
     output.document({"status": "succeeded", **done.as_json()})
     output.say(
         f"Written anew: {done.bytes_before / 1e6:,.1f} MB before, {done.bytes_after / 1e6:,.1f} MB after. What was "
