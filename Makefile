@@ -18,6 +18,7 @@ WORKERS ?= 4
 SEEDS ?= 10000
 MORE_SEEDS ?= 285
 KILLS ?= 25
+ROUNDS ?= 20
 REPLIES ?= 100000
 SLOW_ROWS ?= 50000
 FAST_ROWS ?= 200000
@@ -42,7 +43,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint types contracts quick thorough unit long dagster airflow docs simulate mutations fuzz fuzz-replies bench bench-latency bench-limits bench-memory bench-postgres bench-history requirements release clean
+.PHONY: help demo test lint types contracts quick thorough unit long shards dagster airflow docs simulate mutations fuzz fuzz-replies bench bench-latency bench-limits bench-memory bench-postgres bench-history requirements release clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -74,6 +75,9 @@ unit: $(INSTALLED) $(DEVELOPMENT)  ## all of them, or those of PYTEST_ARGS
 long: $(INSTALLED) $(DEVELOPMENT)  ## what make test has no time for: cases marked long, MORE_SEEDS seeds, KILLS kills in a row
 	@$(PYTEST) --long -m long -n $(WORKERS) $(PYTEST_ARGS)
 	@$(PYTEST) --long $(LONG) -n $(WORKERS) --simulation-from 10 --simulation-seeds $(MORE_SEEDS) --kills $(KILLS) $(PYTEST_ARGS)
+
+shards: $(INSTALLED) $(DEVELOPMENT)  ## four shards killed at random, ROUNDS rounds (20), about a minute each
+	@$(PYTEST) tests/run/test_shard_kills.py -s --shard-rounds $(ROUNDS) --timeout 0 $(PYTEST_ARGS)
 
 dagster: build/dagster/.requirements $(INSTALLED)  ## the definitions for Dagster, executed, in an environment of their own
 	@$(call IN_OWN,dagster)
@@ -120,6 +124,7 @@ bench-history: $(INSTALLED) $(DEVELOPMENT)  ## time and size with history agains
 requirements:  ## pin anew what the requirements allow (needs uv)
 	$(UV_COMPILE) --upgrade pyproject.toml --extra postgres --group build --group dev -o requirements/development.txt
 	$(UV_COMPILE) pyproject.toml -c requirements/development.txt -o requirements/runtime.txt
+	$(UV_COMPILE) pyproject.toml --extra postgres -c requirements/development.txt -o requirements/postgres.txt
 	$(UV_COMPILE) --group build -c requirements/development.txt -o requirements/build.txt
 	$(UV_COMPILE) --upgrade --group release -o requirements/release.txt
 	$(UV_COMPILE) --no-strip-extras pyproject.toml --extra postgres --extra dagster --group build --group dev \

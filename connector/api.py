@@ -20,7 +20,7 @@ from connector.maintain.planning import RunPlan
 from connector.maintain.planning import plan as look_ahead
 from connector.maintain.verify import verify as compare
 from connector.reporting.views.applying import keep_current
-from connector.run.sync import sync as run
+from connector.run.shards import sync as run
 from connector.runs import Tally
 from connector.scope import Scope
 from connector.source import configured_settings, settings_of, without_warnings_of_json
@@ -113,7 +113,7 @@ def sync(pipeline: Pipeline, source: DltSource | None = None, *, scope: Scope | 
     wanted = configured_settings() if source is None else settings_of(source)
     with without_warnings_of_json():
         tally = run(pipeline, wanted, as_run(scope))
-    keeps = wanted.views and (tally.load_ids or tally.fatal is None)
+    keeps = wanted.views and (scope is None or scope.shard is None) and (tally.load_ids or tally.fatal is None)
     if keeps and (stale := keep_current(pipeline, loaded=bool(tally.load_ids))) is not None:
         log.warning(stale, extra={"event": "views.stale"})
     if tally.fatal is not None:
@@ -169,5 +169,7 @@ def as_run(scope: Scope | None) -> settings.Scope:
     """Return the scope of a run: a backfill if anything is selected, else an incremental sync."""
     if scope is None or scope == Scope():
         return settings.Scope()
+    if scope.shard is not None:
+        return settings.Scope(mode=f"shard {scope.shard[0]}/{scope.shard[1]}", shard=scope.shard)
     selection = settings.Selection(slugs=frozenset(scope.imports), template=next(iter(scope.templates), None))
     return settings.Scope(mode="backfill", window=scope.window, selection=selection, force=True)

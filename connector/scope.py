@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from connector.errors import ConfigError
 from connector.window import Window
 
+MOST_SHARDS = 64
+
 
 @dataclass(frozen=True, slots=True)
 class Scope:
@@ -18,16 +20,26 @@ class Scope:
         imports: Imports with one of these slugs.
         templates: Imports of this template, a name or a slug; one at most.
         full: Every import; goes with no other condition.
+        shard: Number and count, such as (2, 4): that part of all imports, while others read the rest side by side.
     """
 
     window: Window = field(default_factory=Window)
     imports: Collection[str] = ()
     templates: Collection[str] = ()
     full: bool = False
+    shard: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         selects = self.window != Window() or self.imports or self.templates
         if self.full and selects:
             raise ConfigError("A scope that is full selects every import, so it goes with no other condition.")
+        if self.shard is not None:
+            number, shards = self.shard
+            if selects:
+                raise ConfigError("Shards divide all imports among them, so a shard goes with no other condition.")
+            if not (2 <= shards <= MOST_SHARDS and 1 <= number <= shards):
+                raise ConfigError(
+                    f"There is no shard {number}/{shards}; say which of how many, up to {MOST_SHARDS}: 1/4 to 4/4."
+                )
         if len(self.templates) > 1 or isinstance(self.templates, str):
             raise ConfigError("A scope takes a list of one template; sync each of several by itself.")

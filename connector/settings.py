@@ -35,20 +35,27 @@ class Selection(BaseModel):
     """What a backfill re-reads: every given condition must hold; empty means everything.
 
     Imports are asked for by `slugs`: whatever the service answers is meant, though it may spell the slug otherwise.
+    `part` has the slugs of the templates of a shard, '' for the imports that have none.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     slugs: frozenset[str] = frozenset()
     template: str | None = None
+    part: frozenset[str] | None = None
 
     def contains(self, template_slug: str | None, template_name: str | None) -> bool:
+        if self.part is not None and (template_slug or "") not in self.part:
+            return False
         return self.template is None or self.template in (template_slug, template_name)
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What a run was asked for. `force` re-reads what is up to date; `allow_mass_delete` waives the limit once."""
+    """What a run was asked for. `force` re-reads what is up to date; `allow_mass_delete` waives the limit once.
+
+    `shard` says which of how many shards this one is, each of which reads its part side by side with the others.
+    """
 
     mode: str = "incremental"
     window: Window = field(default_factory=Window)
@@ -56,6 +63,7 @@ class Scope:
     force: bool = False
     recheck_days: int | None = None
     allow_mass_delete: bool = False
+    shard: tuple[int, int] | None = None
 
 
 _SECRET = (SecretStr, SecretStr | None)

@@ -86,6 +86,7 @@ class NetworkRefused(BaseException):
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--simulation-seeds", type=int, default=10, help="how many seeds the simulation runs (10)")
     parser.addoption("--fuzz-seeds", type=int, default=1_000, help="how many spoilt replies are read (1000)")
+    parser.addoption("--shard-rounds", type=int, default=2, help="how often shards are killed side by side (2)")
     parser.addoption("--kills", type=int, default=8, help="how often the command is killed in a row (8)")
     parser.addoption("--long", action="store_true", help="run what is marked long, too (minutes)")
 

@@ -7,6 +7,8 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 from connector.durations import parse_duration
+from connector.errors import ConfigError
+from connector.scope import MOST_SHARDS, Scope
 
 PIPELINE_NAME = "importer"
 DATASET = "importer_data"
@@ -79,6 +81,19 @@ def pair(text: str) -> tuple[str, str]:
     if not (name and equals):
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form name=value")
     return name, value
+
+
+def shard(text: str) -> tuple[int, int]:
+    """2/4: which of how many shards."""
+    number, _, shards = text.partition("/")
+    try:
+        found = int(number), int(shards)
+        Scope(shard=found)
+    except (ValueError, ConfigError):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a shard; say which of how many, 1/4 to 4/4, up to {MOST_SHARDS}"
+        ) from None
+    return found
 
 
 def whole(least: int) -> type[int]:

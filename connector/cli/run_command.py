@@ -22,7 +22,7 @@ from connector.cli.signals import Stop, supervised
 from connector.cli.source_settings import load_settings
 from connector.cli.unmatched import unmatched_hints, unmatched_templates
 from connector.reporting.views.applying import keep_current
-from connector.run.sync import sync
+from connector.run.shards import sync
 from connector.runs import Status, Tally
 from connector.settings import Scope
 from connector.source import without_warnings_of_json
@@ -78,6 +78,8 @@ class _Attempt:
         self.where = f"{location(pipeline)}, dataset {pipeline.dataset_name}"
         with without_warnings_of_json(), progress_of(self._output) as progress:
             tally = sync(pipeline, settings, self._scope, progress=progress, stop=stop)
+        if self._scope.shard is not None:
+            return tally  # the run after all shards keeps the views
         if settings.views and (tally.load_ids or tally.fatal is None):
             self._stale = keep_current(pipeline, loaded=bool(tally.load_ids))
         if tally.fatal is None:

@@ -76,6 +76,12 @@ def make_anew(pipeline: Pipeline) -> None:
     pipeline.drop()
 
 
+def work_apart(pipeline: Pipeline, name: str) -> None:
+    """Have the pipeline work in a directory of its own, where others load into the same dataset beside it."""
+    if (lasting := _lasting.get(pipeline)) is not None:
+        _lasting[pipeline] = lasting.with_name(f"{lasting.name}-{name}")
+
+
 def unfinished(pipeline: Pipeline) -> list[Path]:
     """Return the load packages that a dead run left, whole or torn."""
     lasting = _lasting.get(pipeline)

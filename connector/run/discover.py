@@ -17,6 +17,7 @@ from connector.errors import AuthError, ConnectorError, NotFoundError
 from connector.extract.listing import MAX_PER_PAGE, Lister, Listing, together
 from connector.extract.records import as_listed, ask_for
 from connector.ledger import TORN, State
+from connector.load.imports_table import is_listed_as
 from connector.models import Import, Reject, born_at, key_of, replaces
 from connector.run.choice import Choice
 from connector.run.deaths import KilledTwice
@@ -156,7 +157,7 @@ class Decision:
     def _foresee(self, listed: Sequence[Import]) -> None:
         for import_ in listed:
             settled = import_.updated_at < self._rules.now - LATELY
-            asked_for = not self._scope.selection.slugs and self._choice.includes(import_)
+            asked_for = not self._scope.selection.slugs and self._may_be_read(import_)
             if settled and asked_for and self._rules.reason(import_, self._memory.ledger.get(import_.slug)):
                 self._foreseen(import_)
 
@@ -260,7 +261,7 @@ class Decision:
         imports = list({i.slug: i for i in found}.values())  # a backfill may name one in several ways
         rejects = tuple(row for row in listing.rows if isinstance(row, Reject))
         wanted = [i for i in imports if self._choice.wants(i)]
-        included = [i for i in wanted if self._choice.includes(i)]
+        included = [i for i in wanted if self._may_be_read(i)]
         plan = make_plan(self._under_rules(included, imports), self._memory.ledger, self._rules)
         self._tally.imports_listed = len(imports)
         if not (included or self._untold) and listing.complete and self._scope.mode == "backfill":
@@ -277,6 +278,8 @@ class Decision:
         # a backfill lists few imports: the times of all that is known tell the unit
         known = [each.updated_at for each in self._memory.ledger.values() if each.updated_at is not None]
         unit = resolution([*(i.updated_at for i in imports), *known]) if plan.read else SECOND
+        if self._scope.selection.part is not None:  # what is not in the parts of all shards is for the run after them
+            return Decided(tuple(wanted), (), plan, (), unit)
         excluded = [i for i in wanted if not self._choice.includes(i)]
         left_out = tuple(i for i in excluded if not self._is_noted_as_excluded(i))
         for slug in (i.slug for i in excluded if i.slug in self._memory.ledger and self._memory.ledger[i.slug].torn):
@@ -294,6 +297,19 @@ class Decision:
                 f"so any more: none of its imports are read. Name the rules by its slug, {slug}."
             )
         return [i for i in included if i.template_slug not in renamed]
+
+    def _may_be_read(self, import_: Import) -> bool:
+        """Tell whether the import may be read: by a shard only as it was when the shards divided the work.
+
+        Else its row may need a column of `imports`, which all of them share, or its rows lie in another one's table.
+        """
+        if not self._choice.includes(import_):
+            return False
+        if self._scope.selection.part is None:
+            return True
+        seen = self._memory.imports.get(import_.slug)
+        as_divided = seen is not None and not seen.deleted and is_listed_as(seen.content_hash, import_)
+        return as_divided and import_.slug not in self._memory.elsewhere
 
     def _is_noted_as_excluded(self, import_: Import) -> bool:
         known = self._memory.ledger.get(import_.slug)

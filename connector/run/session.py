@@ -30,6 +30,7 @@ from connector.models import Import
 from connector.run.choice import Choice
 from connector.run.deaths import DEATHS, KilledTwice, UnderWay
 from connector.run.discover import Decided
+from connector.run.opening import begin_with
 from connector.run.pipeline import Failure
 from connector.run.plan import FewerRecords, Planned
 from connector.run.ports import Outside, Progress, Silent
@@ -39,13 +40,14 @@ from connector.settings import Scope, Settings
 from connector.transform.row_limits import LIMITS
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.connection import LOADS, VERSIONS
-from connector.warehouse.erasing import empty_staging, erase_deleted, has_rejects_of_deleted
-from connector.warehouse.mending import keep_deleted, mend
-from connector.warehouse.ownership import Dataset, prepare_staging, take_stock
-from connector.warehouse.promises import PROMISED, ask_again, promise
-from connector.warehouse.runs_table import bury_dead_runs, latest_start, note_progress, settle_dead_runs, write_run
-from connector.warehouse.state import Memory, forget_schemas, loaded_late, recall
+from connector.warehouse.erasing import empty_staging, erase_deleted
+from connector.warehouse.mending import keep_deleted
+from connector.warehouse.ownership import Dataset
+from connector.warehouse.promises import ask_again
+from connector.warehouse.runs_table import note_progress, write_run
+from connector.warehouse.state import Memory, forget_schemas
 from connector.warehouse.tables import (
+    FIELDS,
     IMPORTS,
     IMPORTS_SCHEMA,
     LEDGER,
@@ -57,7 +59,6 @@ from connector.warehouse.tables import (
     SYSTEM_SCHEMAS,
     table_of,
 )
-from connector.warehouse.upgrades import take_over
 
 log = logging.getLogger("connector.run")
 
@@ -87,6 +88,8 @@ class Extraction:
         self._under_way = under_way or UnderWay()
         self._accepted: list[str] = []  # imports in the package under way
         self._reader: Reader | None = None
+        self.memory = Memory()
+        self.taken: frozenset[str] = frozenset()  # names that others have taken where rows are staged
         self.future_start: datetime | None = None  # of an earlier run, by a clock that is far ahead of this machine's
         self._uncommitted = 0
         self._loaded: Counter[str] = Counter()  # rows of the package under way, by table
@@ -115,33 +118,10 @@ class Extraction:
         """
         self._reading, self._rows_of_unread = reading, listed
         with self.warehouse.connect() as connection:
-            stock = take_stock(connection)
-            stock.check()
-            taken = prepare_staging(connection, stock.ours)
-            if take_over(connection, stock):
-                stock = take_stock(connection)
-            # where a column of the ledger is lost, every import differs from its row, and is read anyway
-            if self._scope.force and {IMPORTS, LEDGER} <= stock.ours and stock.columns[LEDGER].keys() >= PROMISED:
-                promise(connection, self._scope, self._settings.status)
-                stock = take_stock(connection)
-            self.memory: Memory = mend(connection, recall(connection, stock))
-            if RUNS in self.memory.tables:
-                if self._settings.history:
-                    self._begin_after(latest_start(connection) if "started_at" in stock.columns[RUNS] else None)
-                dead = bury_dead_runs(connection, self._outside.now(), self.memory.tables)
-                mirrors = self._settings.deletes == "mirror"
-                if mirrors and (self.memory.audited or has_rejects_of_deleted(connection, stock)):
-                    erase_deleted(connection, stock)
-                for run_id in dead:
-                    log.warning(
-                        "Run %s died before it ended; its unfinished imports are read again.",
-                        run_id,
-                        extra={"event": "run.died", "dead_run_id": run_id},
-                    )
-                if self.memory.sound:
-                    settle_dead_runs(connection)
-                elif not {LEDGER, LOADS} <= self.memory.tables or loaded_late(connection):
-                    self.tally.unsettled = True  # this run may be bounded, and not put all of it in order
+            found = begin_with(connection, self._settings, self._scope, self.tally, self._outside.now())
+        self.memory, self.taken = found.memory, found.taken
+        self.tally.unsettled = self.tally.unsettled or found.unsettled
+        self._begin_after(found.latest)
         if RUNS in self.memory.tables:
             self.begin()
         if self.memory.repaired:
@@ -161,7 +141,7 @@ class Extraction:
             progress=self._progress,
             stop=self._asked_to_stop,
             under_way=self._under_way,
-            taken=taken,
+            taken=self.taken,
             reading=reading,
         )
         self._reader.start()
@@ -252,8 +232,7 @@ class Extraction:
         prepared = self.reader.decided()
         seen = self.memory.imports
         if not self._reading:
-            self._unread = self._changed(prepared)
-            yield from self._import_rows(load_id)
+            yield from self.listed_rows(load_id)
         now = self._outside.now()
         gone = [slug for slug in prepared.deleted if slug not in seen or not seen[slug].deleted]
         if gone:
@@ -261,6 +240,11 @@ class Extraction:
                 known = IMPORTS in self.memory.tables
                 old = connection.rows_of(IMPORTS, "slug", gone) if known else IMPORTS_SCHEMA.empty_table()
             yield tombstones(old, gone, load_id, now, keeps=self._settings.deletes == "keep")
+
+    def listed_rows(self, load_id: str) -> Iterator[Emission]:
+        """The rows of `imports` that changed, where no records are read that they could come with."""
+        self._unread = self._changed(self.reader.decided())
+        yield from self._import_rows(load_id)
 
     def erase(self, connection: Connection, dataset: Dataset) -> None:
         """Leave nothing of what the service erased, and no copy of the last packages where they were staged."""
@@ -270,7 +254,9 @@ class Extraction:
             empty_staging(connection)
 
     def _changed(self, prepared: Decided) -> list[Import]:
-        """Imports of which the row in `imports` is not as the listing has it, or is asked for."""
+        """Imports of which the row in `imports` is not as the listing has it, or is asked for; none for a shard."""
+        if self.is_shard:
+            return []
         return [i for i in prepared.imports if self._scope.force or not self._is_as_listed(i)]
 
     def _is_as_listed(self, import_: Import) -> bool:
@@ -289,14 +275,16 @@ class Extraction:
         rows += [ImportRow(i, kept.get(i.slug)) for i in unread]
         self._loaded[IMPORTS] += len(rows)
         limits = LIMITS.get(self.warehouse.destination_type)
-        yield from import_emissions(
+        for emission in import_emissions(
             rows,
             self.catalogue,
             load_id,
             self._outside.now(),
             row_bytes=limits.row_bytes if limits else None,
             nul_safe=not self.warehouse.is_duckdb,
-        )
+        ):
+            if not (self.is_shard and emission.table == FIELDS):  # all shards would write the same rows of it
+                yield emission
 
     def is_idle(self) -> bool:
         """Whether there is nothing to load: then dlt need not be asked, which takes its time even so."""
@@ -359,6 +347,11 @@ class Extraction:
         self.typed_tables = package.typed_tables
         self.heaviest = max(self.heaviest, package.heaviest)
         self.incoming = package.incoming()
+
+    @property
+    def is_shard(self) -> bool:
+        """Whether the run reads its part of the imports while others read theirs."""
+        return self._scope.selection.part is not None
 
     @property
     def bounded(self) -> bool:
@@ -466,7 +459,9 @@ class Extraction:
 
     def _note_row(self, listed: Import, read: ImportRead) -> None:
         # the listing and an import's own address may not show the same fields, and the listing is what is compared
-        shown = listed if listed.fingerprint == read.import_.fingerprint else read.import_
+        # a shard writes the row as it was when they divided the work: `imports` gets no new column from it
+        same = self.is_shard or listed.fingerprint == read.import_.fingerprint
+        shown = listed if same else read.import_
         row = read_row(shown, read.records_metadata)
         seen = self.memory.imports.get(shown.slug)
         if self._scope.force or seen is None or seen.deleted or seen.content_hash != row.content_hash:

@@ -39,6 +39,8 @@ from connector.warehouse.status import noted
 
 log = logging.getLogger("connector.run")
 
+Work = Callable[[Pipeline, Extraction, Settings, LoadPackage], None]
+
 
 def sync(
     pipeline: Pipeline,
@@ -73,20 +75,27 @@ def sync(
             stop=stop,
             under_way=under_way,
         )
-        with telemetry.run(extraction.tally):
-            _begun(extraction.tally)
-            _run(pipeline, extraction, settings, load)
-            _ended(extraction.tally)
+        carry_out(pipeline, extraction, settings, load)
         under_way.close()
         return extraction.tally
 
 
-def _run(pipeline: Pipeline, extraction: Extraction, settings: Settings, load: LoadPackage) -> None:
+def carry_out(
+    pipeline: Pipeline, extraction: Extraction, settings: Settings, load: LoadPackage, work: Work | None = None
+) -> None:
+    """Open, load and end a run; by default `work` loads all that it reads. The caller holds the lock."""
+    with telemetry.run(extraction.tally):
+        _begun(extraction.tally)
+        _run(pipeline, extraction, settings, load, work or _load_all)
+        _ended(extraction.tally)
+
+
+def _run(pipeline: Pipeline, extraction: Extraction, settings: Settings, load: LoadPackage, work: Work) -> None:
     """Raises nothing: what went wrong is in the tally."""
     try:
         with extraction.warehouse.hold():
             try:
-                _load_all(pipeline, extraction, settings, load)
+                work(pipeline, extraction, settings, load)
             except Exception as error:
                 extraction.tally.fatal = extraction.tally.fatal or explain(error, pipeline)
                 log.debug("The run failed.", exc_info=True, extra={"event": "run.failed"})
@@ -122,7 +131,7 @@ def _load_all(pipeline: Pipeline, extraction: Extraction, settings: Settings, lo
 
 def _load_packages(pipeline: Pipeline, extraction: Extraction, settings: Settings, load: LoadPackage) -> None:
     if extraction.is_idle():
-        if versions_are_due(extraction.warehouse, settings, extraction.memory):
+        if not extraction.is_shard and versions_are_due(extraction.warehouse, settings, extraction.memory):
             with extraction.warehouse.connect() as connection:
                 _make_versions(extraction, settings, connection, take_stock(connection))
         return
@@ -146,6 +155,9 @@ def _load_each(pipeline: Pipeline, extraction: Extraction, settings: Settings, l
         dataset = take_stock(connection)
         if settings.deletes == "mirror":
             extraction.erase(connection, dataset)
+        if extraction.is_shard:  # the run after all shards looks at all that they wrote
+            forget_unread(connection, extraction.unread)
+            return
         _make_versions(extraction, settings, connection, dataset)
     _look_at_the_others(extraction, dataset)
     _look_at_standings(extraction, dataset)

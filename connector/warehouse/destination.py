@@ -223,6 +223,19 @@ def _set_sessions(pipeline: Pipeline) -> None:
     destination.config_params["credentials"] = credentials
 
 
+def staging_name(pipeline: Pipeline) -> str:
+    """Return the name of the schema in which dlt stages rows."""
+    return str(destination_config(pipeline).staging_dataset_name_layout).replace("%s", dataset_name(pipeline))
+
+
+def stage_apart(pipeline: Pipeline, name: str) -> None:
+    """Have dlt stage rows in a schema of this pipeline's own: all that stage in one empty each other's tables."""
+    destination: Any = pipeline.destination
+    layout = destination_config(pipeline).staging_dataset_name_layout
+    destination.config_params["staging_dataset_name_layout"] = f"{layout}_{name}"
+    _resolved.pop(pipeline, None)
+
+
 def session_options(given: str) -> str:
     """Return the options of a session: those that an address gives, with ours, of which each is there once.
 

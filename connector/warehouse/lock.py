@@ -13,8 +13,9 @@ import hashlib
 import json
 import os
 import socket
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -39,6 +40,7 @@ from connector.warehouse.destination import (
 _KEEPALIVES = {"keepalives": 1, "keepalives_idle": 30, "keepalives_interval": 15, "keepalives_count": 5}
 
 
+POLL_S = 0.2
 _sessions: WeakKeyDictionary[Pipeline, Any] = WeakKeyDictionary()
 
 
@@ -52,13 +54,17 @@ def sole_writer(pipeline: Pipeline) -> Iterator[None]:
         path = lock_path(pipeline)
         held.enter_context(_file_lock(path, f"into dataset {dataset_name(pipeline)!r}"))
         path.with_suffix(".status").unlink(missing_ok=True)  # of a dead run; see `connector.warehouse.status`
-        directory = Path(pipeline.pipelines_dir)
-        directory.mkdir(parents=True, exist_ok=True)
-        working = directory / f".{pipeline.pipeline_name}.lock"
-        held.enter_context(_file_lock(working, f"in dlt's working directory {pipeline.working_dir}"))
+        held.enter_context(_working_lock(pipeline))
         if destination_type(pipeline) == "postgres":
             held.enter_context(_advisory_lock(pipeline))
         yield
+
+
+def _working_lock(pipeline: Pipeline) -> AbstractContextManager[None]:
+    directory = Path(pipeline.pipelines_dir)
+    directory.mkdir(parents=True, exist_ok=True)
+    working = directory / f".{pipeline.pipeline_name}.lock"
+    return _file_lock(working, f"in dlt's working directory {pipeline.working_dir}")
 
 
 @contextmanager
@@ -110,12 +116,52 @@ def lock_path(pipeline: Pipeline) -> Path:
 
 
 @contextmanager
+def one_of_shards(pipeline: Pipeline, shard: int, shards: int, prepare: Callable[[bool], None]) -> Iterator[None]:
+    """Hold the dataset beside the other shards into it (PostgreSQL); a run excludes all of them, and they exclude it.
+
+    First call `prepare` while no other shard begins, and tell it whether there is none either that has begun. Raise
+    LockedError if a run is under way, or this very shard.
+    """
+    with ExitStack() as held:
+        own = shard_path(pipeline, shard, shards)
+        held.enter_context(_file_lock(own, f"of shard {shard}/{shards} into dataset {dataset_name(pipeline)!r}"))
+        held.enter_context(_working_lock(pipeline))
+        session = held.enter_context(_session(pipeline))
+        beginning = f"{_lock_name(pipeline)} shards"
+        while not _take(session, beginning):
+            time.sleep(POLL_S)
+        alone = _take(session, _lock_name(pipeline))
+        if not (alone or _take(session, _lock_name(pipeline), "_shared")):
+            raise _locked(pipeline, "Another run")
+        if not _take(session, f"{_lock_name(pipeline)} shard {shard}/{shards}"):
+            raise _locked(pipeline, f"Shard {shard}/{shards}")
+        prepare(alone)
+        if alone:
+            _take(session, _lock_name(pipeline), "_shared")
+            _release(session, _lock_name(pipeline))
+        _release(session, beginning)
+        yield
+
+
+def shard_path(pipeline: Pipeline, shard: int, shards: int) -> Path:
+    """Return the path of the lock of a shard on this machine."""
+    path = lock_path(pipeline)
+    return path.with_name(f"{path.stem}.shard-{shard}-of-{shards}.lock")
+
+
+@contextmanager
 def _advisory_lock(pipeline: Pipeline) -> Iterator[None]:
-    """Hold it with a connection of its own: dlt's would connect once more after an error, without the lock."""
+    with _session(pipeline) as session:
+        if not _take(session, _lock_name(pipeline)):
+            raise _locked(pipeline, "Another run")
+        yield
+
+
+@contextmanager
+def _session(pipeline: Pipeline) -> Iterator[Any]:
+    """Yield a connection of its own for locks: dlt's would connect once more after an error, without them."""
     import psycopg2
 
-    name = f"importer-connector {dataset_name(pipeline)}"  # an advisory lock is one of the database that it is taken in
-    key = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big", signed=True)
     address = destination_config(pipeline).credentials.to_native_representation()
     session = psycopg2.connect(address, application_name="importer-connector lock", **_KEEPALIVES)
     try:
@@ -123,17 +169,37 @@ def _advisory_lock(pipeline: Pipeline) -> Iterator[None]:
         with session.cursor() as cursor:
             # a package may take longer than a server lets sessions idle; servers before 14 know no such limit
             cursor.execute("SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'idle_session_timeout'")
-            cursor.execute("SELECT pg_try_advisory_lock(%s)", (key,))
-            if cursor.fetchone() != (True,):
-                raise LockedError(
-                    f"Another run into dataset {dataset_name(pipeline)!r} of this database is under way (on another "
-                    "machine or as another user); this one did nothing. Wait for it to end, or stop it."
-                )
         _sessions[pipeline] = session
-        yield
+        yield session
     finally:
         _sessions.pop(pipeline, None)
         session.close()
+
+
+def _lock_name(pipeline: Pipeline) -> str:
+    return f"importer-connector {dataset_name(pipeline)}"  # an advisory lock is one of the database that it is taken in
+
+
+def _locked(pipeline: Pipeline, who: str) -> LockedError:
+    return LockedError(
+        f"{who} into dataset {dataset_name(pipeline)!r} of this database is under way (on another "
+        "machine or as another user); this one did nothing. Wait for it to end, or stop it."
+    )
+
+
+def _take(session: Any, name: str, how: str = "") -> bool:
+    with session.cursor() as cursor:
+        cursor.execute(f"SELECT pg_try_advisory_lock{how}(%s)", (_key(name),))
+        return bool(cursor.fetchone() == (True,))
+
+
+def _release(session: Any, name: str) -> None:
+    with session.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_unlock(%s)", (_key(name),))
+
+
+def _key(name: str) -> int:
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big", signed=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from connector.errors import ConfigError, NewerFormatError
@@ -61,6 +61,11 @@ class Dataset:
     @property
     def typed(self) -> frozenset[str]:
         return frozenset(table for table in self.ours if table.startswith(TYPED_PREFIX))
+
+    def only(self, typed: Collection[str]) -> Dataset:
+        """Return the dataset as a shard sees it: typed tables other than these are somebody else's."""
+        others = self.typed - set(typed)
+        return replace(self, ours=self.ours - others, foreign=self.foreign | {table.casefold() for table in others})
 
     def check(self) -> None:
         """Raises ConfigError where a name that this package cannot do without is taken by something else."""
@@ -135,13 +140,13 @@ def prepare_staging(connection: Connection, ours: Collection[str]) -> frozenset[
     return frozenset(table.casefold() for table in others)
 
 
-def staged(connection: Connection) -> frozenset[str]:
-    """Return the tables in which dlt stages rows, without those of others there.
+def staged(connection: Connection, schema: str | None = None) -> frozenset[str]:
+    """Return the tables in which dlt stages rows, without those of others there; `schema` may be another than ours.
 
     A table there is dlt's if its keys cannot be null, as dlt makes them: those of a copy by CREATE TABLE AS can, and
     those of a view.
     """
-    with connection.client.with_staging_dataset():
+    with connection.client.with_alternative_dataset_name(schema or connection.client.staging_dataset_name):
         required = connection.required()
     return frozenset(
         table for table, columns in required.items() if columns >= set(PRIMARY_KEYS.get(table, keys_of(table)))

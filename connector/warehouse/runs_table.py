@@ -12,19 +12,23 @@ from connector.warehouse.tables import LOAD_ID, RUNS, RUNS_SCHEMA
 DIED = "The process ended without a word (killed, or the machine stopped); what it had not committed is read again."
 
 
-def dead_runs(connection: Connection, tables: Collection[str] | None = None) -> list[str]:
-    """Runs that never ended, or whose load never completed."""
+def dead_runs(connection: Connection, tables: Collection[str] | None = None, mode: str | None = None) -> list[str]:
+    """Runs that never ended, or whose load never completed; those of one mode, or all."""
     load_id = connection.column(LOAD_ID)
     rows = connection.query(
-        f"SELECT run_id FROM {connection.name(RUNS)} WHERE status = '{Status.running}' OR "
-        f"({load_id} <> '' AND {load_id} NOT IN {connection.completed_loads(tables)}) ORDER BY 1"
+        f"SELECT run_id FROM {connection.name(RUNS)} WHERE (status = '{Status.running}' OR "
+        f"({load_id} <> '' AND {load_id} NOT IN {connection.completed_loads(tables)}))"
+        f"{'' if mode is None else ' AND mode = %s'} ORDER BY 1",
+        *([] if mode is None else [mode]),
     ).to_pylist()
     return [row["run_id"] for row in rows]
 
 
-def bury_dead_runs(connection: Connection, now: datetime, tables: Collection[str] | None = None) -> list[str]:
-    """Marks runs that never ended as failed; returns their ids. The caller holds the lock."""
-    found = dead_runs(connection, tables)
+def bury_dead_runs(
+    connection: Connection, now: datetime, tables: Collection[str] | None = None, mode: str | None = None
+) -> list[str]:
+    """Marks runs that never ended as failed; returns their ids. The caller holds the lock, a shard that of its mode."""
+    found = dead_runs(connection, tables, mode)
     for run_id in found:
         connection.execute(
             f"UPDATE {connection.name(RUNS)} SET status = '{Status.failed}', error = %s, error_kind = '{UNSETTLED}', "

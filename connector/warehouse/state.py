@@ -62,6 +62,8 @@ class Memory:
     looked at, as an earlier run did not end properly. By table, `dropped` are columns that we once
     made and that are not there, `altered` those that have another type than their field, with the one it has,
     `unexplained` those that dlt made for a field that `sync_fields` does not know.
+
+    A shard knows the ledger rows of its templates alone, and which imports the ledger has `elsewhere`.
     """
 
     tables: frozenset[str] = frozenset()
@@ -79,6 +81,7 @@ class Memory:
     repaired: int = 0
     sound: bool = True
     audited: bool = False
+    elsewhere: frozenset[str] = frozenset()
 
     @property
     def lost(self) -> frozenset[str]:
@@ -94,23 +97,27 @@ class Memory:
         return (wanted - self.tables | self.lost | frozenset(self.dropped)) if self.tables else frozenset()
 
 
-def recall(connection: Connection, dataset: Dataset | None = None) -> Memory:
-    """Reads everything; audits the rows themselves unless nothing speaks against them.
+def recall(connection: Connection, dataset: Dataset | None = None, *, in_doubt: bool = False) -> Memory:
+    """Reads everything; audits the rows themselves unless nothing speaks against them, or if they are `in_doubt`.
 
     That is: all runs ended properly, all loads completed, and no table is missing.
     """
     memory = remembered(connection, dataset)
-    clean = all(known.trusted for known in memory.ledger.values()) and not memory.lost
+    clean = not in_doubt and all(known.trusted for known in memory.ledger.values()) and not memory.lost
     there = {LEDGER, LOADS} <= memory.tables or not memory.tables
     return memory if clean and there and _ended_properly(connection, memory.tables) else _recovered(connection, memory)
 
 
-def remembered(connection: Connection, dataset: Dataset | None = None) -> Memory:
-    """What the tables of this package say, taken at their word, whichever of them are there."""
+def remembered(connection: Connection, dataset: Dataset | None = None, part: frozenset[str] | None = None) -> Memory:
+    """What the tables of this package say, taken at their word, whichever of them are there; or of those of a `part`.
+
+    That has slugs of templates, '' for none. A shard, whose part it is, audits no rows: the run after all shards does.
+    """
     dataset = dataset or take_stock(connection)
     tables = dataset.ours
     fields = [f for f in _fields(connection, dataset) if f["table_name"].casefold() not in dataset.foreign]
-    ledger = ledger_rows(connection, dataset)
+    everything = ledger_rows(connection, dataset)
+    ledger = {s: k for s, k in everything.items() if part is None or (k.template_slug or "") in part}
     schemas = _schemas(dataset, fields)
     return Memory(
         tables=tables,
@@ -125,6 +132,7 @@ def remembered(connection: Connection, dataset: Dataset | None = None) -> Memory
         template_tables=_template_tables(dataset, ledger.values(), fields),
         homes={k.slug: frozenset({k.table_name} if k.table_name else ()) for k in ledger.values()},
         miscounted=frozenset(f["table_name"] for f in fields if not f["trusted"]) - {IMPORTS},
+        elsewhere=frozenset(everything.keys() - ledger.keys()),
     )
 
 

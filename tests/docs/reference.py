@@ -48,7 +48,8 @@ MEANINGS: Mapping[str, Mapping[str, str]] = {
         "updated_at": "When it last changed (UTC).",
     },
     "sync_runs": {
-        "mode": "incremental or backfill; imports only or records only where dlt alone loaded one of the two.",
+        "mode": "incremental or backfill; `shard 2/4` for its part of one, `split 4` where the work was divided; "
+        "imports only or records only where dlt alone loaded one of the two.",
         "started_at": "When it began (UTC).",
         "finished_at": "When it ended (UTC); null while it is under way.",
         **COUNTED,

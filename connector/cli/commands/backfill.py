@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from connector.cli.configuration import open_pipeline
-from connector.cli.options import moment
+from connector.cli.options import moment, shard
 from connector.cli.output import Output
 from connector.cli.run_command import run_scope
 from connector.errors import ConfigError
@@ -23,6 +23,7 @@ EXAMPLES = (
     "importer-sync backfill --since 7d",
     "importer-sync backfill --template customers",
     "importer-sync backfill --full",
+    "importer-sync backfill --shard 2/4",
 )
 
 
@@ -40,10 +41,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--template", metavar="NAME-OR-SLUG", help="imports of this template")
     parser.add_argument("--full", action="store_true", help="every import")
+    parser.add_argument(
+        "--shard",
+        type=shard,
+        metavar="I/N",
+        help="this part of every import, while other processes read the other parts (PostgreSQL)",
+    )
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
     selected = bool(arguments.since or arguments.until or arguments.imports or arguments.template is not None)
+    if arguments.shard is not None:
+        if selected:
+            raise ConfigError("Shards divide all imports among them, so --shard goes with no other selection.")
+        number, shards = arguments.shard
+        return run_scope(arguments, output, Scope(mode=f"shard {number}/{shards}", shard=arguments.shard))
     if not selected and not arguments.full:
         raise ConfigError(
             "A backfill needs to know what to read again: give --since, --until, --import or --template, "

@@ -1,0 +1,94 @@
+"""What a run finds in the warehouse when it begins: the dataset made ready, and what earlier runs left in it.
+
+A shard begins in its own part of the dataset, while others write the rest: it mends that part alone and audits nothing.
+The run after the shards looks at every row, once (`connector.warehouse.split`).
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from datetime import datetime
+
+from connector.runs import Tally
+from connector.settings import Scope, Settings
+from connector.warehouse import Connection
+from connector.warehouse.connection import LOADS
+from connector.warehouse.erasing import erase_deleted, has_rejects_of_deleted
+from connector.warehouse.mending import mend
+from connector.warehouse.ownership import Dataset, prepare_staging, take_stock
+from connector.warehouse.promises import PROMISED, promise
+from connector.warehouse.runs_table import bury_dead_runs, latest_start, settle_dead_runs
+from connector.warehouse.split import distrust_doubles, end_of_split, split_of
+from connector.warehouse.state import Memory, loaded_late, recall, remembered
+from connector.warehouse.tables import IMPORTS, LEDGER, RUNS
+from connector.warehouse.upgrades import take_over
+
+log = logging.getLogger("connector.run")
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """What a run begins with.
+
+    `taken` are names that others have taken where rows are staged; `latest` is when the latest run began, where that
+    matters; `unsettled` tells that this run may be bounded, and may not put all in order that is not.
+    """
+
+    memory: Memory
+    taken: frozenset[str]
+    latest: datetime | None = None
+    unsettled: bool = False
+
+
+def begin_with(connection: Connection, settings: Settings, scope: Scope, tally: Tally, now: datetime) -> Beginning:
+    """Make the dataset ready, and return what earlier runs left. The caller holds the lock, a shard that of its own."""
+    stock = take_stock(connection)
+    stock.check()
+    if scope.selection.part is not None:
+        return _begin_part(connection, stock, scope.selection.part, tally.mode, now)
+    taken = prepare_staging(connection, stock.ours)
+    if take_over(connection, stock):
+        stock = take_stock(connection)
+    # where a column of the ledger is lost, every import differs from its row, and is read anyway
+    if scope.force and {IMPORTS, LEDGER} <= stock.ours and stock.columns[LEDGER].keys() >= PROMISED:
+        promise(connection, scope, settings.status)
+        stock = take_stock(connection)
+    split = split_of(connection, stock)
+    if split is not None:
+        distrust_doubles(connection, stock)
+    memory = mend(connection, recall(connection, stock, in_doubt=split is not None))
+    latest, unsettled = None, split is not None and not memory.sound
+    if RUNS in memory.tables:
+        if settings.history and "started_at" in stock.columns[RUNS]:
+            latest = latest_start(connection)
+        dead = bury_dead_runs(connection, now, memory.tables)
+        mirrors = settings.deletes == "mirror"
+        if mirrors and (memory.audited or has_rejects_of_deleted(connection, stock)):
+            erase_deleted(connection, stock)
+        _tell_of(dead)
+        if memory.sound:
+            settle_dead_runs(connection)
+        elif not {LEDGER, LOADS} <= memory.tables or loaded_late(connection):
+            unsettled = True
+    if split is not None:
+        end_of_split(connection, split)
+    return Beginning(memory, taken, latest, unsettled)
+
+
+def _begin_part(connection: Connection, stock: Dataset, part: frozenset[str], mode: str, now: datetime) -> Beginning:
+    split = split_of(connection, stock)
+    stock = stock.only(() if split is None else split.tables_of(part))
+    taken = prepare_staging(connection, stock.ours)
+    memory = mend(connection, remembered(connection, stock, part))
+    _tell_of(bury_dead_runs(connection, now, memory.tables, mode))
+    return Beginning(memory, taken)
+
+
+def _tell_of(dead: list[str]) -> None:
+    for run_id in dead:
+        log.warning(
+            "Run %s died before it ended; its unfinished imports are read again.",
+            run_id,
+            extra={"event": "run.died", "dead_run_id": run_id},
+        )

@@ -1,0 +1,106 @@
+"""A full backfill that several processes have divided among them: `sync_shards`, a table that is there meanwhile.
+
+Invariants:
+
+1. Two shards never write a row of one import, of one typed table, or of `sync_fields` about one table: each writes the
+   templates that the table gives it, and the table whose columns all of them share (`imports`) gets no new one.
+2. What no shard brought, and what two of them brought both, is found by the run after them, which looks at every row.
+
+The table is made in one statement, once all tables are there and all imports are asked for, and goes when a run that
+excludes all others has noted in the ledger what it has to read again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from connector.errors import ConfigError
+from connector.warehouse.connection import VERSIONS, Connection
+from connector.warehouse.ledger_table import distrust
+from connector.warehouse.ownership import Dataset, staged
+from connector.warehouse.tables import LEDGER, RECORDS, keys_of
+
+log = logging.getLogger("connector.run")
+
+SHARDS = "sync_shards"
+_COLUMNS = frozenset({"template_slug", "table_name", "shard", "shards"})
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """How many shards there are; for each template its shard and its typed tables ('' for imports without one)."""
+
+    shards: int
+    assigned: Mapping[str, int]
+    tables: Mapping[str, str]
+
+    def part(self, shard: int) -> frozenset[str]:
+        """Return the slugs of the templates of a shard."""
+        return frozenset(template for template, owner in self.assigned.items() if owner == shard)
+
+    def tables_of(self, part: Collection[str]) -> frozenset[str]:
+        """Return the typed tables of these templates."""
+        return frozenset(table for table, template in self.tables.items() if template in part)
+
+
+def split_of(connection: Connection, dataset: Dataset) -> Split | None:
+    """Return how the work is divided; None unless it is. A table of that name with other columns is somebody else's."""
+    if set(dataset.columns.get(SHARDS, ())) != _COLUMNS:
+        return None
+    rows = connection.query(f"SELECT * FROM {connection.name(SHARDS)}").to_pylist()
+    assigned = {row["template_slug"]: int(row["shard"]) for row in rows if row["shard"]}
+    tables = {row["table_name"]: row["template_slug"] for row in rows if row["table_name"]}
+    return Split(max((int(row["shards"]) for row in rows), default=0), assigned, tables)
+
+
+def write_split(connection: Connection, split: Split) -> None:
+    """Note how the work is divided, in one statement; raise ConfigError where somebody has a table of that name."""
+    if SHARDS in connection.columns():
+        raise ConfigError(
+            f"The dataset has a table {SHARDS!r} that is not the connector's; rename it, or leave out --shard."
+        )
+    rows: list[tuple[str | None, str | None, int]] = [(None, None, 0)]
+    tables: dict[str, list[str | None]] = {}
+    for table, template in split.tables.items():
+        tables.setdefault(template, []).append(table)
+    for template, shard in split.assigned.items():
+        rows += [(template, table, shard) for table in tables.get(template) or [None]]
+    row = f"(CAST(%s AS varchar), CAST(%s AS varchar), CAST(%s AS integer), {split.shards})"
+    connection.execute(
+        f"CREATE TABLE {connection.name(SHARDS)} AS SELECT * FROM (VALUES {', '.join([row] * len(rows))}) "
+        "AS s (template_slug, table_name, shard, shards)",
+        *(value for each in rows for value in each),
+    )
+
+
+def distrust_doubles(connection: Connection, dataset: Dataset) -> None:
+    """Have the imports read again that share a record with another one: two shards may have brought it at once."""
+    if LEDGER not in dataset.ours:
+        return
+    for table in sorted(({RECORDS} | dataset.typed) & dataset.ours):
+        record, import_ = map(connection.column, keys_of(table))
+        name = connection.name(table)
+        rows = connection.query(
+            f"SELECT DISTINCT {import_} AS slug FROM {name} "
+            f"WHERE {record} IN (SELECT {record} FROM {name} GROUP BY 1 HAVING count(*) > 1)"
+        ).to_pylist()
+        distrust(connection, [row["slug"] for row in rows], "Some of its records came with another import as well.")
+
+
+def end_of_split(connection: Connection, split: Split) -> None:
+    """Drop what shards leave: the schemas in which they staged rows, and the table that divided the work."""
+    for shard in range(1, split.shards + 1):
+        schema = f"{connection.client.staging_dataset_name}_{staging_suffix(shard)}"
+        with connection.client.with_alternative_dataset_name(schema):
+            tables, taken = connection.names()
+        indexes = {name for name in taken - tables if name.endswith(("_pkey", "_key", "_idx"))}
+        if VERSIONS in tables and taken - indexes - {VERSIONS} <= staged(connection, schema):
+            connection.execute(f"DROP SCHEMA {connection.column(schema)} CASCADE")
+    connection.execute(f"DROP TABLE {connection.name(SHARDS)}")
+
+
+def staging_suffix(shard: int) -> str:
+    """Return what the name of the schema ends with in which a shard stages rows."""
+    return f"shard_{shard}"

@@ -1,0 +1,261 @@
+"""A backfill divided among shards: what each reads, what is left to the run after them, and what is refused."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import dlt
+import psycopg2
+import pytest
+from dlt.pipeline.pipeline import Pipeline
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connector.errors import ConfigError, LockedError
+from connector.load.dlt_bridge import load_package
+from connector.maintain.verify import verify
+from connector.run.shards import divide, sync
+from connector.runs import Status, Tally
+from connector.sandbox import Service, serve
+from connector.settings import Scope, Settings
+from connector.warehouse.lock import one_of_shards, sole_writer
+from tests.types.conftest import DuckDB, PostgreSQL, duck, postgres, postgres_uri
+
+__all__ = ["duck", "postgres", "postgres_uri"]
+
+TEMPLATES = ("customers", "orders", "products", "employees")
+
+
+class Killed(BaseException):
+    """What no code of ours survives; the process goes on, for the test to look at."""
+
+
+@pytest.fixture
+def service() -> Service:
+    service = Service(seed=5)
+    for number, template in enumerate(TEMPLATES):
+        service.add_generated(template, imports=2, rows=20 * (number + 1))
+    service.add_import(None, [{"untemplated": 1}], metadata={"source": "desk", "rows": 1})
+    return service
+
+
+class Shards:
+    """Several pipelines into one dataset, each with a working directory of its own."""
+
+    def __init__(self, postgres: PostgreSQL, url: str, token: str) -> None:
+        self.postgres = postgres
+        self.settings = Settings.load(base_url=url, access_token=token, batch_rows=30)
+
+    def pipeline(self, name: str) -> Pipeline:
+        return dlt.pipeline(
+            "importer",
+            destination=self.postgres.destination(),
+            dataset_name=self.postgres.dataset,
+            pipelines_dir=str(self.postgres.folder / name),
+        )
+
+    def run(self, number: int, shards: int = 2, **options: Any) -> Tally:
+        settings = options.pop("settings", self.settings)
+        return sync(self.pipeline(f"shard-{number}"), settings, Scope(shard=(number, shards)), **options)
+
+    def close(self) -> Tally:
+        return sync(self.pipeline("run"), self.settings)
+
+    def differences(self) -> list[str]:
+        return [each.sentence for each in verify(self.pipeline("verify"), self.settings, deep=True).differences]
+
+    def leftovers(self) -> tuple[list[str], list[str]]:
+        sql = "SELECT schema_name FROM information_schema.schemata WHERE schema_name LIKE %s"
+        schemas = [name for (name,) in self.postgres.tuples(sql, f"{self.postgres.dataset}%shard%")]
+        return schemas, self.postgres.tables("sync_shards")
+
+
+@pytest.fixture
+def shards(postgres: PostgreSQL, service: Service) -> Iterator[Shards]:
+    with serve(service) as url:
+        yield Shards(postgres, url, service.token)
+
+
+@given(st.dictionaries(st.text(max_size=3), st.integers(0, 1000)), st.integers(2, 8))
+def test_the_work_is_divided_evenly(sizes: dict[str, int], count: int) -> None:
+    assigned = divide(sizes, count)
+    assert assigned.keys() == sizes.keys()
+    assert set(assigned.values()) <= set(range(1, count + 1))
+    loads = Counter(dict.fromkeys(range(1, count + 1), 0))
+    for template, number in assigned.items():
+        loads[number] += sizes[template]
+    assert max(loads.values()) - min(loads.values()) <= max(sizes.values(), default=0)
+
+
+def test_shards_and_the_run_after_them_load_each_import_once(shards: Shards, service: Service) -> None:
+    first = shards.run(1)
+    assert (first.status, first.mode) == (Status.succeeded, "shard 1/2")
+    second = shards.run(2)
+    assert first.templates.keys().isdisjoint(second.templates)
+    assert first.records_loaded + second.records_loaded == 401
+    assert abs(first.records_loaded - second.records_loaded) < 100
+    service.requests.clear()
+    last = shards.close()
+    assert (last.status, last.imports_changed, service.requests["records"]) == (Status.succeeded, 0, 0)
+    assert shards.differences() == []
+    assert shards.leftovers() == ([], [])
+    modes = shards.postgres.tuples("SELECT mode, status FROM sync_runs ORDER BY started_at")
+    assert modes == [(mode, "succeeded") for mode in ("split 2", "shard 1/2", "shard 2/2", "incremental")]
+
+
+def test_a_backfill_reads_again_what_is_loaded_and_a_shard_that_is_started_again_does_not(
+    shards: Shards, service: Service
+) -> None:
+    shards.close()
+    service.requests.clear()
+    first = shards.run(1)
+    assert first.records_loaded > 0
+    again = shards.run(1)
+    assert (again.status, again.records_loaded) == (Status.succeeded, 0)
+    assert ("backfill",) in shards.postgres.tuples("SELECT DISTINCT due FROM sync_imports")
+    last = shards.close()  # the other shard never came
+    assert first.records_loaded + last.records_loaded == 401
+    assert shards.differences() == []
+
+
+@pytest.mark.parametrize("package", [1, 2, 3])
+def test_a_shard_that_is_killed_goes_on_where_it_was(shards: Shards, service: Service, package: int) -> None:
+    loads = []
+
+    def dying(pipeline: Pipeline, *rest: Any) -> str | None:
+        loads.append(1)
+        if len(loads) == package + 2:  # the tables and the listing come first
+            raise Killed
+        return load_package(pipeline, *rest)
+
+    with pytest.raises(Killed):
+        shards.run(1, load=dying)
+    shards.run(2)
+    assert shards.run(1).status is Status.succeeded
+    assert shards.close().status is Status.succeeded
+    assert shards.differences() == []
+
+
+def test_a_shard_dies_behind_the_rows_of_a_package(shards: Shards, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are there, and the ledger does not know them: the shard that is started again looks at its part."""
+    assert shards.run(2).status is Status.succeeded
+    with monkeypatch.context() as patched, pytest.raises(Killed):  # noqa: PT012
+        patched.setattr("connector.run.session.Extraction.committed", _kill)
+        shards.run(1)
+    with psycopg2.connect(shards.postgres.uri) as connection, connection.cursor() as cursor:
+        part = f"(SELECT template_slug FROM {shards.postgres.dataset}.sync_shards WHERE shard = 1)"
+        cursor.execute(f"DELETE FROM {shards.postgres.dataset}.sync_imports WHERE template_slug IN {part}")
+    again = shards.run(1)
+    assert again.status is Status.succeeded
+    assert shards.close().status is Status.succeeded
+    assert shards.differences() == []
+
+
+def _kill(*_: object) -> None:
+    raise Killed
+
+
+def test_what_changes_meanwhile_is_left_to_the_run_after_them(shards: Shards, service: Service) -> None:
+    first = shards.run(1)
+    other = next(i for i in service.imports() if i["template"] and i["template"]["slug"] not in first.templates)
+    service.set_metadata(other["slug"], {"brand new": {"a": 1}, "rows": "text now"})
+    moved = service.slugs()[0]
+    service.set_template(moved, other["template"]["slug"])
+    late = service.add_import("suppliers", [{"a": 1}, {"a": "b"}])
+    second = shards.run(2)
+    assert second.status is Status.succeeded
+    last = shards.close()
+    assert last.status is Status.succeeded
+    assert last.imports_changed >= 3
+    assert late in {slug for (slug,) in shards.postgres.tuples("SELECT import_slug FROM records")}
+    assert shards.differences() == []
+
+
+def test_a_record_that_two_shards_bring_is_there_once(shards: Shards, service: Service, postgres: PostgreSQL) -> None:
+    """Each of two that write at once finds no row of the other; here one is brought back, as if it had come so."""
+    shards.run(1)
+    shards.run(2)
+    with psycopg2.connect(postgres.uri) as connection, connection.cursor() as cursor:
+        cursor.execute(f"SET search_path = {postgres.dataset}")
+        cursor.execute("SELECT DISTINCT ON (template_slug) slug, template_slug FROM records ORDER BY 2, 1")
+        (one, _), (other, _) = cursor.fetchall()[:2]
+        cursor.execute("UPDATE records SET slug = %s WHERE slug = %s", (one, other))
+    last = shards.close()
+    assert last.records_loaded > 0
+    assert shards.differences() == []
+
+
+def test_shards_are_refused_where_they_cannot_write_side_by_side(
+    shards: Shards, service: Service, duck: DuckDB
+) -> None:
+    with serve(service) as url:
+        settings = Settings.load(base_url=url, access_token=service.token)
+        with pytest.raises(ConfigError, match="a DuckDB file has one writer at a time"):
+            sync(duck.pipeline(), settings, Scope(shard=(1, 2)))
+    with pytest.raises(ConfigError, match="With history on"):
+        shards.run(1, settings=shards.settings.model_copy(update={"history": True}))
+    long = replace_dataset(shards, "d" * 50)
+    with pytest.raises(ConfigError, match="shorter name"):
+        long.run(1)
+    shards.run(1)
+    with pytest.raises(ConfigError, match="divided among 2 shards already, so there is no shard 1/3"):
+        shards.run(1, 3)
+    shards.close()
+    assert shards.run(1, 3).status is Status.succeeded
+
+
+def replace_dataset(shards: Shards, name: str) -> Shards:
+    postgres = PostgreSQL(shards.postgres.folder, shards.postgres.uri)
+    postgres.dataset = name
+    return Shards(postgres, shards.settings.base_url, shards.settings.access_token.get_secret_value())
+
+
+def test_a_run_and_a_shard_exclude_each_other_and_shards_do_not(shards: Shards) -> None:
+    shards.run(1)
+    with held(shards, 1):
+        assert shards.run(2).status is Status.succeeded
+        with pytest.raises(LockedError, match="Another run"):
+            shards.close()
+        with pytest.raises(LockedError, match="Shard 1/2"):
+            shards.run(1)
+    with sole_writer(shards.pipeline("other")), pytest.raises(LockedError, match="Another run"):
+        shards.run(2)
+    assert shards.close().status is Status.succeeded
+
+
+@contextmanager
+def held(shards: Shards, number: int) -> Iterator[None]:
+    """The locks of a shard on another machine: its files lie elsewhere."""
+    pipeline = shards.pipeline("elsewhere")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("connector.warehouse.lock.lock_path", lambda _: shards.postgres.folder / "elsewhere.lock")
+        entered = one_of_shards(pipeline, number, 2, lambda _: None)
+        entered.__enter__()
+    try:
+        yield
+    finally:
+        entered.__exit__(None, None, None)
+
+
+def test_each_shard_has_its_part_of_the_rate(shards: Shards, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float | None] = []
+    opened = Settings.model_copy
+
+    def noting(self: Settings, **options: Any) -> Settings:
+        asked.append(options["update"]["requests_per_second"])
+        return opened(self, **options)
+
+    monkeypatch.setattr(Settings, "model_copy", noting)
+    assert shards.run(1).status is Status.succeeded
+    object.__setattr__(shards, "settings", replace_rate(shards.settings))
+    assert shards.run(2).status is Status.succeeded
+    assert asked == [None, 500.0]
+
+
+def replace_rate(settings: Settings) -> Settings:
+    return Settings.load(
+        base_url=settings.base_url, access_token=settings.access_token.get_secret_value(), requests_per_second=1000
+    )
