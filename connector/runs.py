@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from functools import cache
 from importlib.metadata import version
 from typing import Any
 
@@ -28,6 +29,7 @@ class Status(StrEnum):
     interrupted = "interrupted"
 
 
+@cache
 def connector_version() -> str:
     return version(DISTRIBUTION)
 

@@ -41,8 +41,8 @@ def write_dispositions(warehouse: Warehouse, incoming: Sequence[IncomingRows]) -
     found: dict[str, dict[str, Any]] = {}
     with warehouse.connect() as connection:
         able = warehouse.finds_slugs
-        there = connection.columns() if able and incoming else {}
-        index_keys(connection, {rows.table for rows in incoming} & set(there))
+        there = connection.names()[0] if able and incoming else set()
+        index_keys(connection, {rows.table for rows in incoming} & there)
         for rows in incoming:
             may_append = able and rows.distinct and not rows.replacing
             appends = may_append and (rows.table not in there or is_new(connection, rows))
@@ -86,5 +86,5 @@ def _relations(incoming: IncomingRows) -> dict[str, pa.ChunkedArray[Any]]:
 
 
 def _any_row(connection: Connection, table: str, where: str) -> bool:
-    rows = connection.query(f"SELECT count(*) AS n FROM {connection.name(table)} WHERE {where}").to_pylist()
+    rows = connection.rows(f"SELECT count(*) AS n FROM {connection.name(table)} WHERE {where}")
     return bool(rows[0]["n"])

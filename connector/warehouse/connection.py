@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from string import ascii_lowercase, ascii_uppercase
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import duckdb
 import pyarrow as pa
@@ -29,6 +29,7 @@ from connector.warehouse.tables import LEDGER, RECORDS, RUNS
 LOADS = "_dlt_loads"
 VERSIONS = "_dlt_version"
 SLUGS_PER_QUERY = 500
+R = TypeVar("R")
 
 
 class Warehouse:
@@ -151,20 +152,34 @@ class Connection:
 
     def query(self, sql: str, *args: Any) -> pa.Table:
         if isinstance(self.client, DuckDbSqlClient):
-            try:
-                return self._ask_duckdb(sql, args)
-            except duckdb.OutOfMemoryException:
-                if self.allowance is None or not self.allowance.lift():
-                    raise
-                return self.query(sql, *args)
+            # dlt's own way to Arrow asks DuckDB for a method that DuckDB 2 no longer has
+            ask = self.client.native_connection.sql
+            return self._of_duckdb(lambda: cast("pa.Table", ask(_marked(sql), params=args).to_arrow_table()))
         with self.client.execute_query(sql, *args) as cursor:
             table = cursor.arrow()
         return table if table is not None else pa.table({})
 
-    def _ask_duckdb(self, sql: str, args: Sequence[Any]) -> pa.Table:
-        # dlt's own way to Arrow asks DuckDB for a method that DuckDB 2 no longer has
-        relation = self.client.native_connection.sql(sql.replace("%s", "?"), params=args)
-        return cast("pa.Table", relation.to_arrow_table())
+    def rows(self, sql: str, *args: Any) -> list[dict[str, Any]]:
+        """Ask for what is a few rows: DuckDB plans a query for Arrow twice, which takes it longer than to answer."""
+        if not isinstance(self.client, DuckDbSqlClient):
+            found: list[dict[str, Any]] = self.query(sql, *args).to_pylist()
+            return found
+        native: duckdb.DuckDBPyConnection = self.client.native_connection
+
+        def answer() -> list[dict[str, Any]]:
+            cursor: Any = native.execute(_marked(sql), args)
+            names = [column[0] for column in cursor.description]
+            return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+        return self._of_duckdb(answer)
+
+    def _of_duckdb(self, answer: Callable[[], R]) -> R:
+        try:
+            return answer()
+        except duckdb.OutOfMemoryException:
+            if self.allowance is None or not self.allowance.lift():
+                raise
+            return self._of_duckdb(answer)
 
     def execute(self, sql: str, *args: Any) -> None:
         self.client.execute_sql(sql, *args)
@@ -200,21 +215,23 @@ class Connection:
         Names are in lower case: DuckDB, and dlt on any destination, take those that differ only in case for one. Where
         PostgreSQL has both, the one in lower case counts, as ours are.
         """
-        # what the standard's view is made of in DuckDB, which takes several times as long to ask
-        source = (
-            "duckdb_columns() WHERE database_name = current_database() AND schema_name = %s"
-            if isinstance(self.client, DuckDbSqlClient)
-            else "information_schema.columns WHERE table_schema = %s"
-        )
-        rows = self.query(
-            f"SELECT table_name, column_name, data_type, numeric_precision, numeric_scale FROM {source}",
+        rows = self.rows(
+            "SELECT table_name, column_name, data_type, numeric_precision, numeric_scale "
+            f"FROM {self._all_columns} = %s",
             self.client.dataset_name,
-        ).to_pylist()
+        )
         found: dict[str, dict[str, str]] = defaultdict(dict)
         for row in sorted(rows, key=lambda row: row["column_name"] != _lower(row["column_name"])):
             kind = _type_of(row["data_type"], row["numeric_precision"], row["numeric_scale"])
             found[row["table_name"]].setdefault(_lower(row["column_name"]), kind)
         return dict(found)
+
+    @property
+    def _all_columns(self) -> str:
+        """All columns of one schema, up to its name; DuckDB takes several times as long for the standard's view."""
+        if isinstance(self.client, DuckDbSqlClient):
+            return "duckdb_columns() WHERE database_name = current_database() AND schema_name"
+        return "information_schema.columns WHERE table_schema"
 
     def declared(self, table: str) -> dict[str, str]:
         """Column → its type as the destination writes it in a definition (DuckDB and PostgreSQL)."""
@@ -226,20 +243,16 @@ class Connection:
                 "AND NOT a.attisdropped"
             )
         else:
-            sql = (
-                "SELECT column_name AS name, data_type AS kind FROM information_schema.columns "
-                "WHERE table_schema = %s AND table_name = %s"
-            )
-        rows = self.query(sql, self.client.dataset_name, table).to_pylist()
+            sql = f"SELECT column_name AS name, data_type AS kind FROM {self._all_columns} = %s AND table_name = %s"
+        rows = self.rows(sql, self.client.dataset_name, table)
         return {_lower(row["name"]): row["kind"] for row in rows}
 
     def required(self) -> dict[str, set[str]]:
         """Table → its columns that cannot be null."""
-        rows = self.query(
-            "SELECT table_name, column_name FROM information_schema.columns "
-            "WHERE table_schema = %s AND is_nullable = 'NO'",
-            self.client.dataset_name,
-        ).to_pylist()
+        never = "NOT is_nullable" if isinstance(self.client, DuckDbSqlClient) else "is_nullable = 'NO'"
+        rows = self.rows(
+            f"SELECT table_name, column_name FROM {self._all_columns} = %s AND {never}", self.client.dataset_name
+        )
         found: dict[str, set[str]] = defaultdict(set)
         for row in rows:
             found[row["table_name"]].add(_lower(row["column_name"]))
@@ -258,7 +271,12 @@ class Connection:
                 "JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s"
             )
             schemas *= 2
-        rows = self.query(sql, *schemas).to_pylist()
+        elif isinstance(self.client, DuckDbSqlClient):
+            here = "WHERE database_name = current_database() AND schema_name = %s"
+            sql = f"SELECT table_name AS name, 'BASE TABLE' AS kind FROM duckdb_tables() {here} "
+            sql += f"UNION ALL SELECT view_name, 'VIEW' FROM duckdb_views() {here}"
+            schemas *= 2
+        rows = self.rows(sql, *schemas)
         return {row["name"] for row in rows if row["kind"] == "BASE TABLE"}, {row["name"] for row in rows}
 
     def insert(self, table: str, names: Sequence[str], row: Mapping[str, Any]) -> None:
@@ -286,6 +304,10 @@ class Connection:
 
     def drop_table(self, table: str) -> None:
         self.execute(f"DROP TABLE IF EXISTS {self.name(table)}")
+
+
+def _marked(sql: str) -> str:
+    return sql.replace("%s", "?")
 
 
 def batches(slugs: Sequence[str]) -> Iterator[Sequence[str]]:

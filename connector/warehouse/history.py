@@ -346,10 +346,10 @@ def _differing(connection: Connection, each: Versioned) -> int:
     name, column = connection.name, connection.column
     same = _same(connection, each)
     live, is_open = f"{R}.{column('_deleted_at')} IS NULL", f"{V}.{column(VALID_TO)} IS NULL"
-    rows = connection.query(
+    rows = connection.rows(
         f"SELECT (SELECT count(*) FROM {name(each.table)} AS {R} WHERE {live} AND NOT EXISTS "
         f"(SELECT 1 FROM {name(each.history)} AS {V} WHERE {is_open} AND {same})) AS missing, "
         f"(SELECT count(*) FROM {name(each.history)} AS {V} WHERE {is_open} AND NOT EXISTS "
         f"(SELECT 1 FROM {name(each.table)} AS {R} WHERE {live} AND {same})) AS surplus"
-    ).to_pylist()[0]
+    )[0]
     return int(rows["missing"]) + int(rows["surplus"])

@@ -17,23 +17,23 @@ def missing_rows(
     """After a load: (import, table, rows accepted, rows that are there) wherever the two differ."""
     ledger = {
         r["slug"]: r
-        for r in connection.query(
+        for r in connection.rows(
             f"SELECT slug, table_name, records_loaded FROM {connection.name(LEDGER)} "
             f"WHERE {connection.column(LOAD_ID)} = %s AND state IN ('{State.synced}', '{State.unreconciled}')",
             load_id,
-        ).to_pylist()
+        )
     }
     wrong: list[tuple[str, str, int, int]] = []
-    tables = connection.columns()  # a template whose imports have no rows has no table yet
+    tables, _ = connection.names()  # a template whose imports have no rows has no table yet
     for table in [RECORDS] * raw + sorted(typed_tables):
         key = connection.column("import_slug" if table == RECORDS else "_import_slug")
         there: dict[str, int] = {}
         if table in tables:
-            rows = connection.query(
+            rows = connection.rows(
                 f"SELECT {key} AS slug, count(*) AS n FROM {connection.name(table)} "
                 f"WHERE {connection.column(LOAD_ID)} = %s AND {connection.column('_deleted_at')} IS NULL GROUP BY 1",
                 load_id,
-            ).to_pylist()
+            )
             there = {r["slug"]: int(r["n"]) for r in rows}
         for slug, row in ledger.items():
             if table in (RECORDS, row["table_name"]) and there.get(slug, 0) != row["records_loaded"]:
@@ -81,8 +81,8 @@ def complete_due(connection: Connection) -> None:
 
 def errors(connection: Connection) -> list[tuple[str, str, str | None]]:
     """(import, state, error) of every import that is not as it should be."""
-    rows = connection.query(
+    rows = connection.rows(
         f"SELECT slug, state, error FROM {connection.name(LEDGER)} "
         f"WHERE state IN ('{State.failed}', '{State.unreconciled}') ORDER BY slug"
-    ).to_pylist()
+    )
     return [(row["slug"], row["state"], row["error"]) for row in rows]

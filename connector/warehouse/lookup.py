@@ -79,9 +79,7 @@ def _without_long_keys(connection: Connection, table: str) -> None:
     """Delete rows that no index takes, which an earlier version loaded; their imports are read again."""
     keys = [connection.column(key) for key in keys_of(table)]
     long = " OR ".join(f"octet_length({key}) > {_INDEXED_BYTES}" for key in keys)
-    found = connection.query(
-        f"SELECT DISTINCT {keys[1]} AS slug FROM {connection.name(table)} WHERE {long}"
-    ).to_pylist()
+    found = connection.rows(f"SELECT DISTINCT {keys[1]} AS slug FROM {connection.name(table)} WHERE {long}")
     if found:
         distrust(connection, [row["slug"] for row in found], f"{table} had rows of it with a slug too long to look up.")
         connection.execute(f"DELETE FROM {connection.name(table)} WHERE {long}")
@@ -89,13 +87,13 @@ def _without_long_keys(connection: Connection, table: str) -> None:
 
 def _indexed(connection: Connection) -> dict[str, set[str]]:
     """Table → columns that an index of the whole table begins with."""
-    rows = connection.query(
+    rows = connection.rows(
         "SELECT t.relname AS table_name, a.attname AS column_name FROM pg_index i "
         "JOIN pg_class t ON t.oid = i.indrelid JOIN pg_namespace n ON n.oid = t.relnamespace "
         "JOIN pg_attribute a ON a.attrelid = t.oid AND a.attnum = i.indkey[0] "
         "WHERE n.nspname = %s AND i.indisvalid AND i.indpred IS NULL",
         connection.client.dataset_name,
-    ).to_pylist()
+    )
     found: dict[str, set[str]] = {}
     for row in rows:
         found.setdefault(row["table_name"], set()).add(row["column_name"])

@@ -122,7 +122,7 @@ def _without_dictionary(connection: Connection, memory: Memory, table: str, colu
         where = _filled(connection, table, columns)
         connection.execute(f"UPDATE {connection.name(table)} SET {nothing} WHERE {where}")
     counts = ", ".join(f"count({connection.column(c)}) AS c{n}" for n, c in enumerate(sorted(columns)))
-    kept = connection.query(f"SELECT {counts} FROM {connection.name(table)}").to_pylist()[0]
+    kept = connection.rows(f"SELECT {counts} FROM {connection.name(table)}")[0]
     return _avoiding(memory, table, {c for n, c in enumerate(sorted(columns)) if kept[f"c{n}"]})
 
 

@@ -107,7 +107,7 @@ def take_stock(connection: Connection) -> Dataset:
 
 def _too_new(connection: Connection, found: int, has_runs: bool) -> str:
     sql = f"SELECT connector_version FROM {connection.name(RUNS)} ORDER BY started_at DESC LIMIT 1"
-    last = connection.query(sql).to_pylist() if has_runs else []
+    last = connection.rows(sql) if has_runs else []
     by = f", by importer-connector {last[0]['connector_version']}" if last else ""
     return (
         f"The warehouse was written in format {found}{by}; importer-connector {connector_version()} knows formats "
@@ -172,12 +172,12 @@ class _Stored:
     @classmethod
     def newest(cls, connection: Connection) -> _Stored:
         found = cls()
-        rows = connection.query(
+        rows = connection.rows(
             f"SELECT {connection.column('schema')} AS content FROM {connection.name(VERSIONS)} "
             "WHERE schema_name = %s ORDER BY inserted_at DESC LIMIT 1",
             SOURCE,
         )
-        found._add(row["content"] for row in rows.to_pylist())
+        found._add(row["content"] for row in rows)
         return found
 
     @classmethod
@@ -186,14 +186,14 @@ class _Stored:
         found = cls()
         content = connection.column("schema")
         for table in sorted(tables):
-            rows = connection.query(
+            rows = connection.rows(
                 f"SELECT {content} AS content FROM {connection.name(VERSIONS)} WHERE schema_name = %s "
                 f"AND ({content} LIKE %s OR {content} NOT LIKE %s) ORDER BY inserted_at",
                 SOURCE,
                 f'%"{table}"%',
                 "{%",
             )
-            found._add((row["content"] for row in rows.to_pylist()), only=table)
+            found._add((row["content"] for row in rows), only=table)
         return found
 
     def _add(self, contents: Iterable[str], only: str | None = None) -> None:
@@ -223,8 +223,8 @@ def _named_in(connection: Connection, tables: Sequence[str]) -> set[str]:
     """The tables that rows of these tables speak of."""
     if not tables:
         return set()
-    rows = connection.query(" UNION ".join(f"SELECT table_name FROM {connection.name(table)}" for table in tables))
-    return {row["table_name"] for row in rows.to_pylist()} - {None}
+    rows = connection.rows(" UNION ".join(f"SELECT table_name FROM {connection.name(table)}" for table in tables))
+    return {row["table_name"] for row in rows} - {None}
 
 
 def _identity(table: str) -> tuple[str, ...]:

@@ -15,12 +15,12 @@ DIED = "The process ended without a word (killed, or the machine stopped); what 
 def dead_runs(connection: Connection, tables: Collection[str] | None = None, mode: str | None = None) -> list[str]:
     """Runs that never ended, or whose load never completed; those of one mode, or all."""
     load_id = connection.column(LOAD_ID)
-    rows = connection.query(
+    rows = connection.rows(
         f"SELECT run_id FROM {connection.name(RUNS)} WHERE (status = '{Status.running}' OR "
         f"({load_id} <> '' AND {load_id} NOT IN {connection.completed_loads(tables)}))"
         f"{'' if mode is None else ' AND mode = %s'} ORDER BY 1",
         *([] if mode is None else [mode]),
-    ).to_pylist()
+    )
     return [row["run_id"] for row in rows]
 
 
@@ -66,8 +66,8 @@ def note_progress(connection: Connection, tally: Tally) -> None:
 
 def write_run(connection: Connection, tally: Tally, status: Status | None = None) -> None:
     """Replaces this run's row, in the columns that are there; where there is no table yet, nothing is written."""
-    there = connection.columns().get(RUNS)
-    if there is None:
+    there = connection.declared(RUNS)
+    if not there:
         return
     connection.execute(f"DELETE FROM {connection.name(RUNS)} WHERE run_id = %s", tally.run_id)
     names = [name for name in RUNS_SCHEMA.names if name in there]

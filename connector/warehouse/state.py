@@ -239,11 +239,11 @@ def _ended_properly(connection: Connection, tables: frozenset[str]) -> bool:
     if not {RUNS, LOADS} <= tables:
         return False
     load_id = connection.column(LOAD_ID)
-    rows = connection.query(
+    rows = connection.rows(
         f"SELECT count(*) AS n, sum(CASE WHEN status = '{Status.running}' OR error_kind = '{UNSETTLED}' OR "
         f"({load_id} IS NOT NULL AND {load_id} <> '' AND {load_id} NOT IN {connection.completed_loads(tables)}) "
         f"THEN 1 ELSE 0 END) AS dead FROM {connection.name(RUNS)}"
-    ).to_pylist()
+    )
     return bool(rows[0]["n"]) and not rows[0]["dead"] and not loaded_late(connection)
 
 
@@ -252,11 +252,11 @@ def loaded_late(connection: Connection) -> bool:
 
     That package may have been superseded since. The one that brings the row of its run is always completed later.
     """
-    rows = connection.query(
+    rows = connection.rows(
         f"SELECT count(*) AS n FROM {connection.name(LOADS)} WHERE status = 0 AND "
         f"inserted_at > (SELECT max(finished_at) FROM {connection.name(RUNS)}) AND "
         f"load_id NOT IN (SELECT COALESCE({connection.column(LOAD_ID)}, '') FROM {connection.name(RUNS)})"
-    ).to_pylist()
+    )
     return bool(rows[0]["n"])
 
 

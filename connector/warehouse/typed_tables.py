@@ -15,11 +15,11 @@ from connector.warehouse.tables import FIELDS, FIELDS_SCHEMA, LEDGER, RECORDS
 
 def raw_counts(connection: Connection, template_slug: str) -> dict[str, int]:
     """Import → raw rows of this template, deleted ones too; '' stands for rows without a template."""
-    rows = connection.query(
+    rows = connection.rows(
         f"SELECT import_slug, count(*) AS n FROM {connection.name(RECORDS)} "
         f"WHERE COALESCE(template_slug, '') = %s GROUP BY 1 ORDER BY 1",
         template_slug,
-    ).to_pylist()
+    )
     return {row["import_slug"]: int(row["n"]) for row in rows}
 
 
@@ -34,18 +34,18 @@ def raw_rows(connection: Connection, template_slug: str, slugs: Sequence[str]) -
 
 def without_raw_row(connection: Connection, table: str) -> int:
     """Rows of a typed table that no raw row stands behind."""
-    rows = connection.query(
+    rows = connection.rows(
         f"SELECT count(*) AS n FROM {connection.name(table)} t WHERE NOT EXISTS "
         f"(SELECT 1 FROM {connection.name(RECORDS)} r WHERE r.slug = t.{connection.column('_record_slug')})"
-    ).to_pylist()
+    )
     return int(rows[0]["n"])
 
 
 def count_rows(connection: Connection, table: str, key: str) -> tuple[int, int]:
     """(rows, distinct keys)."""
-    row = connection.query(
+    row = connection.rows(
         f"SELECT count(*) AS n, count(DISTINCT {connection.column(key)}) AS d FROM {connection.name(table)}"
-    ).to_pylist()[0]
+    )[0]
     return int(row["n"]), int(row["d"])
 
 
@@ -59,11 +59,11 @@ def totals(
     kept = f" AND {connection.column('_import_slug')} NOT IN ({marks})" if without else ""
     selected = ", ".join(f"{what} AS c{n}" for n, what in enumerate(["count(*)", *counts]))
     with connection.sparing(columns=len(counts) + 2, slugs=len(without)):
-        row = connection.query(
+        row = connection.rows(
             f"SELECT {selected} FROM {connection.name(schema.table)} "
             f"WHERE {connection.column('_deleted_at')} IS NULL{kept}",
             *without,
-        ).to_pylist()[0]
+        )[0]
     numbers = iter([row[f"c{n}"] for n in range(len(counts) + 1)])
     rows = next(numbers)
     totals: dict[Keys, tuple[int, int]] = {}

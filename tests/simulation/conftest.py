@@ -8,12 +8,15 @@ import os
 import pytest
 from dlt.common.configuration.utils import TraceLogContext
 
+from tests.simulation.scenario import records_history
+
 SEEDS_A_TEST = 5
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--simulation-seed", type=int, default=None, help="replay this seed, with all that happens in it")
     parser.addoption("--simulation-from", type=int, default=0, help="the first of the simulation's seeds (0)")
+    parser.addoption("--simulation-history", action="store_true", help="of these seeds, those that record history")
     parser.addoption("--mutations", action="store_true", help="break each guarantee on purpose (minutes)")
 
 
@@ -30,6 +33,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     every = getattr(metafunc.function, "every", 1)
     step = every * (SEEDS_A_TEST if every == 1 else 2)  # on dlt itself a seed takes seconds
     batches = [list(range(n, min(n + step, last), every)) for n in range(first, last, step)]
+    if config.getoption("--simulation-history", default=False):
+        batches = list(filter(None, ([n for n in batch if records_history(n)] for batch in batches)))
     if one is not None:
         batches = [[one]]
     metafunc.parametrize("seeds", batches, ids=[f"{batch[0]}-{batch[-1]}" for batch in batches])

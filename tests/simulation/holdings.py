@@ -14,7 +14,7 @@ FOREIGN = "records_mine_"  # a user's own tables
 VERSIONS = re.compile(r"_history(_\d+)?$")
 SYSTEM = ("imports", "records", "sync_imports", "sync_runs", "sync_fields", "sync_rejects")
 Rows = list[dict[str, Any]]
-_NAMES = (
+_POSTGRES_NAMES = (
     "SELECT table_name FROM information_schema.tables "
     r"WHERE table_schema = %s AND table_name NOT LIKE '\_dlt%%' ESCAPE '\' ORDER BY 1"
 )
@@ -31,18 +31,18 @@ class Holdings:
 
     @classmethod
     def of(cls, connection: duckdb.DuckDBPyConnection) -> Holdings:
-        names = connection.execute(_NAMES.replace("%s", "?").replace("%%", "%"), [DATASET]).fetchall()
-        return cls.made_of(
-            {
-                name: connection.sql(f'SELECT * FROM {DATASET}."{name}"').to_arrow_table().to_pylist()
-                for (name,) in names
-            }
-        )
+        # the standard's view takes DuckDB twice as long, and a query for Arrow is planned twice
+        names = connection.execute(
+            "SELECT table_name FROM duckdb_tables() WHERE schema_name = ? AND NOT starts_with(table_name, '_dlt') "
+            "UNION ALL SELECT view_name FROM duckdb_views() WHERE schema_name = ? ORDER BY 1",
+            [DATASET, DATASET],
+        ).fetchall()
+        return cls.made_of({name: _rows(connection, name) for (name,) in names})
 
     @classmethod
     def of_postgres(cls, cursor: Any) -> Holdings:
         """Read PostgreSQL over a cursor of psycopg2 whose rows are dicts, and which leaves JSON as text."""
-        cursor.execute(_NAMES, [DATASET])
+        cursor.execute(_POSTGRES_NAMES, [DATASET])
         rows = {}
         for name in [row["table_name"] for row in cursor.fetchall()]:
             cursor.execute(f'SELECT * FROM {DATASET}."{name}"')
@@ -91,6 +91,12 @@ class Holdings:
             name: sorted(repr({k: v for k, v in sorted(row.items()) if k not in random}) for row in rows)
             for name, rows in everything.items()
         }
+
+
+def _rows(connection: duckdb.DuckDBPyConnection, table: str) -> Rows:
+    found: Any = connection.execute(f'SELECT * FROM {DATASET}."{table}"')
+    names = [column[0] for column in found.description]
+    return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
 
 
 def duplicates(values: Iterable[Any]) -> set[Any]:

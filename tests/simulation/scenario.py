@@ -85,6 +85,11 @@ class Scenario:
     tiny: int = 0
 
 
+def records_history(seed: int) -> bool:
+    """Tell whether the world of this seed keeps versions of its rows."""
+    return Random(f"history {seed}").random() < 0.25
+
+
 def make_scenario(seed: int) -> Scenario:
     dice = Random(f"scenario {seed}")
     many = dice.random() < 0.2
@@ -96,7 +101,7 @@ def make_scenario(seed: int) -> Scenario:
         "typed": True,
     }
     settings.update(dice.choice(({}, {}, {}, {}, {"raw": False}, {"typed": False})))
-    settings["history"] = Random(f"history {seed}").random() < 0.25
+    settings["history"] = records_history(seed)
     switches = _switches(dice, many)
     episodes = [_episode(dice, settings) for _ in range(dice.randint(1, 4))]
     for n, before in enumerate(episodes[:-1]):

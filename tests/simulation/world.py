@@ -122,6 +122,7 @@ class World:
             machine.clock = lambda: self.now
         self._ticks = CoarseClock(scenario.seed) if scenario.coarse else SeededClock(scenario.seed)
         self._jumped = timedelta(0)
+        self._left: Holdings | None = None
         self.service = PatchyService(
             scenario.seed,
             switches=scenario.switches,
@@ -200,7 +201,7 @@ class World:
     def run(self, episode: Episode, scope: Scope | None = None) -> Ran:
         if episode.meddling:
             self.note(self.machine.meddle(Random(f"hand {self.scenario.seed} {len(self.trace)}")))
-        before = self.machine.holdings()
+        before = self.machine.holdings() if episode.meddling or self._left is None else self._left
         self._befall(episode, before)
         scope = scope or self._scope(episode.scope)
         settings = Settings.load(base_url=URL, access_token=self.service.token, privacy_key=KEY, **episode.settings)
@@ -219,6 +220,7 @@ class World:
             settings,
             scope.allow_mass_delete,
         )
+        self._left = ran.after  # nothing but a hand or another run changes it
         self.note(f"ended {_summary(tally)}" if tally else "was killed")
         overflowed = sum(row["data_type"] == OVERFLOWED for row in ran.after.of_table("sync_fields"))
         self._deaths += tally is None
