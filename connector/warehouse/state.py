@@ -58,7 +58,8 @@ class Memory:
 
     `tables` are those that are ours, `foreign` the names that others have taken (see `ownership`). `homes` are the
     typed tables that hold rows of an import; `miscounted` those whose counts in `sync_fields` came with a load that was
-    never completed; `sound` is false while rows contradict the ledger; `audited` tells that the rows themselves were
+    never completed, or are not of the rows that are there; `counted` is of how many rows `sync_fields` speaks for each
+    typed table; `sound` is false while rows contradict the ledger; `audited` tells that the rows themselves were
     looked at, as an earlier run did not end properly. By table, `dropped` are columns that we once
     made and that are not there, `altered` those that have another type than their field, with the one it has,
     `unexplained` those that dlt made for a field that `sync_fields` does not know.
@@ -78,6 +79,7 @@ class Memory:
     template_tables: Mapping[str, str] = field(default_factory=dict)
     homes: Mapping[str, frozenset[str]] = field(default_factory=dict)
     miscounted: frozenset[str] = frozenset()
+    counted: Mapping[str, frozenset[int | None]] = field(default_factory=dict)
     repaired: int = 0
     sound: bool = True
     audited: bool = False
@@ -133,6 +135,7 @@ def remembered(connection: Connection, dataset: Dataset | None = None, part: fro
         homes={k.slug: frozenset({k.table_name} if k.table_name else ()) for k in ledger.values()},
         miscounted=frozenset(f["table_name"] for f in fields if not f["trusted"]) - {IMPORTS},
         elsewhere=frozenset(everything.keys() - ledger.keys()),
+        counted=_counted(fields),
     )
 
 
@@ -235,6 +238,15 @@ def _fields(connection: Connection, dataset: Dataset) -> list[dict[str, Any]]:
     return [row for row in rows if row["keys"] is not None]
 
 
+def _counted(fields: Sequence[Mapping[str, Any]]) -> dict[str, frozenset[int | None]]:
+    found: dict[str, set[int | None]] = defaultdict(set)
+    for row in fields:
+        if row["table_name"] != IMPORTS and row["data_type"] != OVERFLOWED:
+            both = row["value_count"], row["null_count"]
+            found[row["table_name"]].add(None if None in both else sum(both))
+    return {table: frozenset(counts) for table, counts in found.items()}
+
+
 def _ended_properly(connection: Connection, tables: frozenset[str]) -> bool:
     if not {RUNS, LOADS} <= tables:
         return False
@@ -289,7 +301,12 @@ def audit(connection: Connection, memory: Memory, only: Collection[str] | None =
 
     `only` some tables may be looked at.
     """
-    present = rows_by_import(connection, memory, only)
+    return _contradicted(memory, rows_by_import(connection, memory, only))
+
+
+def _contradicted(
+    memory: Memory, present: Mapping[str, Mapping[str, tuple[int, set[str]]]]
+) -> dict[str, frozenset[str]]:
     where: dict[str, set[str]] = defaultdict(set)
     for table, counts in present.items():
         for slug in counts:
@@ -302,16 +319,32 @@ def audit(connection: Connection, memory: Memory, only: Collection[str] | None =
 
 
 def _recovered(connection: Connection, memory: Memory) -> Memory:
-    """Distrusts every import whose rows are not exactly those its ledger row speaks of."""
+    """Distrusts every import whose rows are not exactly those its ledger row speaks of.
+
+    A dead run may have taken rows out of a table, and noted in the ledger where they are now, but not in `sync_fields`
+    that they are gone: no import that is read again leads to that table, so its counts are compared with its rows.
+    """
     ledger, homes = dict(memory.ledger), dict(memory.homes)
     repaired = 0
-    wrong = audit(connection, memory)
+    present = rows_by_import(connection, memory)
+    wrong = _contradicted(memory, present)
+    live = {table: sum(n for n, _ in counts.values()) for table, counts in present.items() if table in memory.tables}
+    miscounted = {table for table, counted in memory.counted.items() if table in live and counted != {live[table]}}
     for slug, where in wrong.items():
         known = ledger.get(slug)
         repaired += known is None or known.trusted
         ledger[slug] = _distrusted(slug, known)
         homes[slug] = homes.get(slug, frozenset()) | (where - {RECORDS})
-    return replace(memory, ledger=ledger, homes=homes, repaired=repaired, sound=not wrong, audited=True)
+    miscounted |= memory.miscounted
+    return replace(
+        memory,
+        ledger=ledger,
+        homes=homes,
+        miscounted=frozenset(miscounted),
+        repaired=repaired,
+        sound=not wrong,
+        audited=True,
+    )
 
 
 def forget_schemas(connection: Connection, schema_name: str) -> None:

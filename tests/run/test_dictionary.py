@@ -1,0 +1,37 @@
+"""What `sync_fields` counts after a run that died between the tables of one package."""
+
+from __future__ import annotations
+
+import duckdb
+import pytest
+
+from connector.sandbox import Service
+
+from .conftest import Warehouse
+
+
+@pytest.mark.parametrize("stays", [0, 1], ids=["the table is empty now", "another import is left in it"])
+def test_a_table_is_counted_anew_that_a_dead_run_took_rows_out_of(warehouse: Warehouse, stays: int) -> None:
+    """Of all tables of its package, the dead run merged every one but `sync_fields`."""
+    service = Service(seed=1)
+    moved = service.add_import("t", [{"n": 1}, {"n": None}])
+    for _ in range(stays):
+        service.add_import("t", [{"n": 3}])
+    assert warehouse.run(service).status == "succeeded"
+    fields = "SELECT * FROM importer_data.sync_fields WHERE table_name = 'records_t'"
+    with duckdb.connect(str(warehouse.file)) as connection:
+        connection.execute(f"CREATE TABLE main.before AS {fields}")
+    service.set_template(moved, "u")
+    [load] = warehouse.run(service).load_ids
+    with duckdb.connect(str(warehouse.file)) as connection:
+        connection.execute("USE importer_data")
+        connection.execute("DELETE FROM sync_fields WHERE table_name = 'records_t'")
+        connection.execute("INSERT INTO sync_fields BY NAME FROM main.before")
+        connection.execute("DELETE FROM _dlt_loads WHERE load_id = ?", [load])
+        connection.execute("UPDATE sync_runs SET status = 'running' WHERE load_ids LIKE ?", [f"%{load}%"])
+
+    assert warehouse.run(service).status == "succeeded"
+
+    counts = "SELECT value_count, null_count FROM sync_fields WHERE table_name = ? AND path = 'n'"
+    assert warehouse.query(counts, "records_t") == [(stays, 0)]
+    assert warehouse.query(counts, "records_u") == [(1, 1)]
