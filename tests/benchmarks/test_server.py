@@ -14,7 +14,7 @@ from tests.benchmarks.workload import Shape, Workload
 
 
 def ask(service: Served, path: str, token: str = TOKEN) -> tuple[int, dict[str, str], Any]:
-    connection = HTTPConnection("127.0.0.1", service.port, timeout=10)
+    connection = HTTPConnection("127.0.0.1", service.port, timeout=60)
     try:
         connection.request("GET", f"/api/v1/{path}", headers={"Authorization": f"Bearer {token}"})
         reply = connection.getresponse()

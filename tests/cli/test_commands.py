@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -178,10 +177,7 @@ def test_the_sandbox_serves_until_it_is_stopped(command, number: int, code: int)
 
 
 def test_the_demo(command) -> None:
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     ended = command("demo", "--json")
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert after.ru_utime - before.ru_utime < 30  # CPU, which other tests at the same time do not add to
     shown = ended.document
     assert (ended.code, shown["status"], shown["equal"]) == (0, "succeeded", True)
     assert [run["imports_changed"] for run in shown["runs"]] == [14, 4, 0]

@@ -32,7 +32,7 @@ def test_run_serves_until_a_signal_and_prints_nothing_itself(sent):
         base_url = process.stdout.readline().strip()
         reply = httpx.get(f"{base_url}/api/v1/imports", headers={"Authorization": "Bearer sandbox-token"})
         process.send_signal(sent)
-        printed, complaints = process.communicate(timeout=10)
+        printed, complaints = process.communicate(timeout=60)
     assert [row["row_count"] for row in reply.json()["data"]] == [5]
     assert printed == ""
     if sent is signal.SIGTERM:
