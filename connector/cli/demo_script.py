@@ -15,6 +15,8 @@ from connector.cli.output import Output, amount, duration
 from connector.cli.progress import progress_of
 from connector.cli.signals import Stop
 from connector.errors import ConfigError
+from connector.reporting.views.applying import keep_current
+from connector.reporting.views.asking import ask
 from connector.run.sync import sync
 from connector.runs import Status, Tally
 from connector.sandbox import FileError, Service, add_uploads
@@ -28,18 +30,16 @@ SAMPLES = ("planets.json", "mountains.csv")
 QUERIES = (
     (
         "How much is there of each template, and how fresh is it?",
-        "SELECT template__name, count(*) AS imports, sum(row_count) AS row_count, max(updated_at) AS updated_at "
-        "FROM importer_data.imports WHERE _deleted_at IS NULL GROUP BY 1 ORDER BY 3 DESC",
+        "SELECT template, imports, last_upload_at FROM v_freshness",
     ),
     (
-        "Which countries do the customers come from?",
-        "SELECT country, count(*) AS customers FROM importer_data.records_customers "
-        "WHERE country <> '' GROUP BY 1 ORDER BY 2 DESC, 1",
+        "Who uploaded what, and when?",
+        "SELECT uploader, file_name, row_count, uploaded_at FROM v_imports WHERE uploader IS NOT NULL "
+        "ORDER BY uploaded_at DESC LIMIT 5",
     ),
     (
-        "Which fields hold values of more than one type?",
-        "SELECT table_name, path, data_type, value_count, conflict_count FROM importer_data.sync_fields "
-        "WHERE conflict_count > 0 ORDER BY conflict_count DESC, path",
+        "Which values do not fit the type of their field?",
+        "SELECT template, field, value, count(*) AS times FROM v_misfits GROUP BY ALL ORDER BY times DESC LIMIT 5",
     ),
 )
 
@@ -147,8 +147,11 @@ class Demonstration:
         )
 
     def _ask(self) -> None:
-        with self._warehouse.connect() as connection:
-            self.queries = [(q, sql, connection.query(sql).to_pylist()) for q, sql in QUERIES]
+        keep_current(self._pipeline, loaded=True)
+        for question, sql in QUERIES:
+            with ask(self._pipeline, sql) as answer:
+                rows = [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
+            self.queries.append((question, sql, rows))
 
     # -- what they are made of -----------------------------------------------------------------------------------
 
@@ -208,15 +211,16 @@ def _change(service: Service) -> tuple[list[str], set[str]]:
     first, second, third, gone = service.slugs()[:4]
     records = list(service.record_slugs(first))
     content = next(iter(service.records(first)))["data"]
+    names = {shown["slug"]: (shown["metadata"] or {}).get("file_name", shown["slug"]) for shown in service.imports()}
     service.edit_row(first, records[0], {**content, "Country": "Iceland"})
     service.delete_row(second, next(iter(service.record_slugs(second))))
     service.append_rows(third, [{**content, "Last name": "Appended", "newsletter": True}])
     service.delete_import(gone)
     [added] = service.add_generated("orders", imports=1, rows=120)
     return [
-        f"edits a row of import {first}",
-        f"deletes a row of import {second}",
-        f"appends a row with a field that is new to import {third}",
-        f"deletes import {gone}",
-        f"uploads import {added} with 120 rows",
+        f"edits a row of {names[first]}",
+        f"deletes a row of {names[second]}",
+        f"appends a row with a field that is new to {names[third]}",
+        f"deletes the import of {names[gone]}",
+        "uploads another 120 orders",
     ], {first, second, third, added}

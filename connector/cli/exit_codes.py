@@ -32,10 +32,16 @@ def explain(error: BaseException) -> ConnectorError:
     if "dlt" in sys.modules and (known := _of_dlt(error)) is not None:
         return known
     if type(error).__module__.split(".")[0] in _DRIVERS:
-        return ConnectorError(f"The destination refused: {_text(error)}")
+        return _of_destination(error)
     return ConnectorError(
         f"Something unforeseen happened ({type(error).__name__}: {_text(error)}); run again with -v for the traceback."
     )
+
+
+def _of_destination(error: BaseException) -> ConnectorError:
+    from connector.warehouse.failures import explain
+
+    return explain(error)
 
 
 def _of_dlt(error: BaseException) -> ConnectorError | None:

@@ -24,6 +24,8 @@ _NO_MEMORY = (
     "could not allocate block",  # in a commit
     "Conflict on tuple deletion",  # with a deletion that was rolled back for want of memory, in DuckDB 2.0
 )
+_NO_DATABASE = re.compile(r'The file "([^"]+)" exists, but it is not a valid DuckDB database file')
+_NEWER_FILE = re.compile(r"version number \d+, but we can only read versions? (?:between )?[\d and]+\d")
 _FILE_NOT_WRITTEN = re.compile(r'Could not write (?:all bytes to )?file "[^"]*"')
 
 
@@ -51,11 +53,20 @@ def explain(error: BaseException, pipeline: Pipeline | None = None) -> Connector
             f"DuckDB ran out of memory{where}; give it more, by raising a memory_limit of yours if there is one, or "
             "load less at once with a lower batch_rows."
         )
+    if foreign := next((no.group(1) for e in seen if (no := _NO_DATABASE.search(str(e)))), None):
+        return ConnectorError(
+            f"The file {foreign} is there and is no DuckDB database, so it was left as it is; name another with --to."
+        )
+    if newer := next((no.group() for e in seen if (no := _NEWER_FILE.search(str(e)))), None):
+        return ConnectorError(
+            f"The DuckDB file was written by a newer DuckDB ({newer}); install that version, `pip install -U duckdb`."
+        )
     if room := next((found for e in seen if (found := _without_room(e))), None):
         return ConnectorError(
             f"There was no room left on a disk{where}: {room}; make some and run again, what is missing is read again."
         )
-    destination = any(isinstance(e, DestinationException) or type(e).__module__.startswith("duckdb") for e in seen)
+    drivers = ("duckdb", "_duckdb", "psycopg2")
+    destination = any(isinstance(e, DestinationException) or type(e).__module__.startswith(drivers) for e in seen)
     what = "The destination refused" if destination else "Something unforeseen happened"
     text = " ".join(str(root).split())[:500] or type(root).__name__
     return ConnectorError(f"{what}{where}: {text}")

@@ -12,7 +12,7 @@ def storage_of(command) -> str:
         [(tags,)] = connection.execute(
             "SELECT tags FROM duckdb_databases() WHERE database_name = current_database()"
         ).fetchall()
-        return tags["storage_version"]
+        return str(tags["storage_version"])
 
 
 def test_a_file_is_made_for_older_clients_and_stays_so(command) -> None:

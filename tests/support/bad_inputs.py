@@ -140,7 +140,7 @@ CASES = (
          "--to", files={"file": "x"}),
     Case("a directory nobody can write", ("run", "--to", "duckdb:////proc/x/w.duckdb"),
          "cannot be made|cannot be written", "/proc", "--to"),
-    Case("a file that is no database", ("run", "--to", "duckdb:///{folder}/x.duckdb"), "not a valid DuckDB|no DuckDB",
+    Case("a file that is no database", ("run", "--to", "duckdb:///{folder}/x.duckdb"), "is no DuckDB database",
          "x.duckdb", "--to|another|move|name", 1,
          files={"x.duckdb": "not a database, but a text of some length" * 200}),
     Case("no warehouse yet", ("report",), "There is no warehouse", "importer.duckdb", "importer-sync run"),
@@ -148,9 +148,9 @@ CASES = (
     # questions
     Case("a query that writes", ("query", "DELETE FROM imports"), "SELECT", "query", "one SELECT|only", after=RUN),
     Case("a column that is none", ("query", "SELECT nosuch FROM v_imports"), "nosuch", "v_imports|imports",
-         "Candidate|did you mean|columns", after=RUN),
+         "Candidate|did you mean|columns", 1, after=RUN),
     Case("a report into a folder that is not there", ("report", "--out", "no/such/r.html"), "no/such",
-         "No such file|not there",         "--out|make", after=RUN),
+         "No such file|not there",         "--out|make", 1, after=RUN),
 )  # fmt: skip
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
+import shutil
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,7 +66,7 @@ def _perform(arguments: argparse.Namespace, output: Output, scratch: str, stop: 
         return 128 + signal
     if not shown.equal:
         raise ConnectorError("The warehouse is not equal to the service; please report this.")
-    _farewell(output, database, shown)
+    _farewell(output, shown)
     return 0
 
 
@@ -80,16 +83,32 @@ def _pipeline(database: Path, scratch: str) -> Pipeline:
     )
 
 
-def _farewell(output: Output, database: Path, shown: Demonstration) -> None:
-    output.say("Three queries to try:")
+def _farewell(output: Output, shown: Demonstration) -> None:
+    to = f"--to duckdb:{DATABASE}"
+    output.say("Three questions to it:")
     for question, sql, rows in shown.queries:
-        output.say("", f"  -- {question}")
-        output.say(f"  {sql};")
-        output.say(f"  -- → {_first(rows)}")
-    output.say("", f"The database is {database}. Open it with any DuckDB client, for instance:")
-    output.say(f"  python -c \"import duckdb; print(duckdb.connect('{DATABASE}').sql('FROM {DATASET}.imports'))\"")
+        output.say("", f"  # {question}")
+        output.say(f'  {_command()} query {to} "{sql}"', whole=True)
+        output.say(f"  # → {_first(rows)}")
+    output.say("", "And then:")
+    output.say(f"  {_command()} report {to} --open      # all of it on one page", whole=True)
+    output.say(f"  {_command()} sql apply {to}          # the views anew, as each run does", whole=True)
     output.say("For your own service: `importer-sync init` asks for its address and token.")
 
 
+def _command() -> str:
+    """Return how this command is called from here, so that what is printed can be pasted."""
+    called = Path(sys.argv[0])
+    if called.name != "importer-sync":
+        return f"{shlex.quote(sys.executable)} -m connector"
+    found = shutil.which("importer-sync")
+    if found is not None and Path(found).resolve() == called.resolve():
+        return "importer-sync"
+    absolute = called.absolute()
+    inside = absolute.is_relative_to(Path.cwd())
+    return shlex.quote(str(absolute.relative_to(Path.cwd()) if inside else absolute))
+
+
 def _first(rows: list[dict[str, Any]]) -> str:
-    return ", ".join(f"{name}: {value}" for name, value in rows[0].items()) if rows else "no rows"
+    first = ", ".join(f"{name}: {value}" for name, value in rows[0].items()) if rows else "no rows"
+    return f"{first} (the first of {len(rows)})" if len(rows) > 1 else first

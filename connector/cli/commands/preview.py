@@ -12,6 +12,7 @@ from connector.cli.service_call import ask
 from connector.cli.source_settings import load_settings
 from connector.errors import ConfigError
 from connector.models import Import, ImportPage, Record
+from connector.nearest import instead_of
 from connector.service.client import ServiceClient
 from connector.transform.flatten import flatten
 from connector.transform.naming import display_path
@@ -37,7 +38,11 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     page, samples = ask(load_settings(), look)
     wanted = [i for i in page.imports if arguments.template in (None, i.template_slug, i.template_name)]
     if arguments.template is not None and not samples:
-        raise ConfigError(f"No import on the first page has the template {arguments.template!r}.")
+        known = {name for i in page.imports for name in (i.template_name, i.template_slug) if name}
+        nearest = instead_of(
+            arguments.template, sorted({i.template_name for i in page.imports if i.template_name}) or known
+        )
+        raise ConfigError(f"No import on the first page has the template {arguments.template!r}: {nearest}")
     templates = [_template(import_, records, arguments.rows) for import_, records in samples]
     output.document({"imports": [_shown(i) for i in wanted], "more_pages": page.size >= 100, "templates": templates})
     _tell(output, wanted, page.size >= 100, templates)
