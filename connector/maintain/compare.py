@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any, cast
 
 import pyarrow as pa
@@ -151,10 +152,20 @@ def row_differences(key: str, expected: pa.Table, stored: pa.Table) -> Iterator[
 
 
 def record_differences(
-    import_slug: str, table: str, records: Records, stored: pa.Table, columns: Mapping[str, str]
+    import_slug: str,
+    table: str,
+    records: Records,
+    stored: pa.Table,
+    columns: Mapping[str, str],
+    shared: Mapping[str, str | None] = MappingProxyType({}),
 ) -> Iterator[Difference]:
-    """Records of the service against live rows; `columns` are slug, sort, times and maybe data → name in `table`."""
+    """Records of the service against live rows; `columns` are slug, sort, times and maybe data → name in `table`.
+
+    `shared` are columns of the table that have one value in all rows of an import.
+    """
     expected = _expected(records, columns)
+    for name, value in shared.items():
+        expected = expected.append_column(name, pa.array([value] * len(expected), pa.string()))
     key = columns["slug"]
     live = live_rows(stored)
     aligned = Aligned.of(expected.column(key), live, key)

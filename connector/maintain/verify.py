@@ -244,7 +244,8 @@ class _Verification:
         source = None
         if self.settings.raw and RECORDS in memory.tables:
             stored = connection.rows_of(RECORDS, "import_slug", [slug])
-            yield from record_differences(slug, RECORDS, read.records, stored, _RAW_COLUMNS)
+            shared = {"template_slug": known.template_slug}
+            yield from record_differences(slug, RECORDS, read.records, stored, _RAW_COLUMNS, shared)
             source = live_rows(stored)
         table = known.table_name
         if not self.settings.typed or table is None or table not in memory.tables:
