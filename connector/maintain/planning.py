@@ -43,6 +43,8 @@ class RunPlan:
         imports_deleted: Imports that the run would find gone.
         records: Records of the imports to read, by their `row_count`.
         requests: Requests that the run would send, the listing included.
+        bytes_received: Bytes of the replies to them, about, by the size of the records on the page that is asked for.
+        packages: Load packages of `batch_rows` that it would commit, one after the other.
         seconds: How long that takes, about.
         problems: What keeps the listing from being complete, as sentences.
     """
@@ -54,6 +56,8 @@ class RunPlan:
     imports_deleted: int
     records: int
     requests: int
+    bytes_received: int
+    packages: int
     seconds: float
     problems: tuple[str, ...] = ()
 
@@ -89,6 +93,14 @@ def plan(
 
 
 @dataclass(frozen=True, slots=True)
+class _Page:
+    """What a page of records takes, and the bytes of one of its records."""
+
+    seconds: float = 0.0
+    record_bytes: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class _Planning:
     settings: Settings
     memory: Memory
@@ -115,10 +127,12 @@ class _Planning:
         began = self.monotonic()
         decided = self.loop.call(decision.make)
         listing_s, listing_requests = self.monotonic() - began, self.client.stats.requests
+        listing_bytes = self.client.stats.bytes_received
         reading = [planned.import_ for planned in decided.plan.read]
         new = sum(planned.reason is Reason.new for planned in decided.plan.read)
         requests = sum(self._requests_of(import_, reading) for import_ in reading)
         records = sum(max(import_.row_count, 0) for import_ in reading)
+        page = self._page_of(reading)
         return RunPlan(
             imports_listed=tally.imports_listed or len(decided.imports),
             imports_new=new,
@@ -127,7 +141,9 @@ class _Planning:
             imports_deleted=len(self._gone(decided)),
             records=records,
             requests=listing_requests + requests,
-            seconds=math.ceil(10 * (listing_s + self._seconds(reading, requests, records))) / 10,
+            bytes_received=listing_bytes + round(records * page.record_bytes),
+            packages=max(math.ceil(records / self.settings.batch_rows), bool(reading or decided.deleted)),
+            seconds=math.ceil(10 * (listing_s + self._seconds(page, requests, records))) / 10,
             problems=tuple(tally.problems),
         )
 
@@ -143,16 +159,21 @@ class _Planning:
             return 1
         return import_.row_count // MAX_PER_PAGE + 2
 
-    def _seconds(self, reading: list[Import], requests: int, records: int) -> float:
+    def _page_of(self, reading: list[Import]) -> _Page:
+        """Ask for the first page of the largest import: how long that takes, and how large a record is."""
         if not reading:
-            return 0.0
-        began = self.monotonic()
+            return _Page()
+        began, before = self.monotonic(), self.client.stats.bytes_received
+        records = 0
         with suppress(NotFoundError):  # it went meanwhile
-            self.loop.call(self.client.list_records, max(reading, key=lambda each: each.row_count).slug, 1)
-        each_s = self.monotonic() - began
-        waiting_s = requests * each_s / self.settings.max_concurrency
+            largest = max(reading, key=lambda each: each.row_count)
+            records = self.loop.call(self.client.list_records, largest.slug, 1).size
+        return _Page(self.monotonic() - began, (self.client.stats.bytes_received - before) / max(records, 1))
+
+    def _seconds(self, page: _Page, requests: int, records: int) -> float:
+        waiting_s = requests * page.seconds / self.settings.max_concurrency
         ceiling_s = requests / self.settings.requests_per_second if self.settings.requests_per_second else 0.0
-        return max(waiting_s, ceiling_s, records / ROWS_PER_S)
+        return max(waiting_s, ceiling_s, records / ROWS_PER_S) if page.seconds else 0.0
 
 
 def _is_news(planned: Planned[Import]) -> bool:

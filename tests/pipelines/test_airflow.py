@@ -48,7 +48,7 @@ def airflow(home: Path, *arguments: str, **settings: str) -> subprocess.Complete
         **settings,
     }
     command = [sys.executable, "-m", "airflow", *arguments]
-    return subprocess.run(command, env=environment, cwd=home, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(command, env=environment, cwd=home, capture_output=True, text=True, timeout=600, check=False)
 
 
 @pytest.fixture

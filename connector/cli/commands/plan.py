@@ -6,7 +6,7 @@ import argparse
 from dataclasses import asdict
 
 from connector.cli.configuration import open_pipeline
-from connector.cli.output import Output, amount, duration
+from connector.cli.output import Output, amount, duration, size
 from connector.cli.progress import progress_of
 from connector.cli.source_settings import load_settings
 from connector.maintain.planning import RunPlan, plan
@@ -33,6 +33,8 @@ def _tell(output: Output, found: RunPlan) -> None:
     output.say(f"  read      {found.imports_new:,} new and {found.imports_changed:,} changed, {records}")
     output.say(f"  delete    {amount(found.imports_deleted, 'import')}")
     output.say(f"  take      {amount(found.requests, 'request')}, about {duration(found.seconds)}")
+    packages = amount(found.packages, "load package")
+    output.say(f"  receive   about {size(found.bytes_received)}, loaded in {packages}")
     for problem in found.problems:
         output.note(f"  - {problem}")
     if not (found.imports_new or found.imports_changed or found.imports_deleted):
