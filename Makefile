@@ -20,6 +20,7 @@ MORE_SEEDS ?= 285
 KILLS ?= 25
 ROUNDS ?= 20
 REPLIES ?= 100000
+MINUTES ?= 30
 SLOW_ROWS ?= 50000
 FAST_ROWS ?= 200000
 REPEATS ?= 3
@@ -43,7 +44,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint types contracts quick thorough unit long shards dagster airflow docs simulate mutations fuzz fuzz-replies bench bench-latency bench-limits bench-memory bench-postgres bench-history requirements release clean
+.PHONY: help demo test lint types contracts quick thorough unit long shards dagster airflow docs simulate mutations fuzz fuzz-replies bench bench-latency bench-limits bench-memory bench-postgres bench-history bench-privacy soak lowest requirements release clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -97,6 +98,9 @@ mutations: $(INSTALLED) $(DEVELOPMENT)  ## each guarantee broken on purpose, whi
 fuzz: $(INSTALLED) $(DEVELOPMENT)  ## the property tests, with a hundred times the examples
 	@$(PYTEST) -m hypothesis --hypothesis-profile long -n $(WORKERS) --timeout 0 $(PYTEST_ARGS)
 
+soak: $(INSTALLED) $(DEVELOPMENT)  ## MINUTES (30) of edits, faults, runs and kills: memory, handles, threads, folders flat; equal at the end
+	@$(BIN)/python -m tests.simulation.soak --minutes $(MINUTES)
+
 fuzz-replies: $(INSTALLED) $(DEVELOPMENT)  ## REPLIES spoilt replies (100000): each a right page or a classified error
 	@$(PYTEST) tests/service/test_fuzz.py -n $(WORKERS) --fuzz-seeds $(REPLIES) --timeout 0 $(PYTEST_ARGS)
 
@@ -120,6 +124,9 @@ bench-postgres: $(INSTALLED) $(DEVELOPMENT)  ## PostgreSQL: MILLIONS million row
 bench-history: $(INSTALLED) $(DEVELOPMENT)  ## time and size with history against those without, MILLIONS million rows
 	@$(BIN)/python -m tests.benchmarks.conditions history --millions $(MILLIONS)
 
+bench-privacy: $(INSTALLED) $(DEVELOPMENT)  ## throughput with three privacy rules against that with none
+	@$(BIN)/python -m tests.benchmarks.conditions privacy --millions $(MILLIONS)
+
 # The files of the later lines take the versions of the first.
 requirements:  ## pin anew what the requirements allow (needs uv)
 	$(UV_COMPILE) --upgrade pyproject.toml --extra postgres --group build --group dev -o requirements/development.txt
@@ -131,6 +138,21 @@ requirements:  ## pin anew what the requirements allow (needs uv)
 		-c requirements/development.txt -o requirements/dagster.txt
 	$(UV_COMPILE) --no-strip-extras pyproject.toml --extra postgres --extra airflow --group build --group dev \
 		-c requirements/development.txt -o requirements/airflow.txt
+
+# A core of the tests: those of the service, of rows and types, runs into both destinations, and the command.
+LOWEST := build/lowest
+LOWEST_TESTS ?= tests/service tests/extract tests/transform tests/load tests/types/test_conformance.py \
+	tests/types/test_drivers.py tests/run/test_guarantees.py tests/cli/test_commands.py tests/cli/test_runs.py tests/maintain
+
+lowest: $(INSTALLED)  ## the lowest versions that pyproject.toml allows, and LOWEST_TESTS on them (needs uv)
+	@rm -rf $(LOWEST) && $(PYTHON) -m venv $(LOWEST)
+	@uv pip compile --quiet --resolution lowest-direct --python-version 3.11 --no-emit-index-url \
+		pyproject.toml --extra postgres --extra otel -o $(LOWEST)/runtime.txt
+	@uv pip compile --quiet --python-version 3.11 --no-emit-index-url --group dev -c $(LOWEST)/runtime.txt \
+		-o $(LOWEST)/development.txt
+	@uv pip install --quiet --python $(LOWEST) -r $(LOWEST)/runtime.txt -r $(LOWEST)/development.txt
+	@uv pip install --quiet --python $(LOWEST) --no-deps $(WHEELS)/*.whl
+	@$(LOWEST)/bin/python -P -m pytest -n $(WORKERS) --dist worksteal -p no:cacheprovider $(LOWEST_TESTS) $(PYTEST_ARGS)
 
 # PYTHONS and TESTS say on which interpreters, and with which tests.
 release:  ## dist/: wheel and sdist built twice and tried on each Python, SBOM, licences; publishes nothing

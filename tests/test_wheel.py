@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -93,6 +95,16 @@ def test_what_is_imported_is_what_is_declared(wheel: Distribution) -> None:
     }
     assert declared <= set(imported) <= with_postgres
     assert set(imported) - declared == {"psycopg2-binary"}
+
+
+def test_each_requirement_has_its_reason(wheel: Distribution) -> None:
+    text = (CHECKOUT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    [table] = re.findall(r"^\| package \| what for \|\n(.*?)\n\n", text, re.MULTILINE | re.DOTALL)
+    rows = [re.findall(r"`([^`]+)`", line.split("|")[1]) for line in table.splitlines()[1:]]
+    assert sorted(itertools.chain.from_iterable(rows)) == sorted(
+        {Requirement(each).name for each in wheel.requires or ()}
+    )
+    assert all(line.split("|")[2].strip() for line in table.splitlines())
 
 
 def imported_packages(path: Path) -> set[str]:

@@ -20,7 +20,7 @@ from connector.cli.progress import progress_of
 from connector.cli.redaction import remember, scrub, scrubbed
 from connector.cli.signals import Stop, supervised
 from connector.cli.source_settings import load_settings
-from connector.cli.unmatched import unmatched_hints, unmatched_templates
+from connector.cli.unmatched import unmatched
 from connector.reporting.views.applying import keep_current
 from connector.run.shards import sync
 from connector.runs import Status, Tally
@@ -83,8 +83,7 @@ class _Attempt:
         if settings.views and (tally.load_ids or tally.fatal is None):
             self._stale = keep_current(pipeline, loaded=bool(tally.load_ids))
         if tally.fatal is None:
-            warehouse = Warehouse(pipeline)
-            self._unmatched = [*unmatched_hints(warehouse, settings), *unmatched_templates(warehouse, settings)]
+            self._unmatched = unmatched(Warehouse(pipeline), settings)
         return tally
 
     def warn(self) -> None:

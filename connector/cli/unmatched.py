@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
 
 from connector.nearest import instead_of
 from connector.settings import Settings
+from connector.transform.privacy import ANY_TEMPLATE, METADATA, PATTERN, Section
 from connector.warehouse import Warehouse
 from connector.warehouse.history_tables import names_of_templates
 from connector.warehouse.ownership import take_stock
 from connector.warehouse.tables import FIELDS, IMPORTS
+
+_JSON = ("json", "overflowed", None)  # types of fields below which there may be paths that sync_fields does not show
 
 
 def unmatched_hints(warehouse: Warehouse, settings: Settings) -> list[str]:
@@ -57,3 +61,77 @@ def unmatched_templates(warehouse: Warehouse, settings: Settings) -> list[str]:
     rules = (f"The privacy rules for {n} match no template: {instead_of(n, known)}" for n in ruled if n not in known)
     names = (f"history names {n}, which no template is called: {instead_of(n, known)}" for n in kept if n not in known)
     return [*rules, *names]
+
+
+def unmatched_paths(warehouse: Warehouse, settings: Settings) -> list[str]:
+    """Return a sentence for each path of a privacy rule that no loaded field has, as far as `sync_fields` can tell.
+
+    A field under `drop`, and whatever `allow` leaves out, is not in it, so that such a rule is named only where a field
+    differs from it by case or blanks alone. None before the first load, when nothing could match.
+    """
+    if not settings.protection or not warehouse.exists():
+        return []
+    with warehouse.connect() as connection:
+        dataset = take_stock(connection)
+        if FIELDS not in dataset.columns:
+            return []
+        sql = f"SELECT template_slug, table_name, path, data_type FROM {connection.name(FIELDS)}"
+        fields = connection.query(sql).to_pylist()
+        names = names_of_templates(connection, dataset)
+    found = []
+    for title, section in sorted(settings.protection.sections.items()):
+        known = {
+            row["path"].removeprefix("metadata.") if title == METADATA else row["path"]: row["data_type"] in _JSON
+            for row in fields
+            if _is_of(title, row, {row["template_slug"], *names[row["template_slug"] or ""]})
+        }
+        if known:
+            found += [f"privacy.{title}: {sentence}" for sentence in misspelt(section, known, shown=title != METADATA)]
+    return found
+
+
+def _is_of(title: str, field: Mapping[str, Any], names: Collection[str | None]) -> bool:
+    """Return whether the section with this title may be about the field, whose template has these names."""
+    if field["table_name"] == IMPORTS:
+        return title == METADATA
+    return title == ANY_TEMPLATE or (title != METADATA and title in names)
+
+
+def misspelt(section: Section, known: Mapping[str, bool], *, shown: bool) -> Iterator[str]:
+    """Yield a sentence for each path of the section that is most likely misspelt.
+
+    `known` are the paths of fields, and whether there may be more below them; `shown`: whether fields under a rule that
+    keeps them are among these.
+    """
+    stays = {path for path, action in section.rules.items() if action.kind != "drop"} | set(section.allow or ())
+    for path in sorted({*section.rules, *(section.allow or ())}):
+        if path.startswith(PATTERN) or any(_reaches(path, each, below=below) for each, below in known.items()):
+            continue
+        free = (each for each in sorted(known) if each not in section.rules)
+        near = next((each for each in free if _reaches(_folded(path), _folded(each), below=False)), None)
+        if near is not None:
+            yield f"the path {path!r} matches no field, and {near!r} differs from it only by case or blanks"
+        elif shown and path in stays:
+            yield f"the path {path!r} matches no field: {instead_of(path, known)}"
+
+
+def _folded(path: str) -> str:
+    return "".join(path.casefold().split())
+
+
+def _reaches(rule: str, path: str, *, below: bool) -> bool:
+    """Return whether the rule is about the field at `path`, about what it is part of, or may be about what is in it."""
+    if rule == path:
+        return True
+    wanted, steps = rule.split("."), path.split(".")
+    alike = all(want in ("*", step) for want, step in zip(wanted, steps, strict=False))
+    return alike and (len(wanted) <= len(steps) or below)
+
+
+def unmatched(warehouse: Warehouse, settings: Settings) -> list[str]:
+    """Return all of these sentences."""
+    return [
+        *unmatched_hints(warehouse, settings),
+        *unmatched_templates(warehouse, settings),
+        *unmatched_paths(warehouse, settings),
+    ]

@@ -310,7 +310,7 @@ def _elements(body: bytes) -> list[bytes]:
     """The exact text of each element of the page's `data`."""
     body = _document(body)
     try:
-        if len(body) <= _SHORT:
+        if len(body) <= _SHORT and _is_utf8(body):
             found = _RAW_PAGE.decode(body).data
             _check_elements(len(found))
             return [bytes(element) for element in found]
@@ -330,10 +330,11 @@ def _elements(body: bytes) -> list[bytes]:
 
 def _uncut(body: bytes) -> bytes | None:
     """The exact text of the page's `data`, in which elements may be malformed; nothing beside it may."""
-    with suppress(ValueError, RecursionError):
-        return bytes(_UNCUT_PAGE.decode(body).data)
+    if _is_utf8(body):
+        with suppress(ValueError, RecursionError):
+            return bytes(_UNCUT_PAGE.decode(body).data)
     members = _top_level(body)
-    if not all(is_json(text) for key, text in members.items() if key != "data"):
+    if not all(_is_utf8(text) and is_json(text) for key, text in members.items() if key != "data"):
         raise NotJson("what stands beside its data cannot be read")
     return members.get("data")
 

@@ -5,6 +5,7 @@ limits:  a ceiling of our own and a service that answers 429: what was refused, 
 memory:  the peak for ever more rows, in many imports and in a single one.
 postgres: a first load and a full backfill of PostgreSQL, the time of each package against that of the first.
 history: time and size with `history = true` against those without, on DuckDB and PostgreSQL.
+privacy: the throughput with three rules against that with none, of processor time, in turns.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from tests.benchmarks.measuring import FILE, US, Measured, Peer, complaint, docu
 from tests.benchmarks.workload import Shape
 
 LATENCY_MS, AT_ONCE = 50, 16
+TURNS = 5
 MILLION = 1_000_000
 
 
@@ -169,6 +171,36 @@ def history(millions: float) -> None:
             )
 
 
+RULES: Mapping[str, Mapping[str, Mapping[str, str]]] = {
+    "no rule": {},
+    "three rules": {"*": {"email": "hash", "full_name": "mask:4", "company": "drop"}},
+    "three rules, one within an object, one a pattern": {
+        "*": {"email": "hash", "address.street": "null", "re:(?i)phone|company": "drop"}
+    },
+}
+
+
+def privacy(millions: float) -> None:
+    """In turns, so that whatever else goes on befalls all alike; the least of each is nearest to what it takes."""
+    shape = Shape(imports=max(1, round(millions * 20)), rows=10_000, templates=1)
+    taken: dict[str, list[float]] = {name: [] for name in RULES}
+    with served(shape) as service, tempfile.TemporaryDirectory() as folder:
+        for turn in range(TURNS):
+            for name, rules in RULES.items():
+                directory = Path(folder, f"{name} {turn}")
+                directory.mkdir()
+                settings = {"SOURCES__IMPORTER__PRIVACY": json.dumps(rules), "SOURCES__IMPORTER__PRIVACY_KEY": "k" * 32}
+                ran = measure(US, service, directory, settings)
+                if ran.code or ran.rows != shape.total_rows:
+                    raise SystemExit(f"{name}: {ran.rows:,} rows, code {ran.code}: {complaint(directory)}")
+                taken[name].append(ran.cpu_s)
+    without = min(taken["no rule"])
+    for name, seconds in taken.items():
+        shown = ", ".join(f"{each:.2f}" for each in seconds)
+        rate = shape.total_rows / min(seconds)
+        print(f"{name}: {rate:,.0f} rows a second of CPU, {without / min(seconds):.0%} ({shown} s)")
+
+
 def _size(uri: str, dataset: str) -> int:
     import psycopg2
 
@@ -197,10 +229,10 @@ def _packages(directory: Path, began: datetime) -> list[tuple[int, float]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.conditions", description=__doc__)
-    parser.add_argument("condition", choices=("latency", "limits", "memory", "postgres", "history"))
-    parser.add_argument("--millions", type=float, default=1, help="rows at most, for the last three (1)")
+    parser.add_argument("condition", choices=("latency", "limits", "memory", "postgres", "history", "privacy"))
+    parser.add_argument("--millions", type=float, default=1, help="rows at most, for the last four (1)")
     given = parser.parse_args()
-    by_size = {"memory": memory, "postgres": postgres, "history": history}
+    by_size = {"memory": memory, "postgres": postgres, "history": history, "privacy": privacy}
     if given.condition in by_size:
         by_size[given.condition](given.millions)
     else:

@@ -123,6 +123,29 @@ def test_rules_for_an_unknown_template_are_a_warning(place: Command) -> None:
     assert "The privacy rules for peopel match no template" in place("check", **rules).out
 
 
+def test_a_misspelt_path_is_a_warning(place: Command) -> None:
+    right = {"email": "hash", "ssn": "drop", "contacts.*.mail": "null", "contacts.*.none": "null", "re:nothing": "drop"}
+    wrong = {"Iban": "mask:4", "homephone": "drop", "emial": "null", "contacts.x": "drop", "mail": "drop"}
+    rules: dict[str, Any] = {
+        "SOURCES__IMPORTER__PRIVACY": json.dumps(
+            {"*": right, "people": wrong, "metadata": {"TEAM": "drop", "uploader": "drop", "elsewhere": "null"}}
+        )
+    }
+    ended = place("run", **rules)
+    assert ended.code == 0
+    case = "differs from it only by case or blanks"
+    expected = [
+        f"privacy.metadata: the path 'TEAM' matches no field, and 'team' {case}",
+        f"privacy.people: the path 'Iban' matches no field, and 'iban' {case}",
+        "privacy.people: the path 'emial' matches no field: did you mean email?",
+        f"privacy.people: the path 'homephone' matches no field, and 'Home Phone' {case}",
+    ]
+    said = [line.partition("warning: ")[2] for line in ended.err.splitlines() if "warning: privacy" in line]
+    assert said == expected
+    assert all(sentence in place("check", **rules).out for sentence in expected)
+    assert "warning: privacy" not in place("run").err
+
+
 def test_a_failure_and_a_kill_leave_no_value(place: Command, people: Service) -> None:
     people.add_import("people", [ROW] * 150, slug="second")
     people.add_import("people", [ROW] * 150, slug="third")

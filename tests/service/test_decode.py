@@ -366,11 +366,13 @@ def test_an_import_says_whether_its_time_came_without_an_offset(date: str, time:
 
 
 @pytest.mark.parametrize("listing", [False, True])
-@pytest.mark.parametrize("beside", [',"metadata":nuull', ',"more":01', ',"metadata":{"a":}'])
-@pytest.mark.parametrize("element", ["", '{"slug":7}', "1x"])
+@pytest.mark.parametrize(
+    "beside", [b',"metadata":nuull', b',"more":01', b',"metadata":{"a":}', b',"metadata":{"\xff":1}']
+)
+@pytest.mark.parametrize("element", [b"", b'{"slug":7}', b"1x"])
 def test_a_page_with_something_beside_its_data_that_is_not_json_is_none(
-    listing: bool, beside: str, element: str
+    listing: bool, beside: bytes, element: bytes
 ) -> None:
-    body = b'{"data":[' + element.encode() + b"]" + beside.encode() + b"}"
+    body = b'{"data":[' + element + b"]" + beside + b"}"
     with pytest.raises(NotJson, match="beside its data"):
         (decode_import_page if listing else decode_record_page)(body)

@@ -85,10 +85,9 @@ def test_each_reply_is_a_right_page_or_an_error_that_says_which(fuzz_seeds: rang
     ended = asyncio.run(asyncio.wait_for(ask_all(fuzz_seeds), 1_200))
     assert sum(ended.values()) == len(fuzz_seeds)
     # without this, replies that all end alike would pass as well
-    kinds = {"page", "page with rejects", "TransientError", "ContractError", "AuthError", "NotFoundError"}
-    assert set(ended) >= kinds, ended
-    assert min(ended[kind] for kind in kinds) >= 3, ended
-    assert 100 < ended["page"] < 600, ended
+    kinds = ("page", "page with rejects", "TransientError", "ContractError")
+    assert min(ended[kind] for kind in kinds) >= 50, ended
+    assert {"AuthError", "NotFoundError"} & set(ended), ended
 
 
 class Dripping:

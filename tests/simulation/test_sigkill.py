@@ -137,11 +137,11 @@ class Rounds:
             whole = torn.read_bytes()
             torn.write_bytes(whole[: self.tears.randrange(len(whole) + 1)])
 
-    def in_peace(self, url: str, *more: str) -> tuple[dict[str, Any], Ran]:
+    def in_peace(self, url: str, *more: str, timeout_s: float = 60) -> tuple[dict[str, Any], Ran]:
         before = self.warehouse.holdings()
         self.watch.begin()
         process = self.start(url, *more)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=timeout_s)
         require(out, "the command says how it went", process.returncode, err[-2000:])
         return json.loads(out), self._ran(before, allow_mass_delete="--allow-mass-delete" in more)
 

@@ -24,7 +24,7 @@ from connector.cli.exit_codes import FAILED, PARTIAL, explain
 from connector.cli.output import Output
 from connector.cli.service_call import ask
 from connector.cli.source_settings import load_settings
-from connector.cli.unmatched import unmatched_hints, unmatched_templates
+from connector.cli.unmatched import unmatched
 from connector.errors import ConnectorError, NewerFormatError, means_no_such_page
 from connector.models import Import
 from connector.service.client import ServiceClient
@@ -110,10 +110,8 @@ def examine(arguments: argparse.Namespace) -> Examination:
     }
     warnings: tuple[str, ...] = ()
     if destination is None:
-        warehouse = Warehouse(pipeline)
         warnings = (
-            *unmatched_hints(warehouse, settings),
-            *unmatched_templates(warehouse, settings),
+            *unmatched(Warehouse(pipeline), settings),
             *_open_to_others(duckdb_file(pipeline), settings),
         )
     return Examination(checks, named, learned, place, warnings)

@@ -200,6 +200,13 @@ def _planned(
     return layout, *ready_views(layout)
 
 
+def _make_schema(connection: Connection, layout: Layout) -> None:
+    """Make the schema if it is not there; whoever may not make one is not to be refused one that is."""
+    there = "SELECT 1 FROM information_schema.schemata WHERE schema_name = %s"
+    if not connection.query(there, layout.views_schema).num_rows:
+        connection.client.execute_sql(f"CREATE SCHEMA IF NOT EXISTS {quoted(layout.views_schema)}")
+
+
 def _carry_out(
     connection: Connection,
     layout: Layout,
@@ -218,7 +225,7 @@ def _carry_out(
     blocked = dict(readers.blocked(connection, layout, theirs.intersection(names), in_the_way))
     dropped = [name for name in gone if name not in blocked]
     changed = [view for view in due if view.name not in blocked]
-    connection.client.execute_sql(f"CREATE SCHEMA IF NOT EXISTS {quoted(layout.views_schema)}")
+    _make_schema(connection, layout)
     for name in blocked:
         if name not in theirs:
             _comment_on(connection, layout, name, OUTDATED + blocked[name])

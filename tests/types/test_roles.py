@@ -1,0 +1,85 @@
+"""The roles of docs/postgres.md: a loader that can do all that the command does, and readers who can only read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import psycopg2
+import pytest
+
+from connector.sandbox import Service, serve
+from tests.cli.conftest import Command
+from tests.docs.pages import blocks
+
+LOADER, READER, PERSON = "tested_loader", "tested_reader", "tested_person"
+TOKEN = "tok-3cr3t-3cr3t-3cr3t"
+
+
+@pytest.fixture
+def address(postgres_uri: str) -> Iterator[str]:
+    """Of a database of its own, in which the page's lines were carried out; `%s` stands for the user."""
+    [sql] = [block.text for block in blocks("docs/postgres.md") if block.language == "sql"]
+    sql = sql.replace("importer_loader", LOADER).replace("importer_reader", READER)
+    with closing(psycopg2.connect(postgres_uri)) as connection, connection.cursor() as cursor:
+        connection.autocommit = True
+        cursor.execute("CREATE DATABASE roles")
+    own = f"{postgres_uri.removesuffix('postgres')}roles"
+    with closing(psycopg2.connect(own)) as connection, connection, connection.cursor() as cursor:
+        cursor.execute("REVOKE ALL ON DATABASE roles FROM PUBLIC; GRANT CONNECT, TEMP ON DATABASE roles TO PUBLIC")
+        cursor.execute(sql)
+        cursor.execute(f"CREATE ROLE {PERSON} LOGIN PASSWORD 'secret'; GRANT {READER} TO {PERSON}")
+    yield own.replace("postgres:x@", "%s:secret@")
+    with closing(psycopg2.connect(postgres_uri)) as connection, connection.cursor() as cursor:
+        connection.autocommit = True
+        cursor.execute("DROP DATABASE roles WITH (FORCE)")
+        cursor.execute(f"DROP ROLE {PERSON}, {READER}, {LOADER}")
+
+
+def test_the_loader_can_do_everything_and_readers_can_read(address: str, tmp_path: Path) -> None:
+    service = Service(seed=1, token=TOKEN)
+    service.add_generated("customers", imports=3, rows=40)
+    with serve(service) as url:
+        environment = {
+            **os.environ,
+            "SOURCES__IMPORTER__BASE_URL": url,
+            "SOURCES__IMPORTER__ACCESS_TOKEN": TOKEN,
+            "SOURCES__IMPORTER__HISTORY": "true",
+            "DLT_DATA_DIR": str(tmp_path / "dlt"),
+        }
+        command = Command(tmp_path, environment)
+
+        def done(*arguments: str) -> None:
+            ended = command("--to", address.replace("%s", LOADER), *arguments)
+            assert ended.code == 0, (arguments, ended.err)
+
+        for words in ("check", "run", "sql apply", "status", "doctor --repair", "verify --deep", "report", "templates"):
+            done(*words.split())
+        service.edit_randomly(20, seed=1)
+        service.add_generated("orders", imports=2, rows=10)
+        for words in ("run", "backfill --full", "rebuild", "compact", "sql apply"):
+            done(*words.split())
+        done("changes", "--since", "2020-01-01")
+        done("query", "SELECT count(*) FROM v_imports")
+
+    with closing(psycopg2.connect(address.replace("%s", PERSON))) as connection, connection.cursor() as cursor:
+        connection.autocommit = True
+        for name in ("importer_data.records_orders", "importer_data.imports_history", "importer_data_views.v_imports"):
+            cursor.execute(f"SELECT count(*) FROM {name}")
+            assert cursor.fetchone() > (0,), name
+        cursor.execute("SELECT count(*) FROM importer_data_views.orders")
+        for refused in (
+            "SELECT * FROM importer_data_staging.records",
+            "DELETE FROM importer_data.records",
+            "UPDATE importer_data.imports SET slug = slug",
+            "INSERT INTO importer_data.sync_runs DEFAULT VALUES",
+            "CREATE TABLE importer_data.x (a int)",
+            "CREATE VIEW importer_data_views.x AS SELECT 1",
+            "DROP TABLE importer_data.records",
+            "TRUNCATE importer_data.records",
+            "CREATE SCHEMA x",
+        ):
+            with pytest.raises(psycopg2.Error, match=r"permission denied|must be owner"):
+                cursor.execute(refused)
