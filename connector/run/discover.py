@@ -293,8 +293,8 @@ class Decision:
         for slug, name in sorted(renamed.items()):
             self._tally.shortfall = True
             self._tally.problems.append(
-                f"privacy has rules for {name!r}, and the template that imports were read under them of is not called "
-                f"so any more: none of its imports are read. Name the rules by its slug, {slug}."
+                f"privacy has rules for {name!r}, and the template whose imports were read under them has another name "
+                f"by now: none of its imports are read. Name the rules by its slug, {slug}."
             )
         return [i for i in included if i.template_slug not in renamed]
 
