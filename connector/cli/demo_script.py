@@ -39,7 +39,7 @@ QUERIES = (
     ),
     (
         "Which values do not fit the type of their field?",
-        "SELECT template, field, value, count(*) AS times FROM v_misfits GROUP BY ALL ORDER BY times DESC LIMIT 5",
+        "SELECT template, field, value, count(*) AS times FROM v_misfits GROUP BY 1, 2, 3 ORDER BY 4 DESC LIMIT 5",
     ),
 )
 

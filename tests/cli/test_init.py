@@ -172,6 +172,20 @@ def test_at_a_terminal_it_asks_and_shows_no_secret(fresh: Fresh) -> None:
     assert shown.count("nothing to change") == 2
 
 
+def test_an_address_without_a_scheme_and_a_token_that_is_refused(fresh: Fresh) -> None:
+    code, shown = fresh.typed(
+        [
+            ("Address of the service", fresh.url.removeprefix("http://")),
+            (f"Is it {fresh.url}?", ""),
+            ("Access token", "wrong-token-0815"),
+            ("Load into", ""),
+        ]
+    )
+    assert (code, read(fresh.config)["sources"]["importer"]["base_url"]) == (1, fresh.url)
+    assert "check access_token" in shown
+    assert "`importer-sync init` asks again" in " ".join(shown.split())
+
+
 def test_a_password_of_the_warehouse_is_hidden_too(fresh: Fresh) -> None:
     code, shown = fresh.typed(
         [("Load into", "postgresql://ana@127.0.0.1:9/db"), ("Password of ana", "sea/horse 9")],

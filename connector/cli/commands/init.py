@@ -19,7 +19,7 @@ from connector.cli.redaction import remember
 from connector.cli.settings_files import Setting, SettingsFile, ignore_in_git, open_folder
 from connector.errors import ConfigError
 from connector.service.client import ServiceClient
-from connector.settings import Settings
+from connector.settings import Settings, is_loopback
 
 T = TypeVar("T")
 EXAMPLES = (
@@ -61,6 +61,13 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     report(output, checked)
     if checked.ok:
         output.say("Ready: `importer-sync preview` shows what would be loaded, `importer-sync run` loads it.")
+    else:
+        output.note(
+            "The settings are written as they are. `importer-sync init` asks again, and `importer-sync check` tries "
+            "what the files say.",
+            level="warning",
+            event="init.unproven",
+        )
     return checked.exit_code
 
 
@@ -97,7 +104,17 @@ class _Interview:
                 raise ConfigError("base_url is missing: give --base-url, or run init on a terminal to be asked for it.")
             return _valid_address(given, plain)
         self._typed.add(BASE_URL)
-        return self._patiently(lambda: _valid_address(self._answer("Address of the service", known), plain))
+        return self._patiently(
+            lambda: _valid_address(self._with_scheme(self._answer("Address of the service", known)), plain)
+        )
+
+    def _with_scheme(self, address: str) -> str:
+        """Return the address with the scheme that was left out, if that is what was meant."""
+        if "://" in address or not {".", ":"} & set(address):
+            return address
+        host = address.partition("/")[0].rpartition(":")[0] or address
+        guess = f"{'http' if is_loopback(host) else 'https'}://{address}"
+        return guess if self._answer(f"Is it {guess}?", "yes").lower() in ("y", "yes") else address
 
     def _token(self) -> str:
         known = str(self._files["secrets.toml"].get(TOKEN) or "")
