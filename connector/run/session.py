@@ -6,11 +6,9 @@ The same object serves both dlt resources and, in the command, all load packages
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 
-from connector.errors import NewerFormatError
 from connector.extract.records import ImportRead, Verdict
 from connector.ledger import Due
 from connector.load.batches import Built
@@ -35,7 +33,8 @@ from connector.run.pipeline import Failure
 from connector.run.plan import FewerRecords, Planned
 from connector.run.ports import Outside, Progress, Silent
 from connector.run.reader import Reader
-from connector.runs import Status, Tally, make_run_id
+from connector.run.record import RunRecord
+from connector.runs import Tally, make_run_id
 from connector.settings import Scope, Settings
 from connector.transform.row_limits import LIMITS
 from connector.warehouse import Connection, Warehouse
@@ -44,20 +43,16 @@ from connector.warehouse.erasing import empty_staging, erase_deleted
 from connector.warehouse.mending import keep_deleted
 from connector.warehouse.ownership import Dataset
 from connector.warehouse.promises import ask_again
-from connector.warehouse.runs_table import note_progress, write_run
 from connector.warehouse.state import Memory, forget_schemas
 from connector.warehouse.tables import (
     FIELDS,
     IMPORTS,
     IMPORTS_SCHEMA,
     LEDGER,
-    LOAD_ID,
     RECORDS,
     RUNS,
-    RUNS_SCHEMA,
     SOURCE,
     SYSTEM_SCHEMAS,
-    table_of,
 )
 
 log = logging.getLogger("connector.run")
@@ -86,14 +81,10 @@ class Extraction:
         self._progress = progress or Silent()
         self._asked_to_stop = stop
         self._under_way = under_way or UnderWay()
-        self._accepted: list[str] = []  # imports in the package under way
         self._reader: Reader | None = None
         self.memory = Memory()
         self.taken: frozenset[str] = frozenset()  # names that others have taken where rows are staged
         self.future_start: datetime | None = None  # of an earlier run, by a clock that is far ahead of this machine's
-        self._uncommitted = 0
-        self._loaded: Counter[str] = Counter()  # rows of the package under way, by table
-        self._of_templates: Counter[str] = Counter()  # records of it, by template
         self._began_records = False
         self._reading = True
         self._rows_of_unread = True  # whether the rows of `imports` that only the listing changed are to be loaded, too
@@ -107,6 +98,7 @@ class Extraction:
         self.heaviest = 0  # bytes of the longest rows as they are built, some thousands at once
         now = outside.now()
         self.tally = Tally(make_run_id(now), scope.mode, now, scope.window, destination=warehouse.destination)
+        self.record = RunRecord(warehouse, self.tally, outside.now, self._count_requests)
 
     # -- life cycle ----------------------------------------------------------------------------------------------
 
@@ -123,7 +115,7 @@ class Extraction:
         self.tally.unsettled = self.tally.unsettled or found.unsettled
         self._begin_after(found.latest)
         if RUNS in self.memory.tables:
-            self.begin()
+            self.record.begin()
         if self.memory.repaired:
             log.warning(
                 "%d imports in the warehouse were left half loaded and are read again.",
@@ -157,73 +149,32 @@ class Extraction:
 
     @property
     def reader(self) -> Reader:
-        """What reads, once the run is open. Raises RuntimeError before that."""
+        """Return what reads, once the run is open. Raises RuntimeError before that."""
         if self._reader is None:
             raise RuntimeError("the run is not open")
         return self._reader
 
     def pack(self) -> None:
-        """Before the first raw rows come."""
+        """Have DuckDB compress the raw rows, before the first of them come."""
         if self._settings.raw and self.warehouse.is_duckdb:
             with self.warehouse.connect() as connection:
                 connection.pack_raw_rows()
 
-    def begin(self) -> None:
-        """Leaves word in `sync_runs` that this run is under way, for the next one should this one die."""
-        with self.warehouse.connect() as connection:
-            write_run(connection, self.tally, Status.running)
-
     def close(self) -> None:
-        """Ends the requests under way and the event loop; safe to call twice."""
+        """End the requests under way and the event loop; safe to call twice."""
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.close()
 
-    def note_progress(self) -> None:
-        """Writes to the run's row what is committed so far."""
-        self.count_requests()
-        with self.warehouse.connect() as connection:
-            note_progress(connection, self.tally)
-
-    def abort(self, error: BaseException) -> None:
-        """The run failed before or while its package was built: nothing of the package is loaded."""
-        self.tally.fatal = self.tally.fatal or error
-        self._uncommitted = 0
-        self._loaded.clear()
-        self._of_templates.clear()
-        self.finish()
-
-    def finish(self) -> None:
-        """Writes the run's row as it stands now, but not into a warehouse of a newer format."""
-        self._note_end()
-        if isinstance(self.tally.fatal, NewerFormatError):
-            return
-        with self.warehouse.connect() as connection:
-            write_run(connection, self.tally)
-
-    def _note_end(self) -> None:
-        self.count_requests()
-        # a run that begins by the clock of an earlier one may end before that
-        self.tally.finished_at = max(self._outside.now(), self.tally.started_at)
-
-    def count_requests(self) -> None:
+    def _count_requests(self) -> None:
         if self._reader is not None:
             self._reader.count_requests()
 
     def committed(self, load_id: str | None) -> None:
-        """The package handed over last is in the warehouse."""
-        self.tally.records_loaded += self._uncommitted
-        if load_id is not None:
-            self.tally.load_ids.append(load_id)
-        self._progress.committed(self._uncommitted)
-        self._uncommitted = 0
-        self.tally.tables.update(self._loaded)
-        self._loaded.clear()
-        self.tally.templates.update(self._of_templates)
-        self._of_templates.clear()
-        self.tally.schema_changes = list(schema_changes(self.memory.schemas, self.catalogue.schemas))
-        self._under_way.done(self._accepted)
-        self._accepted = []
+        """Count the package handed over last, which is in the warehouse now."""
+        done = self.record.committed(load_id, schema_changes(self.memory.schemas, self.catalogue.schemas))
+        self._progress.committed(done.records)
+        self._under_way.done(done.imports)
 
     # -- what dlt loads ------------------------------------------------------------------------------------------
 
@@ -273,7 +224,7 @@ class Extraction:
             with self.warehouse.connect() as connection:
                 kept = records_metadata_of(connection.rows_of(IMPORTS, "slug", known))
         rows += [ImportRow(i, kept.get(i.slug)) for i in unread]
-        self._loaded[IMPORTS] += len(rows)
+        self.record.pending.tables[IMPORTS] += len(rows)
         limits = LIMITS.get(self.warehouse.destination_type)
         for emission in import_emissions(
             rows,
@@ -287,13 +238,13 @@ class Extraction:
                 yield emission
 
     def is_idle(self) -> bool:
-        """Whether there is nothing to load: then dlt need not be asked, which takes its time even so."""
+        """Tell whether there is nothing to load: then dlt need not be asked, which takes its time even so."""
         prepared = self.reader.decided()
         work = prepared.plan.read or prepared.deleted or prepared.rejects or prepared.excluded or self.memory.miscounted
         return not work and not self._changed(prepared)
 
     def record_tables(self, load_id: str, limit: int | None = None) -> Iterator[Emission]:
-        """Records, typed rows, ledger, rejects and fields of about `limit` rows; an import is never split."""
+        """Yield records, typed rows, ledger, rejects and fields of about `limit` rows; an import is never split."""
         prepared = self.reader.decided()
         if self.memory.lacking and VERSIONS in self.memory.tables:
             with self.warehouse.connect() as connection:
@@ -337,9 +288,9 @@ class Extraction:
                 yield from self._accept(package, planned, result)
         yield from package.finish()
         yield from self._import_rows(load_id)
-        self._uncommitted = package.rows
-        self._loaded.update(package.loaded)
-        self._of_templates.update(package.of_templates)
+        self.record.pending.records = package.rows
+        self.record.pending.tables.update(package.loaded)
+        self.record.pending.templates.update(package.of_templates)
         self.tally.records_rejected += len(package.rejects)
         if package.withheld:
             self.tally.shortfall = True
@@ -350,35 +301,33 @@ class Extraction:
 
     @property
     def is_shard(self) -> bool:
-        """Whether the run reads its part of the imports while others read theirs."""
+        """Tell whether the run reads its part of the imports while others read theirs."""
         return self._scope.selection.part is not None
 
     @property
     def bounded(self) -> bool:
-        """Whether the run looks at a part of the imports only."""
+        """Tell whether the run looks at a part of the imports only."""
         return Choice(self._settings, self._scope).is_bounded
 
     @property
     def is_whole(self) -> bool:
-        """Whether the run read all that there is to read."""
+        """Tell whether the run read all that there is to read."""
         return not Choice(self._settings, self._scope).selects and self.tally.interrupted_by is None
 
     @property
     def widest(self) -> int:
-        """Columns of the widest typed table."""
+        """Return the number of columns of the widest typed table."""
         tables = self.catalogue.schemas.values()
         return max((sum(len(known.columns()) for known in table.fields.values()) for table in tables), default=0)
 
     def run_row(self, load_id: str) -> Emission:
-        """The row of `sync_runs`, for a run that nobody follows up on after dlt has loaded it."""
+        """Return the row of `sync_runs`, for a run that nobody follows up on after dlt has loaded it."""
         self._look_at_the_others()
         self.committed(None)
-        self.tally.load_ids.append(load_id)
-        self._note_end()
-        return Emission(RUNS, table_of(RUNS_SCHEMA, [{**self.tally.as_row(), LOAD_ID: load_id}]))
+        return self.record.row(load_id)
 
     def _look_at_the_others(self) -> None:
-        """A record that comes with two imports is in the warehouse once, so one of them falls short."""
+        """Note that imports fall short whose records came with two of them, for a record is in the warehouse once."""
         with self.warehouse.connect() as connection:
             for rows in self.incoming:
                 known = self.warehouse.finds_slugs and rows.table in self.memory.tables
@@ -390,21 +339,21 @@ class Extraction:
                     )
 
     def missing_tables(self) -> Iterator[Emission]:
-        """Tables without rows, so that every table of the contract exists, and is whole, after any run."""
+        """Yield tables without rows, so that every table of the contract exists, and is whole, after any run."""
         yield from map(without_rows, self._incomplete())
 
     def lacks_tables(self) -> bool:
         return bool(self._incomplete())
 
     def made_tables(self, load_id: str | None) -> None:
-        """What `missing_tables` yields was loaded, in a load of its own."""
+        """Note that what `missing_tables` yields was loaded, in a load of its own."""
         self.pack()
         there = self.memory.tables
         if LOADS not in there and load_id is not None:
             with self.warehouse.connect() as connection:
                 keep_deleted(connection, load_id, there)
         if RUNS not in there:
-            self.begin()
+            self.record.begin()
 
     def _incomplete(self) -> list[str]:
         memory = self.memory
@@ -414,7 +363,7 @@ class Extraction:
 
     def _fail(self, package: Package, planned: Planned[Import], result: Failure) -> None:
         slug = planned.import_.slug
-        self._accepted.append(slug)
+        self.record.pending.imports.append(slug)
         self.tally.imports_failed += 1
         if self._rows_of_unread and (self._scope.force or not self._is_as_listed(planned.import_)):
             self._unread.append(planned.import_)
@@ -431,7 +380,7 @@ class Extraction:
             return
         for each, read, size in zip(planned, built.reads, built.sizes, strict=True):
             slug = each.import_.slug
-            self._accepted.append(slug)
+            self.record.pending.imports.append(slug)
             if read.doubtful:
                 self._unreconciled(read)
             self._progress.read(slug, size, read.verdict.value)
@@ -441,7 +390,7 @@ class Extraction:
 
     def _accept_gone(self, planned: Planned[Import], built: Built) -> None:
         slug = planned.import_.slug
-        self._accepted.append(slug)
+        self.record.pending.imports.append(slug)
         if self.reader.postpone(planned, built):
             return
         # deleted between listing and reading: the next listing will miss it, and it earns its deletion then

@@ -52,7 +52,7 @@ def sync(
     outside: Outside | None = None,
     load: LoadPackage = load_package,
 ) -> Tally:
-    """One run. `stop()` returns the number of a signal once one arrived; `load` loads a package.
+    """Carry out one run. `stop()` returns the number of a signal once one arrived; `load` loads a package.
 
     Returns the run's tally whatever its outcome was, `tally.fatal` holding what made it fail. Raises LockedError if
     another run is under way and ConfigError for a destination that cannot be used: in both cases nothing was done.
@@ -91,7 +91,7 @@ def carry_out(
 
 
 def _run(pipeline: Pipeline, extraction: Extraction, settings: Settings, load: LoadPackage, work: Work) -> None:
-    """Raises nothing: what went wrong is in the tally."""
+    """Do the work and close; raise nothing, for what went wrong is in the tally."""
     try:
         with extraction.warehouse.hold():
             try:
@@ -184,7 +184,7 @@ def _make_versions(extraction: Extraction, settings: Settings, connection: Conne
 
 
 def _look_at_standings(extraction: Extraction, dataset: Dataset) -> None:
-    """Counts what failed and does not reconcile as everybody else will: a run never says less than `status`."""
+    """Count what failed and does not reconcile as everybody else will: a run never says less than `status`."""
     tally = extraction.tally
     with extraction.warehouse.connect() as connection:
         forget_unread(connection, extraction.unread)
@@ -201,7 +201,7 @@ def _look_at_standings(extraction: Extraction, dataset: Dataset) -> None:
 
 
 def _look_at_the_others(extraction: Extraction, dataset: Dataset) -> None:
-    """A record that comes with another import than before leaves that one short: no such import is called synced."""
+    """Distrust the imports whose records came with another one than before: none that is short is called synced."""
     if not extraction.merged:
         return
     before = extraction.memory.ledger
@@ -251,7 +251,7 @@ def _load_package(
             if allowance := extraction.warehouse.allowance:
                 allowance.all_threads()
         extraction.committed(load_id)
-        extraction.note_progress()
+        extraction.record.note_progress()
     if load_id is None:
         return
     log.info(
@@ -288,9 +288,9 @@ def _write_dispositions(extraction: Extraction) -> WriteDispositions:
 
 
 def _end(extraction: Extraction, pipeline: Pipeline) -> None:
-    """Writes the run's row and closes the client; a destination that is gone by now does not hide the first error."""
+    """Write the run's row and close the client; a destination that is gone by now does not hide the first error."""
     try:
-        extraction.finish()
+        extraction.record.finish()
     except Exception as error:
         extraction.tally.fatal = extraction.tally.fatal or explain(error, pipeline)
         log.warning(

@@ -18,6 +18,7 @@ import pytest
 from connector.maintain.verify import VerifyReport, verify
 from connector.run import session as extraction_module
 from connector.run.ports import Outside
+from connector.run.record import RunRecord
 from connector.run.sync import sync
 from connector.runs import Tally
 from connector.sandbox import Request, Response, Service, Switches
@@ -345,7 +346,7 @@ def killed_after(packages: int) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(extraction_module.Extraction, "committed", dying)
-        patched.setattr(extraction_module.Extraction, "finish", lambda self: None)
+        patched.setattr(RunRecord, "finish", lambda self: None)
         with pytest.raises(Killed):
             yield
 

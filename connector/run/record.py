@@ -1,0 +1,86 @@
+"""The record of a run: its tally, what of the package under way is to be added to it, and its row in `sync_runs`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from connector.errors import NewerFormatError
+from connector.load.emission import Emission
+from connector.runs import Status, Tally
+from connector.warehouse import Warehouse
+from connector.warehouse.runs_table import note_progress, write_run
+from connector.warehouse.tables import LOAD_ID, RUNS, RUNS_SCHEMA, table_of
+
+
+@dataclass(slots=True)
+class Pending:
+    """What the package under way adds to the tally once it is in the warehouse."""
+
+    records: int = 0
+    tables: Counter[str] = field(default_factory=Counter)  # rows, by table
+    templates: Counter[str] = field(default_factory=Counter)  # records, by template
+    imports: list[str] = field(default_factory=list)
+
+
+class RunRecord:
+    """Keep the tally of a run and its row; `count_requests` brings the tally's requests up to date."""
+
+    def __init__(
+        self, warehouse: Warehouse, tally: Tally, now: Callable[[], datetime], count_requests: Callable[[], None]
+    ) -> None:
+        self.tally = tally
+        self.pending = Pending()
+        self._warehouse = warehouse
+        self._now = now
+        self._count_requests = count_requests
+
+    def begin(self) -> None:
+        """Write that this run is under way, for the next one to see should this one die."""
+        with self._warehouse.connect() as connection:
+            write_run(connection, self.tally, Status.running)
+
+    def committed(self, load_id: str | None, schema_changes: Iterable[str]) -> Pending:
+        """Count the package handed over last, which is in the warehouse now, and return what it was."""
+        done, self.pending = self.pending, Pending()
+        tally = self.tally
+        tally.records_loaded += done.records
+        if load_id is not None:
+            tally.load_ids.append(load_id)
+        tally.tables.update(done.tables)
+        tally.templates.update(done.templates)
+        tally.schema_changes = list(schema_changes)
+        return done
+
+    def note_progress(self) -> None:
+        """Write what is committed so far to the row of a run that goes on."""
+        self._count_requests()
+        with self._warehouse.connect() as connection:
+            note_progress(connection, self.tally)
+
+    def abort(self, error: BaseException) -> None:
+        """Write that the run failed before its package could be loaded: nothing of the package counts."""
+        self.tally.fatal = self.tally.fatal or error
+        self.pending = Pending()
+        self.finish()
+
+    def finish(self) -> None:
+        """Write the row as it stands now, but not into a warehouse of a newer format."""
+        self._note_end()
+        if isinstance(self.tally.fatal, NewerFormatError):
+            return
+        with self._warehouse.connect() as connection:
+            write_run(connection, self.tally)
+
+    def row(self, load_id: str) -> Emission:
+        """Return the row of a run that nobody follows up on after dlt has loaded it, to be loaded with its records."""
+        self.tally.load_ids.append(load_id)
+        self._note_end()
+        return Emission(RUNS, table_of(RUNS_SCHEMA, [{**self.tally.as_row(), LOAD_ID: load_id}]))
+
+    def _note_end(self) -> None:
+        self._count_requests()
+        # a run that begins by the clock of an earlier one may end before that
+        self.tally.finished_at = max(self._now(), self.tally.started_at)
