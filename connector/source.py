@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
@@ -29,6 +29,7 @@ from connector.errors import ConfigError
 from connector.given import SOURCE, refuse_unknown_keys, whence
 from connector.load.dlt_bridge import Marker, current_load_id, package_state, take_over_rebuilt
 from connector.load.emission import Emission
+from connector.load.source_changes import refuse_changes
 from connector.load.working_directory import believe_folders
 from connector.run.ports import Outside
 from connector.run.session import Extraction
@@ -223,7 +224,7 @@ class _SharedRun:
                 yield mark(extraction.run_row(load_id))
             done = True
         except Exception as error:
-            extraction.abort(error)
+            extraction.record.abort(error)
             raise
         finally:
             if not done or not self._unfinished:
@@ -277,60 +278,3 @@ def _instant(value: Any) -> datetime | None:
         return datetime.fromisoformat(str(value))
     except ValueError:
         raise ConfigError(f"updated_at is bounded by {value!r}, which is not an ISO 8601 date or time.") from None
-
-
-# -- what a user may change on the source ------------------------------------------------------------------------------
-
-# Nothing is nested and every column keeps its type, so any `max_table_nesting` holds, and so does a schema contract
-# that lets tables and columns evolve. Every other hint decides how rows reach the warehouse, which the guarantees fix.
-_FIX = {
-    "columns": "types of columns are set under [sources.importer.hints.<table>]",
-    "incremental": "a window is the argument updated_at of importer_source()",
-    "schema_contract": "only contracts that let tables and columns evolve fit a sync that loses nothing",
-    "table_name": "tables have their names from the templates",
-    "write_disposition": "rows are merged by the sync, import by import",
-}
-_IGNORED = {"name", "x-normalizer", "original_columns", "validator", "resource"}
-
-
-def refuse_changes(source: DltSource, package_state: Mapping[str, Any]) -> None:
-    """Raise ConfigError that names every change to the source which would break the sync."""
-    found = list(_of_source(source, package_state))
-    for resource in source.selected_resources.values():
-        found += [f"{resource.name}: {each}" for each in _of_resource(resource)]
-    if found:
-        raise ConfigError(f"The source cannot be run as it was changed: {'; '.join(found)}.")
-
-
-def _of_source(source: DltSource, package_state: Mapping[str, Any]) -> Iterator[str]:
-    if not _lets_evolve(source.schema_contract):
-        yield f"schema_contract ({_FIX['schema_contract']})"
-    if package_state.get("dropped_tables") or package_state.get("truncated_tables"):
-        yield "refresh (it empties what the ledger calls complete; `importer-sync backfill --full` reads all again)"
-
-
-def _of_resource(resource: DltResource) -> Iterator[str]:
-    hints: Mapping[str, Any] = resource._hints  # type: ignore[assignment]
-    for name, value in hints.items():
-        if not _is_harmless(name, value):
-            yield f"{name} ({_FIX[name]})" if name in _FIX else name
-    if any(type(step).__name__ != "Incremental" for step in list(resource._pipe.steps)[1:]):
-        yield "a step such as add_map, add_filter or add_limit (what is loaded is proven complete, and would not be)"
-
-
-def _is_harmless(name: str, value: Any) -> bool:
-    if value is None or value in ({}, []) or name in _IGNORED:
-        return True
-    if name == "write_disposition":
-        return bool(value == "merge")
-    if name == "schema_contract":
-        return _lets_evolve(value)
-    if name == "file_format":
-        return bool(value == "parquet")
-    return False
-
-
-def _lets_evolve(contract: Any) -> bool:
-    if not isinstance(contract, Mapping):
-        return contract in (None, "evolve")
-    return all(mode == "evolve" or (of, mode) == ("data_type", "freeze") for of, mode in contract.items())
