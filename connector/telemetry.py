@@ -103,7 +103,7 @@ class Instruments:
 
 
 def find() -> Instruments | None:
-    """The instruments of this process, or None where nobody listens."""
+    """Return the instruments of this process, or None where nobody listens."""
     trace = sys.modules.get("opentelemetry.trace")
     if trace is None:
         return None
@@ -115,7 +115,7 @@ def find() -> Instruments | None:
 
 
 def _listens(provider: Any) -> bool:
-    """The API's own providers only stand in for one that was never set."""
+    """Tell whether a provider was set: the API's own ones only stand in for it."""
     return not type(provider).__module__.startswith(("opentelemetry.trace", "opentelemetry.metrics"))
 
 
@@ -139,7 +139,7 @@ def _instruments(tracers: Any, meters: Any) -> Instruments:
 
 
 def trace_ids() -> dict[str, str]:
-    """What leads from a line of the log to its span."""
+    """Return what leads from a line of the log to its span."""
     trace = sys.modules.get("opentelemetry.trace")
     context = trace.get_current_span().get_span_context() if trace is not None else None
     if context is None or not context.is_valid:
@@ -149,7 +149,7 @@ def trace_ids() -> dict[str, str]:
 
 @contextmanager
 def run(tally: Tally) -> Iterator[None]:
-    """Everything inside belongs to this run; what it came to is read off the tally at the end."""
+    """Trace everything inside as part of this run; what it came to is read off the tally at the end."""
     token = current_run.set(tally.run_id)
     instruments = find()
     began = time.monotonic()
@@ -182,7 +182,7 @@ def _sum_up(instruments: Instruments, span: Any, tally: Tally, took_s: float) ->
 
 @contextmanager
 def package(tally: Tally) -> Iterator[None]:
-    """One load package, from its first record asked for to its proof in the warehouse."""
+    """Trace one load package, from its first record asked for to its proof in the warehouse."""
     instruments = find()
     if instruments is None:
         yield
@@ -207,7 +207,7 @@ def package(tally: Tally) -> Iterator[None]:
 
 @contextmanager
 def exporting(scrub: Callable[[str], str]) -> Iterator[None]:
-    """Exports for as long as it lasts if OpenTelemetry's environment variables ask for it."""
+    """Export for as long as it lasts if OpenTelemetry's environment variables ask for it."""
     global _scrub
     wanted = [signal for signal in SIGNALS if _wanted(signal)]
     disabled = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
@@ -279,7 +279,7 @@ def _exporters(signal: str) -> Iterator[Any]:
 
 
 def _close(providers: list[Any]) -> None:
-    """Sends what is left. A collector that does not answer must not hold up the end of a run."""
+    """Send what is left. A collector that does not answer must not hold up the end of a run."""
     closers = [threading.Thread(target=provider.shutdown, daemon=True) for provider in providers]
     for closer in closers:
         closer.start()

@@ -81,7 +81,7 @@ class Holding:
 
 
 def import_differences(import_: Import, holding: Holding, settings: Settings) -> Iterator[Difference]:
-    """Everything that shows without reading a record."""
+    """Yield the differences that show without reading a record."""
     slug, known = import_.slug, holding.known
     if holding.deleted is None:
         yield Difference(Kind.import_missing, f"Import {slug} is not in the table imports.", slug)
@@ -139,7 +139,7 @@ def _counts(slug: str, known: LedgerRow, holding: Holding, settings: Settings) -
 
 
 def row_differences(key: str, expected: pa.Table, stored: pa.Table) -> Iterator[tuple[str, list[str]]]:
-    """(key, columns that are unlike) for each row of `expected` that is in `stored` under the same key."""
+    """Yield (key, unlike columns) for each row of `expected` that is in `stored` under the same key."""
     aligned = Aligned.of(expected.column(key), stored, key)
     shown = expected.take(aligned.present)
     unlike: dict[int, list[str]] = {}
@@ -159,7 +159,7 @@ def record_differences(
     columns: Mapping[str, str],
     shared: Mapping[str, str | None] = MappingProxyType({}),
 ) -> Iterator[Difference]:
-    """Records of the service against live rows; `columns` are slug, sort, times and maybe data → name in `table`.
+    """Compare the service's records with live rows; `columns`: slug, sort, times and maybe data → name in `table`.
 
     `shared` are columns of the table that have one value in all rows of an import.
     """
@@ -196,7 +196,7 @@ def typed_differences(
     *,
     nul_safe: bool,
 ) -> Iterator[Difference]:
-    """Typed rows against `source` (`slug`, `data`): every leaf value must be in its column or a variant of it.
+    """Compare typed rows with `source` (`slug`, `data`): each leaf has to be in its column or a variant of it.
 
     `columns` of `source` are compared too, each with the typed column it maps to; with none, neither are slugs.
     """
@@ -266,7 +266,7 @@ def _unlike_cells(
 
 
 def _as_written_earlier(text: bytes, schema: TableSchema, nul_safe: bool, room: Room) -> Flattened:
-    """The row as the first version wrote it: `-0` as 0, and a scalar beside text in the column's variant."""
+    """Return the row as the first version wrote it: `-0` as 0, a scalar beside text in the column's variant."""
     if may_have_minus_zero(text):
         text = without_minus_zero(text)
     flat = flatten([text], schema, {}, nul_safe=nul_safe, room=room)
@@ -279,7 +279,7 @@ def _as_written_earlier(text: bytes, schema: TableSchema, nul_safe: bool, room: 
 
 
 def _only_objects(data: Iterable[bytes | None]) -> list[bytes]:
-    """A raw row that is no JSON object any more counts as empty: it differs from the service anyway."""
+    """Take a raw row that is no JSON object any more for an empty one: it differs from the service anyway."""
     kept: list[bytes] = []
     for text in data:
         try:
@@ -334,12 +334,12 @@ class Aligned:
 
 
 def live_rows(stored: pa.Table) -> pa.Table:
-    """Rows the service is expected to show: those that `deletes = keep` marked are not."""
+    """Return the rows that the service is expected to show: those that `deletes = keep` marked are not."""
     return stored.filter(stored.column("_deleted_at").is_null()) if stored.num_rows else stored
 
 
 def unlike_rows(expected: Any, stored: Any) -> list[int]:
-    """Where the two columns differ; null equals null."""
+    """Return where the two columns differ; null equals null."""
     expected, stored = _flat(expected), _flat(stored)
     if pa.types.is_null(expected.type):
         return list(pc.indices_nonzero(stored.is_valid()).to_pylist())
@@ -352,7 +352,7 @@ def unlike_rows(expected: Any, stored: Any) -> list[int]:
 
 
 def _as_type(column: pa.Array[Any], kind: pa.DataType) -> pa.Array[Any] | None:
-    """The column as `kind` if that changes no value; drivers differ in how they give decimals, times and JSON."""
+    """Return the column as `kind` if that changes no value; drivers differ in decimals, times and JSON."""
     with suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return column.cast(kind)
     with suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):

@@ -169,7 +169,7 @@ class _Examination:
             bury_dead_runs(connection, self.now)
 
     def _rows(self, connection: Connection, memory: Memory) -> set[str]:
-        """The rows against the ledger; what disagrees is distrusted, so that the next run audits and reads again."""
+        """Compare the rows with the ledger; distrust what disagrees, so that the next run audits and reads it again."""
         wrong = audit(connection, memory)
         for slug, where in wrong.items():
             tables = ", ".join(sorted(where)) or "no table"
@@ -230,7 +230,7 @@ def _unreadable(error: Exception) -> Finding:
 
 
 def _missing_columns(memory: Memory) -> Iterator[Finding]:
-    """The data dictionary and dlt's schema against the columns that are there."""
+    """Compare the data dictionary and dlt's schema with the columns that are there."""
     for table, schema in sorted(memory.schemas.items()):
         columns = {name: kind for known in schema.fields.values() for name, kind in known.columns().items()}
         if columns and table not in memory.tables:
@@ -249,7 +249,7 @@ def _missing_columns(memory: Memory) -> Iterator[Finding]:
 
 
 def _unexplained_columns(connection: Connection, memory: Memory) -> Iterator[Finding]:
-    """Values of which `sync_fields` does not say of which field they are."""
+    """Find values of which `sync_fields` does not say of which field they are."""
     for table, columns in sorted(memory.unexplained.items()):
         if imports_with(connection, table, columns):
             sentence = f"sync_fields does not know {', '.join(sorted(columns))} of {table}, where there are values."

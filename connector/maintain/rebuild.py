@@ -148,7 +148,7 @@ class _Rebuild:
             refresh(connection, self.warehouse.destination_type)
 
     def _checked(self, wanted: Sequence[str], memory: Memory) -> list[str]:
-        """The tables to rebuild, all of whose rows have a raw row."""
+        """Return the tables to rebuild, all of whose rows have a raw row."""
         known = sorted(set(memory.template_tables) & memory.tables)
         unknown = sorted(set(wanted) - set(known))
         if unknown:
@@ -169,7 +169,7 @@ class _Rebuild:
         return filled
 
     def _check_unread(self, connection: Connection, tables: Sequence[str]) -> None:
-        """PostgreSQL drops no table that a view reads, and what to do with a view of theirs is the user's call."""
+        """Raise ConfigError where views of the user's read a table, for PostgreSQL would not drop it."""
         views = foreign_readers(connection, tables) if tables and self.warehouse.destination_type == "postgres" else []
         if views:
             raise ConfigError(
@@ -214,7 +214,7 @@ class _Rebuild:
     # -- the raw rows --------------------------------------------------------------------------------------------
 
     def _raw(self, template: str) -> Iterator[pa.Table]:
-        """All raw rows of a template, import by import, as many at once as fit in memory with ease."""
+        """Yield all raw rows of a template, import by import, as many at once as fit in memory with ease."""
         with self.warehouse.connect() as connection:
             waiting: list[str] = []
             rows = 0
@@ -228,7 +228,7 @@ class _Rebuild:
                 yield raw_rows(connection, template, waiting)
 
     def _named(self, before: TableSchema, template: str) -> TableSchema:
-        """The fields that have a column, and of those that had none as many as there is room for."""
+        """Return the fields that have a column, and of those that had none as many as there is room for."""
         schema = before.retyped()
         room = max(width.WIDTH.columns - schema.size, 0)
         new = NewFields(schema, room + width.WIDTH.listed)
@@ -249,7 +249,7 @@ class _Rebuild:
     def _typed(
         self, before: TableSchema, schema: TableSchema, votes: Mapping[Keys, Votes], hints: Mapping[str, str]
     ) -> TableSchema:
-        """The types that hints and votes give; without a single value the type stays."""
+        """Return the types that hints and votes give; without a single value the type stays."""
         typed: list[Field] = []
         for keys, known in schema.fields.items():
             if keys == REST:
@@ -327,6 +327,6 @@ def _texts(rows: pa.Table) -> list[bytes]:
 
 
 def json_columns(schema: TableSchema, warehouse: Warehouse) -> list[str]:
-    """Columns that are JSON in the warehouse too, where a sync would make them so."""
+    """Return the columns that are JSON in the warehouse too, where a sync would make them so."""
     kinds = {f.column: parse_type(f.type).kind for f in schema.fields.values() if f.type is not None}
     return sorted(c for c, kind in kinds.items() if kind is Kind.JSON) if warehouse.is_duckdb else []

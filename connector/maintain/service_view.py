@@ -27,7 +27,7 @@ Answer = Import | ConnectorError | None
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """Asks the service from a synchronous caller."""
+    """Ask the service from a synchronous caller."""
 
     client: ServiceClient
     loop: Loop
@@ -35,7 +35,7 @@ class Survey:
     progress: Progress
 
     def listing(self, expected: int) -> Listing[Import | Reject]:
-        """All imports, of the configured status if there is one; `expected` of them are asked for at once."""
+        """Return all imports, of the configured status if there is one; `expected` of them are asked for at once."""
         return self.loop.call(self._list, 0 if self.settings.status else expected)
 
     def wanted(self, import_: Import) -> bool:
@@ -46,11 +46,11 @@ class Survey:
         return self.settings.includes(import_.template_slug, import_.template_name)
 
     def current(self, slugs: Sequence[str]) -> dict[str, Answer]:
-        """Each of these imports as it is now."""
+        """Return each of these imports as it is now."""
         return dict(zip(slugs, self.loop.call(self._ask_all, slugs), strict=True))
 
     def reads(self, imports: Iterable[Import]) -> Iterator[tuple[Import, ImportRead | ConnectorError]]:
-        """The records of each import, read ahead by a bounded number of rows, in whatever order they arrive."""
+        """Yield the records of each import as they arrive, read ahead by a bounded number of rows."""
         outcomes = self._read_ahead(imports)
         try:
             while True:

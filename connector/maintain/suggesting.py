@@ -69,7 +69,7 @@ def _suggestions(connection: Connection, hints: Mapping[str, Mapping[str, str]])
 
 
 def _texts(connection: Connection, hints: Mapping[str, Mapping[str, str]]) -> dict[str, list[str]]:
-    """Typed table → its text columns without a hint."""
+    """Return the text columns without a hint, by typed table."""
     stock, columns = take_stock(connection), connection.columns()
     if FIELDS not in stock.ours:
         return {}

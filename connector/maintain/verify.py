@@ -90,7 +90,7 @@ def verify(
     *,
     outside: Outside | None = None,
 ) -> VerifyReport:
-    """Compares. Raises ConnectorError if it can't be done: no warehouse, no service, no right to see it."""
+    """Compare both sides. Raise ConnectorError if it can't be done: no warehouse, no service, no right to see it."""
     warehouse, world, told = Warehouse(pipeline), outside or Outside.real(), progress or Silent()
     warehouse.check_supported()
     try:
@@ -171,7 +171,7 @@ class _Verification:
     # -- one look ------------------------------------------------------------------------------------------------
 
     def _look(self, imports: Mapping[str, Import]) -> dict[str, _Look]:
-        """At each of these imports, on both sides."""
+        """Look at each of these imports, on both sides."""
         with self.warehouse.connect() as connection:
             memory = recall(connection)
             holdings = _holdings(connection, memory)
@@ -190,7 +190,7 @@ class _Verification:
         imports: Mapping[str, Import],
         found: Mapping[str, list[Difference]],
     ) -> None:
-        """The columns of `imports`, against what a sync would write now."""
+        """Compare the columns of `imports` with what a sync would write now."""
         there = [i for slug, i in imports.items() if slug in memory.imports]
         nul_safe = not self.warehouse.is_duckdb
         limits = LIMITS.get(self.warehouse.destination_type)
@@ -264,7 +264,7 @@ class _Verification:
             yield Difference(Kind.not_reconciled, sentence, read.import_.slug)
 
     def _rejects(self, connection: Connection, memory: Memory, read: ImportRead) -> Iterator[Difference]:
-        """What the service sends and nobody can load: reported, and not as missing."""
+        """Report what the service sends and nobody can load, and not as missing."""
         slug = read.import_.slug
         noted: set[Any] = set()
         if read.rejects and REJECTS in memory.tables:
@@ -279,7 +279,7 @@ class _Verification:
     # -- what moved ----------------------------------------------------------------------------------------------
 
     def _settle(self, first: Mapping[str, _Look], listed: Mapping[str, Import]) -> None:
-        """Looks again at whatever differed, until both sides stood still between two looks, or too often."""
+        """Look again at whatever differed, until both sides stood still between two looks, or too often."""
         latest = {slug: look for slug, look in first.items() if look.differences or look.restless}
         for looks in range(2, MAX_LOOKS + 1):
             if not latest:
@@ -312,7 +312,7 @@ class _Verification:
                 self.report.unchecked.append(f"Import {slug} could not be looked at again: {answer}")
 
     def _ask_for_vanished(self) -> None:
-        """What answered 404 was deleted meanwhile, unless the service lists it all the same."""
+        """Take what answered 404 for deleted meanwhile, unless the service lists it all the same."""
         if not self.vanished:
             return
         listing = self.survey.listing(len(self.vanished))
@@ -325,7 +325,7 @@ class _Verification:
                 self.report.moved.append(slug)
 
     def _extras(self, listed: set[str | None]) -> None:
-        """What the warehouse shows as live and the service did not list."""
+        """Find what the warehouse shows as live and the service did not list."""
         unlisted = self._unlisted(listed)
         answers = self.survey.current(sorted(unlisted))
         still = self._unlisted(listed) if unlisted else {}  # a sync under way may have removed it
@@ -340,7 +340,7 @@ class _Verification:
                 self.report.differences.append(Difference(Kind.import_extra, sentence, slug))
 
     def _unlisted(self, listed: set[str | None]) -> dict[str, Holding]:
-        """With a status filter, only imports that were synced at that status are this pipeline's business."""
+        """Return what the warehouse has and the service did not list; other statuses are not a filtered pipeline's."""
         with self.warehouse.connect() as connection:
             holdings = _holdings(connection, recall(connection))
         status = self.settings.status
@@ -380,6 +380,6 @@ def _holdings(connection: Connection, memory: Memory) -> dict[str, Holding]:
 
 
 def _texts(read: ImportRead) -> pa.Table:
-    """The records as the service sends them, in place of raw rows."""
+    """Return the records as the service sends them, in place of raw rows."""
     texts = pa.array([r.data for r in read.records], pa.binary()).cast(pa.string())
     return pa.table({"slug": pa.array([r.slug for r in read.records], pa.string()), "data": texts})

@@ -64,11 +64,11 @@ class UnderWay:
         return self._path is not None
 
     def is_suspect(self, slug: str) -> bool:
-        """Whether the import has to be read alone."""
+        """Tell whether the import has to be read alone."""
         return slug in self._suspects or slug in self._killers
 
     def killed_twice(self, import_: Import) -> bool:
-        """Whether this version of the import is what killed a run while it was read alone."""
+        """Tell whether this version of the import is what killed a run while it was read alone."""
         return self._killers.get(import_.slug) == version_of(import_)
 
     def arrived(self, slug: str, size: int) -> None:

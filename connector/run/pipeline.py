@@ -102,7 +102,7 @@ class ReadAhead:
         self._filling = asyncio.ensure_future(self._fill())
 
     async def take(self) -> list[Outcome]:
-        """The next outcomes in about the order planned, as many as are there and not too many; none at the end."""
+        """Return the next outcomes in about the order planned, as many as are there but not too many; [] at the end."""
         taken: list[Outcome] = []
         rows = 0
         while not taken or (rows < TAKEN_ROWS and not self._ready.empty()):
@@ -120,7 +120,7 @@ class ReadAhead:
         return taken
 
     async def aclose(self) -> None:
-        """Ends whatever is being read."""
+        """End whatever is being read."""
         if self._filling is not None:
             self._filling.cancel()
             await asyncio.gather(self._filling, return_exceptions=True)
@@ -144,7 +144,7 @@ class ReadAhead:
             self._on_built()
 
     async def _gathered(self) -> AsyncGenerator[_Together]:
-        """What was read, as it is to be built: small imports together, a large one alone."""
+        """Yield what was read, as it is to be built: small imports together, a large one alone."""
         together = _Together()
         async with aclosing(self._read_all()) as reads:
             async for planned, result in reads:
@@ -165,7 +165,7 @@ class ReadAhead:
         return rows <= self._together and size <= TOGETHER_BYTES
 
     async def _hand_over(self, building: deque[asyncio.Task[list[Outcome]]]) -> None:
-        """The first of them, once it is built; then waits until there is room for the next."""
+        """Hand over the first of them, once it is built; then wait until there is room for the next."""
         for outcome in await building[0]:
             self._rows_ready += _size(outcome)
             self._ready.put_nowait(outcome)
@@ -275,7 +275,7 @@ def _result(task: asyncio.Task[ImportRead]) -> ImportRead | Failure:
 
 
 def _fatal(result: ImportRead | Failure, failures: int) -> ConnectorError | None:
-    """What ends the run, not just the reading of one import."""
+    """Return the error that ends the run, and not just the reading of one import."""
     if isinstance(result, Failure):
         if isinstance(result.error, AuthError) and result.error.status == 401:
             return result.error

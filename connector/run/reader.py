@@ -179,7 +179,7 @@ class Reader:
 
     @property
     def is_over(self) -> bool:
-        """Whether no package is to follow: all is read, or the run has to end before that."""
+        """Tell whether no package is to follow: all is read, or the run has to end before that."""
         ending = self._ahead is None or self._ahead.stopped or self._ahead.fatal is not None
         return not self._suspects or ending
 
@@ -190,7 +190,7 @@ class Reader:
         return self._asked_to_stop() or (signal.SIGTERM if overdue else None)
 
     def due(self, read: ImportRead) -> Due | None:
-        """Whether the import may have changed since it was read, without a trace."""
+        """Return why the import is to be read again: it may have changed since it was read, without a trace."""
         import_, unit = read.import_, self.decided().unit
         settled = read.asked_at is not None and not may_change_unseen(
             import_.updated_at,
@@ -226,7 +226,7 @@ class Reader:
         await self._head_start.aclose()
 
     def _promise_the_rest(self, plan: Plan[Import]) -> None:
-        """Of what a backfill asked for: imports of which only the service says that they are meant."""
+        """Ask for the imports of a backfill of which only the service says that they are meant."""
         rest = [planned.import_.slug for planned in plan.read if planned.reason is Reason.asked]
         if rest:
             with self._warehouse.connect() as connection:
@@ -258,7 +258,7 @@ class Reader:
         return self._under_way.is_kept and (killed or self._under_way.is_suspect(import_.slug))
 
     def _without_suspects(self, decided: Decided) -> tuple[Planned[Import], ...]:
-        """What may be read side by side. Of the rest, what killed a run twice fails unless it was asked for."""
+        """Return what may be read side by side. Of the rest, what killed a run twice fails unless it was asked for."""
         reading = {planned.import_.slug for planned in decided.plan.read}
         self._under_way.done(i.slug for i in decided.imports if i.slug not in reading)
         others: list[Planned[Import]] = []
@@ -294,7 +294,7 @@ class Reader:
         self._tally.interrupted_by = int(self.asked_to_stop() or signal.SIGINT)
 
     def _looked_for(self, *, stopped: bool) -> Iterator[Outcome]:
-        """The imports that answered 404, once it is known which of them were deleted while the run was under way."""
+        """Yield the imports that answered 404, once it is known which of them were deleted meanwhile."""
         missed, self._missed = self._missed, []
         slugs = [planned.import_.slug for (planned,), _ in missed]
         self._departed = frozenset(slugs) if stopped else self._loop.call(self._ask_for, slugs)
@@ -313,7 +313,7 @@ class Reader:
             return frozenset(slugs)
 
     async def _read(self, import_: Import) -> ImportRead:
-        """Raises FewerRecords for an import that would lose rows though it has not changed: what is loaded stays."""
+        """Read an import. Raise FewerRecords if it would lose rows though it has not changed: what is loaded stays."""
         read = await self._head_start.reading(import_)
         if read.verdict is Verdict.gone:
             return read

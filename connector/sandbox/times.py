@@ -10,7 +10,6 @@ from connector.sandbox.switches import Fraction, Zone
 
 OFFSET = timezone(timedelta(hours=2))
 MIXED_ZONES = (UTC, OFFSET, timezone(timedelta(hours=-5)), timezone(timedelta(hours=5, minutes=30)))
-MIXED_FRACTIONS: tuple[Fraction, ...] = (0, 3, 6)
 PRECISIONS = {0: "seconds", 3: "milliseconds", 6: "microseconds"}
 
 
