@@ -23,7 +23,7 @@ from connector.load import package
 from connector.load.batches import Builder, Built
 from connector.load.kept_deletes import KeptDeletes
 from connector.models import Import
-from connector.run import discover, plan, reader, session, sync
+from connector.run import discover, opening, plan, reader, sync
 from connector.run.deaths import UnderWay
 from connector.run.plan import Plan
 from connector.service.outage import Outage
@@ -315,7 +315,7 @@ def leave_pending_packages_to_dlt() -> AbstractContextManager[Any]:
 
 @mutation()
 def forget_dead_runs() -> AbstractContextManager[Any]:
-    return mock.patch.object(session, "bury_dead_runs", return_value=[])
+    return mock.patch.object(opening, "bury_dead_runs", return_value=[])
 
 
 # -- loading -------------------------------------------------------------------------------------------------------
@@ -438,7 +438,7 @@ def take_an_earlier_format_for_the_one_of_now() -> AbstractContextManager[Any]:
 @mutation()
 @contextmanager
 def forget_what_a_backfill_asked_for() -> Iterator[None]:
-    with mock.patch.object(session, "promise"), mock.patch.object(reader, "ask_again"):
+    with mock.patch.object(opening, "promise"), mock.patch.object(reader, "ask_again"):
         yield
 
 
