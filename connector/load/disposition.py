@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from connector.load.dlt_bridge import WriteDispositions
 from connector.warehouse import Connection, Warehouse
-from connector.warehouse.lookup import index_keys, relations
+from connector.warehouse.lookup import index_keys
 from connector.warehouse.tables import keys_of
 
 APPEND: dict[str, Any] = {"write_disposition": "append"}
@@ -40,7 +40,7 @@ def write_dispositions(warehouse: Warehouse, incoming: Sequence[IncomingRows]) -
     """
     found: dict[str, dict[str, Any]] = {}
     with warehouse.connect() as connection:
-        able = warehouse.finds_slugs
+        able = warehouse.traits.finds_slugs
         there = connection.names()[0] if able and incoming else set()
         index_keys(connection, {rows.table for rows in incoming} & there)
         for rows in incoming:
@@ -59,9 +59,9 @@ def is_new(connection: Connection, incoming: IncomingRows) -> bool:
     record, import_ = map(connection.column, keys_of(incoming.table))
     imports = f"{import_} IN (SELECT slug FROM arriving_imports)"
     records = f"{record} IN (SELECT slug FROM arriving_records)"
-    if not connection.is_postgres:
+    if connection.traits.hashes_slugs:
         records = f"hash({record}) IN (SELECT hash(slug) FROM arriving_records)"
-    with relations(connection, _relations(incoming)):
+    with connection.relations(_relations(incoming)):
         if _any_row(connection, incoming.table, imports):
             return False
         with connection.sparing(columns=1, slugs=len(incoming.records)):
@@ -71,7 +71,7 @@ def is_new(connection: Connection, incoming: IncomingRows) -> bool:
 def are_elsewhere(connection: Connection, incoming: IncomingRows) -> bool:
     """Tell whether the table holds some of these records as another import's (DuckDB and PostgreSQL)."""
     record, import_ = map(connection.column, keys_of(incoming.table))
-    with relations(connection, _relations(incoming)):
+    with connection.relations(_relations(incoming)):
         return _any_row(
             connection,
             incoming.table,

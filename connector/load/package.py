@@ -112,9 +112,9 @@ class Package:
         self._arriving: dict[str, _Arriving] = defaultdict(_Arriving)
         self._sources = 0  # of records: imports, one as often as it comes
         self._ledger: list[LedgerRow] = []
-        self.rejects = Rejects(load_id, run_id, now, nul_safe=not warehouse.is_duckdb)
+        self.rejects = Rejects(load_id, run_id, now, nul_safe=not warehouse.traits.keeps_nul)
         self._kept = KeptDeletes(warehouse, memory, load_id, now, keeps=settings.deletes == "keep")
-        self._nul_safe = not warehouse.is_duckdb
+        self._nul_safe = not warehouse.traits.keeps_nul
         self.withheld: list[str] = []
 
     @property
@@ -418,7 +418,7 @@ class Package:
                 yield Emission(table, rows, self._json_columns(table, rows), self._catalogue.template_tables.get(table))
 
     def _json_columns(self, table: str, rows: pa.Table) -> frozenset[str]:
-        if not self._warehouse.is_duckdb:
+        if not self._warehouse.traits.keeps_json:
             return frozenset()  # elsewhere JSON types reorder keys or refuse what JSON allows; text keeps all
         schema = self._catalogue.schema(table)
         known = {f.column for f in schema.fields.values() if f.type and parse_type(f.type).kind is Kind.JSON}

@@ -24,7 +24,7 @@ from dlt.pipeline.pipeline import Pipeline
 
 from connector.errors import ConfigError
 from connector.folders import PRIVATE, believe
-from connector.warehouse.destination import dataset_fingerprint, destination_config, duckdb_file
+from connector.warehouse.destination import dataset_fingerprint, destination_config, duckdb_file, local_file
 
 log = logging.getLogger("connector.run")
 
@@ -53,11 +53,11 @@ def make_anew(pipeline: Pipeline) -> None:
     The caller holds the lock. A pipeline that was told to take nothing from its destination keeps its state, which is
     nowhere else. Raises ConfigError where the warehouse itself would go with the directory.
     """
-    file = duckdb_file(pipeline)
+    file = local_file(pipeline)
     if file is not None and file.is_relative_to(pipeline.working_dir):
         raise ConfigError(
-            "The DuckDB file lies in dlt's working directory (`:pipeline:`), which each run makes anew; give it a path "
-            "of its own."
+            "The database file lies in dlt's working directory (`:pipeline:`), which each run makes anew; give it a "
+            "path of its own."
         )
     if unfinished(pipeline):
         log.warning(

@@ -2,16 +2,17 @@
 
 A database marks deleted rows as deleted, and their bytes stay in its file until something overwrites them. A DuckDB
 file is therefore copied beside itself, with all that is in it, compared with the copy, table by table, and replaced by
-it in one step; whatever goes wrong or is killed before that leaves the file as it was. PostgreSQL writes each of our
-tables anew itself (VACUUM FULL).
+it in one step; whatever goes wrong or is killed before that leaves the file as it was. SQLite writes its file anew
+itself (VACUUM), and PostgreSQL each of our tables (VACUUM FULL).
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from dlt.pipeline.pipeline import Pipeline
 
 from connector.errors import ConfigError, ConnectorError
 from connector.warehouse import Connection, Warehouse
-from connector.warehouse.destination import duckdb_file
+from connector.warehouse.destination import destination_type, duckdb_file, local_file
 from connector.warehouse.erasing import empty_staging, erase_deleted
 from connector.warehouse.failures import explain
 from connector.warehouse.history_tables import histories
@@ -65,13 +66,15 @@ def compact(pipeline: Pipeline, *, mirrors: bool, storage: str | None = None) ->
                     erase_deleted(connection, dataset)
                 else:
                     empty_staging(connection)
-                if connection.is_postgres:
+                if connection.traits.dialect == "postgres":
                     return _vacuum(
                         connection, sorted({*dataset.ours, *(each.history for each in histories(dataset).values())})
                     )
+            if destination_type(pipeline) == "sqlite" and (file := local_file(pipeline)) is not None:
+                return _vacuum_file(file)
             file = duckdb_file(pipeline)
             if file is None:
-                raise ConfigError("Only a warehouse in a DuckDB file or in PostgreSQL can be compacted.")
+                raise ConfigError("Only a warehouse in a file or in PostgreSQL can be compacted.")
             return _rewrite(pipeline, file.resolve(), storage)
     except Exception as error:
         raise explain(error, pipeline) from None
@@ -85,6 +88,15 @@ def _vacuum(connection: Connection, ours: list[str]) -> Compacted:
     for table in tables:
         connection.execute(f"VACUUM (FULL) {table}")
     return Compacted(before, _sizes(connection, tables))
+
+
+def _vacuum_file(file: Path) -> Compacted:
+    """Have SQLite write the file anew, which its own transaction makes safe."""
+    before = file.stat().st_size
+    with closing(sqlite3.connect(file)) as session:
+        session.execute("VACUUM")
+        session.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return Compacted(before, file.stat().st_size)
 
 
 def _sizes(connection: Connection, tables: list[str]) -> int:

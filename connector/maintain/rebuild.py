@@ -170,7 +170,7 @@ class _Rebuild:
 
     def _check_unread(self, connection: Connection, tables: Sequence[str]) -> None:
         """Raise ConfigError where views of the user's read a table, for PostgreSQL would not drop it."""
-        views = foreign_readers(connection, tables) if tables and self.warehouse.destination_type == "postgres" else []
+        views = foreign_readers(connection, tables) if tables and self.warehouse.traits.binds_views else []
         if views:
             raise ConfigError(
                 f"PostgreSQL does not replace a table that views read, and views of yours do: {', '.join(views)}. Drop "
@@ -270,7 +270,7 @@ class _Rebuild:
                     yield self._batch(part.slice(start, BATCH_ROWS), live, written, hints)
 
     def _batch(self, rows: pa.Table, live: bool, written: _Written, hints: Mapping[str, str]) -> pa.Table:
-        room, nul_safe = Room(columns=width.WIDTH.columns), not self.warehouse.is_duckdb
+        room, nul_safe = Room(columns=width.WIDTH.columns), not self.warehouse.traits.keeps_nul
         flat = flatten(_texts(rows), written.schema, hints, nul_safe=nul_safe, room=room)
         written.schema = flat.schema
         if live and any(count.kept for count in flat.counts.values()):
@@ -302,7 +302,7 @@ class _Rebuild:
     def _fields(
         self, table: str, template: str, written: _Written, memory: Memory, load_id: str | None
     ) -> Iterator[dict[str, Any]]:
-        nul_safe = not self.warehouse.is_duckdb
+        nul_safe = not self.warehouse.traits.keeps_nul
         writer = FieldRows(dict(memory.first_seen), self.now, load_id or "", nul_safe=nul_safe)
         for keys, known in written.schema.fields.items():
             count = written.counts.get(keys, FieldTotals())
@@ -329,4 +329,4 @@ def _texts(rows: pa.Table) -> list[bytes]:
 def json_columns(schema: TableSchema, warehouse: Warehouse) -> list[str]:
     """Return the columns that are JSON in the warehouse too, where a sync would make them so."""
     kinds = {f.column: parse_type(f.type).kind for f in schema.fields.values() if f.type is not None}
-    return sorted(c for c, kind in kinds.items() if kind is Kind.JSON) if warehouse.is_duckdb else []
+    return sorted(c for c, kind in kinds.items() if kind is Kind.JSON) if warehouse.traits.keeps_json else []

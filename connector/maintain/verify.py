@@ -192,7 +192,7 @@ class _Verification:
     ) -> None:
         """Compare the columns of `imports` with what a sync would write now."""
         there = [i for slug, i in imports.items() if slug in memory.imports]
-        nul_safe = not self.warehouse.is_duckdb
+        nul_safe = not self.warehouse.traits.keeps_nul
         limits = LIMITS.get(self.warehouse.destination_type)
         columns = {name for known in memory.schemas[IMPORTS].fields.values() for name in known.columns()}
         for start in range(0, len(there), IMPORTS_AT_ONCE):
@@ -255,7 +255,7 @@ class _Verification:
             yield from record_differences(slug, table, read.records, typed, _TYPED_COLUMNS)
         renamed = {} if source is None else _TYPED_COLUMNS
         source = _texts(read) if source is None else source
-        hints, nul_safe = self.settings.hints.get(table, {}), not self.warehouse.is_duckdb
+        hints, nul_safe = self.settings.hints.get(table, {}), not self.warehouse.traits.keeps_nul
         yield from typed_differences(slug, source, typed, memory.schemas[table], renamed, hints, nul_safe=nul_safe)
 
     def _unreconciled(self, read: ImportRead) -> Iterator[Difference]:
@@ -271,7 +271,7 @@ class _Verification:
             rows = connection.rows_of(REJECTS, "import_slug", [slug])
             noted = set(rows.column("payload").to_pylist()) if rows.num_rows else noted
         for reject in read.rejects:
-            there = storable(reject.payload, nul_safe=not self.warehouse.is_duckdb) in noted
+            there = storable(reject.payload, nul_safe=not self.warehouse.traits.keeps_nul) in noted
             where = "is in sync_rejects" if there else "is not in sync_rejects either"
             sentence = f"Import {slug}: record {reject.record_slug or 'without a slug'} can't be loaded and {where}"
             yield Difference(Kind.record_rejected, f"{sentence} ({reject.reason}).", slug, reject.record_slug)

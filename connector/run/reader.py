@@ -332,7 +332,7 @@ class Reader:
             foreign=self._memory.foreign | self._names_taken,
             limits=LIMITS.get(self._warehouse.destination_type),
             width=width.WIDTH,
-            nul_safe=not self._warehouse.is_duckdb,
+            nul_safe=not self._warehouse.traits.keeps_nul,
             flatten=self._flattener,
         )
 

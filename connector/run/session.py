@@ -156,7 +156,7 @@ class Extraction:
 
     def pack(self) -> None:
         """Have DuckDB compress the raw rows, before the first of them come."""
-        if self._settings.raw and self.warehouse.is_duckdb:
+        if self._settings.raw and self.warehouse.destination_type == "duckdb":
             with self.warehouse.connect() as connection:
                 connection.pack_raw_rows()
 
@@ -232,7 +232,7 @@ class Extraction:
             load_id,
             self._outside.now(),
             row_bytes=limits.row_bytes if limits else None,
-            nul_safe=not self.warehouse.is_duckdb,
+            nul_safe=not self.warehouse.traits.keeps_nul,
         ):
             if not (self.is_shard and emission.table == FIELDS):  # all shards would write the same rows of it
                 yield emission
@@ -330,7 +330,7 @@ class Extraction:
         """Note that imports fall short whose records came with two of them, for a record is in the warehouse once."""
         with self.warehouse.connect() as connection:
             for rows in self.incoming:
-                known = self.warehouse.finds_slugs and rows.table in self.memory.tables
+                known = self.warehouse.traits.finds_slugs and rows.table in self.memory.tables
                 if not rows.distinct or (known and are_elsewhere(connection, rows)):
                     self.tally.shortfall = self.tally.unsettled = True
                     self.tally.problems.append(

@@ -15,6 +15,7 @@ from dlt.pipeline.exceptions import PipelineStepFailed
 from dlt.pipeline.pipeline import Pipeline
 
 from connector import telemetry
+from connector.errors import ConfigError
 from connector.files import let_group_read
 from connector.load.disposition import APPEND, write_dispositions
 from connector.load.dlt_bridge import LoadPackage, WriteDispositions, load_again, load_package
@@ -62,6 +63,11 @@ def sync(
         let_group_read()
     warehouse = Warehouse(pipeline)
     warehouse.check_writable()
+    if settings.history and not warehouse.traits.history:
+        raise ConfigError(
+            f"Versions of rows cannot be kept in {warehouse.destination_type}: take history out of [sources.importer], "
+            "or use duckdb or postgres."
+        )
     prepare_for_loading(pipeline)
     with sole_writer(pipeline), capabilities_resolved_once(pipeline):
         make_anew(pipeline)

@@ -44,7 +44,11 @@ class Limits:
         return None
 
 
-LIMITS: Mapping[str, Limits] = {"postgres": Limits("PostgreSQL", columns=1600, row_bytes=8160)}
+LIMITS: Mapping[str, Limits] = {
+    "postgres": Limits("PostgreSQL", columns=1600, row_bytes=8160),
+    # 8,126 bytes, of which a text takes up to 40 where one of PostgreSQL takes 24
+    "mysql": Limits("MySQL", columns=1017, row_bytes=4800),
+}
 
 
 def _widest(columns: Mapping[str, pa.Array[Any]], room: int) -> int:

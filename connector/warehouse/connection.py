@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from string import ascii_lowercase, ascii_uppercase
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import duckdb
 import pyarrow as pa
-from dlt.destinations.impl.duckdb.sql_client import DuckDbSqlClient
 from dlt.destinations.sql_client import SqlClientBase
 from dlt.pipeline.pipeline import Pipeline
 
+from connector.warehouse.adapters import Adapter, Traits, adapter_of
 from connector.warehouse.destination import (
     check_supported,
     check_writable,
     destination_name,
     destination_type,
-    duckdb_file,
+    local_file,
     open_client,
 )
 from connector.warehouse.memory_limit import Allowance
@@ -49,13 +47,13 @@ class Warehouse:
         return destination_type(self._pipeline)
 
     @property
-    def is_duckdb(self) -> bool:
-        return self.destination_type == "duckdb"
+    def adapter(self) -> Adapter:
+        return adapter_of(self._pipeline)
 
     @property
-    def finds_slugs(self) -> bool:
-        """Tell whether arriving slugs can be looked up in a table (`connector.warehouse.lookup`)."""
-        return self.destination_type in ("duckdb", "postgres")
+    def traits(self) -> Traits:
+        """What the destination can do."""
+        return self.adapter.traits
 
     def check_supported(self) -> None:
         """Raise ConfigError for a destination that cannot replace the rows of an import, e.g. plain files."""
@@ -67,7 +65,7 @@ class Warehouse:
 
     def exists(self) -> bool:
         """Tell whether a run has been here, without making a database file."""
-        file = duckdb_file(self._pipeline)
+        file = local_file(self._pipeline)
         if file is not None and not file.exists():
             return False
         with self.connect() as connection:
@@ -80,7 +78,7 @@ class Warehouse:
             yield self._held
             return
         with open_client(self._pipeline) as client:
-            yield Connection(client)
+            yield Connection(client, self.adapter)
 
     @contextmanager
     def hold(self) -> Iterator[None]:
@@ -90,7 +88,7 @@ class Warehouse:
         load job has just run out of memory, a checkpoint in the commit of another makes DuckDB 2.0 unusable.
         """
         with self._holding:
-            self._open(sparing=self.is_duckdb)
+            self._open(sparing=self.destination_type == "duckdb")
             yield
 
     @property
@@ -120,16 +118,12 @@ class Connection:
     """An open connection to the dataset; dlt's client of it, with what is asked of every table."""
 
     client: SqlClientBase[Any]
+    adapter: Adapter
     allowance: Allowance | None = None
 
     @property
-    def is_postgres(self) -> bool:
-        return self.client.capabilities.sqlglot_dialect == "postgres"
-
-    @property
-    def knows_types(self) -> bool:
-        """Whether the types that `columns` tells are those that a load made: only these have names that are known."""
-        return self.client.capabilities.sqlglot_dialect in ("duckdb", "postgres")
+    def traits(self) -> Traits:
+        return self.adapter.traits
 
     def name(self, table: str) -> str:
         return self.client.make_qualified_table_name(table)
@@ -143,7 +137,7 @@ class Connection:
         `tables` are those of the dataset, where the caller knows them.
         """
         if LOADS not in (self.names()[0] if tables is None else tables):
-            return "(SELECT CAST(NULL AS VARCHAR) AS load_id WHERE 1 = 0)"
+            return "(SELECT load_id FROM (SELECT '' AS load_id) AS nothing WHERE 1 = 0)"
         return f"(SELECT DISTINCT load_id FROM {self.name(LOADS)} WHERE status = 0)"
 
     def sparing(self, *, columns: int, slugs: int) -> AbstractContextManager[None]:
@@ -151,38 +145,24 @@ class Connection:
         return nullcontext() if self.allowance is None else self.allowance.asking(columns, slugs)
 
     def query(self, sql: str, *args: Any) -> pa.Table:
-        if isinstance(self.client, DuckDbSqlClient):
-            # dlt's own way to Arrow asks DuckDB for a method that DuckDB 2 no longer has
-            ask = self.client.native_connection.sql
-            return self._of_duckdb(lambda: cast("pa.Table", ask(_marked(sql), params=args).to_arrow_table()))
-        with self.client.execute_query(sql, *args) as cursor:
-            table = cursor.arrow()
-        return table if table is not None else pa.table({})
+        """Return the rows of a SELECT."""
+        return self._ask(lambda: self.adapter.ask(self.client, sql, args))
 
     def rows(self, sql: str, *args: Any) -> list[dict[str, Any]]:
         """Ask for what is a few rows: DuckDB plans a query for Arrow twice, which takes it longer than to answer."""
-        if not isinstance(self.client, DuckDbSqlClient):
-            found: list[dict[str, Any]] = self.query(sql, *args).to_pylist()
-            return found
-        native: duckdb.DuckDBPyConnection = self.client.native_connection
+        return self._ask(lambda: self.adapter.fetch(self.client, sql, args))
 
-        def answer() -> list[dict[str, Any]]:
-            cursor: Any = native.execute(_marked(sql), args)
-            names = [column[0] for column in cursor.description]
-            return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-
-        return self._of_duckdb(answer)
-
-    def _of_duckdb(self, answer: Callable[[], R]) -> R:
+    def _ask(self, ask: Callable[[], R]) -> R:
+        """Return what `ask` returns, with more memory where DuckDB had too little for it."""
         try:
-            return answer()
+            return ask()
         except duckdb.OutOfMemoryException:
             if self.allowance is None or not self.allowance.lift():
                 raise
-            return self._of_duckdb(answer)
+            return self._ask(ask)
 
     def execute(self, sql: str, *args: Any) -> None:
-        self.client.execute_sql(sql, *args)
+        self.adapter.run(self.client, sql, args)
 
     def pack_raw_rows(self) -> None:
         """Has DuckDB keep `data` as zstd, which takes a third less of its file and less time to write.
@@ -210,74 +190,39 @@ class Connection:
             raise
 
     def columns(self) -> dict[str, dict[str, str]]:
-        """Table → column → type, as `connector.transform.schema.parse_type` reads it where it can.
+        """Return table → column → type, as `connector.transform.schema.parse_type` reads it where it can."""
+        return self.adapter.columns(self.client)
 
-        Names are in lower case: DuckDB, and dlt on any destination, take those that differ only in case for one. Where
-        PostgreSQL has both, the one in lower case counts, as ours are.
-        """
-        rows = self.rows(
-            "SELECT table_name, column_name, data_type, numeric_precision, numeric_scale "
-            f"FROM {self._all_columns} = %s",
-            self.client.dataset_name,
-        )
-        found: dict[str, dict[str, str]] = defaultdict(dict)
-        for row in sorted(rows, key=lambda row: row["column_name"] != _lower(row["column_name"])):
-            kind = _type_of(row["data_type"], row["numeric_precision"], row["numeric_scale"])
-            found[row["table_name"]].setdefault(_lower(row["column_name"]), kind)
-        return dict(found)
-
-    @property
-    def _all_columns(self) -> str:
-        """All columns of one schema, up to its name; DuckDB takes several times as long for the standard's view."""
-        if isinstance(self.client, DuckDbSqlClient):
-            return "duckdb_columns() WHERE database_name = current_database() AND schema_name"
-        return "information_schema.columns WHERE table_schema"
+    def ordered_columns(self) -> dict[str, dict[str, str]]:
+        """Return table → column → type as the destination calls it, in their order."""
+        return self.adapter.ordered_columns(self.client)
 
     def declared(self, table: str) -> dict[str, str]:
-        """Column → its type as the destination writes it in a definition (DuckDB and PostgreSQL)."""
-        if self.is_postgres:
-            sql = (
-                "SELECT a.attname AS name, format_type(a.atttypid, a.atttypmod) AS kind FROM pg_catalog.pg_attribute a "
-                "JOIN pg_catalog.pg_class c ON c.oid = a.attrelid JOIN pg_catalog.pg_namespace n "
-                "ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s AND a.attnum > 0 "
-                "AND NOT a.attisdropped"
-            )
-        else:
-            sql = f"SELECT column_name AS name, data_type AS kind FROM {self._all_columns} = %s AND table_name = %s"
-        rows = self.rows(sql, self.client.dataset_name, table)
-        return {_lower(row["name"]): row["kind"] for row in rows}
+        """Return column → its type as the destination writes it in a definition."""
+        return self.adapter.declared(self.client, table)
 
     def required(self) -> dict[str, set[str]]:
-        """Table → its columns that cannot be null."""
-        never = "NOT is_nullable" if isinstance(self.client, DuckDbSqlClient) else "is_nullable = 'NO'"
-        rows = self.rows(
-            f"SELECT table_name, column_name FROM {self._all_columns} = %s AND {never}", self.client.dataset_name
-        )
-        found: dict[str, set[str]] = defaultdict(set)
-        for row in rows:
-            found[row["table_name"]].add(_lower(row["column_name"]))
-        return dict(found)
+        """Return table → its columns that cannot be null."""
+        return self.adapter.required(self.client)
 
     def names(self) -> tuple[set[str], set[str]]:
-        """Return the names of all tables, which views are not, and all names that no new table may have.
+        """Return the names of all tables, which views are not, and all names that no new table may have."""
+        return self.adapter.names(self.client)
 
-        Those are in PostgreSQL also the names of indexes, and of what others may not see.
-        """
-        sql = "SELECT table_name AS name, table_type AS kind FROM information_schema.tables WHERE table_schema = %s"
-        schemas = [self.client.dataset_name]
-        if self.is_postgres:
-            sql += (
-                " UNION ALL SELECT c.relname, '' FROM pg_catalog.pg_class c "
-                "JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s"
-            )
-            schemas *= 2
-        elif isinstance(self.client, DuckDbSqlClient):
-            here = "WHERE database_name = current_database() AND schema_name = %s"
-            sql = f"SELECT table_name AS name, 'BASE TABLE' AS kind FROM duckdb_tables() {here} "
-            sql += f"UNION ALL SELECT view_name, 'VIEW' FROM duckdb_views() {here}"
-            schemas *= 2
-        rows = self.rows(sql, *schemas)
-        return {row["name"] for row in rows if row["kind"] == "BASE TABLE"}, {row["name"] for row in rows}
+    def add_column(self, table: str, column: str, kind: str = "text") -> None:
+        """Give a table a column of one of our types, if it has none of that name."""
+        self.adapter.add_column(self.client, table, column, kind)
+
+    def empty(self, tables: Sequence[str]) -> None:
+        """Delete all rows of these tables."""
+        if tables:
+            self.adapter.empty(self.client, tables)
+
+    @contextmanager
+    def relations(self, slugs: Mapping[str, pa.ChunkedArray[Any]]) -> Iterator[None]:
+        """Make each array a relation of that name with one column, `slug`, for the queries within."""
+        with self.adapter.relations(self.client, slugs):
+            yield
 
     def insert(self, table: str, names: Sequence[str], row: Mapping[str, Any]) -> None:
         columns = ", ".join(self.column(name) for name in names)
@@ -286,21 +231,17 @@ class Connection:
 
     def rows_of(self, table: str, import_key: str, slugs: Sequence[str]) -> pa.Table:
         """All rows of these imports in one table, with all its columns; DuckDB's by their names in lower case."""
-        parts = [
-            self.query(
-                f"SELECT * FROM {self.name(table)} WHERE {self.column(import_key)} IN "
-                f"({', '.join(['%s'] * len(some))})",
-                *some,
-            )
-            for some in batches(slugs)
-        ]
-        rows = pa.concat_tables(parts, promote_options="default") if parts else pa.table({})
-        return rows if self.is_postgres else rows.rename_columns([_lower(name) for name in rows.column_names])
+        parts = [self._rows_of(table, import_key, some) for some in batches(slugs)]
+        return pa.concat_tables(parts, promote_options="default") if parts else pa.table({})
+
+    def _rows_of(self, table: str, import_key: str, slugs: Sequence[str]) -> pa.Table:
+        marks = ", ".join(["%s"] * len(slugs))
+        sql = f"SELECT * FROM {self.name(table)} WHERE {self.column(import_key)} IN ({marks})"
+        return self._ask(lambda: self.adapter.ask_rows(self.client, table, sql, slugs))
 
     def set_type(self, table: str, column: str, kind: str) -> None:
         """Give a column one of our types, and its values with it, on a destination whose types are known."""
-        name, made = self.column(column), "TEXT" if self.is_postgres and kind == "json" else _MADE_TYPES.get(kind, kind)
-        self.execute(f"ALTER TABLE {self.name(table)} ALTER COLUMN {name} TYPE {made} USING CAST({name} AS {made})")
+        self.adapter.set_type(self.client, table, column, kind)
 
     def drop_table(self, table: str) -> None:
         self.execute(f"DROP TABLE IF EXISTS {self.name(table)}")
@@ -313,36 +254,3 @@ def _marked(sql: str) -> str:
 def batches(slugs: Sequence[str]) -> Iterator[Sequence[str]]:
     for start in range(0, len(slugs), SLUGS_PER_QUERY):
         yield slugs[start : start + SLUGS_PER_QUERY]
-
-
-_LOWER = str.maketrans(ascii_uppercase, ascii_lowercase)
-_STORED_TYPES = {
-    "bigint": "bigint",
-    "hugeint": "decimal(38,0)",
-    "double": "double",
-    "double precision": "double",
-    "boolean": "bool",
-    "varchar": "text",
-    "character varying": "text",
-    "text": "text",
-    "json": "json",
-    "jsonb": "json",
-    "date": "date",
-    "timestamp with time zone": "timestamp",
-}
-
-
-_MADE_TYPES = {"double": "DOUBLE PRECISION", "bool": "BOOLEAN", "timestamp": "TIMESTAMP WITH TIME ZONE"}
-
-
-def _lower(name: str) -> str:
-    """As DuckDB compares names: of letters beyond ASCII the case counts."""
-    return name.translate(_LOWER)
-
-
-def _type_of(declared: str, precision: int | None, scale: int | None) -> str:
-    """The destination's name of a type → ours; one we never write stays as it is and its column is avoided."""
-    name = declared.lower()
-    if name.startswith(("decimal", "numeric")):
-        return f"decimal({precision},{scale})"
-    return _STORED_TYPES.get(name, name)

@@ -24,6 +24,8 @@ from dlt.pipeline.pipeline import Pipeline
 from connector.errors import ConfigError
 from connector.warehouse.tables import RECORDS
 
+DATASET = "importer_data"  # the default; in SQLite it lies in the file itself, each other one in a file beside it
+
 # What every session with PostgreSQL is set to, ours, dlt's and ADBC's: values are sent and read back unchanged and no
 # lock is waited for without end, whatever the role, the database, the environment or the address says.
 _ENCODING = "UTF8"  # that of the texts which ADBC sends, and of all that PostgreSQL answers
@@ -92,6 +94,19 @@ def duckdb_file(pipeline: Pipeline) -> Path | None:
     return None if database.startswith((":", "md:")) else Path(database)
 
 
+def local_file(pipeline: Pipeline) -> Path | None:
+    """Return the path of the file that the dataset lies in; None where it lies in no file of its own."""
+    if destination_type(pipeline) == "sqlite":
+        return file_of(destination_config(pipeline).credentials.database, dataset_name(pipeline))
+    return duckdb_file(pipeline)
+
+
+def file_of(path: str, dataset: str) -> Path:
+    """Return the file of a dataset in SQLite: the one that was named, or one beside it for any other dataset."""
+    named = Path(path)
+    return named if dataset == DATASET else named.with_name(f"{named.stem}__{dataset}{named.suffix}")
+
+
 def destination_fingerprint(pipeline: Pipeline) -> str:
     """Tell one warehouse from another without saying where it is; no password or user is part of it."""
     return _digest(destination_type(pipeline), _data_location(pipeline))
@@ -104,7 +119,7 @@ def dataset_fingerprint(pipeline: Pipeline) -> str:
 
 def _data_location(pipeline: Pipeline) -> str:
     """Return where the data is, in dlt's words: a file, or `host:port/database`."""
-    file, config = duckdb_file(pipeline), destination_config(pipeline)
+    file, config = local_file(pipeline), destination_config(pipeline)
     if file is not None:
         return str(file.resolve())
     with suppress(ConfigurationException):  # it can't be told, e.g. of a database in memory

@@ -49,4 +49,4 @@ def empty_staging(connection: Connection) -> None:
     if not tables:
         return
     with connection.client.with_staging_dataset():
-        connection.execute("; ".join(f"TRUNCATE TABLE {connection.name(table)}" for table in tables))
+        connection.empty(tables)

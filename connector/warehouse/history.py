@@ -61,7 +61,7 @@ def record(
     read under other privacy rules than before leaves no value under a rule in older versions.
     """
     ledger = connection.name(LEDGER)
-    connection.execute(f"ALTER TABLE {ledger} ADD COLUMN IF NOT EXISTS history TEXT")
+    connection.add_column(LEDGER, "history")
     tables = [] if wanted is None else versioned(connection, dataset, wanted)
     new = {each.table: each for each in tables if align(connection, each, dataset.columns.get(each.history))}
     recorded = {each.table for each in tables}
@@ -97,7 +97,7 @@ def record(
 
 def _gather(connection: Connection, name: str, sql: str, *args: Any) -> None:
     """Make a temporary table of what a query finds; one of the user's with that name is hidden, and stays."""
-    connection.execute(f"DROP TABLE IF EXISTS {'pg_temp' if connection.is_postgres else 'temp.main'}.{name}")
+    connection.execute(f"DROP TABLE IF EXISTS {connection.traits.temporary}.{name}")
     connection.execute(f"CREATE TEMPORARY TABLE {name} AS {sql}", *args)
     _analyze(connection, [name], temporary=True)
 
@@ -154,7 +154,7 @@ def _empty_ruled(connection: Connection, dataset: Dataset, each: Versioned, colu
 
 def _analyze(connection: Connection, tables: Sequence[str], *, temporary: bool = False) -> None:
     """Have PostgreSQL count rows now that it would count some time later: it plans by what it knows of them."""
-    for table in tables if connection.is_postgres else ():
+    for table in tables if connection.traits.counts_rows else ():
         connection.execute(f"ANALYZE {table if temporary else connection.name(table)}")
 
 

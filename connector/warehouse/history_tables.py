@@ -119,7 +119,7 @@ def align(connection: Connection, each: Versioned, there: Mapping[str, str] | No
         connection.execute(
             f"CREATE TABLE {history} AS SELECT {R}.*, {times}, {texts} FROM {name(each.table)} AS {R} WHERE 1 = 0"
         )
-        if connection.is_postgres:
+        if connection.traits.indexes:
             for key in dict.fromkeys((each.key, each.import_key)):
                 connection.execute(f"CREATE INDEX ON {history} ({column(key)})")
         return True
@@ -147,7 +147,7 @@ def _bring_back(connection: Connection, each: Versioned, base: str, kind: str, a
         aside = connection.column(name)
         value, held = aside, "TRUE"
         if was != kind:
-            value = f"{'CAST' if connection.is_postgres else 'TRY_CAST'}({aside} AS {kind})"
+            value = f"{'TRY_CAST' if connection.traits.tries_casts else 'CAST'}({aside} AS {kind})"
             held = f"CAST({value} AS {was}) = {aside}"
         if _may_hold(was.lower(), kind.lower()):
             with suppress(Exception):  # PostgreSQL: one of them cannot be cast

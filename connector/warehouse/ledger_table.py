@@ -76,7 +76,7 @@ def doubt(connection: Connection, slugs: Sequence[str], known: Collection[str], 
 def complete_due(connection: Connection) -> None:
     """Add the column `due` to a ledger of an earlier version; dlt takes it as it finds it."""
     if DUE not in connection.columns()[LEDGER]:
-        connection.execute(f"ALTER TABLE {connection.name(LEDGER)} ADD COLUMN {connection.column(DUE)} varchar")
+        connection.add_column(LEDGER, DUE)
 
 
 def errors(connection: Connection) -> list[tuple[str, str, str | None]]:

@@ -1,9 +1,10 @@
 """Lock a dataset for one writer, whatever the name of its pipeline (docs/guarantees.md, "One writer").
 
-For DuckDB the lock lies beside the database file, so that it holds whatever working directory dlt uses; PostgreSQL
-keeps it itself, as an advisory lock of a session, so that it holds across machines; for other destinations it lies
-in dlt's data directory and holds on this machine. The operating system drops a lock with its process, PostgreSQL with
-its session; a run whose session ended meanwhile is no longer the only writer and commits nothing more.
+Where the dataset lies in a file (DuckDB, SQLite), the lock lies beside that, so that it holds whatever working
+directory dlt uses; PostgreSQL and MySQL keep it themselves, as a lock of a session, so that it holds across machines;
+for other destinations it lies in dlt's data directory and holds on this machine. The operating system drops a lock with
+its process, a database with its session; a run whose session ended meanwhile is no longer the only writer and commits
+nothing more.
 """
 
 from __future__ import annotations
@@ -33,12 +34,11 @@ from connector.warehouse.destination import (
     destination_config,
     destination_fingerprint,
     destination_type,
-    duckdb_file,
+    local_file,
 )
 
 # So that a firewall keeps the connection of a run that takes hours, and the run learns within two minutes that it went.
 _KEEPALIVES = {"keepalives": 1, "keepalives_idle": 30, "keepalives_interval": 15, "keepalives_count": 5}
-
 
 POLL_S = 0.2
 _sessions: WeakKeyDictionary[Pipeline, Any] = WeakKeyDictionary()
@@ -57,6 +57,8 @@ def sole_writer(pipeline: Pipeline) -> Iterator[None]:
         held.enter_context(_working_lock(pipeline))
         if destination_type(pipeline) == "postgres":
             held.enter_context(_advisory_lock(pipeline))
+        if destination_type(pipeline) == "mysql":
+            held.enter_context(_named_lock(pipeline))
         yield
 
 
@@ -105,7 +107,7 @@ def prove_held(pipeline: Pipeline) -> None:
 
 def lock_path(pipeline: Pipeline) -> Path:
     name = f"{dataset_name(pipeline)}.lock"
-    file = duckdb_file(pipeline)
+    file = local_file(pipeline)
     if file is not None:
         file = file.resolve()  # by whatever link it is reached
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -200,6 +202,25 @@ def _release(session: Any, name: str) -> None:
 
 def _key(name: str) -> int:
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big", signed=True)
+
+
+@contextmanager
+def _named_lock(pipeline: Pipeline) -> Iterator[None]:
+    """Hold a lock of MySQL's server in a session of its own, as `_advisory_lock` does."""
+    name = f"importer {hashlib.blake2b(dataset_name(pipeline).encode(), digest_size=16).hexdigest()}"
+    connection = destination_config(pipeline).credentials.engine.raw_connection()
+    session = connection.driver_connection
+    try:
+        with session.cursor() as cursor:
+            cursor.execute("SET SESSION wait_timeout = 2592000")  # a package may take longer than sessions may idle
+            cursor.execute("SELECT GET_LOCK(%s, 0)", (name,))
+            if cursor.fetchone() != (1,):
+                raise _locked(pipeline, "Another run")
+        _sessions[pipeline] = session
+        yield
+    finally:
+        _sessions.pop(pipeline, None)
+        connection.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ def mend(connection: Connection, memory: Memory) -> Memory:
         )
     for table, columns in sorted(memory.dropped.items()):
         memory = _without_columns(connection, memory, table, columns)
-    if connection.knows_types:
+    if connection.traits.knows_types:
         for table, types in sorted(memory.altered.items()):
             memory = _as_made(connection, memory, table, types)
     for table, columns in sorted(memory.unexplained.items()):

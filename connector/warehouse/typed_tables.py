@@ -100,10 +100,9 @@ def swapped(
     the types of before, and so do the traces of the schema that made `beside`. `views` takes away what reads the table,
     and brings it back."""
     if text_conflicts:  # an earlier version made no such column
-        connection.execute(f"ALTER TABLE {connection.name(LEDGER)} ADD COLUMN IF NOT EXISTS text_conflicts TEXT")
+        connection.add_column(LEDGER, "text_conflicts")
     with connection.client.begin_transaction(), views:
-        connection.drop_table(table)
-        connection.execute(f"ALTER TABLE {connection.name(beside)} RENAME TO {connection.column(table)}")
+        connection.adapter.replace_table(connection.client, table, beside)
         connection.execute(f"DELETE FROM {connection.name(FIELDS)} WHERE table_name = %s", table)
         for row in fields:
             connection.insert(FIELDS, FIELDS_SCHEMA.names, row)

@@ -25,6 +25,7 @@ from connector.transform.row_limits import Limits
 from connector.transform.schema import Keys, TableSchema
 from connector.transform.width import Width
 from connector.warehouse import Warehouse
+from connector.warehouse.adapters.duck import Duck
 from connector.warehouse.state import Memory
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -73,7 +74,7 @@ class Loaded:
 
 def loaded(all_built: Iterable[Built], builder: Builder, settings: Settings) -> Loaded:
     catalogue = Catalogue.of(Memory())
-    nowhere = cast("Warehouse", SimpleNamespace(is_duckdb=True))
+    nowhere = cast("Warehouse", SimpleNamespace(traits=Duck.traits))
     package = Package("load", "run", AT, settings, Memory(), catalogue, nowhere)
     found = Loaded()
     emissions: list[Emission] = []

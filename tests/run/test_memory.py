@@ -21,6 +21,7 @@ from connector.sandbox import Service, serve
 from connector.settings import Settings
 from connector.transform.schema import Field, Keys, TableSchema
 from connector.warehouse import memory_limit
+from connector.warehouse.adapters.duck import Duck
 from connector.warehouse.connection import Connection
 from connector.warehouse.failures import is_out_of_memory
 from connector.warehouse.memory_limit import Allowance
@@ -113,7 +114,7 @@ def connected(warehouse: Warehouse, table: str, columns: str, rows: int) -> Iter
         client.native_connection.execute("CHECKPOINT")
     with pipeline.sql_client() as client:
         client.native_connection.execute("SET threads = 2")
-        yield Connection(client, Allowance(client.native_connection))
+        yield Connection(client, Duck(), Allowance(client.native_connection))
 
 
 def two_million_records(warehouse: Warehouse) -> AbstractContextManager[Connection]:

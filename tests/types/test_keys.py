@@ -12,7 +12,6 @@ import pytest
 from connector.load.emission import hints, without_rows
 from connector.sandbox import Service
 from connector.warehouse import Warehouse
-from connector.warehouse.lookup import relations
 from tests.types.conftest import PostgreSQL
 from tests.types.reader import assert_rows
 
@@ -61,7 +60,7 @@ def test_a_record_that_moves_to_another_import_is_there_once(postgres: PostgreSQ
 def test_slugs_arrive_as_they_are(postgres: PostgreSQL) -> None:
     arriving = pa.chunked_array([pa.array(some, pa.string()) for some in (ODD_SLUGS[:4], ODD_SLUGS[4:], [])])
     with Warehouse(postgres.pipeline()).connect() as connection:
-        with relations(connection, {"arriving": arriving}):
+        with connection.relations({"arriving": arriving}):
             found: Any = connection.query("SELECT slug FROM arriving")
             assert found.column("slug").to_pylist() == ODD_SLUGS
         assert not connection.query("SELECT 1 AS n FROM pg_class WHERE relname = 'arriving'").num_rows

@@ -26,7 +26,7 @@ from connector.reporting.html.profiling import profile
 from connector.reporting.views import select
 from connector.reporting.views import standing as standing_views
 from connector.reporting.views.changed import changes_view
-from connector.reporting.views.layout import read_layout, recorded
+from connector.reporting.views.layout import dialect_of, read_layout, recorded
 from connector.runs import connector_version
 from connector.standing import Shown, Standing, standing
 from connector.transform.schema import NOT_OURS, parse_type
@@ -60,8 +60,9 @@ def gather(
     empty = Facts(hide(where), dataset, now, connector_version())
     if not warehouse.exists():
         return empty
+    dialect = dialect_of(warehouse)
     with warehouse.connect() as connection:
-        return _Reader(connection, warehouse.destination_type, dataset, hide, values).facts(empty)
+        return _Reader(connection, dialect, dataset, hide, values).facts(empty)
 
 
 class _Reader:

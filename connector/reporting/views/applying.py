@@ -77,6 +77,8 @@ def keep_current(pipeline: Pipeline, *, loaded: bool) -> str | None:
     After a run that loaded nothing they are looked at, too: views of an earlier version, none at all, what was blocked,
     and those of a warehouse that was loaded since they were made, with dlt alone or by a run that died.
     """
+    if not Warehouse(pipeline).traits.views:
+        return None
     try:
         if not (loaded or _are_outdated(pipeline)):
             return None

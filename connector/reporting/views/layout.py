@@ -110,9 +110,10 @@ class Layout:
 
 def dialect_of(warehouse: Warehouse) -> str:
     """Raises ConfigError for a destination whose dialect nobody has tried."""
-    if warehouse.destination_type not in DIALECTS:
+    if not warehouse.traits.views:
         raise ConfigError(
-            f"SQL for analysts is for duckdb and postgres; the destination here is {warehouse.destination_type}."
+            f"The views and the report are made of SQL that {warehouse.destination_type} does not have; ask the tables "
+            "themselves there, with `importer-sync query` or another tool."
         )
     return warehouse.destination_type
 
@@ -120,7 +121,7 @@ def dialect_of(warehouse: Warehouse) -> str:
 def read_layout(connection: Connection, dialect: str, avoid: Collection[str] = ()) -> Layout:
     """`avoid` are names that no clean view may have."""
     dataset = connection.client.dataset_name
-    tables, ours = _columns(connection, dataset), take_stock(connection).ours
+    tables, ours = connection.ordered_columns(), take_stock(connection).ours
     fields = _fields(connection) if FIELDS in ours else {}
     owned = {*fields, *_ledger_tables(connection, tables)} & ours - {IMPORTS}
     templates = _templates(connection, tables)
@@ -170,20 +171,6 @@ def _misfit(variant: str, value: str) -> str:
 
 def _first_text(texts: list[str]) -> str:
     return texts[0] if len(texts) == 1 else f"COALESCE({', '.join(texts)})"
-
-
-def _columns(connection: Connection, dataset: str) -> dict[str, Columns]:
-    rows = connection.query(
-        "SELECT c.table_name, c.column_name, c.data_type FROM information_schema.columns c "
-        "JOIN information_schema.tables t "
-        "ON t.table_catalog = c.table_catalog AND t.table_schema = c.table_schema AND t.table_name = c.table_name "
-        "WHERE c.table_schema = %s AND t.table_type = 'BASE TABLE' ORDER BY c.table_name, c.ordinal_position",
-        dataset,
-    ).to_pylist()
-    found: dict[str, dict[str, str]] = defaultdict(dict)
-    for row in rows:
-        found[row["table_name"]][row["column_name"]] = str(row["data_type"]).lower()
-    return dict(found)
 
 
 def _fields(connection: Connection) -> dict[str, list[dict[str, Any]]]:

@@ -1,0 +1,38 @@
+"""The adapter of a pipeline's destination, by its family.
+
+base       what each family does alike, and `Traits`: what one can do, as data
+duck       DuckDB
+postgres   PostgreSQL
+alchemy    what SQLite and MySQL have in common
+sqlite     SQLite
+mysql      MySQL, MariaDB
+
+`sqlite_destination` and `mysql_destination` are dlt's destinations for these, imported only where they are used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dlt.pipeline.pipeline import Pipeline
+
+from connector.warehouse.adapters.base import Adapter, Traits
+from connector.warehouse.adapters.duck import Duck
+from connector.warehouse.adapters.mysql import MySql
+from connector.warehouse.adapters.postgres import Postgres
+from connector.warehouse.adapters.sqlite import Sqlite
+from connector.warehouse.destination import destination_type
+
+__all__ = ["Adapter", "Traits", "adapter_of"]
+
+_FAMILIES: Mapping[str, type[Adapter]] = {
+    "duckdb": Duck,
+    "postgres": Postgres,
+    "sqlite": Sqlite,
+    "mysql": MySql,
+}
+
+
+def adapter_of(pipeline: Pipeline) -> Adapter:
+    """Return the adapter of the pipeline's destination; of one that is not supported that of standard SQL."""
+    return _FAMILIES.get(destination_type(pipeline), Adapter)()

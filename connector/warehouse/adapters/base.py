@@ -1,0 +1,213 @@
+"""What one family of destinations needs done its own way; whoever asks for it does not know which family it is.
+
+A destination has to answer `ask`, take `put` (rows of the small tables, by key) and `replace` (all rows of some imports
+at once). dlt's merge is `replace`, and its load jobs are how rows arrive; the rest is SQL that an adapter lets run.
+What is only a difference of ability is data (`Traits`), so that no code asks for a name.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from string import ascii_lowercase, ascii_uppercase
+from typing import Any, ClassVar
+
+import pyarrow as pa
+from dlt.destinations.sql_client import SqlClientBase
+
+Client = SqlClientBase[Any]
+_LOWER = str.maketrans(ascii_uppercase, ascii_lowercase)
+_STORED_TYPES = {
+    "bigint": "bigint",
+    "hugeint": "decimal(38,0)",
+    "double": "double",
+    "double precision": "double",
+    "boolean": "bool",
+    "varchar": "text",
+    "character varying": "text",
+    "text": "text",
+    "json": "json",
+    "jsonb": "json",
+    "date": "date",
+    "timestamp with time zone": "timestamp",
+}
+_MADE_TYPES = {"double": "DOUBLE PRECISION", "bool": "BOOLEAN", "timestamp": "TIMESTAMP WITH TIME ZONE"}
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What a family of destinations can do.
+
+    `dialect` is sqlglot's name of its SQL. `keeps_nul`: a text may hold U+0000. `keeps_json`: a column of type JSON
+    gives back what was written. `knows_types`: the types that it tells are those that a load makes. `finds_slugs`:
+    arriving slugs can be looked up in a table, by their hashes with `hashes_slugs`. `indexes`: a look-up by key needs
+    an index. `counts_rows`: the planner is told to count rows, and no index takes long keys. `tries_casts`: a cast may
+    be tried without failing the statement. `views`: analysts' views can be made. `binds_views`: a table that a view
+    reads cannot be dropped. `history`: versions of rows can be made. `temporary` is the schema of temporary tables.
+    """
+
+    dialect: str
+    keeps_nul: bool = False
+    keeps_json: bool = False
+    knows_types: bool = False
+    finds_slugs: bool = False
+    hashes_slugs: bool = False
+    indexes: bool = False
+    counts_rows: bool = False
+    tries_casts: bool = False
+    views: bool = False
+    binds_views: bool = False
+    history: bool = False
+    temporary: str = ""
+
+
+class Adapter:
+    """The behaviour of a destination that has a standard catalog; a family overrides what it does its own way."""
+
+    traits: ClassVar[Traits] = Traits(dialect="")
+
+    def ask(self, client: Client, sql: str, args: Sequence[Any]) -> pa.Table:
+        """Return the rows of a SELECT as Arrow, instants in UTC."""
+        with client.execute_query(sql, *args) as cursor:
+            table = cursor.arrow()
+        return table if table is not None else pa.table({})
+
+    def fetch(self, client: Client, sql: str, args: Sequence[Any]) -> list[dict[str, Any]]:
+        """Return a few rows, as `ask` does, and as quickly as the destination can."""
+        found: list[dict[str, Any]] = self.ask(client, sql, args).to_pylist()
+        return found
+
+    def run(self, client: Client, sql: str, args: Sequence[Any]) -> None:
+        """Execute a statement that returns nothing."""
+        client.execute_sql(sql, *args)
+
+    def columns(self, client: Client) -> dict[str, dict[str, str]]:
+        """Return table → column → type, as `connector.transform.schema.parse_type` reads it where it can.
+
+        Names are in lower case: DuckDB, and dlt on any destination, take those that differ only in case for one. Where
+        PostgreSQL has both, the one in lower case counts, as ours are.
+        """
+        rows = self.fetch(
+            client,
+            "SELECT table_name, column_name, data_type, numeric_precision, numeric_scale "
+            f"FROM {self._columns_catalog()}",
+            [client.dataset_name],
+        )
+        found: dict[str, dict[str, str]] = defaultdict(dict)
+        for row in sorted(rows, key=lambda row: row["column_name"] != lower(row["column_name"])):
+            kind = self.type_of(row["data_type"], row["numeric_precision"], row["numeric_scale"])
+            found[row["table_name"]].setdefault(lower(row["column_name"]), kind)
+        return dict(found)
+
+    def _columns_catalog(self) -> str:
+        return "information_schema.columns WHERE table_schema = %s"
+
+    def ordered_columns(self, client: Client) -> dict[str, dict[str, str]]:
+        """Return table → column → type as the destination calls it, in their order; of tables, which views are not."""
+        rows = self.fetch(
+            client,
+            "SELECT c.table_name, c.column_name, c.data_type FROM information_schema.columns c "
+            "JOIN information_schema.tables t "
+            "ON t.table_catalog = c.table_catalog AND t.table_schema = c.table_schema AND t.table_name = c.table_name "
+            "WHERE c.table_schema = %s AND t.table_type = 'BASE TABLE' ORDER BY c.table_name, c.ordinal_position",
+            [client.dataset_name],
+        )
+        found: dict[str, dict[str, str]] = defaultdict(dict)
+        for row in rows:
+            found[row["table_name"]][row["column_name"]] = str(row["data_type"]).lower()
+        return dict(found)
+
+    def declared(self, client: Client, table: str) -> dict[str, str]:
+        """Return column → its type as the destination writes it in a definition."""
+        rows = self.fetch(
+            client,
+            "SELECT column_name AS name, data_type AS kind FROM information_schema.columns "
+            "WHERE table_schema = %s AND table_name = %s",
+            [client.dataset_name, table],
+        )
+        return {lower(row["name"]): row["kind"] for row in rows}
+
+    def required(self, client: Client) -> dict[str, set[str]]:
+        """Return table → its columns that cannot be null."""
+        rows = self.fetch(
+            client,
+            "SELECT table_name, column_name FROM information_schema.columns "
+            "WHERE table_schema = %s AND is_nullable = 'NO'",
+            [client.dataset_name],
+        )
+        found: dict[str, set[str]] = defaultdict(set)
+        for row in rows:
+            found[row["table_name"]].add(lower(row["column_name"]))
+        return dict(found)
+
+    def names(self, client: Client) -> tuple[set[str], set[str]]:
+        """Return the names of all tables, which views are not, and all names that no new table may have."""
+        sql = (
+            "SELECT table_name AS name, table_type AS kind FROM information_schema.tables WHERE table_schema = %s"
+            f"{self._more_names()}"
+        )
+        rows = self.fetch(client, sql, [client.dataset_name] * sql.count("%s"))
+        return {row["name"] for row in rows if row["kind"] == "BASE TABLE"}, {row["name"] for row in rows}
+
+    def _more_names(self) -> str:
+        return ""
+
+    def type_of(self, declared: str, precision: int | None, scale: int | None) -> str:
+        """Return our name of a type; one that we never write stays as it is, and its column is avoided."""
+        name = declared.lower()
+        if name.startswith(("decimal", "numeric")):
+            return f"decimal({precision},{scale})"
+        return _STORED_TYPES.get(name, name)
+
+    def made_type(self, kind: str) -> str:
+        """Return what one of our types is called in a definition."""
+        return _MADE_TYPES.get(kind, kind)
+
+    def ask_rows(self, client: Client, table: str, sql: str, args: Sequence[Any]) -> pa.Table:  # noqa: ARG002
+        """Return rows of all columns of one table, by the names and with the types that `columns` tells."""
+        rows = self.fetch(client, sql, args)
+        return rows.rename_columns([lower(name) for name in rows.column_names])
+
+    def add_column(self, client: Client, table: str, column: str, kind: str) -> None:
+        """Add a column of one of our types to a table, if it is not there."""
+        name = f"{client.escape_column_name(column)} {self.made_type(kind)}"
+        self.run(client, f"ALTER TABLE {client.make_qualified_table_name(table)} ADD COLUMN IF NOT EXISTS {name}", [])
+
+    def set_type(self, client: Client, table: str, column: str, kind: str) -> None:
+        """Give a column one of our types, and its values with it."""
+        name, made = client.escape_column_name(column), self.made_type(kind)
+        to = f"ALTER COLUMN {name} TYPE {made} USING CAST({name} AS {made})"
+        self.run(client, f"ALTER TABLE {client.make_qualified_table_name(table)} {to}", [])
+
+    def replace_table(self, client: Client, table: str, beside: str) -> None:
+        """Drop a table and have `beside` take its name, in the caller's transaction."""
+        self.run(client, f"DROP TABLE IF EXISTS {client.make_qualified_table_name(table)}", [])
+        old, new = client.make_qualified_table_name(beside), client.escape_column_name(table)
+        self.run(client, f"ALTER TABLE {old} RENAME TO {new}", [])
+
+    def empty(self, client: Client, tables: Sequence[str]) -> None:
+        """Delete all rows of these tables."""
+        client.execute_sql("; ".join(f"TRUNCATE TABLE {client.make_qualified_table_name(t)}" for t in tables))
+
+    def drop_empty(self, client: Client) -> None:
+        """Drop the dataset, in which no table is; raise where one is."""
+        client.execute_sql(f"DROP SCHEMA {client.fully_qualified_dataset_name()}")
+
+    def indexed(self, client: Client) -> dict[str, set[str]]:
+        """Return table → columns that an index of the whole table begins with."""
+        raise NotImplementedError
+
+    def index(self, client: Client, table: str, column: str, *, in_order: bool) -> None:
+        """Make an index; `in_order` says that the values lie in the order in which they were written."""
+        raise NotImplementedError
+
+    def relations(self, client: Client, slugs: Mapping[str, pa.ChunkedArray[Any]]) -> AbstractContextManager[None]:
+        """Make each array a relation of that name with one column, `slug`, for the queries within."""
+        raise NotImplementedError
+
+
+def lower(name: str) -> str:
+    """Return a name as DuckDB compares names: of letters beyond ASCII the case counts."""
+    return name.translate(_LOWER)

@@ -1,0 +1,65 @@
+"""MySQL and MariaDB: a dataset is a database of the server. A statement that changes a table ends its transaction."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from connector.warehouse.adapters.alchemy import Alchemy
+from connector.warehouse.adapters.base import Client, Traits
+
+_TYPES = {
+    "tinyint": "bool",
+    "longtext": "text",
+    "datetime": "timestamp",
+}
+_MADE = {"bool": "BOOL", "text": "LONGTEXT", "json": "LONGTEXT", "timestamp": "DATETIME(6)", "double": "DOUBLE"}
+_PREFIX = 191  # characters of a text that an index holds
+
+
+class MySql(Alchemy):
+    """Texts are compared byte for byte, as `mysql_destination` declares them."""
+
+    traits: ClassVar[Traits] = Traits(dialect="mysql", knows_types=True, finds_slugs=True, indexes=True)
+    slug_type = "LONGTEXT"
+
+    def type_of(self, declared: str, precision: int | None, scale: int | None) -> str:
+        return _TYPES.get(declared.lower(), super().type_of(declared, precision, scale))
+
+    def made_type(self, kind: str) -> str:
+        return _MADE.get(kind, kind)
+
+    def set_type(self, client: Client, table: str, column: str, kind: str) -> None:
+        name = f"{client.escape_column_name(column)} {self.made_type(kind)}"
+        client.execute_sql(f"ALTER TABLE {client.make_qualified_table_name(table)} MODIFY COLUMN {name}")
+
+    def replace_table(self, client: Client, table: str, beside: str) -> None:
+        """Rename both in one statement, for each statement that changes a table is a transaction of its own."""
+        name, old = client.make_qualified_table_name(table), client.make_qualified_table_name(f"{beside}_old")
+        client.execute_sql(f"DROP TABLE IF EXISTS {old}")
+        client.execute_sql(f"RENAME TABLE {name} TO {old}, {client.make_qualified_table_name(beside)} TO {name}")
+        client.execute_sql(f"DROP TABLE {old}")
+
+    @contextmanager
+    def relations(self, client: Client, slugs: Mapping[str, pa.ChunkedArray[Any]]) -> Iterator[None]:
+        client.execute_sql(f"USE {client.fully_qualified_dataset_name()}")  # in which temporary tables are
+        with super().relations(client, slugs):
+            yield
+
+    def indexed(self, client: Client) -> dict[str, set[str]]:
+        sql = (
+            "SELECT table_name AS tbl, column_name AS col FROM information_schema.statistics "
+            "WHERE table_schema = %s AND seq_in_index = 1"
+        )
+        found: dict[str, set[str]] = defaultdict(set)
+        for row in self.ask(client, sql, [client.dataset_name]).to_pylist():
+            found[row["tbl"]].add(row["col"])
+        return dict(found)
+
+    def index(self, client: Client, table: str, column: str, *, in_order: bool) -> None:  # noqa: ARG002
+        where = f"{client.make_qualified_table_name(table)} ({client.escape_column_name(column)}({_PREFIX}))"
+        client.execute_sql(f"CREATE INDEX {client.escape_column_name(f'importer_{column}')} ON {where}")

@@ -1,0 +1,100 @@
+"""dlt's destination `sqlalchemy` for MySQL and MariaDB, with texts of any length that are compared byte for byte.
+
+By the collation that a server has by default, `a` and `A`, `e` and `é` or `x` and `x ` are one key, and one of two
+records would replace the other; so each text column says its own.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import sqlalchemy as sa
+from dlt.common.destination import DestinationCapabilitiesContext
+from dlt.common.destination.typing import PreparedTableSchema
+from dlt.common.schema.typing import TColumnSchema
+from dlt.destinations.impl.sqlalchemy.db_api_client import SqlalchemyClient
+from dlt.destinations.impl.sqlalchemy.factory import sqlalchemy
+from dlt.destinations.impl.sqlalchemy.sqlalchemy_job_client import SqlalchemyJobClient
+from dlt.destinations.impl.sqlalchemy.type_mapper import MysqlVariantTypeMapper
+from sqlalchemy.dialects.mysql import LONGTEXT
+from sqlalchemy.pool import NullPool
+
+LOCK_TIMEOUT_S = 60
+_SESSION = (
+    "SET SESSION time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES', innodb_strict_mode = OFF, "
+    f"lock_wait_timeout = {LOCK_TIMEOUT_S}, innodb_lock_wait_timeout = {LOCK_TIMEOUT_S}"
+)
+_SCOPE = "x-merge-destination-scope"
+
+
+def collation_of(connection: sa.Connection) -> str:
+    """Return the collation that tells all texts apart, also by the blanks at their ends."""
+    dialect: Any = connection.dialect
+    return "utf8mb4_nopad_bin" if dialect.is_mariadb else "utf8mb4_0900_bin"
+
+
+class _Types(MysqlVariantTypeMapper):
+    def db_type_from_text_type(self, column: TColumnSchema, table: PreparedTableSchema) -> Any:  # noqa: ARG002
+        return LONGTEXT()  # in the collation of its database, see `_Client.create_dataset`
+
+    def db_type_from_json_type(self, column: TColumnSchema, table: PreparedTableSchema) -> Any:  # noqa: ARG002
+        return LONGTEXT()  # JSON of MySQL reorders keys and rounds numbers
+
+
+class mysql(sqlalchemy):
+    """The destination, named as dlt's are."""
+
+    def __init__(self, address: str | None = None, **kwargs: Any) -> None:
+        if address is not None:
+            kwargs["credentials"] = _engine(address)
+        super().__init__(**{"engine_kwargs": {}, "engine_args": {}, **kwargs})
+
+    @property
+    def client_class(self) -> type[SqlalchemyJobClient]:
+        return _JobClient
+
+    @classmethod
+    def adjust_capabilities(cls, caps: Any, config: Any, naming: Any) -> DestinationCapabilitiesContext:
+        able: DestinationCapabilitiesContext = super().adjust_capabilities(caps, config, naming)
+        able.type_mapper = _Types
+        return able
+
+
+class _JobClient(SqlalchemyJobClient):
+    def __init__(self, schema: Any, config: Any, capabilities: Any) -> None:
+        super().__init__(schema, config, capabilities)
+        told = self.sql_client
+        self.sql_client = _Client(told.dataset_name, told.staging_dataset_name, config.credentials, capabilities)
+
+    def _create_merge_followup_jobs(self, table_chain: Any) -> Any:
+        for table in table_chain:
+            if scope := table.get(_SCOPE):
+                table[_SCOPE] = apart(scope)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", sa.exc.SAWarning)  # of how dlt writes the order of doubles
+            return super()._create_merge_followup_jobs(table_chain)
+
+
+class _Client(SqlalchemyClient):
+    def create_dataset(self) -> None:
+        untyped: Any = self._current_connection
+        name = self.dialect.identifier_preparer.quote_identifier(self.dataset_name)
+        self.execute_sql(f"CREATE DATABASE {name} CHARACTER SET utf8mb4 COLLATE {collation_of(untyped)}")
+
+
+def apart(scope: str) -> str:
+    """Return the scope of a merge with its keys gathered first: MySQL reads no table that it deletes from."""
+    key, _, keys = scope.partition(" IN (")
+    return f"{key} IN (SELECT * FROM ({keys} AS importer_keys)"
+
+
+def _engine(address: str) -> sa.Engine:
+    engine = sa.create_engine(address, poolclass=NullPool)
+
+    @sa.event.listens_for(engine, "connect")
+    def connect(native: Any, _: Any) -> None:
+        with native.cursor() as cursor:
+            cursor.execute(_SESSION)
+
+    return engine

@@ -1,0 +1,88 @@
+"""PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from io import StringIO
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from connector.warehouse.adapters.base import Adapter, Client, Traits, lower
+
+_ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"})
+
+
+class Postgres(Adapter):
+    """A schema of a database; every session is set as `connector.warehouse.destination.session_options` says."""
+
+    traits: ClassVar[Traits] = Traits(
+        dialect="postgres",
+        knows_types=True,
+        finds_slugs=True,
+        indexes=True,
+        counts_rows=True,
+        views=True,
+        binds_views=True,
+        history=True,
+        temporary="pg_temp",
+    )
+
+    def declared(self, client: Client, table: str) -> dict[str, str]:
+        sql = (
+            "SELECT a.attname AS name, format_type(a.atttypid, a.atttypmod) AS kind FROM pg_catalog.pg_attribute a "
+            "JOIN pg_catalog.pg_class c ON c.oid = a.attrelid JOIN pg_catalog.pg_namespace n "
+            "ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s AND a.attnum > 0 "
+            "AND NOT a.attisdropped"
+        )
+        rows = self.fetch(client, sql, [client.dataset_name, table])
+        return {lower(row["name"]): row["kind"] for row in rows}
+
+    def _more_names(self) -> str:
+        """Also the names of indexes, and of what others may not see."""
+        return (
+            " UNION ALL SELECT c.relname, '' FROM pg_catalog.pg_class c "
+            "JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s"
+        )
+
+    def made_type(self, kind: str) -> str:
+        return "TEXT" if kind == "json" else super().made_type(kind)
+
+    def ask_rows(self, client: Client, table: str, sql: str, args: Sequence[Any]) -> pa.Table:  # noqa: ARG002
+        return self.ask(client, sql, args)  # it may have two names that differ only in case
+
+    def indexed(self, client: Client) -> dict[str, set[str]]:
+        rows = self.fetch(
+            client,
+            "SELECT t.relname AS table_name, a.attname AS column_name FROM pg_index i "
+            "JOIN pg_class t ON t.oid = i.indrelid JOIN pg_namespace n ON n.oid = t.relnamespace "
+            "JOIN pg_attribute a ON a.attrelid = t.oid AND a.attnum = i.indkey[0] "
+            "WHERE n.nspname = %s AND i.indisvalid AND i.indpred IS NULL",
+            [client.dataset_name],
+        )
+        found: dict[str, set[str]] = {}
+        for row in rows:
+            found.setdefault(row["table_name"], set()).add(row["column_name"])
+        return found
+
+    def index(self, client: Client, table: str, column: str, *, in_order: bool) -> None:
+        """Make the smallest kind of index (BRIN) for what lies in order."""
+        how = f"{'brin' if in_order else 'btree'} ({client.escape_column_name(column)})"
+        client.execute_sql(f"CREATE INDEX ON {client.make_qualified_table_name(table)} USING {how}")
+
+    @contextmanager
+    def relations(self, client: Client, slugs: Mapping[str, pa.ChunkedArray[Any]]) -> Iterator[None]:
+        """Copy them into temporary tables: a parameter for each slug would be parsed, and planned, one by one."""
+        try:
+            for name, values in slugs.items():
+                client.execute_sql(f"CREATE TEMPORARY TABLE {name} (slug text NOT NULL)")
+                with client.native_connection.cursor() as cursor:
+                    for chunk in values.chunks:
+                        lines = "\n".join(str(slug).translate(_ESCAPES) for slug in chunk.to_pylist())
+                        cursor.copy_expert(f"COPY pg_temp.{name} FROM STDIN", StringIO(lines))
+                client.execute_sql(f"ANALYZE pg_temp.{name}")
+            yield
+        finally:
+            for name in slugs:
+                client.execute_sql(f"DROP TABLE IF EXISTS pg_temp.{name}")

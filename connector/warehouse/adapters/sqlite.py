@@ -1,0 +1,100 @@
+"""SQLite: a dataset is a file, and dlt stages rows in a hidden one beside it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any, ClassVar
+
+from connector.warehouse.adapters.alchemy import Alchemy
+from connector.warehouse.adapters.base import Client, Traits, lower
+
+_TYPES = {
+    "BIGINT": "bigint",
+    "DOUBLE": "double",
+    "BOOLEAN": "bool",
+    "TEXT": "text",
+    "DATE": "date",
+    "DATETIME": "timestamp",
+}
+_MADE = {kind: made for made, kind in _TYPES.items()} | {"json": "TEXT"}
+DECIMAL = "DECIMAL_TEXT"  # a type whose values SQLite keeps as text, digit for digit
+
+
+class Sqlite(Alchemy):
+    """Tables are in a database that is attached under the name of the dataset; the connection's own stays empty."""
+
+    traits: ClassVar[Traits] = Traits(dialect="sqlite", finds_slugs=True, indexes=True)
+    temporary = "temp."
+
+    def columns(self, client: Client) -> dict[str, dict[str, str]]:
+        found: dict[str, dict[str, str]] = defaultdict(dict)
+        for row in self._catalog(client):
+            kind = self.type_of(row["data_type"], None, None)
+            found[row["table_name"]][lower(row["column_name"])] = kind
+        return dict(found)
+
+    def ordered_columns(self, client: Client) -> dict[str, dict[str, str]]:
+        found: dict[str, dict[str, str]] = defaultdict(dict)
+        for row in self._catalog(client):
+            if row["kind"] == "table":
+                found[row["table_name"]][row["column_name"]] = row["data_type"].lower()
+        return dict(found)
+
+    def declared(self, client: Client, table: str) -> dict[str, str]:
+        rows = self._catalog(client)
+        return {lower(row["column_name"]): row["data_type"] for row in rows if row["table_name"] == table}
+
+    def required(self, client: Client) -> dict[str, set[str]]:
+        found: dict[str, set[str]] = defaultdict(set)
+        for row in self._catalog(client):
+            if row["required"]:
+                found[row["table_name"]].add(lower(row["column_name"]))
+        return dict(found)
+
+    def names(self, client: Client) -> tuple[set[str], set[str]]:
+        sql = f"SELECT name, type AS kind FROM {_quoted(client.dataset_name)}.sqlite_master"
+        rows = self.ask(client, sql, []).to_pylist()
+        return {row["name"] for row in rows if row["kind"] == "table"}, {row["name"] for row in rows}
+
+    def _catalog(self, client: Client) -> list[dict[str, Any]]:
+        sql = (
+            "SELECT m.name AS table_name, m.type AS kind, p.name AS column_name, p.type AS data_type, "
+            f'p."notnull" AS required FROM {_quoted(client.dataset_name)}.sqlite_master AS m '
+            "JOIN pragma_table_info(m.name, %s) AS p WHERE m.type IN ('table', 'view') ORDER BY m.name, p.cid"
+        )
+        rows: list[dict[str, Any]] = self.ask(client, sql, [client.dataset_name]).to_pylist()
+        return rows
+
+    def type_of(self, declared: str, precision: int | None, scale: int | None) -> str:
+        name, _, digits = declared.upper().partition("(")
+        if name == DECIMAL:
+            return f"decimal({digits.rstrip(')').replace(' ', '')})"
+        return _TYPES.get(name, super().type_of(declared, precision, scale))
+
+    def made_type(self, kind: str) -> str:
+        return _MADE.get(kind, kind.upper().replace("DECIMAL", DECIMAL))
+
+    def drop_empty(self, client: Client) -> None:
+        if not client.has_dataset():
+            client.drop_dataset()
+            with client.with_staging_dataset():
+                client.drop_dataset()
+
+    def indexed(self, client: Client) -> dict[str, set[str]]:
+        sql = (
+            "SELECT m.tbl_name AS table_name, i.name AS column_name "
+            f"FROM {_quoted(client.dataset_name)}.sqlite_master AS m "
+            "JOIN pragma_index_info(m.name, %s) AS i WHERE m.type = 'index' AND i.seqno = 0"
+        )
+        found: dict[str, set[str]] = defaultdict(set)
+        for row in self.ask(client, sql, [client.dataset_name]).to_pylist():
+            found[row["table_name"]].add(row["column_name"])
+        return dict(found)
+
+    def index(self, client: Client, table: str, column: str, *, in_order: bool) -> None:  # noqa: ARG002
+        name = f"{_quoted(client.dataset_name)}.{_quoted(f'importer_{table}_{column}')}"
+        self.run(client, f"CREATE INDEX IF NOT EXISTS {name} ON {_quoted(table)} ({_quoted(column)})", [])
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
