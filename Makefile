@@ -44,7 +44,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint types contracts quick thorough unit long shards dagster airflow docs simulate mutations fuzz fuzz-replies bench bench-latency bench-limits bench-memory bench-postgres bench-history bench-privacy soak lowest requirements release clean
+.PHONY: help demo test lint types contracts quick thorough unit long destinations shards dagster airflow docs simulate mutations fuzz fuzz-replies bench bench-latency bench-limits bench-memory bench-postgres bench-history bench-privacy soak lowest requirements release clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -85,6 +85,9 @@ dagster: build/dagster/.requirements $(INSTALLED)  ## the definitions for Dagste
 
 airflow: build/airflow/.requirements $(INSTALLED)  ## the DAGs for Airflow, executed, in an environment of their own
 	@$(call IN_OWN,airflow)
+
+destinations: $(INSTALLED) $(DEVELOPMENT)  ## every destination, with 20 runs killed on each (MariaDB where it is installed)
+	@KILLS=20 $(PYTEST) tests/destinations --long -n $(WORKERS) $(PYTEST_ARGS)
 
 docs: $(INSTALLED) $(DEVELOPMENT)  ## write docs/settings.md and docs/tables.md anew, from the code
 	@$(BIN)/python -m tests.docs.reference
@@ -129,7 +132,7 @@ bench-privacy: $(INSTALLED) $(DEVELOPMENT)  ## throughput with three privacy rul
 
 # The files of the later lines take the versions of the first.
 requirements:  ## pin anew what the requirements allow (needs uv)
-	$(UV_COMPILE) --upgrade pyproject.toml --extra postgres --group build --group dev -o requirements/development.txt
+	$(UV_COMPILE) --upgrade pyproject.toml --extra postgres --extra sqlite --extra mysql --group build --group dev -o requirements/development.txt
 	$(UV_COMPILE) pyproject.toml -c requirements/development.txt -o requirements/runtime.txt
 	$(UV_COMPILE) pyproject.toml --extra postgres -c requirements/development.txt -o requirements/postgres.txt
 	$(UV_COMPILE) --group build -c requirements/development.txt -o requirements/build.txt

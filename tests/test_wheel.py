@@ -78,13 +78,13 @@ def test_the_command_starts(wheel: Distribution) -> None:
 
 
 def test_what_is_imported_is_what_is_declared(wheel: Distribution) -> None:
-    declared, with_postgres = (
+    declared, with_extras = (
         {
             canonicalize_name(requirement.name)
             for requirement in map(Requirement, wheel.requires or ())
-            if requirement.marker is None or requirement.marker.evaluate({"extra": extra})
+            if requirement.marker is None or any(requirement.marker.evaluate({"extra": extra}) for extra in extras)
         }
-        for extra in ("", "postgres")
+        for extras in ([""], ["", "postgres", "sqlite", "mysql"])
     )
     owners = packages_distributions()
     imported = {
@@ -93,8 +93,8 @@ def test_what_is_imported_is_what_is_declared(wheel: Distribution) -> None:
         for top in imported_packages(path)
         if top not in sys.stdlib_module_names and top != "connector"
     }
-    assert declared <= set(imported) <= with_postgres
-    assert set(imported) - declared == {"psycopg2-binary"}
+    assert declared <= set(imported) <= with_extras
+    assert set(imported) - declared == {"psycopg2-binary", "sqlalchemy"}
 
 
 def test_each_requirement_has_its_reason(wheel: Distribution) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import re
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
@@ -20,7 +22,7 @@ from connector.cli.exit_codes import explain
 from connector.cli.redaction import remember, remember_password_of
 from connector.errors import ConfigError
 from connector.load.working_directory import opened
-from connector.warehouse.destination import destination_config, duckdb_file
+from connector.warehouse.destination import destination_config, duckdb_file, local_file
 from connector.warehouse.storage_version import SETTING, checked, make_file
 
 DUCKDB_FILE = "importer.duckdb"
@@ -59,6 +61,15 @@ def open_pipeline(arguments: argparse.Namespace) -> Pipeline:
 
 
 SUPPORTED = ("duckdb", "postgres")
+_REFUSED = {
+    ", for its times have milliseconds and the ledger compares microseconds": ("athena", "dremio"),
+    ", for it cannot be asked in SQL": ("lance", "lancedb", "qdrant", "weaviate"),
+    ", for files cannot replace rows, so deletes and corrections would be lost": ("filesystem",),
+    ", for nobody has proven there that no row is missing": (
+        *("snowflake", "bigquery", "databricks", "ducklake", "mssql", "synapse"),
+        *("fabric", "redshift", "motherduck", "clickhouse"),
+    ),
+}
 
 
 def _refuse_unsupported(destination: Any) -> None:
@@ -68,9 +79,10 @@ def _refuse_unsupported(destination: Any) -> None:
     configured: Any = dlt.config.get(f"destination.{destination}.destination_type")
     kind = destination if configured is None else str(configured)
     if kind.rsplit(".", 1)[-1] not in SUPPORTED:
+        why = next((why for why, kinds in _REFUSED.items() if kind.rsplit(".", 1)[-1] in kinds), "")
         raise ConfigError(
-            f"The destination {destination!r} is not supported; use duckdb or postgres, or a name that you gave one "
-            f"with destination_type under [destination.{destination}] in .dlt/config.toml."
+            f"The destination {destination!r} is not supported{why}; use duckdb or postgres, or a name that you gave "
+            f"one with destination_type under [destination.{destination}] in .dlt/config.toml."
         )
 
 
@@ -102,6 +114,8 @@ def _destination(uri: str | None, name: str | None) -> Any:
     if uri is not None:
         return _destination_at(uri)
     name = name or _configured_destination()
+    if name is not None and name in _OWN:
+        return _OWN[name](_address(name))
     if name is not None:
         return name
     own = "destination.duckdb.credentials"
@@ -114,6 +128,8 @@ def _destination_at(uri: str) -> Any:
     kind, credentials = address_of(uri)
     if kind == "postgres":
         return dlt.destinations.postgres(credentials)
+    if kind in _OWN:
+        return _OWN[kind](credentials)
     file = Path(credentials)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -122,17 +138,54 @@ def _destination_at(uri: str) -> Any:
     return dlt.destinations.duckdb(credentials)
 
 
+def _sqlite(path: str) -> Any:
+    require("sqlalchemy", "sqlite")
+    from connector.warehouse.adapters.sqlite_destination import sqlite
+
+    return sqlite(path)
+
+
+def _mysql(address: str) -> Any:
+    require("pymysql", "mysql")
+    from connector.warehouse.adapters.mysql_destination import mysql
+
+    return mysql(address)
+
+
+# What is made of an address here: dlt has no name for it, or not for what it needs.
+_OWN: Mapping[str, Callable[[str], Any]] = {"sqlite": _sqlite, "mysql": _mysql}
+
+
+def _address(name: str) -> str:
+    """Return the address that `init` was given, or that stands where dlt has that of a destination."""
+    given: Any = dlt.secrets.get(f"destination.{name}.credentials")
+    if not isinstance(given, str):
+        raise _missing_destination(name, ["credentials"])
+    return address_of(given)[1] if given.partition(":")[0] == name else given
+
+
+def require(module: str, extra: str) -> None:
+    """Raise ConfigError where the distribution was installed without an extra."""
+    if find_spec(module) is None:
+        raise ConfigError(f"This destination needs more than is installed: pip install 'importer-connector[{extra}]'")
+
+
 def address_of(uri: str) -> tuple[str, str]:
     """What --to says: the destination's name in dlt, and its credentials, for DuckDB the absolute path of the file."""
     remember_password_of(uri)
     scheme, _, rest = uri.partition(":")
     if scheme == "duckdb" and rest.strip("/"):
-        return "duckdb", str(_duckdb_path(rest))
+        return "duckdb", str(_path(rest))
+    if scheme == "sqlite" and rest.strip("/"):
+        return "sqlite", str(_path(rest))
     if scheme in ("postgresql", "postgres") and rest.startswith("//"):
         return "postgres", _postgres_address(rest)
+    if scheme in ("mysql", "mariadb") and rest.startswith("//"):
+        return "mysql", f"mysql+pymysql:{rest}"
     raise ConfigError(
-        f"--to {scheme}:… is not supported; use duckdb:///dir/file.duckdb or postgresql://user:password@host/database. "
-        "Plain files cannot replace rows, so deletes and corrections would be lost there."
+        f"--to {scheme}:… is not supported; use duckdb:///dir/file.duckdb, sqlite:///dir/file.db, "
+        "postgresql://user:password@host/database or mysql://user:password@host/. Plain files cannot replace rows, so "
+        "deletes and corrections would be lost there."
     )
 
 
@@ -147,7 +200,7 @@ def _postgres_address(rest: str) -> str:
     return f"postgresql://{user}:{password}@{host}{url.path}" + (f"?{urlencode(query)}" if query else "")
 
 
-def _duckdb_path(rest: str) -> Path:
+def _path(rest: str) -> Path:
     """`///dir/file` is absolute, as in any URI; a bare `///file` or anything without `//` is in the working directory.
 
     Four slashes, as SQLAlchemy writes absolute paths, are taken for what they mean there.
@@ -172,7 +225,7 @@ def prepare_file(pipeline: Pipeline) -> None:
 
 def location(pipeline: Pipeline) -> str:
     """Where the data is, for a person: a file, or an address without its password."""
-    file = duckdb_file(pipeline)
+    file = local_file(pipeline)
     if file is not None:
         inside = file.is_relative_to(Path.cwd())
         return str(file.relative_to(Path.cwd()) if inside else file)

@@ -44,6 +44,7 @@ from connector.warehouse.lock import lock_path, sole_writer
 
 DATASET = "importer_conformance"
 ROWS, PACKAGE = 400, 500
+KILLED = ("committed", "loading", "loading")  # when each run of the kit is killed
 VALUES: Sequence[Any] = (
     *(0, -1, 2**53 + 1, 2**63 - 1, 10**30, -0.0, 0.1, 1e-9, 1.7976931348623157e308, True, False, None, ""),
     *("0", "007", "1e5", "2026-02-30", "2026-03-29T02:30:00+02:00", "0001-01-01", "9999-12-31T23:59:59.999999Z"),
@@ -203,14 +204,15 @@ class _Kit:
         return f"an import that the service deleted is gone, {self._equal()}"
 
     def _kills(self) -> str:
-        for when in ("committed", "loading", "loading"):
+        for when in KILLED:
             for slug in self.service.slugs():
                 self.service.append_rows(slug, [{"killed": when}])
             self._run_and_kill(when)
             self._run()
             self._equal()
         return (
-            f"3 runs killed (SIGKILL), one behind a package and two within one; the next run each time: {self._equal()}"
+            f"{len(KILLED)} runs killed (SIGKILL), one behind a package and the others within one; the next run each "
+            f"time: {self._equal()}"
         )
 
     def _working_directory(self) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from connector.cli.configuration import _duckdb_path, _postgres_address
+from connector.cli.configuration import _path, _postgres_address
 from connector.cli.environment import DLT_DEFAULTS, prepare_environment
 from connector.cli.redaction import remember, remember_password_of, scrub, scrubbed
 
@@ -111,12 +111,12 @@ def test_an_own_setting_of_dlt_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_where_a_duckdb_address_leads(tmp_path: Path) -> None:
-    assert _duckdb_path("///data/w.duckdb") == Path("/data/w.duckdb")
-    assert _duckdb_path("////data/w.duckdb") == Path("/data/w.duckdb")
-    assert _duckdb_path("/data/w.duckdb") == Path("/data/w.duckdb")
-    assert _duckdb_path("///w.duckdb") == tmp_path / "w.duckdb"
-    assert _duckdb_path("w.duckdb") == tmp_path / "w.duckdb"
-    assert _duckdb_path("sub/my%20w.duckdb") == tmp_path / "sub" / "my w.duckdb"
+    assert _path("///data/w.duckdb") == Path("/data/w.duckdb")
+    assert _path("////data/w.duckdb") == Path("/data/w.duckdb")
+    assert _path("/data/w.duckdb") == Path("/data/w.duckdb")
+    assert _path("///w.duckdb") == tmp_path / "w.duckdb"
+    assert _path("w.duckdb") == tmp_path / "w.duckdb"
+    assert _path("sub/my%20w.duckdb") == tmp_path / "sub" / "my w.duckdb"
 
 
 def test_an_address_of_postgres_is_put_as_dlt_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -131,7 +131,10 @@ def test_a_status_that_the_service_does_not_know_is_refused() -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("--destination", "snowflake"), "The destination 'snowflake' is not supported; use duckdb or postgres"),
+        (
+            ("--destination", "snowflake"),
+            "The destination 'snowflake' is not supported, for nobody has proven",
+        ),
         (("--dataset", "my data"), "--dataset 'my data' is no name for one; dlt would make it my_data"),
         (("--pipeline-name", "a b/c"), "--pipeline-name 'a b/c' cannot be"),
     ],

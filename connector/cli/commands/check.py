@@ -30,7 +30,8 @@ from connector.models import Import
 from connector.service.client import ServiceClient
 from connector.settings import Settings
 from connector.warehouse import Warehouse
-from connector.warehouse.destination import duckdb_file, open_client
+from connector.warehouse.adapters import adapter_of
+from connector.warehouse.destination import local_file, open_client
 from connector.warehouse.ownership import take_stock
 
 EXAMPLES = ("importer-sync check", "importer-sync check --destination-deep")
@@ -112,7 +113,7 @@ def examine(arguments: argparse.Namespace) -> Examination:
     if destination is None:
         warnings = (
             *unmatched(Warehouse(pipeline), settings),
-            *_open_to_others(duckdb_file(pipeline), settings),
+            *_open_to_others(local_file(pipeline), settings),
         )
     return Examination(checks, named, learned, place, warnings)
 
@@ -197,7 +198,7 @@ def _destination(pipeline: Pipeline) -> str | None:
 
     Raises NewerFormatError for a warehouse of a newer format, before anything is written.
     """
-    file = duckdb_file(pipeline)
+    file = local_file(pipeline)
     was_there = file is None or file.exists()
     try:
         if file is not None:
@@ -234,7 +235,7 @@ def _write_and_drop(pipeline: Pipeline) -> None:
         finally:
             if made:
                 with suppress(Exception):  # not empty: a run began meanwhile, and it is its dataset now
-                    client.execute_sql(f"DROP SCHEMA {client.fully_qualified_dataset_name()}")
+                    adapter_of(pipeline).drop_empty(client)
 
 
 def _open_to_others(file: Path | None, settings: Settings) -> Iterator[str]:

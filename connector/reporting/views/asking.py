@@ -1,14 +1,16 @@
-"""One question to the warehouse, read-only: DuckDB's file is opened so, PostgreSQL's transaction is made so.
+"""One question to the warehouse, read-only: the file of DuckDB and SQLite is opened so, PostgreSQL's transaction is.
 
 Names without a schema are looked for in the dataset, then among its views.
 """
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 import duckdb
 import sqlglot
@@ -17,10 +19,10 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from connector.errors import ConfigError, ConnectorError
-from connector.reporting.views.layout import VIEWS_SUFFIX, dialect_of, quoted
+from connector.reporting.views.layout import VIEWS_SUFFIX, quoted
 from connector.warehouse import Warehouse
-from connector.warehouse.busy import when_free
-from connector.warehouse.destination import duckdb_file, open_client
+from connector.warehouse.busy import WAIT_S, when_free
+from connector.warehouse.destination import dataset_name, duckdb_file, local_file, open_client
 
 ROWS_AT_ONCE = 2_000
 # A query may come from others: it reads the warehouse, but no file, address, extension or variable of this process.
@@ -52,14 +54,13 @@ def ask(pipeline: Pipeline, sql: str) -> Iterator[Answer]:
     """Raises ConfigError for anything but one SELECT, and ConnectorError with the database's words if it refuses."""
     warehouse = Warehouse(pipeline)
     warehouse.check_supported()
-    dialect = dialect_of(warehouse)
-    check_reads(sql, dialect)
+    kind = warehouse.destination_type
+    if kind not in _ASKED:
+        raise ConfigError(f"`query` cannot ask {kind}; use another tool there.")
+    check_reads(sql, warehouse.traits.dialect)
     with ExitStack() as opened:
         try:
-            if dialect == "duckdb":
-                answer = opened.enter_context(_duckdb(pipeline, sql))
-            else:
-                answer = opened.enter_context(_postgres(pipeline, sql))
+            answer = opened.enter_context(_ASKED[kind](pipeline, sql))
         except ConnectorError:
             raise
         except Exception as error:
@@ -126,6 +127,42 @@ def _postgres(pipeline: Pipeline, sql: str) -> Iterator[Answer]:
         connection.rollback()
 
 
+@contextmanager
+def _sqlite(pipeline: Pipeline, sql: str) -> Iterator[Answer]:
+    file = local_file(pipeline)
+    if file is None or not file.exists():
+        raise ConfigError("There is no warehouse yet; run `importer-sync run` first.")
+    with closing(sqlite3.connect("file::memory:", uri=True, timeout=WAIT_S)) as connection:
+        path = f"file:{quote(str(file.resolve()))}?mode=ro"
+        connection.execute(f"ATTACH DATABASE ? AS {quoted(dataset_name(pipeline))}", [path])
+        connection.set_authorizer(_only_reads)
+        try:
+            cursor = connection.execute(sql)
+        except sqlite3.Error as error:
+            raise _refused(error) from None
+        yield Answer(_distinct([column[0] for column in cursor.description or ()]), _rows(cursor))
+
+
+def _only_reads(action: int, *_: str | None) -> int:
+    allowed = (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE)
+    return sqlite3.SQLITE_OK if action in allowed else sqlite3.SQLITE_DENY
+
+
+@contextmanager
+def _mysql(pipeline: Pipeline, sql: str) -> Iterator[Answer]:
+    with open_client(pipeline) as client:
+        native: Any = client.native_connection.connection.driver_connection
+        with closing(native.cursor()) as cursor:
+            cursor.execute(f"USE {client.fully_qualified_dataset_name()}")
+            cursor.execute("START TRANSACTION READ ONLY")
+            cursor.execute(sql)
+            yield Answer(_distinct([column[0] for column in cursor.description or ()]), _rows(cursor))
+        native.rollback()
+
+
+_ASKED = {"duckdb": _duckdb, "postgres": _postgres, "sqlite": _sqlite, "mysql": _mysql}
+
+
 def _search_path(dataset: str, there: set[str]) -> str:
     path = [name for name in (dataset, dataset + VIEWS_SUFFIX) if name in there]
     if dataset not in there:
@@ -167,7 +204,7 @@ def _distinct(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _refused(error: Exception) -> Exception:
-    if type(error).__module__.split(".")[0] not in ("duckdb", "_duckdb", "psycopg2"):
+    if type(error).__module__.split(".")[0] not in ("duckdb", "_duckdb", "psycopg2", "sqlite3", "pymysql"):
         return error
     return ConnectorError(f"The database refused the query: {' '.join(str(error).split())}")
 

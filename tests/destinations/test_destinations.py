@@ -1,0 +1,121 @@
+"""Every destination by the same commands: what is loaded, changed, deleted, kept, killed and asked for."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connector.cli import conformance
+from connector.cli.conformance import prove
+from connector.cli.main import invoke
+from connector.sandbox import Service
+
+KILLS = int(os.environ.get("KILLS", "3"))
+
+
+def run(capsys: pytest.CaptureFixture[str], *command: str) -> tuple[int, Any]:
+    """Return the exit code of a command and its JSON document."""
+    capsys.readouterr()
+    code = invoke([*command, "--json"])
+    out = capsys.readouterr().out
+    return code, json.loads(out) if out.strip() else None
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("deletes", ["mirror", "keep"])
+def test_a_service_that_changes(
+    address: str, deletes: str, served: Service, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOURCES__IMPORTER__DELETES", deletes)
+    monkeypatch.setenv("SOURCES__IMPORTER__VIEWS", "false")
+    first, second = served.slugs()[:2]
+
+    code, ran = run(capsys, "run", "--to", address)
+    assert (code, ran["records_loaded"]) == (0, 123)
+    code, ran = run(capsys, "run", "--to", address)
+    assert (code, ran["imports_changed"], ran["load_ids"]) == (0, 0, [])
+
+    records = list(served.record_slugs(first))
+    served.edit_row(first, records[0], {"new": "🦆", "order": 2**60})
+    served.delete_row(first, records[1])
+    served.append_rows(second, [{"new": 1.5}, {"order": "none"}])
+    served.delete_import(served.slugs()[2])
+    code, ran = run(capsys, "run", "--to", address)
+    assert (code, ran["imports_changed"], ran["imports_deleted"]) == (0, 2, 1)
+    code, found = run(capsys, "verify", "--deep", "--to", address)
+    assert (code, found["differences"]) == (0, [])
+
+    code, found = run(capsys, "status", "--to", address)
+    assert (code, [each["status"] for each in found["runs"]]) == (0, ["succeeded"] * 3)
+    code, found = run(capsys, "query", "SELECT count(*) AS n FROM records WHERE _deleted_at IS NULL", "--to", address)
+    assert (code, found["rows"]) == (0, [{"n": 122}])
+    code, found = run(capsys, "query", "SELECT count(*) AS n FROM records", "--to", address)
+    assert found["rows"] == [{"n": 122 if deletes == "mirror" else 125}]
+    code, found = run(capsys, "doctor", "--to", address)
+    assert (code, found["status"]) == (0, "healthy")
+    assert run(capsys, "rebuild", "--to", address)[0] == 0
+    assert run(capsys, "backfill", "--full", "--to", address)[0] == 0
+    assert run(capsys, "compact", "--to", address)[0] == (2 if address.startswith("mysql") else 0)
+    code, found = run(capsys, "verify", "--deep", "--to", address)
+    assert (code, found["differences"]) == (0, [])
+
+
+@pytest.mark.thorough
+def test_every_guarantee_is_proven(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """KILLS of them (3): `make destinations` has 20."""
+    monkeypatch.setattr(conformance, "KILLED", ("committed", *["loading"] * (KILLS - 1)))
+
+    found = list(prove(argparse.Namespace(to=address, destination=None, dataset="d", pipeline_name="importer")))
+
+    assert [each.detail for each in found if not each.proven] == []
+    assert len(found) == 8
+    assert list(tmp_path.glob("lies/*")) == []
+
+
+def test_what_a_query_may_not(tmp_path: Path, served: Service, capsys: pytest.CaptureFixture[str]) -> None:
+    address = f"sqlite:///{tmp_path}/w.db"
+    assert run(capsys, "run", "--to", address)[0] == 0
+    for sql in ("DELETE FROM records", "SELECT load_extension('x')", "SELECT 1; SELECT 2", "ATTACH 'x' AS y"):
+        assert invoke(["query", sql, "--to", address]) != 0
+    with closing(sqlite3.connect(tmp_path / "w.db")) as connection:
+        assert connection.execute("SELECT count(*) FROM records").fetchall() == [(123,)]
+
+
+def test_another_dataset_is_another_file(tmp_path: Path, served: Service, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two datasets in one place never see each other's rows as their own."""
+    address = f"sqlite:///{tmp_path}/w.db"
+    assert run(capsys, "run", "--to", address)[0] == 0
+    assert run(capsys, "run", "--to", address, "--dataset", "other")[1]["records_loaded"] == 123
+    assert {path.name for path in tmp_path.glob("*.db")} == {"w.db", "w__other.db"}
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["sql", "apply"], "ask the tables"),
+        (["report"], "ask the tables"),
+        (["run"], "Versions of rows cannot be kept"),
+    ],
+)
+def test_what_sqlite_cannot_is_said_in_a_sentence(
+    command: list[str],
+    said: str,
+    tmp_path: Path,
+    served: Service,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    address = f"sqlite:///{tmp_path}/w.db"
+    assert run(capsys, "run", "--to", address)[0] == 0
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SOURCES__IMPORTER__HISTORY", "true")
+    capsys.readouterr()
+    assert invoke([*command, "--to", address]) == 2
+    assert said in capsys.readouterr().err
