@@ -247,10 +247,6 @@ class Connection:
         self.execute(f"DROP TABLE IF EXISTS {self.name(table)}")
 
 
-def _marked(sql: str) -> str:
-    return sql.replace("%s", "?")
-
-
 def batches(slugs: Sequence[str]) -> Iterator[Sequence[str]]:
     for start in range(0, len(slugs), SLUGS_PER_QUERY):
         yield slugs[start : start + SLUGS_PER_QUERY]

@@ -167,7 +167,7 @@ class Adapter:
 
     def ask_rows(self, client: Client, table: str, sql: str, args: Sequence[Any]) -> pa.Table:  # noqa: ARG002
         """Return rows of all columns of one table, by the names and with the types that `columns` tells."""
-        rows = self.fetch(client, sql, args)
+        rows = self.ask(client, sql, args)
         return rows.rename_columns([lower(name) for name in rows.column_names])
 
     def add_column(self, client: Client, table: str, column: str, kind: str) -> None:
