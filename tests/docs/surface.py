@@ -22,7 +22,7 @@ from tests.docs.reference import known_settings
 FILE = Path(__file__).with_name("surface.txt")
 CHANGELOG = Path(__file__).parents[2] / "CHANGELOG.md"
 _COMMON = ("-h", "--help")
-_SAID_BY_ALL = {"importer-sync", "connector", "sources", "importer"}
+_SAID_BY_ALL = {"importer-sync", "importer_sync", "connector", "sources", "importer"}
 
 
 def surface() -> list[str]:
