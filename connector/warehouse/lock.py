@@ -105,6 +105,13 @@ def prove_held(pipeline: Pipeline) -> None:
         ) from None
 
 
+def prove_lockable(pipeline: Pipeline) -> None:
+    """Raise ConfigError if there is a file in the lock's place that is not ours alone, a link say; make none."""
+    path = lock_path(pipeline)
+    if os.path.lexists(path):
+        make_lock_file(path)
+
+
 def lock_path(pipeline: Pipeline) -> Path:
     name = f"{dataset_name(pipeline)}.lock"
     file = local_file(pipeline)

@@ -95,3 +95,36 @@ def test_one_warehouse_on_a_host_of_others(command) -> None:
     assert ended.code == 1
     assert "it is a link" in ended.err
     assert precious.read_text() == "CANARY"
+
+
+@root
+def test_check_on_a_host_where_others_planted_folders_links_and_locks(command) -> None:
+    precious = command.directory / "precious.txt"
+    precious.write_text("CANARY")
+    before = sorted(path.name for path in command.directory.iterdir())
+    theirs = command.directory / "theirs"
+    theirs.mkdir(0o777)
+    os.chown(theirs, STRANGER, STRANGER)
+    ended = command("check", DLT_DATA_DIR=str(theirs))
+    assert (ended.code, "belongs to another user" in ended.err) == (2, True)
+    assert list(theirs.iterdir()) == []
+
+    assert command("run").code == 0
+    lock = next(command.directory.glob(".importer.duckdb.*.lock"))
+    lock.unlink()
+    lock.symlink_to(precious)
+    ended = command("check")
+    assert ended.code != 0
+    assert "it is a link" in ended.out + ended.err
+    lock.unlink()
+    lock.touch(0o644)
+    os.chown(lock, STRANGER, STRANGER)
+    ended = command("check")
+    assert ended.code != 0
+    assert "belongs to another user (uid 4002)" in ended.out + ended.err
+    assert "who could stop each run with it" in ended.out + ended.err
+    lock.unlink()
+    assert command("check").code == 0
+    assert precious.read_text() == "CANARY"
+    assert "CANARY" not in "".join(command.outputs)
+    assert "precious.txt" in before

@@ -50,8 +50,8 @@ def place(people: Service, tmp_path: Path) -> Iterator[Command]:
 
 
 def leaks(place: Command) -> list[str]:
-    """Where a value or the key is to be found."""
-    needles = (b"CANARY-", KEY.encode())
+    """Where a value, the key or the token is to be found."""
+    needles = (b"CANARY-", KEY.encode(), TOKEN.encode())
     said = [f"output {n}" for n, text in enumerate(place.outputs) if any(each in text.encode() for each in needles)]
     files = [path for path in place.directory.rglob("*") if path.is_file()]
     assert files
@@ -144,6 +144,19 @@ def test_a_misspelt_path_is_a_warning(place: Command) -> None:
     assert said == expected
     assert all(sentence in place("check", **rules).out for sentence in expected)
     assert "warning: privacy" not in place("run").err
+
+
+def test_a_minted_token_is_shown_once_and_written_nowhere(place: Command) -> None:
+    minted = place("session", "create", "--importer-slug", "demo").out.strip()
+    assert minted.count(".") == 2
+    place.outputs.clear()
+    assert place("session", "create", "--importer-slug", "nobody").code == 1
+    assert place("run", "-v").code == 0
+    assert leaks(place) == []
+    head, payload, _ = minted.split(".")  # those of the second are the same but for the moment
+    files = [path for path in place.directory.rglob("*") if path.is_file()]
+    assert not any(each.encode() in path.read_bytes() for path in files for each in (minted, f"{head}.{payload}"))
+    assert not any(head in text for text in place.outputs)
 
 
 def test_a_failure_and_a_kill_leave_no_value(place: Command, people: Service) -> None:

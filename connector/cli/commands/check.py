@@ -32,6 +32,7 @@ from connector.settings import Settings
 from connector.warehouse import Warehouse
 from connector.warehouse.adapters import adapter_of
 from connector.warehouse.destination import local_file, open_client
+from connector.warehouse.lock import prove_lockable
 from connector.warehouse.ownership import take_stock
 
 EXAMPLES = ("importer-sync check", "importer-sync check --destination-deep")
@@ -203,6 +204,7 @@ def _destination(pipeline: Pipeline) -> str | None:
     try:
         if file is not None:
             file.parent.mkdir(parents=True, exist_ok=True)  # as a run does
+        prove_lockable(pipeline)
         warehouse = Warehouse(pipeline)
         warehouse.check_writable()
         if warehouse.exists():
