@@ -28,7 +28,7 @@ pytestmark = pytest.mark.thorough
 
 SHARDS = 4
 KILLS = 6
-PATIENCE_S = 240
+PATIENCE_S = 600
 TEMPLATES = ("customers", "orders", "products", "employees")
 
 
