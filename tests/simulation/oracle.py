@@ -464,8 +464,13 @@ def check_history(ran: Ran, completed: list[Seen], all_rules: Sequence[Rules], *
 
 
 def _check_protected(after: Holdings, rules: Rules) -> None:
-    """No version has a value that the rules would not leave."""
-    for name, rows in after.versions.items():
+    """No version has a value that the rules would not leave, but of imports that vanished before they could be read.
+
+    Those keep what was loaded under earlier rules until the next run finds them gone.
+    """
+    vanished = {row["slug"] for row in after.of_table("sync_imports") if row.get("due") == "vanished"}
+    for name, all_rows in after.versions.items():
+        rows = [row for row in all_rows if row.get("_import_slug", row.get("slug")) not in vanished]
         table = name.removesuffix("_history")
         for keys, known in _fields_by_table(after).get(table, {}).items():
             section, path = ("metadata", ".".join(keys[1:])) if table == "imports" else ("*", ".".join(keys))
