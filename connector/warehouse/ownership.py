@@ -81,8 +81,10 @@ class Dataset:
 def take_stock(connection: Connection) -> Dataset:
     """Return what is in the dataset, from the catalog, the small tables and dlt's stored schema.
 
-    No table of records is read. Raises NewerFormatError for a warehouse of a newer format than this version knows.
+    No table of records is read. Raises NewerFormatError for a warehouse of a newer format than this version knows, and
+    ConfigError for one that takes two keys for one.
     """
+    connection.adapter.check(connection.client)
     columns = connection.columns()
     tables, taken = connection.names()
     shaped = {table for table in tables & set(columns) if set(_identity(table)) <= set(columns[table])}

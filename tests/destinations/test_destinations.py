@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pymysql
 import pytest
 
 from connector.cli import conformance
@@ -119,3 +120,16 @@ def test_what_sqlite_cannot_is_said_in_a_sentence(
     capsys.readouterr()
     assert invoke([*command, "--to", address]) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.thorough
+def test_mysql_of_a_collation_that_takes_two_keys_for_one_is_refused(
+    mariadb: str, server: int, served: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = pymysql.connect(host="127.0.0.1", port=server, user="importer", password="p:w@d")
+    with closing(session), session.cursor() as cursor:
+        cursor.execute("CREATE DATABASE importer_data COLLATE utf8mb4_general_ci")
+        code, ran = run(capsys, "run", "--to", mariadb)
+        assert (code, "collation utf8mb4_general_ci" in ran["error"]) == (2, True)
+        cursor.execute("SHOW TABLES IN importer_data")
+        assert cursor.fetchall() == ()

@@ -68,6 +68,9 @@ class Adapter:
 
     traits: ClassVar[Traits] = Traits(dialect="")
 
+    def check(self, client: Client) -> None:
+        """Raise ConfigError where the dataset takes two keys for one."""
+
     def ask(self, client: Client, sql: str, args: Sequence[Any]) -> pa.Table:
         """Return the rows of a SELECT as Arrow, instants in UTC."""
         with client.execute_query(sql, *args) as cursor:

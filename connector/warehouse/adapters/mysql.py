@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from connector.errors import ConfigError
 from connector.warehouse.adapters.alchemy import Alchemy
 from connector.warehouse.adapters.base import Client, Traits
 
@@ -18,6 +19,7 @@ _TYPES = {
     "datetime": "timestamp",
 }
 _MADE = {"bool": "BOOL", "text": "LONGTEXT", "json": "LONGTEXT", "timestamp": "DATETIME(6)", "double": "DOUBLE"}
+COLLATIONS = {True: "utf8mb4_nopad_bin", False: "utf8mb4_0900_bin"}  # of MariaDB, of MySQL
 _PREFIX = 191  # characters of a text that an index holds
 
 
@@ -26,6 +28,22 @@ class MySql(Alchemy):
 
     traits: ClassVar[Traits] = Traits(dialect="mysql", knows_types=True, finds_slugs=True, indexes=True)
     slug_type = "LONGTEXT"
+
+    def check(self, client: Client) -> None:
+        """Raise ConfigError where a database, that of the dataset or its staging, compares texts in another way.
+
+        By most collations `a` and `A` are one key, and one of two records would replace the other in a green run.
+        """
+        sql = (
+            "SELECT schema_name AS name, default_collation_name AS collation FROM information_schema.schemata "
+            "WHERE schema_name IN (%s, %s)"
+        )
+        for row in self.ask(client, sql, [client.dataset_name, client.staging_dataset_name]).to_pylist():
+            if row["collation"] not in COLLATIONS.values():
+                raise ConfigError(
+                    f"The database {row['name']} has the collation {row['collation']}, by which two records can have "
+                    "one key; drop it if it is empty, so that the run makes it, or choose another --dataset."
+                )
 
     def type_of(self, declared: str, precision: int | None, scale: int | None) -> str:
         return _TYPES.get(declared.lower(), super().type_of(declared, precision, scale))

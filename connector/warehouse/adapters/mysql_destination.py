@@ -1,7 +1,7 @@
 """dlt's destination `sqlalchemy` for MySQL and MariaDB, with texts of any length that are compared byte for byte.
 
 By the collation that a server has by default, `a` and `A`, `e` and `é` or `x` and `x ` are one key, and one of two
-records would replace the other; so each text column says its own.
+records would replace the other; so each database is made with one that tells them apart, and others are refused.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from dlt.destinations.impl.sqlalchemy.type_mapper import MysqlVariantTypeMapper
 from sqlalchemy.dialects.mysql import LONGTEXT
 from sqlalchemy.pool import NullPool
 
+from connector.warehouse.adapters.mysql import COLLATIONS
+
 LOCK_TIMEOUT_S = 60
 _SESSION = (
     "SET SESSION time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES', innodb_strict_mode = OFF, "
@@ -31,7 +33,7 @@ _SCOPE = "x-merge-destination-scope"
 def collation_of(connection: sa.Connection) -> str:
     """Return the collation that tells all texts apart, also by the blanks at their ends."""
     dialect: Any = connection.dialect
-    return "utf8mb4_nopad_bin" if dialect.is_mariadb else "utf8mb4_0900_bin"
+    return COLLATIONS[bool(dialect.is_mariadb)]
 
 
 class _Types(MysqlVariantTypeMapper):
