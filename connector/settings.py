@@ -129,6 +129,7 @@ class Settings(BaseModel):
     privacy_key: SecretStr | None = None
     history: Annotated[bool | tuple[str, ...], BeforeValidator(_switch_or_some)] = False
     allow_plain_http: bool = False
+    allow_experimental: bool = False
     group_readable: bool = False
 
     @field_validator("base_url")

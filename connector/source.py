@@ -65,6 +65,7 @@ def importer_source(
     privacy_key: TSecretStrValue | None = None,
     history: Any = None,
     allow_plain_http: bool | None = None,
+    allow_experimental: bool | None = None,
     group_readable: bool | None = None,
     updated_at: Any = None,
 ) -> Iterable[DltResource]:
@@ -95,6 +96,7 @@ def importer_source(
         privacy_key: Key of the hashes.
         history: Keep every version of a row: True, or a list of templates; only `connector.sync` and the command do.
         allow_plain_http: Send the token to an http:// address of another host than this one.
+        allow_experimental: Load into a destination where nobody has proven that no row is missing.
         group_readable: Let the user's group read the files that are made.
         updated_at: A `dlt.sources.incremental("updated_at", initial_value=..., end_value=...)`, which bounds the run
             to imports last updated in `[initial_value, end_value)`. It limits what is read and never decides that an
@@ -237,7 +239,7 @@ class _SharedRun:
             refuse_changes(source, package_state())
             self._unfinished = set(RESOURCES) & set(source.selected_resources)
             warehouse = Warehouse(dlt.current.pipeline())
-            warehouse.check_writable()
+            warehouse.check_writable(experimental=self.settings.allow_experimental)
             prepare_for_loading(dlt.current.pipeline())
             self._extraction = Extraction(self.settings, self._scope, warehouse, Outside.real())
             if len(self._unfinished) == 1:

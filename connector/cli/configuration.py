@@ -22,7 +22,7 @@ from connector.cli.exit_codes import explain
 from connector.cli.redaction import remember, remember_password_of
 from connector.errors import ConfigError
 from connector.load.working_directory import opened
-from connector.warehouse.destination import destination_config, duckdb_file, local_file
+from connector.warehouse.destination import check_proven, destination_config, duckdb_file, local_file
 from connector.warehouse.storage_version import SETTING, checked, make_file
 
 DUCKDB_FILE = "importer.duckdb"
@@ -60,30 +60,13 @@ def open_pipeline(arguments: argparse.Namespace) -> Pipeline:
     return pipeline
 
 
-SUPPORTED = ("duckdb", "postgres")
-_REFUSED = {
-    ", for its times have milliseconds and the ledger compares microseconds": ("athena", "dremio"),
-    ", for it cannot be asked in SQL": ("lance", "lancedb", "qdrant", "weaviate"),
-    ", for files cannot replace rows, so deletes and corrections would be lost": ("filesystem",),
-    ", for nobody has proven there that no row is missing": (
-        *("snowflake", "bigquery", "databricks", "ducklake", "mssql", "synapse"),
-        *("fabric", "redshift", "motherduck", "clickhouse"),
-    ),
-}
-
-
 def _refuse_unsupported(destination: Any) -> None:
     """Raise ConfigError for a destination that is not supported, before dlt asks for its credentials."""
     if not isinstance(destination, str):
         return
     configured: Any = dlt.config.get(f"destination.{destination}.destination_type")
-    kind = destination if configured is None else str(configured)
-    if kind.rsplit(".", 1)[-1] not in SUPPORTED:
-        why = next((why for why, kinds in _REFUSED.items() if kind.rsplit(".", 1)[-1] in kinds), "")
-        raise ConfigError(
-            f"The destination {destination!r} is not supported{why}; use duckdb or postgres, or a name that you gave "
-            f"one with destination_type under [destination.{destination}] in .dlt/config.toml."
-        )
+    kind = (destination if configured is None else str(configured)).rsplit(".", 1)[-1]
+    check_proven(kind, destination, experimental=bool(dlt.config.get("sources.importer.allow_experimental", bool)))
 
 
 def _refuse_names(arguments: argparse.Namespace) -> None:

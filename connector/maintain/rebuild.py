@@ -103,7 +103,7 @@ def rebuild(
     if not settings.typed:
         raise ConfigError("typed = false, so there are no typed tables to rebuild.")
     warehouse = Warehouse(pipeline)
-    warehouse.check_writable()
+    warehouse.check_writable(experimental=settings.allow_experimental)
     prepare_for_loading(pipeline)
     try:
         if not warehouse.exists():

@@ -62,7 +62,7 @@ def sync(
     if settings.group_readable:
         let_group_read()
     warehouse = Warehouse(pipeline)
-    warehouse.check_writable()
+    warehouse.check_writable(experimental=settings.allow_experimental)
     if settings.history and not warehouse.traits.history:
         raise ConfigError(
             f"Versions of rows cannot be kept in {warehouse.destination_type}: take history out of [sources.importer], "

@@ -59,9 +59,9 @@ class Warehouse:
         """Raise ConfigError for a destination that cannot replace the rows of an import, e.g. plain files."""
         check_supported(self._pipeline)
 
-    def check_writable(self) -> None:
+    def check_writable(self, *, experimental: bool = False) -> None:
         """Raise ConfigError where loading is not possible, or not without loss, e.g. PostgreSQL without ADBC."""
-        check_writable(self._pipeline)
+        check_writable(self._pipeline, experimental=experimental)
 
     def exists(self) -> bool:
         """Tell whether a run has been here, without making a database file."""

@@ -34,6 +34,18 @@ _FIXED = (
     "-cextra_float_digits=3",  # with fewer a double that is read as text and written again is another one
 )
 _NORMALIZER = ("normalize", "parquet_normalizer")
+
+PROVEN = ("duckdb", "postgres", "sqlite", "mysql")
+_REFUSED = {
+    "for its times have milliseconds and the ledger compares microseconds": ("athena", "dremio"),
+    "for it cannot be asked in SQL": ("lance", "lancedb", "qdrant", "weaviate"),
+    "for files cannot replace rows, so deletes and corrections would be lost": ("filesystem",),
+    "for as dlt makes it, it takes keys that differ in case for one; --to sqlite:… and mysql:… do not": ("sqlalchemy",),
+}
+_EXPERIMENTAL = (
+    *("snowflake", "bigquery", "databricks", "ducklake", "mssql", "synapse"),
+    *("fabric", "redshift", "motherduck", "clickhouse"),
+)
 LOCK_TIMEOUT_S = 60
 _UNLESS_GIVEN = (f"-clock_timeout={LOCK_TIMEOUT_S}s",)
 
@@ -161,13 +173,32 @@ def _check_normalizer(pipeline: Pipeline) -> None:
         )
 
 
-def check_writable(pipeline: Pipeline) -> None:
+def check_proven(kind: str, name: str, *, experimental: bool) -> None:
+    """Raise ConfigError for a kind of destination that can lose a row, or where nobody has proven that it cannot."""
+    if kind in PROVEN:
+        return
+    why = next((f", {why}" for why, kinds in _REFUSED.items() if kind in kinds), "")
+    if experimental and not why:
+        return
+    if kind in _EXPERIMENTAL:
+        why = (
+            ", for nobody has proven there that no row is missing (allow_experimental = true under [sources.importer] "
+            "lets runs load there all the same)"
+        )
+    raise ConfigError(
+        f"The destination {name!r} is not supported{why}; use duckdb or postgres, or a name that you gave one with "
+        f"destination_type under [destination.{name}] in .dlt/config.toml."
+    )
+
+
+def check_writable(pipeline: Pipeline, *, experimental: bool = False) -> None:
     """Raise ConfigError where loading is not possible, or not without loss, e.g. PostgreSQL without ADBC.
 
     Without Parquet dlt loads Arrow tables by way of CSV, where an empty text and none are the same
     (`dlt.destinations._adbc_jobs._loader_file_format_selector` says of what is installed).
     """
     check_supported(pipeline)
+    check_proven(destination_type(pipeline), destination_name(pipeline), experimental=experimental)
     _check_normalizer(pipeline)
     file, dataset = duckdb_file(pipeline), pipeline.dataset_name
     if file is not None and file.name.partition(".")[0].lower() == dataset.lower():

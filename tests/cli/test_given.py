@@ -8,15 +8,17 @@ import stat
 from pathlib import Path
 from typing import Any
 
+import dlt
 import pytest
 
+from connector.api import sync
 from connector.cli import main
 from connector.errors import ConfigError, ConnectorError
 from connector.reporting.html.writing import write
 from connector.settings import Settings
 from connector.source import importer_source
 
-NEEDED = {"base_url": "http://127.0.0.1:9", "access_token": "very-secret-token"}
+NEEDED: dict[str, Any] = {"base_url": "http://127.0.0.1:9", "access_token": "very-secret-token"}
 
 
 @pytest.fixture
@@ -143,6 +145,25 @@ def test_names_are_refused_in_one_sentence(arguments: tuple[str, ...], sentence:
     said = refused(capsys, "status", *arguments)
     assert sentence in said
     assert len(said.splitlines()) == 1
+
+
+def test_an_unproven_destination_is_tried_where_that_is_allowed(capsys, monkeypatch) -> None:
+    monkeypatch.setenv("SOURCES__IMPORTER__ALLOW_EXPERIMENTAL", "true")
+    assert "of destination snowflake are missing" in refused(capsys, "status", "--destination", "snowflake")
+    assert "files cannot replace rows" in refused(capsys, "status", "--destination", "filesystem")
+
+
+@pytest.mark.parametrize(
+    ("destination", "why"),
+    [
+        (dlt.destinations.motherduck("md:d"), "nobody has proven there"),
+        (dlt.destinations.sqlalchemy("sqlite:///w.db"), "takes keys that differ in case for one"),
+    ],
+)
+def test_a_program_is_refused_the_same_destinations(destination: Any, why: str, tmp_path: Path) -> None:
+    pipeline = dlt.pipeline("p", destination=destination, dataset_name="d", pipelines_dir=str(tmp_path))
+    with pytest.raises(ConfigError, match=why):
+        sync(pipeline, importer_source(**NEEDED))
 
 
 def test_a_report_goes_through_no_link_and_into_a_pipe(tmp_path: Path) -> None:
