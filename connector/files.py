@@ -63,6 +63,11 @@ def make_lock_file(path: Path) -> None:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, PRIVATE)
     except OSError as error:
+        if error.errno in (errno.EROFS, errno.ENOENT, errno.ENOSPC) or not os.access(path.parent, os.W_OK):
+            raise ConfigError(
+                f"The folder {path.parent} cannot be written ({error.strerror}), and the lock of a run lies there; "
+                "make it writable, or choose another place for the warehouse."
+            ) from None
         what = "it is a link" if error.errno == errno.ELOOP else error.strerror
         raise ConfigError(f"The lock {path} cannot be taken ({what}); look whose it is, and remove it.") from None
     try:

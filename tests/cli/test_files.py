@@ -53,6 +53,11 @@ def test_no_write_follows_or_replaces_a_link(tmp_path: Path) -> None:
     assert precious.read_text() == "precious"
 
 
+def test_a_folder_that_cannot_hold_the_lock_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=rf"The folder {tmp_path}/none cannot be written \(No such file"):
+        make_lock_file(tmp_path / "none" / "lock")
+
+
 def test_a_lock_of_an_earlier_version_is_closed_to_others(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     lock.touch(0o644)
