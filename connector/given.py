@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from connector.settings import Settings
 SOURCE = ("sources", "importer")
 WHOLE = ("privacy",)
 OWN = ("importer_sync",)
+_NEARLY = 0.88  # of a name's signs: `importr` and `source` are, while `importer_eu` may be a source of its own
 OWN_KEYS = frozenset({"destination", "notify_url", "notify_on", "notify_schema", "duckdb_storage"})
 # What dlt itself looks for under a source: settings of its steps, and the source's and its resources' own sections.
 OF_DLT = frozenset(
@@ -46,6 +48,7 @@ OF_DLT = frozenset(
 def refuse_unknown_keys() -> None:
     """Raise ConfigError that names each key of ours that nobody reads, its place, and the nearest one that is read."""
     parts = [*_unknown(SOURCE, frozenset(Settings.model_fields), OF_DLT), *_unknown(OWN, OWN_KEYS, frozenset())]
+    parts += [*_misspelt((), {SOURCE[0], *OWN}), *_misspelt(SOURCE[:1], {SOURCE[1]})]
     if parts:
         raise ConfigError(" ".join(parts))
 
@@ -55,6 +58,14 @@ def _unknown(sections: tuple[str, ...], known: frozenset[str], of_dlt: frozenset
         if name not in known | of_dlt:
             what = f"{name} under [{'.'.join(sections)}] is set in {place}, and nothing reads it"
             yield f"{what}: {instead_of(name, known)}"
+
+
+def _misspelt(above: tuple[str, ...], known: set[str]) -> Iterator[str]:
+    """Name each section that is nearly one of ours; any other belongs to dlt or to another source."""
+    for name, place in sorted(_in_files(above).items()):
+        if name not in known and (near := get_close_matches(name.lower(), known, n=1, cutoff=_NEARLY)):
+            section, meant = ".".join([*above, name]), ".".join([*above, near[0]])
+            yield f"[{section}] stands in {place}, and nothing reads it: did you mean [{meant}]?"
 
 
 def _in_environment(sections: tuple[str, ...]) -> dict[str, str]:

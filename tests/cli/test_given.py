@@ -72,10 +72,19 @@ def test_an_unknown_key_in_the_environment_is_refused(configured, capsys, monkey
     assert "did you mean max_concurrency?" in said
 
 
+@pytest.mark.parametrize(
+    ("section", "meant"),
+    [("sources.importr", "sources.importer"), ("source.importer", "sources"), ("importer-sync", "importer_sync")],
+)
+def test_a_misspelt_section_is_refused(section: str, meant: str, configured, capsys) -> None:
+    configured(f'[sources.importer]\nbase_url = "http://127.0.0.1:9"\n[{section}]\ndeletes = "keep"\n')
+    assert f"did you mean [{meant}]?" in refused(capsys, "run")
+
+
 def test_what_dlt_reads_itself_under_the_source_is_left_to_it(configured) -> None:
     configured(
         '[sources.importer]\nbase_url = "http://127.0.0.1:9"\nschema_contract = "evolve"\n'
-        "[sources.importer.data_writer]\nbuffer_max_items = 9\n[sources.other]\nbatch_row = 1\n"
+        "[sources.importer.data_writer]\nbuffer_max_items = 9\n[sources.importer_eu]\nbatch_row = 1\n"
     )
     assert importer_source().name == "importer"
 
