@@ -21,7 +21,7 @@ pytestmark = pytest.mark.thorough
 TOKEN = "very-secret-token-4711"
 SHELL = "<>|;&"
 SERVES = "importer-sync sandbox"
-ELSEWHERE = ("importer-sync demo", "importer-sync check --destination-deep")
+ELSEWHERE = ("importer-sync demo", "importer-sync check --destination-deep", "importer-sync backfill --shard 2/4")
 FIRST = ("importer-sync init", "importer-sync run", "importer-sync sql apply")
 OWN_HOME = ".local/share/bash-completion/completions .zfunc .config/fish/completions"
 
