@@ -25,6 +25,7 @@ SLOW_ROWS ?= 50000
 FAST_ROWS ?= 200000
 REPEATS ?= 3
 MILLIONS ?= 1
+SCALE ?= 10
 PYTEST_ARGS ?=
 # Orchestrators bring hundreds of packages, so each has an environment of its own, with the same wheel in it.
 IN_OWN = build/$(1)/bin/python -m pip install --disable-pip-version-check -qq --no-deps --no-index --force-reinstall \
@@ -44,7 +45,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint types contracts quick thorough unit long destinations shards dagster airflow docs simulate mutations fuzz fuzz-replies bench bench-latency bench-limits bench-memory bench-postgres bench-history bench-privacy soak lowest requirements release clean
+.PHONY: help demo test lint types contracts quick thorough unit long destinations shards dagster airflow docs simulate mutations fuzz fuzz-replies bench bench-latency bench-limits bench-memory bench-postgres bench-history bench-privacy bench-scale soak lowest requirements release clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -129,6 +130,9 @@ bench-history: $(INSTALLED) $(DEVELOPMENT)  ## time and size with history agains
 
 bench-privacy: $(INSTALLED) $(DEVELOPMENT)  ## throughput with three privacy rules against that with none
 	@$(BIN)/python -m tests.benchmarks.conditions privacy --millions $(MILLIONS)
+
+bench-scale: $(INSTALLED) $(DEVELOPMENT)  ## one changed import where SCALE million rows (10) are stored, against 200,000
+	@$(BIN)/python -m tests.benchmarks.conditions scale --millions $(SCALE)
 
 # The files of the later lines take the versions of the first.
 requirements:  ## pin anew what the requirements allow (needs uv)

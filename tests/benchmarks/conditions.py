@@ -6,6 +6,7 @@ memory:  the peak for ever more rows, in many imports and in a single one.
 postgres: a first load and a full backfill of PostgreSQL, the time of each package against that of the first.
 history: time and size with `history = true` against those without, on DuckDB and PostgreSQL.
 privacy: the throughput with three rules against that with none, of processor time, in turns.
+scale: what one changed import costs where much is stored, against where little is, on DuckDB and PostgreSQL.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ import argparse
 import json
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from tests.benchmarks.fixture import served
-from tests.benchmarks.measuring import FILE, US, Measured, Peer, complaint, document, measure
+from tests.benchmarks.fixture import Served, served
+from tests.benchmarks.measuring import FILE, US, Measured, Peer, complaint, document, measure, middle
 from tests.benchmarks.workload import Shape
 
 LATENCY_MS, AT_ONCE = 50, 16
@@ -201,6 +202,59 @@ def privacy(millions: float) -> None:
         print(f"{name}: {rate:,.0f} rows a second of CPU, {without / min(seconds):.0%} ({shown} s)")
 
 
+SCALE_ROWS = 200_000  # of the small warehouse
+SCALE_REPEATS = 5
+
+
+def scale(millions: float) -> None:
+    """One import of 2,000 rows is changed and read again, in turn in a small warehouse and in one of many rows.
+
+    Fail where it costs more than 1.3 times as much: then the cost of a run follows what is stored, not what changed.
+    """
+    each = 2_000
+    shapes = [Shape(imports=rows // each, rows=each) for rows in (SCALE_ROWS, int(millions * MILLION))]
+    slower = False
+    with ExitStack() as exits:
+        folder = Path(exits.enter_context(tempfile.TemporaryDirectory()))
+        services = [exits.enter_context(served(shape)) for shape in shapes]
+        uri = exits.enter_context(_postgres(folder))
+        for kind in ("duckdb", "postgres"):
+            places = [folder / f"{kind}_{shape.total_rows}" for shape in shapes]
+            to = [uri if kind == "postgres" else f"duckdb:{FILE}"] * len(shapes)
+            programs = [
+                ("run", "--to", to, "--dataset", place.name, "--json") for to, place in zip(to, places, strict=True)
+            ]
+            found: list[dict[str, list[Measured]]] = [{"changed": [], "idle": []} for _ in shapes]
+            for service, shape, place, program in zip(services, shapes, places, programs, strict=True):
+                place.mkdir()
+                _scaled(service, place, program, shape.total_rows)
+                _scaled(service, place, program, 0)
+            for _ in range(SCALE_REPEATS):
+                for service, place, program, ran in zip(services, places, programs, found, strict=True):
+                    service.touch(1)
+                    ran["changed"].append(_scaled(service, place, program, each))
+                    ran["idle"].append(_scaled(service, place, program, 0))
+            for what in ("changed", "idle"):
+                small, large = (middle(ran[what]) for ran in found)
+                print(
+                    f"{kind}, {what}, {shapes[0].total_rows:,} and {shapes[1].total_rows:,} rows stored: "
+                    f"{small.wall_s:.2f} and {large.wall_s:.2f} s ({large.wall_s / small.wall_s:.2f}), of CPU "
+                    f"{small.cpu_s:.2f} and {large.cpu_s:.2f} s ({large.cpu_s / small.cpu_s:.2f}), "
+                    f"peak {small.peak_mb:,.0f} and {large.peak_mb:,.0f} MB",
+                    flush=True,
+                )
+                slower = slower or large.wall_s > 1.3 * small.wall_s
+    if slower:
+        raise SystemExit("The cost of a run follows what is stored.")
+
+
+def _scaled(service: Served, place: Path, program: tuple[str, ...], rows: int) -> Measured:
+    ran = measure(Peer("run", program, ours=True), service, place, count=False)
+    if ran.code or document(place)["records_loaded"] != rows:
+        raise SystemExit(f"{document(place)['records_loaded']} of {rows} rows, code {ran.code}: {complaint(place)}")
+    return ran
+
+
 def _size(uri: str, dataset: str) -> int:
     import psycopg2
 
@@ -229,10 +283,10 @@ def _packages(directory: Path, began: datetime) -> list[tuple[int, float]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.conditions", description=__doc__)
-    parser.add_argument("condition", choices=("latency", "limits", "memory", "postgres", "history", "privacy"))
-    parser.add_argument("--millions", type=float, default=1, help="rows at most, for the last four (1)")
+    by_size = {"memory": memory, "postgres": postgres, "history": history, "privacy": privacy, "scale": scale}
+    parser.add_argument("condition", choices=("latency", "limits", *by_size))
+    parser.add_argument("--millions", type=float, default=1, help="rows at most, for the last five (1)")
     given = parser.parse_args()
-    by_size = {"memory": memory, "postgres": postgres, "history": history, "privacy": privacy}
     if given.condition in by_size:
         by_size[given.condition](given.millions)
     else:
