@@ -107,7 +107,10 @@ def _flatten_any(
 def _flatten(
     leaves: list[Leaf], rests: Rests, schema: TableSchema, hints: Mapping[str, str], nul_safe: bool, room: Room
 ) -> Flattened:
-    schema = schema.with_paths(leaf.keys for leaf in leaves)
+    named = schema.with_paths(leaf.keys for leaf in leaves)
+    if named is not schema and named.width > room.columns:  # a column that a dead run left may come with its variants
+        raise TooWide
+    schema = named
     counts: dict[Keys, FieldCount] = {}
     all_placed: dict[Keys, Placed] = {}
     typed: list[Field] = []

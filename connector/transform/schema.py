@@ -166,7 +166,7 @@ class TableSchema:
     @property
     def width(self) -> int:
         """Columns of fields and variants; a field that was only null so far counts too, for it will get one."""
-        return sum(max(len(known.columns()), 1) for keys, known in self.fields.items() if keys != REST)
+        return sum(1 + known.has_text + known.has_double for keys, known in self.fields.items() if keys != REST)
 
     @property
     def size(self) -> int:

@@ -53,7 +53,10 @@ class Width:
     def narrowed(self, schema: TableSchema, new: NewFields, room: Room) -> TableSchema:
         """Give columns to the first of the new fields, as many as there is room for, and keep the others from any."""
         ranked = new.ranked()
-        return schema.with_paths(ranked[: room.fresh]).overflowing(ranked[room.fresh :], self.listed)
+        most = min(room.fresh, len(ranked))
+        while most and (excess := schema.with_paths(ranked[:most]).width - room.columns) > 0:
+            most = max(most - excess, 0)  # columns that a dead run left come with their variants
+        return schema.with_paths(ranked[:most]).overflowing(ranked[most:], self.listed)
 
 
 WIDTH = Width()

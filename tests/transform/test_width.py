@@ -137,6 +137,14 @@ def test_a_column_that_a_dead_run_left_is_taken_over() -> None:
     assert TableSchema("t", {}, {"_more": "bigint"}).with_rest().fields[REST].column == "_more_2"
 
 
+def test_the_variants_that_a_dead_run_left_beside_a_column_take_room_too() -> None:
+    left = {"a": "bigint", "a__v_text": "text", "a__v_double": "double", "b": "bigint"}
+    table = Table(Width(columns=3, fresh=3, listed=9), TableSchema("records_t", {}, left))
+    (row,) = contents(table.take(obj(a=1, b=2, c=3)))
+    assert row == {"a": 1, "_more": '{"b":2,"c":3}'}
+    assert table.schema.width == 3
+
+
 def test_a_wider_table_of_an_earlier_version_keeps_all_of_its_columns() -> None:
     before = flatten([obj(**{f"k{n}": n for n in range(9)})], TableSchema("records_t")).schema
     table = Table(SMALL, before)
