@@ -59,6 +59,7 @@ if "PYTEST_XDIST_WORKER" not in os.environ and (reason := why_not()) is not None
 from hypothesis import settings  # noqa: E402
 
 SESSION = pytest.StashKey[tuple[Path, pytest.MonkeyPatch]]()
+ENDED = pytest.StashKey[int]()
 PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy")
 # A developer's own settings of the connector or of dlt must not decide what a test sees.
 FOREIGN_PREFIXES = (
@@ -94,8 +95,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if not config.getoption("--hypothesis-profile", default=None):
         settings.load_profile("same")
-    if hasattr(config, "workerinput"):
-        atexit.register(_leave_without_the_interpreters_end)  # first, and so called last
+    atexit.register(_leave_without_the_interpreters_end, config)  # first, and so called last
     # A shell starts what runs in the background with SIGINT ignored, and so would every process that a test interrupts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # Short, for a PostgreSQL socket's path may have 107 bytes.
@@ -170,11 +170,18 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip("`make long` runs it, or --long")
 
 
-def _leave_without_the_interpreters_end() -> None:
-    """End a worker before extension modules list, line by line, what was alive: that would hide what failed."""
+def _leave_without_the_interpreters_end(config: pytest.Config) -> None:
+    """End before extension modules list, line by line, what was alive: that would hide what failed."""
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)
+    if hasattr(config, "workerinput"):
+        os._exit(0)
+    if ENDED in config.stash:
+        os._exit(config.stash[ENDED])
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    session.config.stash[ENDED] = exitstatus
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
