@@ -10,11 +10,15 @@ SHOWN = 12
 
 def instead_of(name: str, known: Collection[str]) -> str:
     """Return how a sentence about an unknown name ends: with the nearest known one, or with all if they are few."""
-    by_lower = {each.lower(): each for each in sorted(known)}
-    found = get_close_matches(name.lower(), by_lower, n=3, cutoff=0.6)
-    if found:
-        return f"did you mean {' or '.join(by_lower[each] for each in found)}?"
+    if found := nearest(name, known):
+        return f"did you mean {' or '.join(found)}?"
     if not known:
         return "there are none."
     rest = f" and {len(known) - SHOWN} more" if len(known) > SHOWN else ""
     return f"known are {', '.join(sorted(known)[:SHOWN])}{rest}."
+
+
+def nearest(name: str, known: Collection[str]) -> list[str]:
+    """Return the known names, three at most, that were probably meant."""
+    by_lower = {each.lower(): each for each in sorted(known)}
+    return [by_lower[each] for each in get_close_matches(name.lower(), by_lower, n=3, cutoff=0.6)]

@@ -12,6 +12,7 @@ from functools import cache
 from importlib.metadata import version
 from typing import Any
 
+from connector.errors import ConfigError, NewerFormatError
 from connector.window import Window
 
 DISTRIBUTION = "importer-connector"
@@ -80,6 +81,12 @@ class Tally:
         if self.shortfall or self.imports_failed or self.records_rejected:
             return Status.partial
         return Status.succeeded
+
+    @property
+    def refused(self) -> bool:
+        """Return whether a backfill did nothing because what it was asked for is wrong: that is no run."""
+        wrong = isinstance(self.fatal, ConfigError) and not isinstance(self.fatal, NewerFormatError)
+        return wrong and self.mode == "backfill" and not self.load_ids and not self.unsettled
 
     @property
     def error(self) -> str | None:

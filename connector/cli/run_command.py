@@ -51,7 +51,8 @@ def run_pipeline(opened: Callable[[], Pipeline], scope: Scope, output: Output) -
         output.document(tally.as_json())
         _summarise(output, tally, attempt.where)
         attempt.warn()
-        attempt.tell_others(tally.as_json(), code_of(tally))
+        if not tally.refused:
+            attempt.tell_others(tally.as_json(), code_of(tally))
     return code_of(tally)
 
 
@@ -130,6 +131,9 @@ def document_of_failure(error: Exception, mode: str) -> dict[str, Any]:
 def _summarise(output: Output, tally: Tally, where: str) -> None:
     if output.log_json:
         _summarise_in_log(output, tally)
+        return
+    if tally.refused:
+        output.note(f"importer-sync: {tally.error}")
         return
     took = (tally.finished_at - tally.started_at).total_seconds() if tally.finished_at else 0.0
     output.say(f"{tally.mode} run {tally.status.value} in {duration(took)}")

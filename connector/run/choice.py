@@ -6,14 +6,27 @@ A run wants what its scope and the setting `status` select. Of that it includes 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from connector.errors import ConfigError
-from connector.ledger import LedgerRow, State
+from connector.ledger import LedgerRow
 from connector.models import Import
-from connector.nearest import instead_of
+from connector.nearest import instead_of, nearest
 from connector.settings import Scope, Selection, Settings, Window
+from connector.transform.naming import table_name
+from connector.warehouse.state import Memory
+
+PROBLEMS_TOLD = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Misnamed:
+    """A name of a template in the settings that no listed import has; `lacks` if the run may not do what they ask."""
+
+    name: str
+    sentence: str
+    lacks: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +75,10 @@ class Choice:
                 found[slug] = before[0]
         return found
 
-    def refuse_empty(
-        self, imports: Sequence[Import], wanted: Sequence[Import], ledger: Mapping[str, LedgerRow]
-    ) -> None:
+    def refuse_empty(self, imports: Sequence[Import], wanted: Sequence[Import], problems: list[str]) -> None:
         """Raise ConfigError where nothing that may be read has the name that a backfill was told.
 
-        In a window there may be nothing.
+        In a window there may be nothing. The `problems` that led to this are told by the error alone.
         """
         selection = self.scope.selection
         if wanted and selection != Selection():
@@ -77,30 +88,54 @@ class Choice:
                 f"Import {wanted[0].slug} {of}, and templates or exclude_templates under [sources.importer] leaves "
                 "such imports out; change that first."
             )
+        if selection.slugs and imports:
+            slug = min(selection.slugs)
+            raise ConfigError(f"Import {slug} is left out by the other conditions; take some of them away.")
         if selection.slugs:
-            asked = sorted(selection.slugs)
-            found = "is excluded by the other conditions" if imports else "is not there"
-            raise ConfigError(f"Import {asked[0]} {found}: {instead_of(asked[0], ledger)}")
+            told = " ".join(problems[:PROBLEMS_TOLD])
+            problems.clear()
+            raise ConfigError(told)
         names = _templates(imports)
         if selection.template is not None and selection.template not in names:
             raise ConfigError(
                 f"No import has the template {selection.template!r}: {instead_of(selection.template, names)}"
             )
 
-    def unmatched_templates(
-        self, imports: Sequence[Import], ledger: Mapping[str, LedgerRow]
-    ) -> Iterator[tuple[str, str]]:
-        """Yield each name under `templates` and `exclude_templates` that no import has, with a sentence on it.
+    def misnamed_templates(self, imports: Sequence[Import], memory: Memory) -> Iterator[Misnamed]:
+        """Yield each name under `templates` and `exclude_templates` that no listed import has.
 
-        Raises ConfigError where `templates` selects nothing, and nothing was ever read: most likely it is misspelt.
+        A name that a template had once is right while all of its imports are gone. Raises ConfigError where `templates`
+        selects nothing that is there or ever was; within one `status`, what it selects may have another one.
         """
-        names, chosen = _templates(imports), self.settings.templates
-        was_read = any(known.live and known.state is not State.excluded for known in ledger.values())
-        if imports and chosen and names.isdisjoint(chosen) and not was_read:
-            raise ConfigError(f"No import has the template {chosen[0]!r}: {instead_of(chosen[0], names)}")
+        listed, chosen = _templates(imports), self.settings.templates or ()
+        former = {name: _slugs_of(name, memory) for name in {*chosen, *(self.settings.exclude_templates or ())}}
+        nothing = bool(imports and chosen) and not any(name in listed or former[name] for name in chosen)
+        if nothing and self.settings.status is None:
+            raise ConfigError(f"No import has the template {chosen[0]!r}: {instead_of(chosen[0], listed)}")
+        now = {i.template_slug: i.template_name for i in imports if i.template_slug}
         for key in ("templates", "exclude_templates"):
-            for name in sorted(set(getattr(self.settings, key) or ()) - names):
-                yield name, f"{key} names {name!r}, and no import has that template: {instead_of(name, names)}"
+            for name in sorted(set(getattr(self.settings, key) or ()) - listed):
+                renamed = min(former[name] & now.keys(), default=None)
+                found = instead_of(name, listed)
+                if renamed is not None:
+                    found = f"it is called {now[renamed]!r} by now. Name it by its slug, {renamed}."
+                lacks = renamed is not None or (key == "templates" and bool(imports) and not former[name])
+                yield Misnamed(name, f"{key} names {name!r}, and no import has that template: {found}", lacks)
+
+
+def _slugs_of(name: str, memory: Memory) -> Set[str]:
+    """Return the slugs of the templates that have or had this name, which the table of the first one tells."""
+    named = {slug for slug, names in memory.template_names.items() if slug and name in (slug, *names)}
+    tables = memory.template_tables.items()
+    return named | {slug for table, slug in tables if slug and table_name(name, slug, {}) == table}
+
+
+def absent(slug: str, ledger: Mapping[str, LedgerRow]) -> str:
+    """Return the sentence about an import that was asked for, and that the service answers 404 for."""
+    if slug in ledger:
+        return f"The service has no import {slug} any more."
+    meant = " or ".join(nearest(slug, ledger))
+    return f"The service has no import {slug}: {f'did you mean {meant}?' if meant else 'v_imports lists those loaded.'}"
 
 
 def _templates(imports: Sequence[Import]) -> set[str]:

@@ -19,7 +19,7 @@ from connector.extract.records import as_listed, ask_for
 from connector.ledger import TORN, State
 from connector.load.imports_table import is_listed_as
 from connector.models import Import, Reject, born_at, key_of, replaces
-from connector.run.choice import Choice
+from connector.run.choice import Choice, absent
 from connector.run.deaths import KilledTwice
 from connector.run.plan import Plan, Rules, make_plan, too_many_vanished
 from connector.run.ports import Progress
@@ -168,7 +168,7 @@ class Decision:
             known = self._memory.ledger.get(slug)
             if import_ is None:
                 self._tally.shortfall = True
-                self._tally.problems.append(f"The service has no import {slug}.")
+                self._tally.problems.append(absent(slug, self._memory.ledger))
             elif known is not None and known.live and import_.slug != slug:
                 self._tally.shortfall = True
                 self._tally.problems.append(f"The service answers with import {import_.slug} for import {slug}.")
@@ -265,9 +265,9 @@ class Decision:
         plan = make_plan(self._under_rules(included, imports), self._memory.ledger, self._rules)
         self._tally.imports_listed = len(imports)
         if not (included or self._untold) and listing.complete and self._scope.mode == "backfill":
-            self._choice.refuse_empty(imports, wanted, self._memory.ledger)
-        if listing.complete and not self._choice.is_bounded:
-            self._warn_of_templates(imports)
+            self._choice.refuse_empty(imports, wanted, self._tally.problems)
+        if listing.complete and not self._choice.selects:
+            self._look_at_names(imports)
         if not listing.complete or unlisted:
             self._tally.shortfall = True
             why = listing.reason or f"{len(unlisted)} imports exist that the service does not list"
@@ -315,9 +315,13 @@ class Decision:
         known = self._memory.ledger.get(import_.slug)
         return known is not None and known.trusted and (known.state is State.excluded or known.error == TORN)
 
-    def _warn_of_templates(self, imports: Sequence[Import]) -> None:
-        for name, sentence in self._choice.unmatched_templates(imports, self._memory.ledger):
-            log.warning(sentence, extra={"event": "template.unknown", "template": name})
+    def _look_at_names(self, imports: Sequence[Import]) -> None:
+        for misnamed in self._choice.misnamed_templates(imports, self._memory):
+            if misnamed.lacks:
+                self._tally.shortfall = True
+                self._tally.problems.append(misnamed.sentence)
+            else:
+                log.warning(misnamed.sentence, extra={"event": "template.unknown", "template": misnamed.name})
 
     def _mention_old_rejects(self, wanted: list[Import], plan: Plan[Import]) -> None:
         reading = {p.import_.slug for p in plan.read}

@@ -65,10 +65,15 @@ def note_progress(connection: Connection, tally: Tally) -> None:
 
 
 def write_run(connection: Connection, tally: Tally, status: Status | None = None) -> None:
-    """Replaces this run's row, in the columns that are there; where there is no table yet, nothing is written."""
+    """Replaces this run's row, in the columns that are there; where there is no table yet, nothing is written.
+
+    A backfill that was refused leaves no row.
+    """
     there = connection.declared(RUNS)
     if not there:
         return
     connection.execute(f"DELETE FROM {connection.name(RUNS)} WHERE run_id = %s", tally.run_id)
+    if tally.refused:
+        return
     names = [name for name in RUNS_SCHEMA.names if name in there]
     connection.insert(RUNS, names, {**tally.as_row(status), LOAD_ID: ""})

@@ -13,7 +13,7 @@ Everything else is read again; rows of imports the ledger does not know become s
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -27,6 +27,7 @@ from connector.transform import width
 from connector.transform.naming import SYSTEM_COLUMNS, decode_keys
 from connector.transform.schema import NOT_OURS, OVERFLOWED, Field, Keys, TableSchema, is_stored_as
 from connector.warehouse.connection import LOADS, VERSIONS, Connection
+from connector.warehouse.history_tables import names_of_templates
 from connector.warehouse.ownership import Dataset, take_stock
 from connector.warehouse.tables import (
     FIELDS,
@@ -59,10 +60,11 @@ class Memory:
     `tables` are those that are ours, `foreign` the names that others have taken (see `ownership`). `homes` are the
     typed tables that hold rows of an import; `miscounted` those whose counts in `sync_fields` came with a load that was
     never completed, or are not of the rows that are there; `counted` is of how many rows `sync_fields` speaks for each
-    typed table; `sound` is false while rows contradict the ledger; `audited` tells that the rows themselves were
-    looked at, as an earlier run did not end properly. By table, `dropped` are columns that we once
-    made and that are not there, `altered` those that have another type than their field, with the one it has,
-    `unexplained` those that dlt made for a field that `sync_fields` does not know.
+    typed table; `template_names` are the names that each template has or had, by its slug; `sound` is false while rows
+    contradict the ledger; `audited` tells that the rows themselves were looked at, as an earlier run did not end
+    properly. By table, `dropped` are columns that we once made and that are not there, `altered` those that have
+    another type than their field, with the one it has, `unexplained` those that dlt made for a field that `sync_fields`
+    does not know.
 
     A shard knows the ledger rows of its templates alone, and which imports the ledger has `elsewhere`.
     """
@@ -77,6 +79,7 @@ class Memory:
     schemas: Mapping[str, TableSchema] = field(default_factory=dict)
     first_seen: Mapping[tuple[str, str], datetime] = field(default_factory=dict)
     template_tables: Mapping[str, str] = field(default_factory=dict)
+    template_names: Mapping[str, Set[str]] = field(default_factory=dict)
     homes: Mapping[str, frozenset[str]] = field(default_factory=dict)
     miscounted: frozenset[str] = frozenset()
     counted: Mapping[str, frozenset[int | None]] = field(default_factory=dict)
@@ -132,6 +135,7 @@ def remembered(connection: Connection, dataset: Dataset | None = None, part: fro
         schemas=schemas,
         first_seen={(f["table_name"], f["column_name"]): f["first_seen_at"] for f in fields},
         template_tables=_template_tables(dataset, ledger.values(), fields),
+        template_names=names_of_templates(connection, dataset),
         homes={k.slug: frozenset({k.table_name} if k.table_name else ()) for k in ledger.values()},
         miscounted=frozenset(f["table_name"] for f in fields if not f["trusted"]) - {IMPORTS},
         elsewhere=frozenset(everything.keys() - ledger.keys()),

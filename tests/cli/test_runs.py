@@ -68,6 +68,21 @@ def test_a_run_an_idle_one_and_a_backfill(command, service: Service) -> None:
     assert "→ No run that loaded everything is recent enough" in stale.out
 
 
+@pytest.mark.parametrize("option", ["--import", "--template"])
+def test_a_backfill_with_a_typo_is_no_run(option: str, command, service: Service) -> None:
+    assert command("run").code == 0
+    right = service.slugs()[0] if option == "--import" else "customers"
+    typo = right[:4] + right[5:]
+    ended = command("backfill", option, typo)
+    assert ended.code == 2
+    assert f"did you mean {right}?" in ended.err
+    assert ended.out == ""
+    assert command("backfill", option, typo, "--json").document["status"] == "failed"
+    assert command.rows("SELECT mode, status FROM importer_data.sync_runs") == [("incremental", "succeeded")]
+    assert command.rows("SELECT count(*) FROM importer_data.sync_imports WHERE due IS NOT NULL") == [(0,)]
+    assert len(command("status", "--json").document["runs"]) == 1
+
+
 def test_a_refused_token_is_a_failure(command) -> None:
     ended = command("run", "--json", SOURCES__IMPORTER__ACCESS_TOKEN="wrong-token-0815")
     assert ended.code == 1

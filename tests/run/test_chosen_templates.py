@@ -155,7 +155,47 @@ def test_names_that_no_import_has(warehouse: Warehouse, caplog: pytest.LogCaptur
     run = warehouse.run(service, templates=["customers"], exclude_templates=["pay"])
     assert run.status == "succeeded"
     assert "exclude_templates names 'pay', and no import has that template" in caplog.text
-    assert warehouse.run(service, templates=["costumers"]).status == "succeeded"  # its imports may all be gone
+
+
+def test_a_wrong_name_never_ends_green_on_a_loaded_warehouse(warehouse: Warehouse) -> None:
+    service, kept, *_ = make_service()
+    assert warehouse.run(service).status == "succeeded"
+    before = states(warehouse)
+    wrong = warehouse.run(service, templates=["costumers"])
+    assert isinstance(wrong.fatal, ConfigError)
+    assert str(wrong.fatal) == "No import has the template 'costumers': did you mean customers?"
+    assert states(warehouse) == before
+
+    half = warehouse.run(service, templates=["customers", "payrol"])
+    assert half.status == "partial"
+    assert half.problems == ["templates names 'payrol', and no import has that template: did you mean payroll?"]
+    assert states(warehouse)[kept] == "synced"
+    assert warehouse.run(service, templates=["customers", "payrol"], status="completed").status == "partial"
+
+
+def test_a_name_whose_imports_are_all_gone_is_right(warehouse: Warehouse) -> None:
+    service, kept, _, _ = make_service()
+    assert warehouse.run(service).status == "succeeded"
+    service.delete_import(kept)
+    for _ in range(2):
+        assert warehouse.run(service, templates=["customers"]).status == "succeeded"
+    assert states(warehouse)[kept] == "deleted"
+
+
+@pytest.mark.parametrize("key", ["templates", "exclude_templates"])
+def test_a_chosen_template_that_is_renamed_is_named(key: str, warehouse: Warehouse) -> None:
+    service, _, left, _ = make_service()
+    assert warehouse.run(service).status == "succeeded"
+    [slug] = {row["template"]["slug"] for row in service.imports() if row["slug"] == left}
+    service.rename_template(slug, "wages")
+    for _ in range(2):  # after the first, `imports` has the new name alone
+        old: dict[str, Any] = {key: ["payroll"]}
+        ran = warehouse.run(service, **old)
+        assert ran.status == "partial"
+        named = f"no import has that template: it is called 'wages' by now. Name it by its slug, {slug}."
+        assert ran.problems == [f"{key} names 'payroll', and {named}"]
+    new: dict[str, Any] = {key: [slug]}
+    assert warehouse.run(service, **new).status == "succeeded"
 
 
 def test_a_backfill_of_what_is_excluded_is_refused(warehouse: Warehouse) -> None:
