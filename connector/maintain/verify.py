@@ -53,7 +53,11 @@ _TYPED_COLUMNS = {"slug": "_record_slug", "sort": "_sort", "created_at": "_creat
 
 @dataclass(slots=True)
 class VerifyReport:
-    """What verify found. `moved` are imports that changed meanwhile, `unchecked` sentences on what was not compared."""
+    """What verify found.
+
+    `imports` were compared, with `deep` those whose records could be read; `moved` are imports that changed meanwhile,
+    `unchecked` sentences on what was not compared.
+    """
 
     deep: bool
     imports: int = 0
@@ -135,6 +139,7 @@ class _Verification:
     outside: Outside
     report: VerifyReport
     sizes: dict[str, int] = field(default_factory=dict)
+    unread: dict[str, ConnectorError] = field(default_factory=dict)  # at the latest look
     vanished: dict[str, _Look] = field(default_factory=dict)
 
     def run(self) -> VerifyReport:
@@ -156,7 +161,8 @@ class _Verification:
         self._extras({*listed, *(row.record_slug for row in listing.rows if isinstance(row, Reject))})
         if report.deep and self.settings.history:
             self._compare_history()
-        report.imports, report.records = len(listed), sum(self.sizes.values())
+        report.unchecked += (f"Import {slug} could not be read: {error}" for slug, error in sorted(self.unread.items()))
+        report.imports, report.records = len(listed.keys() - self.unread), sum(self.sizes.values())
         report.differences = sorted_lines(report.differences)
         report.moved.sort()
         report.requests = self.survey.client.stats.requests
@@ -223,8 +229,9 @@ class _Verification:
         found: Mapping[str, list[Difference]],
     ) -> Iterator[tuple[str, ImportRead]]:
         for import_, read in self.survey.reads(i for i in imports.values() if self.survey.included(i)):
+            self.unread.pop(import_.slug, None)
             if isinstance(read, ConnectorError):
-                self.report.unchecked.append(f"Import {import_.slug} could not be read: {read}")
+                self.unread[import_.slug] = read
                 continue
             found[import_.slug].extend(self._compare_rows(connection, memory, read))
             self.progress.read(import_.slug, len(read.records), read.verdict.value)
@@ -309,7 +316,8 @@ class _Verification:
                 self.vanished[slug] = latest[slug]
             elif isinstance(answer, ConnectorError):
                 self.report.differences += latest[slug].differences
-                self.report.unchecked.append(f"Import {slug} could not be looked at again: {answer}")
+                if slug not in self.unread:
+                    self.report.unchecked.append(f"Import {slug} could not be looked at again: {answer}")
 
     def _ask_for_vanished(self) -> None:
         """Take what answered 404 for deleted meanwhile, unless the service lists it all the same."""

@@ -377,6 +377,18 @@ def test_an_import_that_cannot_be_read_is_unchecked(place: Place) -> None:
     assert report.differences == []
     assert len(report.unchecked) == 1
     assert report.exit_code == 1
+    assert (report.imports, report.records) == (4, 261), "what could not be read is not called compared"
+
+
+def test_an_import_that_cannot_be_read_is_named_once_however_often_it_is_looked_at(place: Place) -> None:
+    slug = place.imports_of("mixed")[0]
+    place.execute("DELETE FROM records_mixed WHERE name = 'Bob'")
+    place.service.faults = Faults(failing_imports={slug})
+    report = _without_waiting(place)
+    assert {d.import_slug for d in report.differences} == {slug}
+    [sentence] = report.unchecked
+    assert sentence.startswith(f"Import {slug} could not be read: ")
+    assert (report.imports, report.records) == (4, 261)
 
 
 @pytest.mark.parametrize("deep", [False, True])
