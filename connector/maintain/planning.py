@@ -23,6 +23,7 @@ from connector.run.plan import Planned, Reason
 from connector.run.ports import Loop, Outside, Progress, Silent
 from connector.runs import Tally
 from connector.service.client import ServiceClient
+from connector.service.retry import WATCHED
 from connector.settings import Scope, Settings
 from connector.warehouse import Warehouse
 from connector.warehouse.failures import explain
@@ -74,7 +75,7 @@ def plan(
 
     Raises ConfigError for a destination that cannot be used, and ConnectorError if the service cannot be listed.
     """
-    warehouse, world = Warehouse(pipeline), outside or Outside.real()
+    warehouse, world = Warehouse(pipeline), outside or Outside.real(WATCHED)
     warehouse.check_supported()
     try:
         memory = Memory()

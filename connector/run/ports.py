@@ -8,11 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from anyio.from_thread import start_blocking_portal
 
 from connector.service.client import ServiceClient
+from connector.service.retry import RetryPolicy
 from connector.settings import Settings
 
 R = TypeVar("R")
@@ -58,17 +60,20 @@ class Outside:
     aside: Aside
 
     @classmethod
-    def real(cls) -> Outside:
-        return cls(_open_client, start_blocking_portal, lambda: datetime.now(UTC), _one_thread())
+    def real(cls, retry: RetryPolicy | None = None) -> Outside:
+        """Return the real ones; by default a restart of the service is waited for."""
+        opened = partial(_open_client, retry=retry)
+        return cls(opened, start_blocking_portal, lambda: datetime.now(UTC), _one_thread())
 
 
-def _open_client(settings: Settings) -> ServiceClient:
+def _open_client(settings: Settings, retry: RetryPolicy | None) -> ServiceClient:
     return ServiceClient(
         settings.base_url,
         settings.access_token.get_secret_value(),
         max_concurrency=settings.max_concurrency,
         requests_per_second=settings.requests_per_second,
         privacy=settings.protection,
+        retry=retry,
     )
 
 

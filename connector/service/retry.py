@@ -108,6 +108,8 @@ class RetryPolicy:
 
 QUICK = RetryPolicy(error_attempts=3, wait_budget_s=30.0, outage_s=0.0)
 """For somebody who waits in front of the screen, to be told what is wrong."""
+WATCHED = RetryPolicy(error_attempts=3, outage_s=0.0)
+"""For somebody who watches a listing, which may be long: a ceiling is waited for, and no service that is away."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import dlt
 import pytest
 from dlt.pipeline.pipeline import Pipeline
 
+from connector.errors import TransientError
 from connector.maintain.planning import RunPlan, plan
 from connector.run.sync import sync
 from connector.runs import Tally
@@ -75,6 +76,13 @@ def test_changes_deletions_and_an_idle_run(pipeline: Callable[[], Pipeline]) -> 
     found, did = foreseen(pipeline, service)
     agree(found, did)
     assert (found.imports_new, found.imports_changed, found.imports_deleted, found.records) == (0, 0, 0, 0)
+
+
+def test_a_service_that_is_away_is_told_at_once(pipeline: Callable[[], Pipeline]) -> None:
+    with serve(Service(seed=1)) as url:
+        settings = Settings.load(base_url=url, access_token="x")
+    with pytest.raises(TransientError, match=r"after 3 attempts; nobody listens there: base_url may name the wrong"):
+        plan(pipeline(), settings)
 
 
 def test_a_ceiling_on_the_rate_decides_how_long_it_takes(pipeline: Callable[[], Pipeline]) -> None:
