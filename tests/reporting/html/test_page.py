@@ -146,6 +146,13 @@ def test_a_page_of_nothing_has_no_scripts() -> None:
     assert "importer-sync run" in page
 
 
+def test_runs_of_which_none_succeeded_are_not_called_none() -> None:
+    page = render(facts())
+    assert "none has succeeded so far" in page
+    assert "no run so far" not in page
+    assert "no run so far" in render(replace(facts(), runs=Capped()))
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_colors_are_told_apart_from_what_they_lie_on(scheme: str) -> None:
     light, dark = (dict(re.findall(r"--(\w+): (#\w{6})", part)) for part in CSS.split("prefers-color-scheme: dark"))
