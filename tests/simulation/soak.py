@@ -32,7 +32,7 @@ MOST_ROWS = 3_000  # of the service: what is to stay flat must not grow with it
 FAULTS = Faults(
     rate_limited=0.03, retry_after="zero", server_error=0.03, reset=0.02, cut=0.02, max_consecutive=3
 )  # a tenth of all requests
-EDITS = [each for each in edits.EDITS if each[0] not in (edits._rename, edits._mass_delete)]
+EDITS = [each for each in edits.EDITS if each[0] not in edits.UNSTEADY]
 WORKER = """
 import gc, json, os, sys
 import dlt
