@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import psycopg2
 import pytest
 
 from connector.sandbox import Faults, Service, serve
 from tests.cli.conftest import TOKEN, Command
+from tests.types.conftest import postgres_uri
+
+__all__ = ["postgres_uri"]
 
 KEY = "the key of the tests, not a value"
 RULES = {
@@ -172,3 +177,33 @@ def test_a_failure_and_a_kill_leave_no_value(place: Command, people: Service) ->
     process.send_signal(signal.SIGKILL)
     place.end(process)
     assert leaks(place) == []
+
+
+@pytest.mark.thorough
+def test_nothing_of_it_is_in_the_files_of_a_postgresql(place: Command, people: Service, postgres_uri: str) -> None:
+    """Look in tables, staging and log, after a failure and a kill; what stays is found, so the search finds."""
+    people.add_raw_record("first", '{"slug":"bad","data":"CANARY-11"}')
+    people.add_import("people", [ROW, *[FLAT] * 150], slug="second")
+    with closing(psycopg2.connect(postgres_uri)) as connection, connection.cursor() as cursor:
+        connection.autocommit = True
+        cursor.execute("DROP DATABASE IF EXISTS canaries WITH (FORCE)")
+        cursor.execute("CREATE DATABASE canaries")
+        cursor.execute("SHOW data_directory")
+        [[folder]] = cursor.fetchall()
+        to = postgres_uri.removesuffix("postgres") + "canaries"
+        people.faults = Faults(failing_imports={"second"})
+        assert place("--to", to, "run").code == 3
+        people.faults = Faults(latency=(0.2, 0.2))
+        process = place.start("--to", to, "backfill", "--full")
+        while people.requests["records"] < 6:
+            assert process.poll() is None
+        process.send_signal(signal.SIGKILL)
+        place.end(process)
+        people.faults = Faults()
+        assert place("--to", to, "run").code == 3
+        cursor.execute("CHECKPOINT")
+    assert leaks(place) == []
+    written = {path: path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
+    assert any(b"*********6789" in content for content in written.values())
+    needles = (b"CANARY-", KEY.encode(), TOKEN.encode())
+    assert [path for path, content in written.items() if any(needle in content for needle in needles)] == []
