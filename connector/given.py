@@ -6,6 +6,7 @@ A key that is not read is refused: the setting that was meant keeps its default,
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from difflib import get_close_matches
 from pathlib import Path
@@ -48,7 +49,7 @@ OF_DLT = frozenset(
 def refuse_unknown_keys() -> None:
     """Raise ConfigError that names each key of ours that nobody reads, its place, and the nearest one that is read."""
     parts = [*_unknown(SOURCE, frozenset(Settings.model_fields), OF_DLT), *_unknown(OWN, OWN_KEYS, frozenset())]
-    parts += [*_misspelt((), {SOURCE[0], *OWN}), *_misspelt(SOURCE[:1], {SOURCE[1]})]
+    parts += [*_misspelt((), {SOURCE[0], *OWN}), *_misspelt(SOURCE[:1], {SOURCE[1]}), *_misspelt_variables()]
     if parts:
         raise ConfigError(" ".join(parts))
 
@@ -63,9 +64,35 @@ def _unknown(sections: tuple[str, ...], known: frozenset[str], of_dlt: frozenset
 def _misspelt(above: tuple[str, ...], known: set[str]) -> Iterator[str]:
     """Name each section that is nearly one of ours; any other belongs to dlt or to another source."""
     for name, place in sorted(_in_files(above).items()):
-        if name not in known and (near := get_close_matches(name.lower(), known, n=1, cutoff=_NEARLY)):
-            section, meant = ".".join([*above, name]), ".".join([*above, near[0]])
-            yield f"[{section}] stands in {place}, and nothing reads it: did you mean [{meant}]?"
+        meant = _nearest(name, known)
+        if meant not in (None, name):
+            section, other = ".".join([*above, name]), ".".join([*above, str(meant)])
+            yield f"[{section}] stands in {place}, and nothing reads it: did you mean [{other}]?"
+
+
+def _misspelt_variables() -> Iterator[str]:
+    """Name each variable with a section that is nearly one of ours, or with one underscore where there are two."""
+    for variable in sorted(os.environ):
+        meant = _variable_meant(variable.lower())
+        if meant is not None and meant != variable.upper():
+            yield f"The environment variable {variable} is set, and nothing reads it: did you mean {meant}?"
+
+
+def _variable_meant(variable: str) -> str | None:
+    one_each = re.sub("_+", "_", variable)
+    for sections, known in ((SOURCE, frozenset(Settings.model_fields)), (OWN, OWN_KEYS)):
+        key = one_each.removeprefix("_".join([*sections, ""]))
+        if key in known and key != one_each:
+            return "__".join([*sections, key]).upper()
+        *above, last = variable.split("__", len(sections))
+        nearest = [_nearest(name, {section}) for name, section in zip(above, sections, strict=False)]
+        if nearest == list(sections):
+            return "__".join([*sections, last]).upper()
+    return None
+
+
+def _nearest(name: str, known: set[str]) -> str | None:
+    return name if name in known else next(iter(get_close_matches(name.lower(), known, n=1, cutoff=_NEARLY)), None)
 
 
 def _in_environment(sections: tuple[str, ...]) -> dict[str, str]:

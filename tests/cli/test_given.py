@@ -81,6 +81,34 @@ def test_a_misspelt_section_is_refused(section: str, meant: str, configured, cap
     assert f"did you mean [{meant}]?" in refused(capsys, "run")
 
 
+@pytest.mark.parametrize(
+    ("variable", "meant"),
+    [
+        ("SOURCES__IMPORTR__DELETES", "SOURCES__IMPORTER__DELETES"),
+        ("SOURCE__IMPORTER__HINTS", "SOURCES__IMPORTER__HINTS"),
+        ("SOURCES_IMPORTER_DELETES", "SOURCES__IMPORTER__DELETES"),
+        ("SOURCES__IMPORTER_ACCESS_TOKEN", "SOURCES__IMPORTER__ACCESS_TOKEN"),
+        ("IMPORTER_SYNC_NOTIFY_URL", "IMPORTER_SYNC__NOTIFY_URL"),
+        ("IMPORTERSYNC__NOTIFY_URL", "IMPORTER_SYNC__NOTIFY_URL"),
+    ],
+)
+def test_a_misspelt_variable_is_refused(variable: str, meant: str, configured, capsys, monkeypatch) -> None:
+    configured('[sources.importer]\nbase_url = "http://127.0.0.1:9"\n')
+    monkeypatch.setenv(variable, "a value that is not repeated")
+    said = refused(capsys, "run")
+    assert f"{variable} is set, and nothing reads it: did you mean {meant}?" in said
+    assert "a value" not in said
+
+
+@pytest.mark.parametrize(
+    "variable", ["SOURCES__IMPORTER_EU__DELETES", "SOURCES__OTHER__DELETES", "SOURCE__NAME", "IMPORTER__A", "_"]
+)
+def test_a_variable_of_others_is_left_to_them(variable: str, configured, monkeypatch) -> None:
+    configured('[sources.importer]\nbase_url = "http://127.0.0.1:9"\n')
+    monkeypatch.setenv(variable, "theirs")
+    assert importer_source().name == "importer"
+
+
 def test_what_dlt_reads_itself_under_the_source_is_left_to_it(configured) -> None:
     configured(
         '[sources.importer]\nbase_url = "http://127.0.0.1:9"\nschema_contract = "evolve"\n'
