@@ -5,13 +5,13 @@ Invariant: of every slug the version that counts comes out, whether the records 
 
 from __future__ import annotations
 
-import os
 import tempfile
 import weakref
 from array import array
 from collections.abc import Iterable, Iterator, KeysView, Sequence
 from dataclasses import dataclass
 from itertools import compress
+from threading import Lock
 from typing import Final
 
 import msgspec
@@ -41,18 +41,20 @@ class Spool:
         self._spans: list[_Span] = []
         self._end = 0
         try:
-            file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - it lives as long as the spool does
+            self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - it lives as long as the spool does
         except OSError as error:
             raise _no_room(error) from None
-        self._descriptor = file.fileno()
-        weakref.finalize(self, file.close)
+        self._at_one_place = Lock()
+        weakref.finalize(self, self._file.close)
 
     def add(self, piece: bytes | pa.Buffer) -> None:
         packed = pa.compress(piece, codec=_CODEC, asbytes=True)
         try:
-            written = 0
-            while written < len(packed):
-                written += os.pwrite(self._descriptor, packed[written:], self._end + written)
+            with self._at_one_place:
+                self._file.seek(self._end)
+                written = 0
+                while written < len(packed):
+                    written += self._file.write(packed[written:])
         except OSError as error:
             raise _no_room(error) from None
         self._spans.append(_Span(self._end, len(packed), len(piece)))
@@ -60,7 +62,9 @@ class Spool:
 
     def __iter__(self) -> Iterator[pa.Buffer]:
         for span in self._spans:
-            packed = os.pread(self._descriptor, span.packed, span.offset)
+            with self._at_one_place:
+                self._file.seek(span.offset)
+                packed = self._file.read(span.packed)
             yield pa.decompress(packed, decompressed_size=span.unpacked, codec=_CODEC)
 
 
