@@ -27,7 +27,13 @@ from dlt.extract import DltResource, DltSource
 
 from connector.errors import ConfigError
 from connector.given import SOURCE, refuse_unknown_keys, whence
-from connector.load.dlt_bridge import Marker, current_load_id, package_state, take_over_rebuilt
+from connector.load.dlt_bridge import (
+    Marker,
+    current_load_id,
+    hold_until_loaded,
+    package_state,
+    take_over_rebuilt,
+)
 from connector.load.emission import Emission
 from connector.load.source_changes import refuse_changes
 from connector.load.working_directory import believe_folders
@@ -37,6 +43,7 @@ from connector.settings import Scope, Settings, Window
 from connector.warehouse import Warehouse
 from connector.warehouse.connection import VERSIONS
 from connector.warehouse.destination import prepare_for_loading
+from connector.warehouse.lock import prove_held, sole_writer
 
 RESOURCES = ("imports", "records")
 SECRETS = ("access_token", "privacy_key")
@@ -109,8 +116,9 @@ def importer_source(
         ConfigError: A setting is missing a value that makes sense, or is unknown.
 
     While the pipeline extracts, dlt wraps in its PipelineStepFailed: AuthError, TransientError and ContractError if the
-    imports cannot be listed; ConfigError if the source was changed in a way that would lose rows. An import that fails
-    raises nothing: it is in `sync_imports`, and the run is `partial` in `sync_runs`.
+    imports cannot be listed; ConfigError if the source was changed in a way that would lose rows; LockedError if
+    another run into the dataset is under way. An import that fails raises nothing: it is in `sync_imports`, and the run
+    is `partial` in `sync_runs`.
     """
     given = {name: value for name, value in locals().items() if name in Settings.model_fields}
     believe_folders()
@@ -206,6 +214,7 @@ class _SharedRun:
         self.settings = settings
         self._scope = scope
         self._extraction: Extraction | None = None
+        self._release: Callable[[], None] = lambda: None
         self._unfinished: set[str] = set()
 
     def emit(self, name: str, tables: Callable[[Extraction, str], Iterator[Emission]]) -> Iterator[Any]:
@@ -224,6 +233,7 @@ class _SharedRun:
             if not self._unfinished:
                 yield from map(mark, extraction.missing_tables())
                 yield mark(extraction.run_row(load_id))
+                prove_held(dlt.current.pipeline())  # what is not extracted whole is never loaded
             done = True
         except Exception as error:
             extraction.record.abort(error)
@@ -232,6 +242,8 @@ class _SharedRun:
             if not done or not self._unfinished:
                 extraction.close()
                 self._extraction = None
+            if not done:
+                self._release()
 
     def _begin(self) -> Extraction:
         if self._extraction is None:
@@ -241,13 +253,20 @@ class _SharedRun:
             warehouse = Warehouse(dlt.current.pipeline())
             warehouse.check_writable(experimental=self.settings.allow_experimental)
             prepare_for_loading(dlt.current.pipeline())
-            self._extraction = Extraction(self.settings, self._scope, warehouse, Outside.real())
+            self._release = hold_until_loaded(dlt.current.pipeline(), sole_writer(dlt.current.pipeline()))
+            extraction = Extraction(self.settings, self._scope, warehouse, Outside.real())
             if len(self._unfinished) == 1:
                 # `succeeded` promises a whole sync, which half of it is not
-                self._extraction.tally.mode = f"{next(iter(self._unfinished))} only"
-            self._extraction.open(reading="records" in self._unfinished, listed="imports" in self._unfinished)
-            if VERSIONS in self._extraction.memory.tables:
-                take_over_rebuilt(dlt.current.pipeline(), dlt.current.source_schema())
+                extraction.tally.mode = f"{next(iter(self._unfinished))} only"
+            try:
+                extraction.open(reading="records" in self._unfinished, listed="imports" in self._unfinished)
+                if VERSIONS in extraction.memory.tables:
+                    take_over_rebuilt(dlt.current.pipeline(), dlt.current.source_schema())
+            except BaseException:
+                extraction.close()
+                self._release()
+                raise
+            self._extraction = extraction
         return self._extraction
 
 

@@ -8,9 +8,12 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from datetime import datetime
 from typing import Any, Protocol, cast
+from weakref import WeakValueDictionary, ref
 
 import dlt
 import pyarrow as pa
@@ -29,6 +32,7 @@ from connector.warehouse.tables import RECORDS, SOURCE
 
 WriteDispositions = Mapping[str, Mapping[str, Any]]  # table → what its entry in dlt's schema says for one package
 _REBUILT = "x-importer-rebuilt"
+_held_by_thread: WeakValueDictionary[int, ExitStack] = WeakValueDictionary()
 
 
 class LoadPackage(Protocol):
@@ -66,6 +70,44 @@ def current_load_id() -> str:
 def package_state() -> Mapping[str, Any]:
     """Return dlt's state of the package that it is extracting into, which says what a refresh drops or empties."""
     return Container()[LoadPackageStateInjectableContext].state
+
+
+def hold_until_loaded(pipeline: Pipeline, lock: AbstractContextManager[object]) -> Callable[[], None]:
+    """Take the lock for a pipeline that is extracting, and keep it until that has loaded; return what releases it.
+
+    Invariant: from what a run recalls of the warehouse to its last row there, nobody else writes, whoever calls dlt.
+
+    dlt tells nobody once it has loaded. So its steps are stood in for on this one object, until they were called; what
+    is never loaded is released with the object, or by the next run of the same thread.
+    """
+    if (before := _held_by_thread.get(threading.get_ident())) is not None:
+        before.close()
+    held = ExitStack()
+    held.enter_context(lock)
+    _held_by_thread[threading.get_ident()] = held
+    loading = ref(pipeline)  # which would else be kept by what it keeps
+
+    def release() -> None:
+        if (pipeline := loading()) is not None:
+            for name in ("normalize", "load"):
+                vars(pipeline).pop(name, None)
+        held.close()
+
+    def stand_in(name: str) -> Callable[..., Any]:
+        def step(*args: Any, **named: Any) -> Any:
+            try:
+                result = getattr(Pipeline, name)(loading(), *args, **named)
+            except BaseException:
+                release()
+                raise
+            if name == "load":
+                release()
+            return result
+
+        return step
+
+    vars(pipeline).update({name: stand_in(name) for name in ("normalize", "load")})
+    return release
 
 
 # -- loading a package -------------------------------------------------------------------------------------------------

@@ -72,7 +72,7 @@ def _working_lock(pipeline: Pipeline) -> AbstractContextManager[None]:
 @contextmanager
 def _file_lock(path: Path, which: str) -> Iterator[None]:
     make_lock_file(path)
-    lock = FileLock(path, timeout=0)
+    lock = FileLock(path, timeout=0, thread_local=False)  # whatever thread releases it
     try:
         lock.acquire()
     except Timeout:

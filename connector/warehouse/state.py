@@ -12,6 +12,7 @@ Everything else is read again; rows of imports the ledger does not know become s
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
@@ -264,16 +265,32 @@ def _ended_properly(connection: Connection, tables: frozenset[str]) -> bool:
 
 
 def loaded_late(connection: Connection) -> bool:
-    """Whether a package was completed after the last run had ended: dlt alone finishes what a dead run left.
+    """Whether a package was completed after a later run had begun or ended: dlt alone finishes what a dead run left.
 
-    That package may have been superseded since. The one that brings the row of its run is always completed later.
+    That package may have been superseded since. The one that brings the row of its run is always completed later than
+    that run ended. It may be the package of an earlier run all the same: then it was made before the latest one began.
     """
-    rows = connection.rows(
-        f"SELECT count(*) AS n FROM {connection.name(LOADS)} WHERE status = 0 AND "
-        f"inserted_at > (SELECT max(finished_at) FROM {connection.name(RUNS)}) AND "
-        f"load_id NOT IN (SELECT COALESCE({connection.column(LOAD_ID)}, '') FROM {connection.name(RUNS)})"
+    runs, load_id = connection.name(RUNS), connection.column(LOAD_ID)
+    loads = connection.rows(
+        f"SELECT load_id, CASE WHEN inserted_at > (SELECT max(finished_at) FROM {runs}) AND "
+        f"load_id NOT IN (SELECT COALESCE({load_id}, '') FROM {runs}) THEN 1 ELSE 0 END AS behind_all "
+        f"FROM {connection.name(LOADS)} WHERE status = 0 AND inserted_at > (SELECT max(started_at) FROM {runs})"
     )
-    return bool(rows[0]["n"])
+    if not loads or any(each["behind_all"] for each in loads):
+        return bool(loads)
+    [latest] = connection.query(
+        f"SELECT started_at, {load_id} AS load_id FROM {runs} ORDER BY started_at DESC LIMIT 1"
+    ).to_pylist()
+    others = (each["load_id"] for each in loads if each["load_id"] != latest["load_id"])
+    return any(_made_at(other) < latest["started_at"].timestamp() for other in others)
+
+
+def _made_at(load_id: str) -> float:
+    """Return when dlt made a package, in seconds since 1970, as its id says."""
+    try:
+        return float(load_id)
+    except ValueError:
+        return math.inf
 
 
 def rows_by_import(

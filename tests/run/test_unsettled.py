@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import subprocess
@@ -15,11 +16,14 @@ import duckdb
 import pytest
 from dlt.destinations.exceptions import DatabaseTerminalException
 from dlt.destinations.impl.duckdb.duck import DuckDbCopyJob
+from dlt.pipeline.exceptions import PipelineStepFailed
+from dlt.pipeline.pipeline import Pipeline
 
-from connector import importer_source
+from connector import LockedError, importer_source
 from connector.maintain.verify import verify
 from connector.sandbox import Service, Switches, serve
 from connector.settings import Settings
+from connector.warehouse.lock import sole_writer
 
 from .conftest import Warehouse, service_token
 from .test_guarantees import assert_equal
@@ -126,6 +130,74 @@ def test_a_package_that_dlt_finishes_late_doubles_nothing_for_long(warehouse: Wa
 
     assert_equal(service, warehouse)
     assert differences(service, warehouse) == []
+
+
+@pytest.mark.filterwarnings("ignore:The 'warn' method is deprecated:DeprecationWarning")  # dlt's, of a package left
+def test_a_package_of_dlt_alone_with_the_row_of_its_run_is_noticed_if_it_ends_late(warehouse: Warehouse) -> None:
+    """dlt alone died in its load, a run from another directory put it in order, and then dlt goes on in the first."""
+    service = Service(seed=1)
+    slug = service.add_import("t", [{"n": 1}])
+    service.add_import("u", [{"n": 1}])
+    assert warehouse.run(service).status == "succeeded"
+    pipelines, aside = warehouse.folder / "pipelines", warehouse.folder / "aside"
+    [record] = service.record_slugs(slug)
+    service.edit_row(slug, record, {"n": 2})
+    with serve(service) as url:
+        pipeline = warehouse.pipeline()
+        pipeline.extract(importer_source(base_url=url, access_token=service_token(service)))
+    pipeline.normalize()
+    for job in pipelines.glob("importer/load/normalized/*/new_jobs/*"):
+        if not job.name.startswith(("records_t.", "sync_runs.")):  # as if it had been loaded before the death
+            job.unlink()
+    del pipeline
+    warehouse.pipeline()
+    gc.collect()  # the first one is gone, as its process would be
+    pipelines.rename(aside)
+    service.edit_row(slug, record, {"n": 3})
+    assert warehouse.run(service).status == "succeeded"
+    shutil.rmtree(pipelines)
+    aside.rename(pipelines)
+    run_dlt(service, warehouse)
+    assert warehouse.query("SELECT n FROM records_t") == [(2,)]
+
+    assert warehouse.run(service).status == "succeeded"
+
+    assert_equal(service, warehouse)
+    assert differences(service, warehouse) == []
+
+
+def test_dlt_alone_is_the_only_writer_until_it_has_loaded(warehouse: Warehouse) -> None:
+    service = Service(seed=1)
+    service.add_import("t", [{"n": 1}])
+    load = Pipeline.load
+    refused: list[str] = []
+
+    def beside(pipeline: Pipeline, *args: object, **named: object) -> object:
+        try:
+            warehouse.run(service)
+        except LockedError as error:
+            refused.append(str(error))
+        return load(pipeline, *args, **named)  # type: ignore[arg-type]
+
+    with mock.patch.object(Pipeline, "load", beside):
+        run_dlt(service, warehouse)
+    assert len(refused) == 1
+
+    with sole_writer(warehouse.pipeline()), pytest.raises(PipelineStepFailed, match="is under way"):
+        run_dlt(service, warehouse)
+    assert warehouse.run(service).status == "succeeded"
+    assert_equal(service, warehouse)
+
+
+@pytest.mark.parametrize("step", ["normalize", "load"])
+def test_dlt_alone_that_failed_keeps_nobody_out(warehouse: Warehouse, step: str) -> None:
+    service = Service(seed=1)
+    service.add_import("t", [{"n": 1}])
+    with mock.patch.object(Pipeline, step, side_effect=OSError("disk full")), pytest.raises(OSError, match="disk full"):
+        run_dlt(service, warehouse)
+
+    assert warehouse.run(service).status == "succeeded"
+    assert_equal(service, warehouse)
 
 
 @pytest.mark.parametrize("batch_rows", [500_000, 1])
