@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from connector.errors import ConfigError
+from connector.errors import ConfigError, ConnectorError
 from connector.maintain.compact import compact
 from connector.maintain.rebuild import rebuild
 from connector.maintain.verify import verify
 from connector.reporting.changes import changes
-from connector.reporting.views.applying import apply, keep_current
+from connector.reporting.views.applying import apply, drop, keep_current
 from connector.runs import Status, Tally
 from connector.sandbox import Service, serve
 from connector.settings import Scope, Settings
@@ -334,6 +334,29 @@ def test_a_function_that_somebody_has_or_reads_is_not_touched(warehouse: Warehou
     assert f"{warehouse.dataset}.theirs depends on it" in applied.blocked["customers_as_of"]
     assert "customers" in applied.made_anew
     assert "theirs depends on it" in str(keep_current(warehouse.pipeline(), loaded=False)), "each run says it again"
+
+
+@pytest.mark.dialect
+def test_dropped_views_leave_no_function_behind(warehouse: Warehouse, service: Service) -> None:
+    place = Place(warehouse, service)
+    place.run()
+    views = f"{warehouse.dataset}_views"
+    assert not apply(warehouse.pipeline()).blocked
+    [(shown,)] = warehouse.tuples(f"SELECT count(*) FROM {views}.customers_as_of(now())")
+    assert shown
+
+    assert {"customers", "customers_as_of"} <= set(drop(warehouse.pipeline()).dropped)
+    with pytest.raises(Exception, match="customers_as_of"):
+        warehouse.tuples(f"SELECT * FROM {views}.customers_as_of(now())")
+    assert drop(warehouse.pipeline()).dropped == ()
+
+    assert not apply(warehouse.pipeline()).blocked
+    assert warehouse.tuples(f"SELECT count(*) FROM {views}.customers_as_of(now())") == [(shown,)]
+    if not isinstance(warehouse, DuckDB):
+        execute(warehouse, f"CREATE VIEW theirs AS SELECT a FROM {views}.customers_as_of(now())")
+        with pytest.raises(ConnectorError, match="customers_as_of cannot be dropped, as something that is not ours"):
+            drop(warehouse.pipeline())
+        assert warehouse.tuples(f"SELECT count(*) FROM {views}.customers") == [(shown,)], "nothing was changed"
 
 
 def test_versions_that_a_hand_changed_are_found(duck: DuckDB, service: Service) -> None:

@@ -17,7 +17,7 @@ from dlt.pipeline.pipeline import Pipeline
 
 from connector.errors import ConfigError, ConnectorError, LockedError
 from connector.reporting.views import readers
-from connector.reporting.views.as_of import lacks_functions, make_functions
+from connector.reporting.views.as_of import drop_function, functions_of_ours, lacks_functions, make_functions
 from connector.reporting.views.generated import GENERATED, MISFITS, ready_views
 from connector.reporting.views.layout import DIALECTS, VIEWS_SUFFIX, Layout, dialect_of, literal, quoted, read_layout
 from connector.reporting.views.readers import OURS, OUTDATED
@@ -80,7 +80,7 @@ def keep_current(pipeline: Pipeline, *, loaded: bool) -> str | None:
     if not Warehouse(pipeline).traits.views:
         return None
     try:
-        if not (loaded or _are_outdated(pipeline)):
+        if not (loaded or are_outdated(pipeline)):
             return None
         reasons = list(apply(pipeline).blocked.values())
     except LockedError:
@@ -94,7 +94,7 @@ def keep_current(pipeline: Pipeline, *, loaded: bool) -> str | None:
     return f"The views for analysts are not up to date: {why}. views = false leaves them alone."
 
 
-def _are_outdated(pipeline: Pipeline) -> bool:
+def are_outdated(pipeline: Pipeline) -> bool:
     """Return True where a view was blocked, or the newest of those that every warehouse has is older than its rows."""
     warehouse = Warehouse(pipeline)
     if warehouse.destination_type not in DIALECTS or not warehouse.exists():
@@ -120,7 +120,7 @@ def refresh(connection: Connection, dialect: str) -> None:
 
 
 def drop(pipeline: Pipeline) -> Applied:
-    """Drop every view that `apply` made; their schema stays, with the rights that readers have in it.
+    """Drop every view and function that `apply` made; their schema stays, with the rights that readers have in it.
 
     Raises LockedError while a run is under way, and NewerFormatError for a warehouse of a newer format.
     """
@@ -131,10 +131,14 @@ def drop(pipeline: Pipeline) -> Applied:
         dataset = connection.client.dataset_name
         layout = Layout(dataset, dialect)
         ours = sorted(name for name, comment in there.items() if comment.startswith(OURS))
+        functions = functions_of_ours(connection, layout)
         with connection.client.begin_transaction():
             for name in ours:
                 _drop(connection, layout, name)
-        return Applied(layout.views_schema, dropped=tuple(ours))
+            for name in functions:
+                with _dependents_named(layout, name):
+                    drop_function(connection, layout, name)
+        return Applied(layout.views_schema, dropped=(*ours, *functions))
 
 
 def opened(pipeline: Pipeline) -> tuple[Warehouse, str]:
@@ -276,13 +280,20 @@ def _made_after(connection: Connection) -> str:
 
 
 def _drop(connection: Connection, layout: Layout, view: str) -> None:
-    try:
+    with _dependents_named(layout, view):
         connection.client.execute_sql(f"DROP VIEW {layout.view_name(view)}")
+
+
+@contextmanager
+def _dependents_named(layout: Layout, name: str) -> Iterator[None]:
+    """Raise ConnectorError where what is dropped within cannot go, as something depends on it."""
+    try:
+        yield
     except Exception as error:
         if "depend" not in str(error):
             raise
         raise ConnectorError(
-            f"{layout.views_schema}.{view} has to be made anew, and something that is not ours depends on it; nothing "
+            f"{layout.views_schema}.{name} cannot be dropped, as something that is not ours depends on it; nothing "
             f"was changed. Drop that first: {' '.join(str(error).split())}"
         ) from None
 

@@ -35,17 +35,26 @@ def make_functions(connection: Connection, layout: Layout) -> Mapping[str, str]:
     theirs = {each.name for each in due if not there.get(each.name, OURS).startswith(OURS)}
     ours = [each.name for each in due if each.name in there and each.name not in theirs]
     cannot = blocked(connection, layout, theirs, ours)
-    kind = "MACRO TABLE" if layout.dialect == "duckdb" else "FUNCTION"
     for each in due:
-        named = f"{quoted(layout.views_schema)}.{each.called}"
+        named = _named(layout, each.name)
         if each.name not in cannot:
             if each.name in ours:
-                connection.client.execute_sql(f"DROP {kind} {named}")
+                connection.client.execute_sql(f"DROP {named}")
             connection.client.execute_sql(each.sql)
         if each.name not in theirs:
             comment = OUTDATED if each.name in cannot else each.comment
-            connection.client.execute_sql(f"COMMENT ON {kind} {named} IS {literal(comment)}")
+            connection.client.execute_sql(f"COMMENT ON {named} IS {literal(comment)}")
     return cannot
+
+
+def functions_of_ours(connection: Connection, layout: Layout) -> list[str]:
+    """Return the names of those that were made, the outdated ones among them."""
+    return sorted(name for name, comment in _functions(connection, layout).items() if comment.startswith(OURS))
+
+
+def drop_function(connection: Connection, layout: Layout, name: str) -> None:
+    """Drop one that was made. Raises what the destination does where something depends on it."""
+    connection.client.execute_sql(f"DROP {_named(layout, name)}")
 
 
 def lacks_functions(connection: Connection, layout: Layout) -> bool:
@@ -59,10 +68,9 @@ def lacks_functions(connection: Connection, layout: Layout) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Function:
-    """What makes a function; `called` is its quoted name, in PostgreSQL with the types of its parameters."""
+    """What makes a function."""
 
     name: str
-    called: str
     sql: str
 
     @property
@@ -77,14 +85,20 @@ def _function(connection: Connection, layout: Layout, typed: TypedTable, history
     shown = ",\n    ".join(f"{expression} AS {quoted(label)}" for label, expression, _ in columns)
     if layout.dialect == "duckdb":
         body = _body(layout, history, shown, f"CAST({_PARAMETER} AS {_DECLARED})")
-        return _Function(called, quoted(called), f"CREATE MACRO {name}({_PARAMETER}) AS TABLE\n{body}")
+        return _Function(called, f"CREATE MACRO {name}({_PARAMETER}) AS TABLE\n{body}")
     kinds = connection.declared(history)
     returned = ", ".join(f"{quoted(label)} {kinds.get(column or '', 'text')}" for label, _, column in columns)
     sql = (
         f"CREATE FUNCTION {name}({_DECLARED}) RETURNS TABLE ({returned}) LANGUAGE sql STABLE "
         f"AS {literal(_body(layout, history, shown, '$1'))}"
     )
-    return _Function(called, f"{quoted(called)}({_DECLARED})", sql)
+    return _Function(called, sql)
+
+
+def _named(layout: Layout, name: str) -> str:
+    """Return what a statement calls a function by: its kind and its name, in PostgreSQL with its parameters."""
+    called = f"{quoted(layout.views_schema)}.{quoted(name)}"
+    return f"MACRO TABLE {called}" if layout.dialect == "duckdb" else f"FUNCTION {called}({_DECLARED})"
 
 
 def _functions(connection: Connection, layout: Layout) -> dict[str, str]:
