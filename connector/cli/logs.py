@@ -7,6 +7,7 @@ import logging
 import sys
 import time
 from collections import Counter
+from copy import copy
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ OWN = "connector"
 OTHERS = ("dlt", "opentelemetry", "py.warnings")
 LONG_WAIT_S = 30.0  # somebody who watches would wonder
 REASONS_SHOWN = 4
+TRACEBACK = "Traceback (most recent call last):"
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -102,14 +104,31 @@ def sum_up_retries() -> None:
 
 
 class _Same(logging.Handler):
-    """Passes on to the handler of the log: dlt gives the handlers of its logger a format, and it ends here."""
+    """Passes on to the handler of the log: dlt gives the handlers of its logger a format, and it ends here.
 
-    def __init__(self, handler: logging.Handler) -> None:
+    Unless `whole`, a traceback is its last line: dlt logs one for each attempt of each job, twice. It is told once.
+    """
+
+    def __init__(self, handler: logging.Handler, *, whole: bool) -> None:
         super().__init__()
         self._handler = handler
+        self._whole = whole
+        self._told: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._handler.handle(record)
+        message, traced, rest = record.getMessage().partition(TRACEBACK)
+        if self._whole or not (traced or record.exc_info):
+            self._handler.handle(record)
+            return
+        trace = rest or logging.Formatter().formatException(record.exc_info or sys.exc_info())
+        reason = next((line.strip() for line in reversed(trace.splitlines()) if line.strip()), "")
+        if reason in self._told:
+            return
+        self._told.add(reason)
+        short = copy(record)
+        short.msg, short.args = f"{message.strip()}: {reason}", ()
+        short.exc_info = short.exc_text = None
+        self._handler.handle(short)
 
 
 def start_logging(output: Output, handler: logging.Handler | None = None, *, steps: bool = False) -> None:
@@ -128,7 +147,7 @@ def start_logging(output: Output, handler: logging.Handler | None = None, *, ste
     log.setLevel(logging.DEBUG if output.verbose else level)
     for name in OTHERS:
         other = logging.getLogger(name)
-        other.handlers[:] = [_Same(handler)]
+        other.handlers[:] = [_Same(handler, whole=output.verbose)]
         other.propagate = False
     # its exporter speaks of every attempt; what comes of them in the end is said by connector.telemetry
     logging.getLogger("opentelemetry").setLevel(logging.NOTSET if output.verbose else logging.ERROR)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import traceback
 from typing import Any
 
 import pytest
@@ -44,6 +45,26 @@ def test_a_run_logs_its_steps_as_objects(command, service: Service) -> None:
     assert {line["run_id"] for line in lines if line["event"].startswith(("run.", "request.", "package."))} == {
         ended.document["run_id"]
     }
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_a_traceback_of_dlt_is_a_line_and_told_once(verbose: bool) -> None:
+    written = io.StringIO()
+    start_logging(Output(verbose=verbose), logging.StreamHandler(written))
+    log = logging.getLogger("dlt")
+    for job in ("a.parquet", "b.parquet"):
+        try:
+            raise OSError(28, "No space left on device")
+        except OSError:
+            log.exception("Transient exception in job %s", job)
+            log.warning("Job for %s retried with message %s", job, traceback.format_exc())
+    log.warning("something else")
+    if verbose:
+        assert written.getvalue().count("Traceback (most recent call last)") == 4
+        return
+    first, second = written.getvalue().splitlines()
+    assert first.endswith("ERROR Transient exception in job a.parquet: OSError: [Errno 28] No space left on device")
+    assert second.endswith("WARNING something else")
 
 
 def test_what_goes_wrong_is_an_object_too(command) -> None:
