@@ -6,6 +6,7 @@ Only `open_client` opens a connection: another run may hold the DuckDB file.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -292,11 +293,23 @@ def session_options(given: str) -> str:
     return "\t".join([*_UNLESS_GIVEN, *(each for each in given.split() if each not in ours), *_FIXED])
 
 
+def is_writable(pipeline: Pipeline) -> bool:
+    """Return False where the dataset lies in a file that is there, and that this user cannot write."""
+    file = local_file(pipeline)
+    return file is None or not file.exists() or os.access(file, os.W_OK)
+
+
 @contextmanager
 def open_client(pipeline: Pipeline) -> Iterator[SqlClientBase[Any]]:
-    """Yield dlt's client of the destination, connected; a session with PostgreSQL is set as all of ours are."""
+    """Yield dlt's client of the destination, connected; a session with PostgreSQL is set as all of ours are.
+
+    A DuckDB file that cannot be written is opened for reading: who wants to write was refused by `sole_writer`.
+    """
     _set_sessions(pipeline)
-    with pipeline.sql_client() as client:
+    opened: Any = pipeline.sql_client()
+    if duckdb_file(pipeline) is not None and not is_writable(pipeline):
+        opened.credentials.read_only = True
+    with opened as client:
         if destination_type(pipeline) == "postgres":
             client.execute_sql("SET TimeZone = 'UTC'")  # PGTZ counts for more than an option
         yield client

@@ -27,13 +27,14 @@ from dlt.common.pipeline import get_dlt_pipelines_dir
 from dlt.pipeline.pipeline import Pipeline
 from filelock import FileLock, Timeout
 
-from connector.errors import ConnectorError, LockedError
+from connector.errors import ConfigError, ConnectorError, LockedError
 from connector.files import make_lock_file, write_note
 from connector.warehouse.destination import (
     dataset_name,
     destination_config,
     destination_fingerprint,
     destination_type,
+    is_writable,
     local_file,
 )
 
@@ -48,11 +49,13 @@ _sessions: WeakKeyDictionary[Pipeline, Any] = WeakKeyDictionary()
 def sole_writer(pipeline: Pipeline) -> Iterator[None]:
     """Hold the lock of the dataset, and the one of dlt's working directory, which two datasets may share.
 
-    Raise LockedError at once if another process has one of them, and names that process.
+    Raise LockedError at once if another process has one of them, and names that process, and ConfigError where the
+    file of the dataset cannot be written.
     """
     with ExitStack() as held:
         path = lock_path(pipeline)
         held.enter_context(_file_lock(path, f"into dataset {dataset_name(pipeline)!r}"))
+        _prove_writable(pipeline)
         path.with_suffix(".status").unlink(missing_ok=True)  # of a dead run; see `connector.warehouse.status`
         held.enter_context(_working_lock(pipeline))
         if destination_type(pipeline) == "postgres":
@@ -106,10 +109,22 @@ def prove_held(pipeline: Pipeline) -> None:
 
 
 def prove_lockable(pipeline: Pipeline) -> None:
-    """Raise ConfigError if there is a file in the lock's place that is not ours alone, a link say; make none."""
+    """Raise ConfigError if there is a file in the lock's place that is not ours alone, a link say; make none.
+
+    So it does where the file of the dataset cannot be written.
+    """
     path = lock_path(pipeline)
     if os.path.lexists(path):
         make_lock_file(path)
+    _prove_writable(pipeline)
+
+
+def _prove_writable(pipeline: Pipeline) -> None:
+    if not is_writable(pipeline):
+        raise ConfigError(
+            f"The file {local_file(pipeline)} can be read by this user, and not written; see to its mode and its file "
+            "system, or name another place with --to."
+        )
 
 
 def lock_path(pipeline: Pipeline) -> Path:

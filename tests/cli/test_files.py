@@ -5,11 +5,17 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from connector.errors import ConfigError
 from connector.files import append, make_lock_file, write_note, write_out
+from connector.sandbox import Service
+from connector.warehouse import Warehouse as Opened
+from connector.warehouse.lock import prove_lockable
+from connector.warehouse.status import status
+from tests.run.conftest import Warehouse
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="modes and links are POSIX's")
 root = pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root may give a file away")
@@ -100,6 +106,23 @@ def test_one_warehouse_on_a_host_of_others(command) -> None:
     assert ended.code == 1
     assert "it is a link" in ended.err
     assert precious.read_text() == "CANARY"
+
+
+def test_a_warehouse_that_cannot_be_written_can_be_read(tmp_path: Path) -> None:
+    """As on a file system that is mounted for reading; whoever is root could write into any other file."""
+    service = Service(seed=1)
+    service.add_import("customers", [{"name": "Ada"}])
+    place = Warehouse(tmp_path)
+    assert place.run(service).status == "succeeded"
+    with mock.patch("os.access", side_effect=lambda path, mode: mode != os.W_OK):
+        assert status(place.pipeline()).imports == {"synced": 1}
+        with pytest.raises(ConfigError, match=r"warehouse.duckdb can be read by this user, and not"):
+            place.run(service)
+        with pytest.raises(ConfigError, match="can be read by this user, and not written"):
+            prove_lockable(place.pipeline())
+        with Opened(place.pipeline()).connect() as connection, pytest.raises(Exception, match="read-only mode"):
+            connection.execute(f"DELETE FROM {connection.name('imports')}")
+    assert place.run(service).status == "succeeded"
 
 
 @root
