@@ -17,14 +17,15 @@ import msgspec
 from dlt.pipeline.pipeline import Pipeline
 
 from connector.files import write_note
+from connector.ledger import LedgerRow
 from connector.standing import Standing
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.busy import when_free
 from connector.warehouse.destination import duckdb_file
 from connector.warehouse.lock import holder_of, lock_path
 from connector.warehouse.ownership import take_stock
-from connector.warehouse.standings import OPEN, standings, standings_of
-from connector.warehouse.state import Memory
+from connector.warehouse.standings import OPEN, standings_of
+from connector.warehouse.state import Memory, imports_seen, ledger_rows
 from connector.warehouse.tables import LEDGER, RECORDS, REJECTS, RUNS
 
 OPEN_SHOWN = 20
@@ -70,7 +71,7 @@ class WarehouseStatus:
     Attributes:
         fresh_as_of: When the last full run that succeeded began; None if there was none.
         runs: The last runs, the latest first.
-        imports: Ledger state → number of imports.
+        imports: State → number of imports: that of the ledger, or `waiting` for what is not loaded as it was listed.
         standings: State now, compared with what the service showed last → number of live imports.
         due: Reason → number of imports that the next run reads again though they look unchanged.
         records: Number of live records.
@@ -94,9 +95,12 @@ def look(connection: Connection, runs: int, memory: Memory | None = None) -> War
     """Return how the warehouse stands, with its last `runs` runs; `memory` is what was read of it just now."""
     if memory is None:
         dataset = take_stock(connection)
-        tables, found = dataset.ours, standings(connection, dataset)
+        tables = dataset.ours
+        ledger: Mapping[str, LedgerRow] = ledger_rows(connection, dataset)
+        found = standings_of(ledger, imports_seen(connection, dataset))
     else:
-        tables, found = memory.tables, standings_of(memory.ledger, memory.imports)
+        tables, ledger = memory.tables, memory.ledger
+        found = standings_of(ledger, memory.imports)
 
     def rows(sql: str, table: str) -> list[dict[str, Any]]:
         return connection.query(sql.replace("{t}", connection.name(table))).to_pylist() if table in tables else []
@@ -113,19 +117,27 @@ def look(connection: Connection, runs: int, memory: Memory | None = None) -> War
         f"SELECT {', '.join(each.name for each in fields(PastRun))} FROM {{t}} ORDER BY started_at DESC LIMIT {runs}",
         RUNS,
     )
-    states = rows("SELECT COALESCE(state, 'failed') AS state, count(*) AS n FROM {t} GROUP BY 1 ORDER BY 1", LEDGER)
     unsettled = sorted((OPEN.index(each), slug) for slug, (each, _) in found.items() if each in OPEN)[:OPEN_SHOWN]
     kept = {row["slug"]: row for row in connection.rows_of(LEDGER, "slug", [s for _, s in unsettled]).to_pylist()}
     return WarehouseStatus(
         fresh_as_of=fresh[0]["at"] if fresh else None,
         runs=msgspec.convert(latest, tuple[PastRun, ...]),
-        imports={row["state"]: int(row["n"]) for row in states},
+        imports=_counted(ledger, found),
         records=count(RECORDS, f"WHERE {connection.column('_deleted_at')} IS NULL"),
         rejects=count(REJECTS),
         standings=dict(Counter(each.value for each, _ in found.values())),
         due=dict(Counter(known.due for _, known in found.values() if known is not None and known.due)),
         open=tuple(_open(slug, OPEN[place], kept.get(slug, {})) for place, slug in unsettled),
     )
+
+
+def _counted(ledger: Mapping[str, LedgerRow], found: Mapping[str, tuple[Standing, LedgerRow | None]]) -> dict[str, int]:
+    """Return state → number of imports; what is not loaded as it was listed last is waiting, whatever was of it."""
+    states = [standing.value if standing in OPEN else row.state for standing, row in found.values() if row is not None]
+    states += [Standing.waiting.value for _, row in found.values() if row is None]
+    # deleted here, or about to be: of those the table `imports` has no live row
+    states += [row.state if row.trusted else Standing.waiting.value for s, row in ledger.items() if s not in found]
+    return dict(sorted(Counter(map(str, states)).items()))
 
 
 def _open(slug: str, standing: Standing, row: Mapping[str, Any]) -> OpenImport:

@@ -9,6 +9,9 @@ from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import dlt
+from dlt.pipeline.pipeline import Pipeline
+
 from connector.cli.configuration import location, open_pipeline
 from connector.cli.exit_codes import PARTIAL
 from connector.cli.options import age, whole
@@ -32,13 +35,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, output: Output) -> int:
     pipeline = open_pipeline(arguments)
     found, now = status(pipeline, runs=arguments.runs), datetime.now(UTC)
+    behind = bool(found.runs) and not found.under_way and _views_are_behind(pipeline)
     age_s, ahead = _age_s(found.fresh_as_of, now)
     stale = None
     if arguments.max_age is not None:
         stale = age_s is None or age_s > arguments.max_age.total_seconds()
     where = f"{location(pipeline)}, dataset {arguments.dataset}"
-    sentences = list(advice(found, stale=bool(stale)))
-    state = {**asdict(found), "age_seconds": age_s, "ahead": ahead, "stale": stale, "advice": sentences}
+    sentences = list(advice(found, stale=bool(stale), views_behind=behind))
+    state = {**asdict(found), "age_seconds": age_s, "ahead": ahead, "stale": stale, "views_behind": behind}
+    state["advice"] = sentences
     output.document(_plain({"warehouse": where, **state}))
     output.say(f"warehouse  {where}")
     if found.runs:
@@ -71,12 +76,19 @@ def _freshness(age_s: float | None, ahead: bool) -> str:
     return "never fully synced" if age_s is None else f"as of {duration(age_s)} ago"
 
 
+def _views_are_behind(pipeline: Pipeline) -> bool:
+    """Return whether runs keep the views, and did not; the other settings may be missing where one only looks."""
+    from connector.reporting.views.applying import are_outdated  # not needed where nothing was loaded yet
+
+    return dlt.config.get("sources.importer.views", bool) is not False and are_outdated(pipeline)
+
+
 def _plain(found: Any) -> Any:
     """Times as ISO 8601 text."""
     return json.loads(json.dumps(found, default=lambda value: value.isoformat()))
 
 
-def advice(found: WarehouseStatus, *, stale: bool) -> Iterator[str]:
+def advice(found: WarehouseStatus, *, stale: bool, views_behind: bool = False) -> Iterator[str]:
     """What to do about what is not as it should be, the most urgent first."""
     if not found.runs:
         yield "Nothing was loaded yet; `importer-sync run` does it."
@@ -117,6 +129,8 @@ def advice(found: WarehouseStatus, *, stale: bool) -> Iterator[str]:
         )
     if states.get("waiting"):
         yield "Imports that are waiting are listed, and not loaded yet as they are now; `importer-sync run` reads them."
+    if views_behind:
+        yield "The views for analysts are behind the tables; `importer-sync sql apply` makes them, or says why not."
     if found.rejects:
         yield (
             "Rejected records are in sync_rejects with the reason: "

@@ -91,6 +91,17 @@ def test_apply_list_check(place: Place, run: Run) -> None:
     assert f"blocked: {place.views_schema}.v_runs is there already and was not made by this command" in err
 
 
+def test_status_tells_of_views_that_are_behind(place: Place, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(place)
+    assert run("sql", "apply")[0] == 0
+    assert json.loads(run("status", "--json")[1])["views_behind"] is False
+    place.service.add_import("customers", [{"more": 1}])
+    assert place.sync() == "succeeded"  # as where the disk is full when the views are to be made
+    assert "→ The views for analysts are behind the tables; `importer-sync sql apply` makes them" in run("status")[1]
+    monkeypatch.setenv("SOURCES__IMPORTER__VIEWS", "false")
+    assert json.loads(run("status", "--json")[1])["views_behind"] is False
+
+
 LISTED = "SELECT table_name FROM information_schema.tables WHERE table_schema = '{}'"
 
 

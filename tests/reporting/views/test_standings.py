@@ -130,6 +130,20 @@ def test_no_command_contradicts_another_on_an_import_that_changes_while_it_is_re
     assert {name for name, each in duck_place.check().items() if each.offending} == set()
 
 
+def test_status_calls_nothing_synced_that_is_not_loaded_as_it_was_listed(place: Place) -> None:
+    fill(place.service)
+    assert place.sync() == "succeeded"
+    whole = overview(place).imports
+    assert whole == {"synced": 3}
+    half, unread, _ = sorted(slug for (slug,) in place.tuples("SELECT slug FROM sync_imports"))
+    place.execute(f"UPDATE sync_imports SET _dlt_load_id = 'dead' WHERE slug = '{half}'")
+    assert overview(place).imports == {"synced": 2, "waiting": 1}
+    place.execute(f"DELETE FROM sync_imports WHERE slug = '{unread}'")
+    found = overview(place)
+    assert found.imports == {"synced": 1, "waiting": 2}
+    assert sum(found.imports.values()) == sum(found.standings.values())
+
+
 def overview(place: Place) -> WarehouseStatus:
     with Warehouse(place.warehouse.pipeline()).connect() as connection:
         return look(connection, 5)
