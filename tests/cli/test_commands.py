@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -292,3 +293,23 @@ def test_check_counts_imports_over_pages(imports: int, status: Any) -> None:
     assert learned["imports"] == imports
     assert learned["more_pages"] == (imports >= 100)
     assert learned["requests"] <= 4 + 2 * 3
+
+
+def test_changes_after_a_first_load_are_few_lines_and_all_of_them_for_a_program(command, service: Service) -> None:
+    assert command("run", SOURCES__IMPORTER__HISTORY="true").code == 0
+    few = service.slugs()[0]
+    for n, record in enumerate(list(service.record_slugs(few))[:3]):
+        service.edit_row(few, record, {"note": f"edited {n}"})
+    assert command("run", SOURCES__IMPORTER__HISTORY="true").code == 0
+
+    shown = command("changes", "--since", "7d")
+    lines = [line for line in shown.out.splitlines() if " records " in line and " insert" in line]
+    assert len(lines) == len(service.slugs())
+    assert all(re.search(r" (120|60) records ", line) for line in lines)
+    assert shown.out.count("edited") == 3
+    short = command("changes", "--since", "7d", "--limit", "2")
+    assert re.search(r"… and \d+ more; --limit shows more of them, --json all", short.out)
+    assert "edited" not in short.out
+    told = command("changes", "--since", "7d", "--json")
+    assert told.err == ""
+    assert sum(each["change"] == "insert" for each in told.document["changes"]) == 360
