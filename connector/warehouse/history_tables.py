@@ -31,7 +31,10 @@ _TEXT = frozenset({"text", "varchar", "character varying"})
 
 @dataclass(frozen=True, slots=True)
 class Versioned:
-    """A table and the one with its versions; `told` are columns that change without a new version."""
+    """A table and the one with its versions; `told` are columns that change without a new version.
+
+    `columns` are those of ours: one that somebody else added to the table is in no version.
+    """
 
     table: str
     history: str
@@ -73,7 +76,7 @@ def histories(dataset: Dataset) -> dict[str, Versioned]:
 
 
 def _versioned(dataset: Dataset, table: str) -> Versioned:
-    columns = tuple(dataset.columns[table])
+    columns = tuple(c for c in dataset.columns[table] if c not in dataset.added.get(table, ()))
     if table == IMPORTS:
         told = frozenset({"_content_hash", LOAD_ID})
         return Versioned(table, history_of(dataset.columns, table), "slug", "slug", told, columns)
@@ -116,14 +119,16 @@ def align(connection: Connection, each: Versioned, there: Mapping[str, str] | No
         times = f"CAST(NULL AS TIMESTAMP WITH TIME ZONE) AS {column(VALID_FROM)}"
         times += f", CAST(NULL AS TIMESTAMP WITH TIME ZONE) AS {column(VALID_TO)}"
         texts = f"CAST(NULL AS TEXT) AS {column(CHANGE)}, CAST(NULL AS TEXT) AS {column(RUN_ID)}"
+        ours = ", ".join(f"{R}.{column(c)}" for c in each.columns)
         connection.execute(
-            f"CREATE TABLE {history} AS SELECT {R}.*, {times}, {texts} FROM {name(each.table)} AS {R} WHERE 1 = 0"
+            f"CREATE TABLE {history} AS SELECT {ours}, {times}, {texts} FROM {name(each.table)} AS {R} WHERE 1 = 0"
         )
         if connection.traits.indexes:
             for key in dict.fromkeys((each.key, each.import_key)):
                 connection.execute(f"CREATE INDEX ON {history} ({column(key)})")
         return True
     have, want = connection.declared(each.history), connection.declared(like or each.table)
+    want = {c: kind for c, kind in want.items() if like is not None or c in each.columns}
     for lacking in [c for c in want if c not in have]:
         connection.execute(f"ALTER TABLE {history} ADD COLUMN {column(lacking)} {want[lacking]}")
     changed = [c for c in want if c in have and have[c] != want[c]]
@@ -216,4 +221,4 @@ def prepare_for_rebuild(connection: Connection, table: str, beside: str) -> Vers
 def is_aligned(dataset: Dataset, each: Versioned) -> bool:
     """Return whether the versions have every column of the table, with its type."""
     there = dataset.columns[each.history]
-    return all(there.get(name) == kind for name, kind in dataset.columns[each.table].items())
+    return all(there.get(name) == dataset.columns[each.table][name] for name in each.columns)

@@ -19,11 +19,13 @@ from typing import Any
 
 from connector.errors import ConfigError, NewerFormatError
 from connector.runs import connector_version
+from connector.transform.naming import SYSTEM_COLUMNS, VARIANTS
 from connector.warehouse.connection import LOADS, VERSIONS, Connection
 from connector.warehouse.tables import (
     FIELDS,
     FORMAT,
     FORMAT_HINT,
+    IMPORTS,
     LEDGER,
     LOAD_ID,
     PRIMARY_KEYS,
@@ -46,8 +48,9 @@ class Dataset:
 
     `columns`: of each table and view, with their types; `ours`: the tables that are; `foreign`: the names of all the
     rest, in lower case; `made`: the columns that dlt made in each table, by any of its schemas; `current`: by the
-    newest one, which does not know a table that was rebuilt since; `templates`: typed table → slug of its template, as
-    dlt's schema has it; `format`: that of the warehouse, 0 where it was written before formats had a number.
+    newest one, which does not know a table that was rebuilt since; `added`: columns of our tables that somebody else
+    added; `templates`: typed table → slug of its template, as dlt's schema has it; `format`: that of the warehouse, 0
+    where it was written before formats had a number.
     """
 
     columns: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -55,6 +58,7 @@ class Dataset:
     foreign: frozenset[str] = frozenset()
     made: Mapping[str, frozenset[str]] = field(default_factory=dict)
     current: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    added: Mapping[str, frozenset[str]] = field(default_factory=dict)
     templates: Mapping[str, str] = field(default_factory=dict)
     format: int = 0
 
@@ -104,7 +108,19 @@ def take_stock(connection: Connection) -> Dataset:
     made = {t: frozenset(stored.columns.get(t, set()) | older.columns.get(t, set())) for t in ours}
     foreign = frozenset(name.casefold() for name in taken - ours)
     current = {t: frozenset(stored.columns.get(t, set())) for t in ours}
-    return Dataset(columns, ours, foreign, made, current, {**older.templates, **stored.templates}, stored.format)
+    templates = {**older.templates, **stored.templates}
+    beyond = {t: set(columns[t]) - made[t] - SYSTEM_COLUMNS for t in ours if t == IMPORTS or t.startswith(TYPED_PREFIX)}
+    added = _not_fields(connection, beyond) if FIELDS in ours and any(beyond.values()) else {}
+    return Dataset(columns, ours, foreign, made, current, added, templates, stored.format)
+
+
+def _not_fields(connection: Connection, beyond: Mapping[str, Collection[str]]) -> dict[str, frozenset[str]]:
+    """Return which of these columns, which dlt did not make, no field knows either: a rebuild makes some without it."""
+    sql = f"SELECT table_name, column_name FROM {connection.name(FIELDS)}"
+    fields: dict[str, set[str]] = defaultdict(set)
+    for row in connection.rows(sql):
+        fields[row["table_name"]] |= {f"{row['column_name']}{variant}" for variant in ("", *VARIANTS)}
+    return {table: frozenset(left) for table, names in beyond.items() if (left := set(names) - fields[table])}
 
 
 def _too_new(connection: Connection, found: int, has_runs: bool) -> str:

@@ -337,6 +337,37 @@ def test_a_function_that_somebody_has_or_reads_is_not_touched(warehouse: Warehou
 
 
 @pytest.mark.dialect
+@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+def test_a_column_of_the_users_own_makes_no_version(before: bool, warehouse: Warehouse, service: Service) -> None:
+    """Whether it is added before versions are kept or after; reading an import again empties it in the table."""
+    place = Place(warehouse, service)
+    add = [f"ALTER TABLE {table} ADD COLUMN seen text" for table in ("records_customers", "imports")]
+    note = [f"UPDATE {table} SET seen = 'by hand'" for table in ("records_customers", "imports")]
+    if before:
+        warehouse.run(service)
+        execute(warehouse, *add, *note)
+    place.run()
+    if not before:
+        execute(warehouse, *add, *note)
+    kept = place.versions(), warehouse.tuples("SELECT count(*) FROM imports_history")
+    for _ in range(2):
+        place.run(Scope("backfill", force=True))
+        assert (place.versions(), warehouse.tuples("SELECT count(*) FROM imports_history")) == kept
+        execute(warehouse, *note)
+        assert place.run().load_ids == []
+    slug, record = first_record(service)
+    service.edit_row(slug, record, {"a": 40, "name": "n0", "more": 1})
+    place.run()
+    assert len(place.versions()) == len(kept[0]) + 1
+    with serve(service) as url:
+        settings = Settings.load(base_url=url, access_token=service.token, history=True)
+        assert verify(warehouse.pipeline(), settings, deep=True).differences == []
+        rebuild(warehouse.pipeline(), settings)
+    place.run(Scope("backfill", force=True))
+    assert len(place.versions()) == len(kept[0]) + 1
+
+
+@pytest.mark.dialect
 def test_dropped_views_leave_no_function_behind(warehouse: Warehouse, service: Service) -> None:
     place = Place(warehouse, service)
     place.run()
