@@ -27,7 +27,7 @@ from connector.run.discover import Decided, Decision
 from connector.run.pipeline import TOGETHER_ROWS, Failure, Outcome, ReadAhead
 from connector.run.plan import FewerRecords, Plan, Planned, Reason, lost_rows
 from connector.run.ports import Outside, Progress
-from connector.run.settling import may_change_unseen
+from connector.run.settling import REPLICAS_LAG, may_change_unseen
 from connector.runs import Tally
 from connector.settings import Scope, Settings
 from connector.transform import width
@@ -199,7 +199,7 @@ class Reader:
             naive=import_.updated_naive,
             passed_by=self._client.passed_by,
             apart=self._client.clocks_apart,
-            age=self._client.age_of(import_.slug),
+            age=max(self._client.age_of(import_.slug), REPLICAS_LAG),
         )
         return None if settled else Due.racy
 

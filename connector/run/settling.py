@@ -1,9 +1,10 @@
 """Whether an import can change without its `updated_at` showing it.
 
-Invariant: an import counts as settled only if its records were asked for, and those that a cache sent were made, once
-the service's clock had left the unit of its `updated_at` behind: a later change then gets a later time, and the next
-listing shows it. A time without an offset may be local time anywhere, so that has to hold at every offset that clocks
-are set to: all whole quarters of an hour.
+Invariant: an import counts as settled only if its records were asked for, and those that a cache or a replica sent were
+made, once the service's clock had left the unit of its `updated_at` behind: a later change then gets a later time, and
+the next listing shows it. How far a replica is behind nothing tells, so all may be by `REPLICAS_LAG`. A time without an
+offset may be local time anywhere, so that has to hold at every offset that clocks are set to: all whole quarters of an
+hour.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from math import gcd
 MICROSECOND, SECOND, MINUTE = timedelta(microseconds=1), timedelta(seconds=1), timedelta(minutes=1)
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 UNITS = (MINUTE, SECOND, timedelta(milliseconds=1), MICROSECOND)
+REPLICAS_LAG = timedelta(seconds=30)  # behind the database that the listing is read from, where records are
 MOST_AHEAD = timedelta(days=2)  # a time a day ahead of ours and the service's clock, which are a day apart at most
 OFFSETS = tuple(timedelta(minutes=15) * quarters for quarters in range(-12 * 4, 14 * 4 + 1))  # of local time from UTC
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

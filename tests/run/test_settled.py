@@ -156,7 +156,35 @@ def assert_an_edit_is_seen(place: Place, later: timedelta) -> None:
 @pytest.mark.parametrize("minutes", [-300, 300])
 def test_the_clock_of_the_service_counts_and_not_ours(place: Place, minutes: int) -> None:
     place.ahead = timedelta(minutes=minutes)
-    assert_an_edit_is_seen(place, timedelta(seconds=10))
+    assert_an_edit_is_seen(place, timedelta(seconds=40))
+
+
+def test_rows_of_a_replica_that_is_behind_the_listing_are_read_again(place: Place) -> None:
+    """As many rows as the listing says, on one page, from before the edit."""
+    old: list[Response] = []
+    behind = False
+
+    def replica(request: Request) -> Response | None:
+        reply = place.service.handle(request)
+        if request.path.endswith("/records"):
+            old.append(reply)
+            return old[0] if behind else reply
+        return reply
+
+    place.answer = replica
+    slug = place.service.add_import("t", [{"name": "before"}])
+    place.now += timedelta(minutes=1)
+    place.run()
+    rename(place, slug, "after")
+    place.now += timedelta(seconds=25)
+    behind = True
+    place.run()
+    behind = False
+    place.now += timedelta(minutes=1)
+    assert place.run().status == "succeeded"
+    assert place.names() == ["after"]
+    place.run()
+    assert place.read == set()
 
 
 @pytest.mark.parametrize("days", [-30, -3, 3, 30])
@@ -268,7 +296,7 @@ def test_a_date_that_no_clock_shows_today_is_not_taken_for_the_time(place: Place
 
 def test_an_import_is_read_again_only_while_it_may_change_unseen(place: Place) -> None:
     place.service.add_import("t", [{"name": "x"}])
-    for seconds, again in ((0, True), (1, True), (2, True), (3, False), (4, False)):
+    for seconds, again in ((0, True), (1, True), (32, True), (33, False), (34, False)):
         place.now = NOON + timedelta(seconds=seconds)
         place.run(FULL)
         place.run()
