@@ -61,18 +61,24 @@ class Choice:
     def without_their_rules(self, imports: Sequence[Import], ledger: Mapping[str, LedgerRow]) -> Mapping[str, str]:
         """Return template → the name under which it has privacy rules, where it is not called so any more.
 
-        By the ledger, imports of it were read under them; a section that a template has by now is not meant.
+        By the ledger, imports of it were read under them, and none of a template that is called so now, which is to be
+        left unread as well: else the rules would pass for its own in the next run.
         """
         protection = self.settings.protection
-        lone = set(protection.templates) - _templates(imports)
+        read_under = {i.slug: known.privacy for i in imports if (known := ledger.get(i.slug)) is not None}
+        slugs = {i.template_slug for i in imports}
+        moved = set(protection.templates) - slugs
+        for import_ in imports if moved else ():
+            now = protection.fingerprint(import_.template_slug, import_.template_name)
+            if now is not None and read_under.get(import_.slug) == now:
+                moved.discard(import_.template_name or "")
         found: dict[str, str] = {}
-        for import_ in imports if lone else ():
-            known, slug = ledger.get(import_.slug), import_.template_slug
-            now = protection.fingerprint(slug, import_.template_name)
-            if slug is None or known is None or known.privacy in (None, now):
+        for import_ in imports if moved else ():
+            slug, privacy = import_.template_slug, read_under.get(import_.slug)
+            if slug is None or privacy in (None, protection.fingerprint(slug, import_.template_name)):
                 continue
-            if before := [name for name in lone if protection.fingerprint(slug, name) == known.privacy]:
-                found[slug] = before[0]
+            if before := [name for name in moved if protection.fingerprint(slug, name) == privacy]:
+                found[slug] = min(before)
         return found
 
     def refuse_empty(self, imports: Sequence[Import], wanted: Sequence[Import], problems: list[str]) -> None:

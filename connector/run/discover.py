@@ -294,9 +294,11 @@ class Decision:
             self._tally.shortfall = True
             self._tally.problems.append(
                 f"privacy has rules for {name!r}, and the template whose imports were read under them has another name "
-                f"by now: none of its imports are read. Name the rules by its slug, {slug}."
+                "by now: none of its imports are read, nor any of a template that is called so instead. Name the rules "
+                f"by its slug, {slug}."
             )
-        return [i for i in included if i.template_slug not in renamed]
+        called_so = set(renamed.values())
+        return [i for i in included if i.template_slug not in renamed and i.template_name not in called_so]
 
     def _may_be_read(self, import_: Import) -> bool:
         """Tell whether the import may be read: by a shard only as it was when the shards divided the work.

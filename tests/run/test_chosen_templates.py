@@ -310,3 +310,25 @@ def test_a_template_that_is_renamed_is_not_read_without_its_rules(warehouse: War
     assert warehouse.query("SELECT data FROM records WHERE import_slug = ?", new) == [("{}",)]
     assert warehouse.run(service).status == "succeeded", "rules that are gone on purpose are gone"
     assert ("777",) in warehouse.query("SELECT salary::VARCHAR FROM records_payroll")
+
+
+def test_templates_that_swap_their_names_are_not_read_under_each_others_rules(warehouse: Warehouse) -> None:
+    service, other, left, _ = make_service()
+    rules: dict[str, Any] = {"payroll": {"salary": "drop"}}
+    assert warehouse.run(service, privacy=rules).status == "succeeded"
+    slugs = {row["slug"]: row["template"] for row in service.imports() if row.get("template")}
+    payroll, orders = slugs[left], slugs[other]
+    service.rename_template(payroll["slug"], orders["name"])
+    service.rename_template(orders["slug"], "payroll")
+    before = warehouse.query("SELECT slug, data FROM records ORDER BY 1")
+    service.append_rows(left, [{"salary": 777}])
+    service.append_rows(other, [{"salary": 888}])
+    for _ in range(3):
+        ran = warehouse.run(service, privacy=rules)
+        assert ran.status == "partial"
+        assert f"Name the rules by its slug, {payroll['slug']}." in ran.problems[0]
+        assert warehouse.query("SELECT slug, data FROM records ORDER BY 1") == before
+
+    assert warehouse.run(service, privacy={payroll["slug"]: rules["payroll"]}).status == "succeeded"
+    assert warehouse.query("SELECT data FROM records WHERE import_slug = ?", left) == [("{}",)] * 4
+    assert ('{"salary":888}',) in warehouse.query("SELECT data FROM records WHERE import_slug = ?", other)
