@@ -103,7 +103,9 @@ def _check_deletes(ran: Ran, watch: Watch) -> None:
 def _check_runs(after: Holdings, tally: Tally) -> None:
     rows = {row["run_id"]: row for row in after.of_table("sync_runs")}
     none_of((r["run_id"] for r in rows.values() if r["status"] == "running"), "no run is left as running")
-    if rows or tally.load_ids:
+    if tally.refused:
+        require(tally.run_id not in rows, "a backfill that is refused is no run", tally.run_id)
+    elif rows or tally.load_ids:
         require(tally.run_id in rows, "a run has its row", tally.run_id)
         shown = rows[tally.run_id]["status"]
         require(shown == tally.status, "a run's row has its status", shown, tally.status)
