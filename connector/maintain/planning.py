@@ -123,7 +123,6 @@ class _Planning:
             progress=self.progress,
             stop=lambda: None,
             now=now,
-            foreseen=lambda _: None,
         )
         began = self.monotonic()
         decided = self.loop.call(decision.make)

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from connector.errors import AuthError, ConnectorError, NotFoundError
-from connector.extract.listing import MAX_PER_PAGE, Lister, Listing, together
+from connector.extract.listing import Lister, Listing, together
 from connector.extract.records import as_listed, ask_for
 from connector.ledger import TORN, State
 from connector.load.imports_table import is_listed_as
@@ -33,7 +33,6 @@ log = logging.getLogger("connector.run")
 
 SUSPECT_ROUNDS = 3
 ASKED_AT_ONCE = 64
-LATELY = timedelta(minutes=5)  # clocks differ
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +52,7 @@ class Decided:
 
 
 class Decision:
-    """Made once a run. What keeps it from being complete goes into the tally.
-
-    `foreseen(import_)` is called for imports that were listed, have not changed lately and will be read, unless the
-    rest of the listing says otherwise.
-    """
+    """Made once a run. What keeps it from being complete goes into the tally."""
 
     def __init__(
         self,
@@ -70,7 +65,6 @@ class Decision:
         progress: Progress,
         stop: Callable[[], int | None],
         now: datetime,
-        foreseen: Callable[[Import], None],
     ) -> None:
         self._settings = settings
         self._scope = scope
@@ -80,7 +74,6 @@ class Decision:
         self._tally = tally
         self._progress = progress
         self._stop = stop
-        self._foreseen = foreseen
         self._untold = False  # an import is not read, as nobody tells its template
         self._rules = Rules(
             now,
@@ -150,16 +143,7 @@ class Decision:
     async def _fetch_page(self, page: int, per_page: int) -> list[Import | Reject]:
         reply = await self._client.list_imports(page, per_page, self._settings.status)
         self._progress.listed(reply.size)
-        if per_page == MAX_PER_PAGE:  # a shorter page tells less of how many rows the service sends at once
-            self._foresee(reply.imports)
         return [*reply.imports, *reply.rejects]
-
-    def _foresee(self, listed: Sequence[Import]) -> None:
-        for import_ in listed:
-            settled = import_.updated_at < self._rules.now - LATELY
-            asked_for = not self._scope.selection.slugs and self._may_be_read(import_)
-            if settled and asked_for and self._rules.reason(import_, self._memory.ledger.get(import_.slug)):
-                self._foreseen(import_)
 
     async def _by_slug(self) -> tuple[Import, ...]:
         found = await together(self._get_or_none(slug) for slug in sorted(self._scope.selection.slugs))

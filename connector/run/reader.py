@@ -16,8 +16,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from connector.errors import NotFoundError
-from connector.extract.prefetch import HeadStart
-from connector.extract.records import ImportRead, Verdict
+from connector.extract.records import ImportRead, Verdict, read_import
 from connector.ledger import Due
 from connector.load.batches import Builder, Built
 from connector.load.flatten_process import Flattener
@@ -91,7 +90,6 @@ class Reader:
         self._exit.callback(self._flattener.close)
         self._client = outside.open_client(settings)
         self._client.arrived = under_way.arrived
-        self._head_start = HeadStart(self._client, settings.max_concurrency)
         self._decision = Decision(
             settings,
             scope,
@@ -101,7 +99,6 @@ class Reader:
             progress=progress,
             stop=self.asked_to_stop,
             now=outside.now(),
-            foreseen=lambda import_: None if self._is_suspect(import_) else self._head_start.offer(import_),
         )
         self._loop = self._exit.enter_context(outside.open_loop())
 
@@ -211,8 +208,6 @@ class Reader:
         self._tally.bytes_received = stats.bytes_received
 
     async def _start(self) -> None:
-        if not self._reading:
-            self._head_start.settle(())
         self._listing = asyncio.ensure_future(self._prepare())
 
     async def _end_reading(self) -> None:
@@ -223,7 +218,6 @@ class Reader:
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
             await ahead.aclose()
-        await self._head_start.aclose()
 
     def _promise_the_rest(self, plan: Plan[Import]) -> None:
         """Ask for the imports of a backfill of which only the service says that they are meant."""
@@ -238,17 +232,13 @@ class Reader:
         return await self._listing
 
     async def _prepare(self) -> Decided:
-        planned: tuple[Planned[Import], ...] = ()
         try:
             decided = await self._unless_stopped(self._decision.make())
-            planned = self._without_suspects(decided) if self._reading else ()
         except Stopped:
             self._note_stop()
             return Decided((), (), Plan((), 0, 0), ())
-        finally:
-            self._head_start.settle(it.import_ for it in planned)
         if self._reading:
-            self._ahead = self._read_ahead(planned)
+            self._ahead = self._read_ahead(self._without_suspects(decided))
             self._ahead.start()
         return decided
 
@@ -314,7 +304,7 @@ class Reader:
 
     async def _read(self, import_: Import) -> ImportRead:
         """Read an import. Raise FewerRecords if it would lose rows though it has not changed: what is loaded stays."""
-        read = await self._head_start.reading(import_)
+        read = await read_import(self._client, import_)
         if read.verdict is Verdict.gone:
             return read
         found, known = len(read.records) + len(read.rejects), self._memory.ledger.get(import_.slug)

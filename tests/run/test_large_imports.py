@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from connector.extract import prefetch, spill
+from connector.extract import spill
 from connector.extract.spill import SpilledRecords
 from connector.load import flatten_process
 from connector.load.batches import SpilledRows
@@ -75,7 +75,6 @@ def test_records_go_once_their_rows_are_built(warehouse: Warehouse, monkeypatch:
     """While a package is loaded the next import waits as rows, and not as records besides."""
     service = Service(seed=1)
     service.add_generated("customers", 5, 700, "completed")
-    monkeypatch.setattr(prefetch, "MOST_ROWS", 0)
     monkeypatch.setattr(pipeline, "BUILT_AHEAD_ROWS", 600)
     monkeypatch.setattr(pipeline, "READ_AHEAD_ROWS", 600)
     alive = [count_of(kind, monkeypatch) for kind in (SpilledRows, SpilledRecords)]

@@ -14,7 +14,7 @@ from unittest import mock
 
 import pyarrow as pa
 
-from connector.extract import listing, prefetch, records
+from connector.extract import listing, records
 from connector.extract.listing import MAX_PER_PAGE, Lister, Listing
 from connector.extract.overlap import Positions, Segment
 from connector.extract.records import ImportRead, Verdict
@@ -146,7 +146,7 @@ def take_a_short_page_of_records_as_the_last() -> AbstractContextManager[Any]:
                 return ImportRead(import_, Verdict.complete, tuple(records.values()), asked_at=asked_at)
             page += 1
 
-    return mock.patch.object(prefetch, "read_import", naive)
+    return mock.patch.object(reader, "read_import", naive)
 
 
 @mutation()
@@ -171,7 +171,7 @@ def skip_the_fingerprint_after_reading() -> AbstractContextManager[Any]:
     async def blind(client: Any, import_: Import) -> ImportRead:
         return await original(Blind(client, import_), import_)
 
-    return mock.patch.object(prefetch, "read_import", blind)
+    return mock.patch.object(reader, "read_import", blind)
 
 
 # -- deciding ------------------------------------------------------------------------------------------------------
