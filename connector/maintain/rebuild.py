@@ -32,6 +32,7 @@ from connector.load.working_directory import make_anew
 from connector.reporting.views.applying import brought_along, foreign_readers, refresh
 from connector.run.ports import Progress, Silent
 from connector.settings import Settings
+from connector.source import without_warnings_of_json
 from connector.transform import width
 from connector.transform.casting import Votes
 from connector.transform.flatten import flatten, leaf_values
@@ -108,7 +109,7 @@ def rebuild(
     try:
         if not warehouse.exists():
             raise ConfigError("There is no warehouse to rebuild yet; run `importer-sync run` first.")
-        with sole_writer(pipeline):
+        with sole_writer(pipeline), without_warnings_of_json():
             make_anew(pipeline)
             moment = now or datetime.now(UTC)
             return list(_Rebuild(pipeline, settings, warehouse, progress or Silent(), moment).run(tables))

@@ -127,7 +127,8 @@ def test_hints_are_suggested_pasted_and_applied(command, service: Service) -> No
     assert "# fits 95.2 % of 21 values" in told.out
     (command.directory / ".dlt").mkdir(exist_ok=True)
     (command.directory / ".dlt" / "config.toml").write_text(told.out, encoding="utf-8")
-    assert command("rebuild").code == 0
+    rebuilt = command("rebuild")
+    assert (rebuilt.code, rebuilt.err) == (0, "")
     average = command("query", 'SELECT avg("Betrag") AS a, count("Betrag__misfit") AS n, max("on") AS day FROM bills')
     assert "2026-12-20" in average.out
     assert command("query", "SELECT field, value FROM v_misfits WHERE template = 'bills'", "--json").document[
