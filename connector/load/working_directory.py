@@ -47,6 +47,11 @@ def opened(make: Callable[[str], Pipeline]) -> Pipeline:
     return pipeline
 
 
+def pipelines_dir_of(pipeline: Pipeline) -> Path:
+    """Return the folder in which runs of this pipeline have their working directory, for dlt's own commands."""
+    return _lasting.get(pipeline) or Path(pipeline.pipelines_dir)
+
+
 def make_anew(pipeline: Pipeline) -> None:
     """Empty the working directory: the ledger does not count what a dead run left in it, so that is read again.
 

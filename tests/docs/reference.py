@@ -142,8 +142,9 @@ template is renamed; `records_untemplated` has those of imports without a templa
 
 A text column takes every number and boolean as its JSON text. Any other value that does not fit its column goes
 unchanged to `<column>__v_text`, a fraction in a column of whole numbers to `<column>__v_double`; these columns come
-with the first such value. Rows that version 0.1.0 loaded keep scalars beside text in `<column>__v_text` until their
-import is read again or the table is rebuilt.
+with the first such value. An empty text in a column of numbers, booleans or dates is null, as is an empty cell. Rows
+that version 0.1.0 loaded keep scalars beside text in `<column>__v_text` until their import is read again or the table
+is rebuilt.
 
 A table has at most 1,000 columns for fields and their variants, and an import brings at most 200 new fields to a table
 that has some. Of more, the fields of most rows get the columns; what is beyond is whole in the JSON column `_more`, an

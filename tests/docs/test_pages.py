@@ -69,7 +69,7 @@ def visitor(
     """In an empty directory but for a file of one's own, and the pipelines that a checkout has."""
     programs = tmp_path / "bin"
     programs.mkdir()
-    for name, start in (("importer-sync", "-m connector "), ("python", "")):
+    for name, start in (("importer-sync", "-m connector "), ("python", ""), ("dlt", "-m dlt ")):
         (programs / name).write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {start}"$@"\n')
         (programs / name).chmod(0o755)
     (tmp_path / "people.csv").write_text(PEOPLE)

@@ -16,6 +16,7 @@ from connector.cli.configuration import location, open_pipeline
 from connector.cli.exit_codes import PARTIAL
 from connector.cli.options import age, whole
 from connector.cli.output import Output, duration
+from connector.load.working_directory import pipelines_dir_of
 from connector.warehouse.status import PastRun, WarehouseStatus, status
 
 EXAMPLES = ("importer-sync status", "importer-sync status --max-age 6h --json")
@@ -44,8 +45,11 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     sentences = list(advice(found, stale=bool(stale), views_behind=behind))
     state = {**asdict(found), "age_seconds": age_s, "ahead": ahead, "stale": stale, "views_behind": behind}
     state["advice"] = sentences
+    state["pipelines_dir"] = str(pipelines_dir_of(pipeline))
     output.document(_plain({"warehouse": where, **state}))
     output.say(f"warehouse  {where}")
+    if output.verbose:
+        output.say(f"dlt        {state['pipelines_dir']}")
     if found.runs:
         output.say(f"imports    {', '.join(f'{n:,} {state}' for state, n in found.imports.items()) or 'none'}")
         rejected = f", and {found.rejects:,} rejected (see sync_rejects)" if found.rejects else ""

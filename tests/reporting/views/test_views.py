@@ -267,6 +267,22 @@ def test_missing_tables_leave_out_what_reads_them(place: Place) -> None:
     assert [each.name for each in place.check().values() if each.offending] == []
 
 
+def test_an_empty_text_is_no_misfit_and_one_of_blanks_is(duck_place: Place) -> None:
+    place, hints = duck_place, {"records_t": {"day": "date"}}
+    place.service.add_import("t", [{"n": 1, "d": 1.5, "b": True, "day": "2026-01-01", "text": "a"}] * 9)
+    assert place.sync(hints=hints) == "succeeded"
+    place.service.add_import("t", [dict.fromkeys(("n", "d", "b", "day", "text"), text) for text in ("", " ")])
+    assert place.sync(hints=hints) == "succeeded"
+    place.apply()
+    misfits = place.tuples("SELECT field, value FROM v_misfits ORDER BY 1")
+    assert misfits == [(field, " ") for field in ("b", "d", "day", "n")]
+    assert place.tuples("SELECT path, null_count FROM sync_fields WHERE table_name = 'records_t' ORDER BY 1") == [
+        *((field, 1) for field in ("b", "d", "day", "n")),
+        ("text", 0),
+    ]
+    assert place.tuples("""SELECT count(*) FROM records WHERE data LIKE '%"n":""%'""") == [(1,)]
+
+
 def test_no_warehouse_yet(duck_place: Place) -> None:
     for act in (duck_place.apply, duck_place.check, lambda: duck_place.ask("SELECT 1")):
         with pytest.raises(ConfigError, match="run `importer-sync run` first"):
