@@ -103,6 +103,9 @@ class SettingsFile:
         return True
 
 
+DUCKDB_FILES = "*.duckdb*"  # with their logs, and the locks and notes beside them
+
+
 def _mode(path: Path) -> int | None:
     with suppress(OSError):
         return stat.S_IMODE(path.stat().st_mode)
@@ -124,7 +127,10 @@ def open_folder(folder: Path) -> Path:
 
 
 def ignore_in_git(secrets: Path) -> Path | None:
-    """Adds a line for the file of secrets to `.gitignore`; returns that file if it had none yet."""
+    """Add lines for the file of secrets and for DuckDB files to `.gitignore`; return that file if it lacked one.
+
+    A project that says something of DuckDB files there already has decided about them.
+    """
     project = secrets.parent.parent
     line = f"{secrets.parent.name}/{secrets.name}"
     file = project / ".gitignore"
@@ -133,11 +139,14 @@ def ignore_in_git(secrets: Path) -> Path | None:
     except (OSError, UnicodeDecodeError):
         return None
     enough = {line, secrets.parent.name, f"{secrets.parent.name}/", f"{secrets.parent.name}/*", secrets.name}
-    if enough & {each.strip().removeprefix("/").removeprefix("**/") for each in text.splitlines()}:
+    known = {each.strip().removeprefix("/").removeprefix("**/") for each in text.splitlines()}
+    lacking = [] if enough & known else [line]
+    lacking += [] if "duckdb" in text else [DUCKDB_FILES]
+    if not lacking:
         return None
     break_before = "" if not text or text.endswith("\n") else "\n"
     try:
-        append(file, f"{break_before}{line}\n".encode())
+        append(file, "".join([break_before, *(f"{each}\n" for each in lacking)]).encode())
     except OSError:
         return None
     return file

@@ -100,13 +100,13 @@ def test_flags_alone_are_enough(fresh: Fresh) -> None:
     assert read(fresh.config) == {"sources": {"importer": {"base_url": fresh.url}}}
     assert read(fresh.secrets) == {"sources": {"importer": {"access_token": TOKEN}}}
     assert stat.S_IMODE(fresh.secrets.stat().st_mode) == 0o600
-    assert (fresh.directory / ".gitignore").read_text() == ".dlt/secrets.toml\n"
+    assert (fresh.directory / ".gitignore").read_text() == ".dlt/secrets.toml\n*.duckdb*\n"
     before = fresh.config.read_text(), fresh.secrets.read_text()
     again = fresh.piped()
     assert again.code == 0
     assert again.out.count("nothing to change") == 2
     assert (fresh.config.read_text(), fresh.secrets.read_text()) == before
-    assert (fresh.directory / ".gitignore").read_text() == ".dlt/secrets.toml\n"
+    assert (fresh.directory / ".gitignore").read_text() == ".dlt/secrets.toml\n*.duckdb*\n"
     assert fresh.command("run").code == 0
 
 
@@ -239,8 +239,8 @@ def test_folders_that_will_not_do(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("line", [".dlt/secrets.toml", "/.dlt/", ".dlt", "**/secrets.toml"])
 def test_git_is_told_once(tmp_path: Path, line: str) -> None:
-    (tmp_path / ".gitignore").write_text(f"*.pyc\n{line}")
+    (tmp_path / ".gitignore").write_text(f"*.pyc\n!demo.duckdb\n{line}")
     assert ignore_in_git(tmp_path / ".dlt" / "secrets.toml") is None
     (tmp_path / ".gitignore").write_text("*.pyc")
     assert ignore_in_git(tmp_path / ".dlt" / "secrets.toml") is not None
-    assert (tmp_path / ".gitignore").read_text() == "*.pyc\n.dlt/secrets.toml\n"
+    assert (tmp_path / ".gitignore").read_text() == "*.pyc\n.dlt/secrets.toml\n*.duckdb*\n"

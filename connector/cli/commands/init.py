@@ -239,7 +239,7 @@ def _write(wanted: list[Setting], files: dict[str, SettingsFile], output: Output
     ignoring = ignore_in_git(files["secrets.toml"].path)
     if ignoring is not None:
         written[ignoring.name] = ["secrets.toml"]
-        output.say(f"{ignoring.name}: git will leave the secrets alone")
+        output.say(f"{ignoring.name}: git will leave secrets and DuckDB files alone")
     return written
 
 
