@@ -6,6 +6,7 @@ records would replace the other; so each database is made with one that tells th
 
 from __future__ import annotations
 
+import re
 import warnings
 from typing import Any
 
@@ -15,6 +16,7 @@ from dlt.common.destination.typing import PreparedTableSchema
 from dlt.common.schema.typing import TColumnSchema
 from dlt.destinations.impl.sqlalchemy.db_api_client import SqlalchemyClient
 from dlt.destinations.impl.sqlalchemy.factory import sqlalchemy
+from dlt.destinations.impl.sqlalchemy.merge_job import SqlalchemyMergeFollowupJob
 from dlt.destinations.impl.sqlalchemy.sqlalchemy_job_client import SqlalchemyJobClient
 from dlt.destinations.impl.sqlalchemy.type_mapper import MysqlVariantTypeMapper
 from sqlalchemy.dialects.mysql import LONGTEXT
@@ -27,7 +29,10 @@ _SESSION = (
     "SET SESSION time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES', innodb_strict_mode = OFF, "
     f"lock_wait_timeout = {LOCK_TIMEOUT_S}, innodb_lock_wait_timeout = {LOCK_TIMEOUT_S}"
 )
-_SCOPE = "x-merge-destination-scope"
+_DELETE = re.compile(  # as dlt makes it of `connector.load.emission`'s scope
+    r"DELETE FROM (?P<table>\S+)\s+WHERE (?P<key>\w+) IN \(SELECT (?P=key) FROM (?P<staged>\S+) UNION ALL "
+    r"SELECT (?P=key) FROM \S+ WHERE (?P<import>\w+) IN \(SELECT (?P=import) FROM (?P=staged)\)\)"
+)
 
 
 def collation_of(connection: sa.Connection) -> str:
@@ -71,11 +76,16 @@ class _JobClient(SqlalchemyJobClient):
 
     def _create_merge_followup_jobs(self, table_chain: Any) -> Any:
         for table in table_chain:
-            if scope := table.get(_SCOPE):
-                table[_SCOPE] = apart(scope)
+            self._to_table_object(table)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", sa.exc.SAWarning)  # of how dlt writes the order of doubles
-            return super()._create_merge_followup_jobs(table_chain)
+            return [_Merge.from_table_chain(table_chain, self.sql_client)]
+
+
+class _Merge(SqlalchemyMergeFollowupJob):
+    @classmethod
+    def gen_merge_sql(cls, table_chain: Any, sql_client: Any) -> list[str]:
+        return [by_keys(statement) for statement in super().gen_merge_sql(table_chain, sql_client)]
 
 
 class _Client(SqlalchemyClient):
@@ -85,10 +95,25 @@ class _Client(SqlalchemyClient):
         self.execute_sql(f"CREATE DATABASE {name} CHARACTER SET utf8mb4 COLLATE {collation_of(untyped)}")
 
 
-def apart(scope: str) -> str:
-    """Return the scope of a merge with its keys gathered first: MySQL reads no table that it deletes from."""
-    key, _, keys = scope.partition(" IN (")
-    return f"{key} IN (SELECT * FROM ({keys} AS importer_keys)"
+def by_keys(statement: str) -> str:
+    """Return the DELETE of a merge with its keys looked up one by one, and any other statement as it is.
+
+    MySQL reads no table that it deletes from, but for a result made before; and it would go through the keys for each
+    row of the table, for it looks up no texts in a set.
+    """
+    found = _DELETE.fullmatch(statement.strip().rstrip(";"))
+    if found is None:
+        return statement
+    table, key, staged, import_key = found.group("table", "key", "staged", "import")
+    imports = f"(SELECT DISTINCT {import_key} FROM {staged}) AS importer_imports"
+    keys = (
+        f"SELECT {key} AS k FROM {staged} UNION ALL SELECT importer_old.{key} FROM {imports} STRAIGHT_JOIN {table} "
+        f"AS importer_old ON importer_old.{import_key} = importer_imports.{import_key}"
+    )
+    return (
+        f"DELETE {table} FROM ({keys}) AS importer_keys STRAIGHT_JOIN {table} "  # an alias asks for a default database
+        f"ON {table}.{key} = importer_keys.k"
+    )
 
 
 def _engine(address: str) -> sa.Engine:
