@@ -33,10 +33,11 @@ from connector.errors import ConnectorError, LockedError
 from connector.load.dlt_bridge import load_package
 from connector.maintain.rebuild import rebuild
 from connector.maintain.verify import verify
+from connector.reporting.changes import changes
 from connector.run.sync import sync
 from connector.runs import Status, Tally
 from connector.sandbox import Service, serve
-from connector.settings import Settings
+from connector.settings import Scope, Settings
 from connector.source import without_warnings_of_json
 from connector.warehouse import Warehouse
 from connector.warehouse.destination import duckdb_file, open_client
@@ -153,6 +154,12 @@ def _pipeline(place: Mapping[str, Any]) -> Pipeline:
     )
 
 
+def _settings(place: Mapping[str, Any], source: Mapping[str, Any]) -> Settings:
+    """Versions of rows are kept, and compared with the rows, where the destination can."""
+    kept = Warehouse(_pipeline(place)).traits.history
+    return Settings.load(**source, batch_rows=PACKAGE, history=kept)
+
+
 @dataclass
 class _Kit:
     """The steps, in the order in which they have to be taken: each begins with what the one before left."""
@@ -163,7 +170,7 @@ class _Kit:
     settings: Settings = field(init=False)
 
     def __post_init__(self) -> None:
-        self.settings = Settings.load(**self.source, batch_rows=PACKAGE)
+        self.settings = _settings(self.place, self.source)
 
     @property
     def guarantees(self) -> Mapping[str, Callable[[], str]]:
@@ -176,6 +183,7 @@ class _Kit:
             "working_directory": self._working_directory,
             "one_writer": self._one_writer,
             "rebuild": self._rebuild,
+            **({"history": self._history} if self.settings.history else {}),
         }
 
     def _values(self) -> str:
@@ -235,11 +243,23 @@ class _Kit:
             tables = rebuild(_pipeline(self.place), self.settings)
         return f"{len(tables)} typed tables made anew from the raw rows, {self._equal()}"
 
+    def _history(self) -> str:
+        slug = self.service.slugs()[0]
+        [record] = self.service.append_rows(slug, [{"v0": 5}])
+        self._run()
+        self.service.edit_row(slug, record, {"v0": 6})
+        since = self._run().started_at
+        self._run(Scope(mode="backfill", force=True))
+        found = [(each.record, each.field, each.old, each.new) for each in changes(_pipeline(self.place), since)]
+        if found != [(record, "v0", 5, 6)]:
+            raise NotSoError(f"one value was edited, and the versions say {found[:3]}")
+        return f"one value edited is one change, all read again is none, {self._equal()}, and with their versions"
+
     # -- what they are made of -----------------------------------------------------------------------------------
 
-    def _run(self) -> Tally:
+    def _run(self, scope: Scope | None = None) -> Tally:
         with without_warnings_of_json():
-            ran = sync(_pipeline(self.place), self.settings)
+            ran = sync(_pipeline(self.place), self.settings, scope)
         if ran.fatal is not None:
             raise ran.fatal
         if ran.status is not Status.succeeded:
@@ -273,7 +293,7 @@ def run_and_die() -> NoReturn:
         _die()
         return load_id
 
-    sync(_pipeline(told["place"]), Settings.load(**told["source"], batch_rows=PACKAGE), load=load)
+    sync(_pipeline(told["place"]), _settings(told["place"], told["source"]), load=load)
     sys.exit(0)
 
 

@@ -14,12 +14,11 @@ from dlt.pipeline.pipeline import Pipeline
 
 from connector.errors import ConfigError
 from connector.nearest import instead_of
-from connector.reporting.views.applying import opened
 from connector.reporting.views.changed import PLACE
-from connector.reporting.views.layout import Layout, TypedField, TypedTable, quoted, read_layout, recorded
-from connector.warehouse.connection import Connection
+from connector.reporting.views.layout import TypedField, TypedTable, read_layout, recorded
+from connector.warehouse import Connection, Warehouse
 from connector.warehouse.history_tables import CHANGE, VALID_FROM, VALID_TO
-from connector.warehouse.tables import keys_of
+from connector.warehouse.tables import FIELDS, keys_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +55,17 @@ def changes(pipeline: Pipeline, since: datetime, template: str | None = None, fi
 
     Raises ConfigError where no version is kept, or nothing is called like the template or the field.
     """
-    warehouse, dialect = opened(pipeline)
+    warehouse = Warehouse(pipeline)
+    warehouse.check_supported()
+    if not warehouse.exists():
+        raise ConfigError("There is no warehouse yet; run `importer-sync run` first.")
     with warehouse.connect() as connection:
-        layout = read_layout(connection, dialect)
+        layout = read_layout(connection, warehouse.traits.dialect)
         kept = list(recorded(layout))
         if not kept:
             raise ConfigError("No version of a row is kept yet; set history = true under [sources.importer] and run.")
         if template is not None:
-            slugs = _slugs(connection, layout)
+            slugs = _slugs(connection)
             names = {t.table: {t.template, t.table, slugs.get(t.table)} - {None} for t, _ in kept}
             if template not in (known := {str(name) for of in names.values() for name in of}):
                 raise ConfigError(f"--template {template!r} has no versions; {instead_of(template, known)}")
@@ -72,30 +74,30 @@ def changes(pipeline: Pipeline, since: datetime, template: str | None = None, fi
             known = {each.path for typed, _ in kept for each in typed.fields}
             if field not in known:
                 raise ConfigError(f"--field {field!r} is no field of what is kept; {instead_of(field, known)}")
-        found = [each for typed, history in kept for each in _of(connection, layout, typed, history, since, field)]
+        found = [each for typed, history in kept for each in _of(connection, typed, history, since, field)]
     return sorted(
         found, key=lambda each: (each.at, each.template or "", each.import_slug, each.record, each.field or "")
     )
 
 
-def _slugs(connection: Connection, layout: Layout) -> dict[str, str]:
+def _slugs(connection: Connection) -> dict[str, str]:
     rows = connection.query(
-        f"SELECT DISTINCT table_name, template_slug FROM {layout.name('sync_fields')} WHERE template_slug IS NOT NULL"
+        f"SELECT DISTINCT table_name, template_slug FROM {connection.name(FIELDS)} WHERE template_slug IS NOT NULL"
     ).to_pylist()
     return {row["table_name"]: row["template_slug"] for row in rows}
 
 
 def _of(
-    connection: Connection, layout: Layout, typed: TypedTable, history: str, since: datetime, field: str | None
+    connection: Connection, typed: TypedTable, history: str, since: datetime, field: str | None
 ) -> Iterator[Change]:
     """Pair each version that began since then with the one that ended when it began."""
     wanted = [each for each in typed.fields if field is None or each.path == field]
     key, _ = keys_of(typed.table)
     columns = dict.fromkeys([key, *PLACE, VALID_FROM, VALID_TO, CHANGE, *(c for f in wanted for c in f.columns)])
-    names = ", ".join(quoted(column) for column in columns)
-    sql = f"SELECT {names} FROM {layout.name(history)} WHERE "
-    began = connection.query(f"{sql}{quoted(VALID_FROM)} >= %s", since).to_pylist()
-    ended = connection.query(f"{sql}{quoted(VALID_TO)} >= %s AND {quoted(VALID_FROM)} < {quoted(VALID_TO)}", since)
+    names, starts, ends = ", ".join(map(connection.column, columns)), *map(connection.column, (VALID_FROM, VALID_TO))
+    sql = f"SELECT {names} FROM {connection.name(history)} WHERE "
+    began = connection.rows_in(history, f"{sql}{starts} >= %s", since).to_pylist()
+    ended = connection.rows_in(history, f"{sql}{ends} >= %s AND {starts} < {ends}", since)
     before = {(row[key], row[VALID_TO]): row for row in ended.to_pylist()}
     for row in began:
         old = before.get((row[key], row[VALID_FROM]))

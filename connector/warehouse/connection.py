@@ -12,7 +12,7 @@ import pyarrow as pa
 from dlt.destinations.sql_client import SqlClientBase
 from dlt.pipeline.pipeline import Pipeline
 
-from connector.warehouse.adapters import Adapter, Traits, adapter_of
+from connector.warehouse.adapters import Adapter, Sql, Traits, adapter_of
 from connector.warehouse.destination import (
     check_supported,
     check_writable,
@@ -125,6 +125,11 @@ class Connection:
     def traits(self) -> Traits:
         return self.adapter.traits
 
+    @property
+    def sql(self) -> Sql:
+        """Pieces of SQL as the destination writes them."""
+        return self.adapter.sql
+
     def name(self, table: str) -> str:
         return self.client.make_qualified_table_name(table)
 
@@ -160,6 +165,10 @@ class Connection:
             if self.allowance is None or not self.allowance.lift():
                 raise
             return self._ask(ask)
+
+    def rows_in(self, table: str, sql: str, *args: Any) -> pa.Table:
+        """Return rows of one table, with the types that its columns have."""
+        return self._ask(lambda: self.adapter.ask_rows(self.client, table, sql, args))
 
     def execute(self, sql: str, *args: Any) -> None:
         self.adapter.run(self.client, sql, args)
@@ -213,6 +222,14 @@ class Connection:
         """Give a table a column of one of our types, if it has none of that name."""
         self.adapter.add_column(self.client, table, column, kind)
 
+    def make_like(self, table: str, like: str, columns: Sequence[str], more: Mapping[str, str]) -> None:
+        """Make an empty table with columns of another one, and `more` of our types."""
+        self.adapter.make_like(self.client, table, like, columns, more)
+
+    def gather(self, name: str, *selects: str) -> None:
+        """Make a temporary table of all rows of some SELECTs of one column, `k`."""
+        self.adapter.gather(self.client, name, selects)
+
     def empty(self, tables: Sequence[str]) -> None:
         """Delete all rows of these tables."""
         if tables:
@@ -237,7 +254,7 @@ class Connection:
     def _rows_of(self, table: str, import_key: str, slugs: Sequence[str]) -> pa.Table:
         marks = ", ".join(["%s"] * len(slugs))
         sql = f"SELECT * FROM {self.name(table)} WHERE {self.column(import_key)} IN ({marks})"
-        return self._ask(lambda: self.adapter.ask_rows(self.client, table, sql, slugs))
+        return self.rows_in(table, sql, *slugs)
 
     def set_type(self, table: str, column: str, kind: str) -> None:
         """Give a column one of our types, and its values with it, on a destination whose types are known."""

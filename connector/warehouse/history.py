@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from connector.warehouse.connection import Connection
 from connector.warehouse.history_tables import (
@@ -34,11 +33,12 @@ from connector.warehouse.history_tables import (
 from connector.warehouse.ownership import Dataset, take_stock
 from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID
 
-# Temporary tables: imports that are to be recorded; of these, those read under other privacy rules than before; keys
-# that are alive nowhere any more; imports whose rows may differ from their open versions; keys of the versions that do.
-_DUE, _RULED, _ERASED, _TOUCHED = "importer_due", "importer_ruled", "importer_erased", "importer_touched"
-_OUTDATED = "importer_outdated"
-_O, _KEY, _NOTED = '"importer other version"', '"importer key"', '"importer ledger"'  # more aliases, as R and V are
+# Temporary tables: imports that are to be recorded; of these, those read under other privacy rules than before, and the
+# keys of their rows; keys that are alive nowhere any more; imports whose rows may differ from their open versions; keys
+# of the versions that do; imports that stay due.
+_DUE, _RULED, _RULED_KEYS, _ERASED = "importer_due", "importer_ruled", "importer_ruled_keys", "importer_erased"
+_TOUCHED, _OUTDATED, _LEFT = "importer_touched", "importer_outdated", "importer_left"
+_O, _KEY = "importer$other", "importer$key"  # more aliases, as R and V are
 
 Ruled = Callable[[str, Collection[str]], list[str]]  # a table, columns → those that a privacy rule may be about
 
@@ -69,10 +69,11 @@ def record(
     _analyze(connection, list(new))
     mark = recorded_mark(connection, dataset.columns[LEDGER])
     with connection.client.begin_transaction():
-        _gather(connection, _DUE, f"SELECT slug FROM {ledger} WHERE history IS DISTINCT FROM {mark}")
-        other = "privacy IS NOT NULL AND RIGHT(COALESCE(history, ''), LENGTH(privacy)) <> privacy"
-        other = other if "privacy" in dataset.columns[LEDGER] else "1 = 0"
-        _gather(connection, _RULED, f"SELECT slug FROM {ledger} WHERE {other}")
+        unlike = connection.sql.differs("history", mark)
+        _gather(connection, _DUE, f"SELECT slug AS k FROM {ledger} WHERE {unlike}")
+        by_these = connection.sql.ends_with("COALESCE(history, '')", "privacy")
+        other = f"privacy IS NOT NULL AND NOT {by_these}" if "privacy" in dataset.columns[LEDGER] else "1 = 0"
+        _gather(connection, _RULED, f"SELECT slug AS k FROM {ledger} WHERE {other}")
         scrubbed = _ruled_columns(connection, [*tables, *paused], ruled)
         for each in (*tables, *paused):
             if scrubbed and each.table not in new:
@@ -83,36 +84,36 @@ def record(
         if not keeps:
             left += _erase(connection, tables, paused, sorted(dataset.typed), whole=whole)
         if tables:
-            done = "".join(f" AND NOT EXISTS ({sql})" for sql in left)
-            connection.execute(
-                f"UPDATE {ledger} AS {_NOTED} SET history = {mark} WHERE slug IN (SELECT slug FROM {_DUE}){done}"
-            )
+            done = f"slug IN (SELECT k FROM {_DUE})"
+            if left:
+                _gather(connection, _LEFT, *left)
+                done += f" AND slug NOT IN (SELECT k FROM {_LEFT})"
+            connection.execute(f"UPDATE {ledger} SET history = {mark} WHERE {done}")
         if scrubbed:  # the others stay due; what comes under the rules of now is not to be emptied next time
-            connection.execute(
-                f"UPDATE {ledger} SET history = ' ' || privacy WHERE slug IN (SELECT slug FROM {_RULED}) "
-                f"AND history IS DISTINCT FROM {mark}"
-            )
+            rules = connection.sql.joined("' '", "privacy")
+            ruled_now = f"slug IN (SELECT k FROM {_RULED}) AND {unlike}"
+            connection.execute(f"UPDATE {ledger} SET history = {rules} WHERE {ruled_now}")
     _analyze(connection, [each.history for each in new.values()])
 
 
-def _gather(connection: Connection, name: str, sql: str, *args: Any) -> None:
-    """Make a temporary table of what a query finds; one of the user's with that name is hidden, and stays."""
-    connection.execute(f"DROP TABLE IF EXISTS {connection.traits.temporary}.{name}")
-    connection.execute(f"CREATE TEMPORARY TABLE {name} AS {sql}", *args)
+def _gather(connection: Connection, name: str, *selects: str) -> None:
+    """Make a temporary table of what SELECTs of one column, `k`, find; none reads another temporary table twice."""
+    connection.gather(name, *selects)
     _analyze(connection, [name], temporary=True)
 
 
 def _held(connection: Connection, each: Versioned) -> tuple[str, ...]:
-    """SQL for what of an import (`_NOTED`) is in a table whose versions are not kept now, or in its open versions.
+    """SQL for the imports that have rows in a table whose versions are not kept now, or open versions of it.
 
     Such an import stays due, for when they are kept again.
     """
     if each.table == IMPORTS:
         return ()
     imported, still = connection.column(each.import_key), f"{connection.column(VALID_TO)} IS NULL"
+    due = f"{imported} IN (SELECT k FROM {_DUE})"
     return (
-        f"SELECT 1 FROM {connection.name(each.table)} AS {R} WHERE {R}.{imported} = {_NOTED}.slug",
-        f"SELECT 1 FROM {connection.name(each.history)} AS {V} WHERE {V}.{imported} = {_NOTED}.slug AND {V}.{still}",
+        f"SELECT DISTINCT {imported} AS k FROM {connection.name(each.table)} WHERE {due}",
+        f"SELECT DISTINCT {imported} AS k FROM {connection.name(each.history)} WHERE {due} AND {still}",
     )
 
 
@@ -134,16 +135,15 @@ def _empty_ruled(connection: Connection, dataset: Dataset, each: Versioned, colu
         return
     name, column = connection.name, connection.column
     imported = column(each.import_key)
-    ruled = f"SELECT slug FROM {_RULED}"
+    ruled = f"SELECT k FROM {_RULED}"
     names = [column(c) for c in columns]
     of_ruled = [f"{V}.{imported} IN ({ruled})"]
     if each.table != IMPORTS and IMPORTS in dataset.ours and dataset.typed:
         listed = f"SELECT i.slug FROM {name(IMPORTS)} AS i WHERE i.{column('_deleted_at')} IS NULL"
-        keys = " UNION ALL ".join(
-            f"SELECT {column(each.key)} FROM {name(table)} WHERE {imported} IN ({ruled})"
-            for table in sorted(dataset.typed)
-        )
-        of_ruled.append(f"{V}.{imported} NOT IN ({listed}) AND {V}.{column(each.key)} IN ({keys})")
+        keys = f"SELECT {column(each.key)} AS k FROM"
+        where = f"WHERE {imported} IN ({ruled})"
+        _gather(connection, _RULED_KEYS, *(f"{keys} {name(table)} {where}" for table in sorted(dataset.typed)))
+        of_ruled.append(f"{V}.{imported} NOT IN ({listed}) AND {V}.{column(each.key)} IN (SELECT k FROM {_RULED_KEYS})")
     for these in of_ruled:
         connection.execute(
             f"UPDATE {name(each.history)} AS {V} SET {', '.join(f'{c} = NULL' for c in names)} "
@@ -161,7 +161,7 @@ def _analyze(connection: Connection, tables: Sequence[str], *, temporary: bool =
 def _same(connection: Connection, each: Versioned) -> str:
     """SQL for a row (`R`) that is the version (`V`); a join by its key, which is never null."""
     column = connection.column
-    content = (f"{R}.{column(c)} IS NOT DISTINCT FROM {V}.{column(c)}" for c in each.content)
+    content = (connection.sql.same(f"{R}.{column(c)}", f"{V}.{column(c)}") for c in each.content)
     return " AND ".join([f"{R}.{column(each.key)} = {V}.{column(each.key)}", *content])
 
 
@@ -169,9 +169,10 @@ def _imports_due(connection: Connection, history: str, columns: Iterable[str]) -
     """SQL for the imports whose row is not their open version: a load brought it, or a lost column was made whole."""
     name, column = connection.name, connection.column
     gone = column("_deleted_at")
-    unlike = (f"o.{column(c)} IS DISTINCT FROM i.{column(c)}" for c in columns if c not in ("slug", "_deleted_at"))
+    compared = [column(c) for c in columns if c not in ("slug", "_deleted_at")]
+    unlike = (connection.sql.differs(f"o.{c}", f"i.{c}") for c in compared)
     return (
-        f"SELECT i.slug FROM {name(IMPORTS)} AS i LEFT JOIN {name(history)} AS o "
+        f"SELECT i.slug AS k FROM {name(IMPORTS)} AS i LEFT JOIN {name(history)} AS o "
         f"ON o.slug = i.slug AND o.{column(VALID_TO)} IS NULL WHERE (i.{gone} IS NULL OR o.slug IS NOT NULL) "
         f"AND (o.slug IS NULL OR i.{gone} IS NOT NULL OR {' OR '.join(unlike)})"
     )
@@ -199,7 +200,7 @@ def _is_behind(connection: Connection, dataset: Dataset, tables: Sequence[Versio
     recorded = {each.table for each in tables}
     paused = [table for table in histories(dataset) if table not in recorded]
     elsewhere = f"COALESCE(table_name, '') NOT IN ({', '.join(['%s'] * len(paused))})" if paused else "TRUE"
-    differs = f"history IS DISTINCT FROM {recorded_mark(connection, dataset.columns[LEDGER])}"
+    differs = connection.sql.differs("history", recorded_mark(connection, dataset.columns[LEDGER]))
     sql = f"SELECT 1 FROM {connection.name(LEDGER)} WHERE {differs} AND {elsewhere} LIMIT 1"
     return connection.query(sql, *paused).num_rows > 0
 
@@ -214,32 +215,30 @@ class _Recorder:
 
     def record(self, *, keeps: bool) -> None:
         name, column, each = self.connection.name, self.connection.column, self.each
+        execute, sql = self.connection.execute, self.connection.sql
         table, history = name(each.table), name(each.history)
         key, imported = column(each.key), column(each.import_key)
         live = f"{R}.{column('_deleted_at')} IS NULL"
         same = f"SELECT 1 FROM {table} AS {R} WHERE {_same(self.connection, each)} AND {live}"
-        touched = f"SELECT slug FROM {_TOUCHED}"
+        touched = f"SELECT k FROM {_TOUCHED}"
         _gather(self.connection, _TOUCHED, self._touched())
         still = f"{V}.{column(VALID_TO)} IS NULL"
-        moved = (
-            f"SELECT {V}.{key} AS k FROM {table} AS {R} JOIN {history} AS {V} ON {V}.{key} = {R}.{key} "
-            f"WHERE {R}.{imported} IN ({touched}) AND {still} AND {V}.{imported} <> {R}.{imported} "
-            f"AND NOT EXISTS ({same})"
-        )
         _gather(
             self.connection,
             _OUTDATED,
             f"SELECT {V}.{key} AS k FROM {history} AS {V} WHERE {still} AND {V}.{imported} IN ({touched}) "
-            f"AND NOT EXISTS ({same}) UNION ALL {moved}",
+            f"AND NOT EXISTS ({same})",
+            f"SELECT {V}.{key} AS k FROM {table} AS {R} JOIN {history} AS {V} ON {V}.{key} = {R}.{key} "
+            f"WHERE {R}.{imported} IN ({touched}) AND {still} AND {V}.{imported} <> {R}.{imported} "
+            f"AND NOT EXISTS ({same})",
         )
         outdated = f"{still} AND {V}.{key} IN (SELECT k FROM {_OUTDATED})"
-        opened = column(VALID_FROM)
-        self.connection.execute(f"DELETE FROM {history} AS {V} WHERE {V}.{opened} = %s AND {outdated}", self.started_at)
+        execute(sql.delete(history, V, f"{V}.{column(VALID_FROM)} = %s AND {outdated}"), self.started_at)
         ended = f"{column(VALID_TO)} = %s"
-        self.connection.execute(f"UPDATE {history} AS {V} SET {ended} WHERE {outdated}", self.started_at)
+        execute(f"UPDATE {history} AS {V} SET {ended} WHERE {outdated}", self.started_at)
         names = ", ".join(column(c) for c in each.columns)
         closed_now = f"{V}.{key} = {R}.{key} AND {V}.{ended}"
-        self.connection.execute(
+        execute(
             f"INSERT INTO {history} ({names}, {', '.join(map(column, OWN))}) "
             f"SELECT {', '.join(f'{R}.{column(c)}' for c in each.columns)}, %s, NULL, "
             f"CASE WHEN EXISTS (SELECT 1 FROM {history} AS {V} WHERE {closed_now}) THEN 'update' ELSE 'insert' END, %s "
@@ -253,20 +252,18 @@ class _Recorder:
             self._note_deletions(names)
         # the load of a version is the one that brought it; of `imports` it is by that that a row is known to be read
         told = sorted((each.told if each.table == IMPORTS else each.told - {LOAD_ID}) & set(each.columns))
-        new = ", ".join(f"{column(c)} = {R}.{column(c)}" for c in told)
-        changed = " OR ".join(f"{V}.{column(c)} IS DISTINCT FROM {R}.{column(c)}" for c in told)
-        self.connection.execute(
-            f"UPDATE {history} AS {V} SET {new} FROM {table} AS {R} WHERE {V}.{key} = {R}.{key} "
-            f"AND {V}.{column(VALID_TO)} IS NULL AND {R}.{imported} IN ({touched}) AND ({changed})"
-        )
+        new = {column(c): f"{R}.{column(c)}" for c in told}
+        changed = " OR ".join(sql.differs(f"{V}.{c}", value) for c, value in new.items())
+        paired = f"{V}.{key} = {R}.{key} AND {still} AND {R}.{imported} IN ({touched}) AND ({changed})"
+        execute(sql.update_from(history, V, new, f"{table} AS {R}", paired))
 
     def _touched(self) -> str:
         """SQL for the slugs of the imports whose rows may differ from their open versions."""
         name, column, each = self.connection.name, self.connection.column, self.each
         if each.table != IMPORTS and self.new:
-            return f"SELECT DISTINCT {column(each.import_key)} AS slug FROM {name(each.table)}"
+            return f"SELECT DISTINCT {column(each.import_key)} AS k FROM {name(each.table)}"
         if each.table != IMPORTS:
-            return f"SELECT slug FROM {_DUE}"
+            return f"SELECT k FROM {_DUE}"
         return _imports_due(self.connection, each.history, each.columns)
 
     def _note_deletions(self, names: str) -> None:
@@ -296,7 +293,7 @@ def _erase(
     """Delete all versions of what is alive nowhere any more, in no table that holds records, or in `imports`.
 
     Looked at are those of imports that were loaded since: in tables that are recorded, the versions that are over. If
-    the run was not whole, nothing is deleted, and SQL is returned for the imports (`_NOTED`) to look at again.
+    the run was not whole, nothing is deleted, and SQL is returned for the imports to look at again.
     """
     left: list[str] = []
     name, column = connection.name, connection.column
@@ -306,9 +303,9 @@ def _erase(
         live = [IMPORTS] if of_imports else typed
         if not some:
             continue
-        candidates = " UNION ".join(
-            f"SELECT {column(e.key)} AS k FROM {name(e.history)} "
-            f"WHERE {column(e.import_key)} IN (SELECT slug FROM {_DUE})"
+        candidates = (
+            f"SELECT DISTINCT {column(e.key)} AS k FROM {name(e.history)} "
+            f"WHERE {column(e.import_key)} IN (SELECT k FROM {_DUE})"
             + (f" AND {column(VALID_TO)} IS NOT NULL" if e in over else "")
             for e in some
         )
@@ -318,13 +315,15 @@ def _erase(
             for t in live
         )
         gone = _ERASED + "_imports" * of_imports
-        _gather(connection, gone, f"SELECT {_KEY}.k FROM ({candidates}) AS {_KEY} WHERE {alive or 'TRUE'}")
+        selects = (f"SELECT {_KEY}.k FROM ({each}) AS {_KEY} WHERE {alive or 'TRUE'}" for each in candidates)
+        _gather(connection, gone, *selects)
         for each in some:
-            erased = f"FROM {name(each.history)} AS {V} WHERE {V}.{column(each.key)} IN (SELECT k FROM {gone})"
+            where = f"{V}.{column(each.key)} IN (SELECT k FROM {gone})"
             if whole:
-                connection.execute(f"DELETE {erased}")
+                connection.execute(connection.sql.delete(name(each.history), V, where))
             else:
-                left.append(f"SELECT 1 {erased} AND {V}.{column(each.import_key)} = {_NOTED}.slug")
+                imported = f"{V}.{column(each.import_key)}"
+                left.append(f"SELECT DISTINCT {imported} AS k FROM {name(each.history)} AS {V} WHERE {where}")
     return left
 
 

@@ -22,11 +22,11 @@ from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID, keys_of
 VALID_FROM, VALID_TO, CHANGE, RUN_ID = OWN = VERSION_COLUMNS
 # Aliases of a row and of a version. In a subquery DuckDB takes `h.x` for the member x of a column h, if the inner table
 # has one, and not for a column of the outer h: no column is called like an alias here.
-R, V = '"importer row"', '"importer version"'
+R, V = "importer$row", "importer$version"
 _TOLD = ("_created_at", "_updated_at", LOAD_ID)
 _WAS = "__was_"
 _ASIDE = re.compile(f"{DOUBLE_VARIANT}|{TEXT_VARIANT}|{_WAS}[0-9]+")
-_TEXT = frozenset({"text", "varchar", "character varying"})
+_OWN_TYPES = {VALID_FROM: "timestamp", VALID_TO: "timestamp", CHANGE: "text", RUN_ID: "text"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,27 +116,24 @@ def align(connection: Connection, each: Versioned, there: Mapping[str, str] | No
     name, column = connection.name, connection.column
     history = name(each.history)
     if there is None:
-        times = f"CAST(NULL AS TIMESTAMP WITH TIME ZONE) AS {column(VALID_FROM)}"
-        times += f", CAST(NULL AS TIMESTAMP WITH TIME ZONE) AS {column(VALID_TO)}"
-        texts = f"CAST(NULL AS TEXT) AS {column(CHANGE)}, CAST(NULL AS TEXT) AS {column(RUN_ID)}"
-        ours = ", ".join(f"{R}.{column(c)}" for c in each.columns)
-        connection.execute(
-            f"CREATE TABLE {history} AS SELECT {ours}, {times}, {texts} FROM {name(each.table)} AS {R} WHERE 1 = 0"
-        )
+        connection.make_like(each.history, each.table, each.columns, _OWN_TYPES)
         if connection.traits.indexes:
             for key in dict.fromkeys((each.key, each.import_key)):
-                connection.execute(f"CREATE INDEX ON {history} ({column(key)})")
+                connection.adapter.index(connection.client, each.history, key, in_order=False)
         return True
     have, want = connection.declared(each.history), connection.declared(like or each.table)
     want = {c: kind for c, kind in want.items() if like is not None or c in each.columns}
-    for lacking in [c for c in want if c not in have]:
-        connection.execute(f"ALTER TABLE {history} ADD COLUMN {column(lacking)} {want[lacking]}")
+    lacking = [c for c in want if c not in have]
+    for new in lacking:
+        connection.execute(f"ALTER TABLE {history} ADD COLUMN {column(new)} {want[new]}")
     changed = [c for c in want if c in have and have[c] != want[c]]
     for retyped in changed:
         aside = next(n for n in (f"{retyped}{_WAS}{k}" for k in count(1)) if n not in have and n not in want)
         connection.execute(f"ALTER TABLE {history} RENAME COLUMN {column(retyped)} TO {column(aside)}")
         connection.execute(f"ALTER TABLE {history} ADD COLUMN {column(retyped)} {want[retyped]}")
         have[aside] = have[retyped]
+    # where somebody died between these two statements, the column is lacking, and its values are aside
+    changed += [c for c in lacking if any(name.startswith(f"{c}{_WAS}") for name in have)]
     for base in want if changed or like is not None else ():
         if asides := {c: have[c] for c in columns_aside(base, have, want)}:
             _bring_back(connection, each, base, want[base], asides)
@@ -150,12 +147,9 @@ def _bring_back(connection: Connection, each: Versioned, base: str, kind: str, a
     history, column = connection.name(each.history), connection.column(base)
     for name, was in asides.items():
         aside = connection.column(name)
-        value, held = aside, "TRUE"
-        if was != kind:
-            value = f"{'TRY_CAST' if connection.traits.tries_casts else 'CAST'}({aside} AS {kind})"
-            held = f"CAST({value} AS {was}) = {aside}"
-        if _may_hold(was.lower(), kind.lower()):
-            with suppress(Exception):  # PostgreSQL: one of them cannot be cast
+        if (restored := connection.sql.restored(aside, was, kind)) is not None:
+            value, held = restored
+            with suppress(Exception):  # PostgreSQL, MySQL: one of them cannot be cast
                 connection.execute(
                     f"UPDATE {history} SET {column} = {value}, {aside} = NULL "
                     f"WHERE {column} IS NULL AND {aside} IS NOT NULL AND {held}"
@@ -165,18 +159,11 @@ def _bring_back(connection: Connection, each: Versioned, base: str, kind: str, a
                 connection.execute(f"ALTER TABLE {history} DROP COLUMN {aside}")
 
 
-def _may_hold(was: str, kind: str) -> bool:
-    """Return whether a value of one type that comes back from the other unaltered is the same value there."""
-    if was == kind or was in _TEXT:
-        return True
-    numbers = kind.startswith(("double", "numeric", "decimal"))
-    return (was in ("bigint", "boolean") and kind in _TEXT) or (was == "bigint" and numbers)
-
-
 def recorded_mark(connection: Connection, columns: Collection[str]) -> str:
     """SQL for what the ledger notes once an import is recorded: its load, and the privacy rules it was read under."""
-    load = connection.column(LOAD_ID)
-    return f"{load} || COALESCE(' ' || privacy, '')" if "privacy" in columns else load
+    load, joined = connection.column(LOAD_ID), connection.sql.joined
+    rules = joined("' '", "privacy")
+    return joined(load, f"COALESCE({rules}, '')") if "privacy" in columns else load
 
 
 def refresh_open(connection: Connection, each: Versioned) -> None:
@@ -184,7 +171,7 @@ def refresh_open(connection: Connection, each: Versioned) -> None:
     columns = connection.columns()
     names = [c for c in each.columns if c not in (each.key, each.import_key)]
     mark = recorded_mark(connection, columns[LEDGER])
-    recorded = f"SELECT slug FROM {connection.name(LEDGER)} WHERE history IS NOT DISTINCT FROM {mark}"
+    recorded = f"SELECT slug FROM {connection.name(LEDGER)} WHERE {connection.sql.same('history', mark)}"
     aside = [name for base in names for name in columns_aside(base, columns[each.history], each.columns)]
     copy_to_open(connection, each, names, recorded, emptied=aside)
 
@@ -196,12 +183,16 @@ def copy_to_open(
     if not names:
         return
     column = connection.column
-    new = ", ".join([*(f"{column(c)} = {R}.{column(c)}" for c in names), *(f"{column(c)} = NULL" for c in emptied)])
+    new = {column(c): f"{R}.{column(c)}" for c in names} | {column(c): "NULL" for c in emptied}
+    paired = " AND ".join(f"{V}.{column(c)} = {R}.{column(c)}" for c in (each.key, each.import_key))
     connection.execute(
-        f"UPDATE {connection.name(each.history)} AS {V} SET {new} FROM {connection.name(each.table)} AS {R} "
-        f"WHERE {V}.{column(each.key)} = {R}.{column(each.key)} AND {V}.{column(each.import_key)} = "
-        f"{R}.{column(each.import_key)} AND {V}.{column(VALID_TO)} IS NULL "
-        f"AND {R}.{column(each.import_key)} IN ({imports})"
+        connection.sql.update_from(
+            connection.name(each.history),
+            V,
+            new,
+            f"{connection.name(each.table)} AS {R}",
+            f"{paired} AND {V}.{column(VALID_TO)} IS NULL AND {R}.{column(each.import_key)} IN ({imports})",
+        )
     )
 
 

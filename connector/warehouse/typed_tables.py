@@ -102,6 +102,9 @@ def swapped(
     if text_conflicts:  # an earlier version made no such column
         connection.add_column(LEDGER, "text_conflicts")
     with connection.client.begin_transaction(), views:
+        with connection.client.with_staging_dataset():  # first: on MySQL it ends the transaction, as the exchange does
+            if connection.client.has_dataset():
+                connection.drop_table(table)
         connection.adapter.replace_table(connection.client, table, beside)
         connection.execute(f"DELETE FROM {connection.name(FIELDS)} WHERE table_name = %s", table)
         for row in fields:
@@ -110,7 +113,4 @@ def swapped(
             sql = f"UPDATE {connection.name(LEDGER)} SET text_conflicts = %s WHERE slug = %s"
             connection.execute(sql, counts, slug)
         _forget_schema(connection, schema_name)
-        with connection.client.with_staging_dataset():
-            if connection.client.has_dataset():
-                connection.drop_table(table)
         yield

@@ -10,13 +10,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import pymysql
 import pytest
 
 from connector.cli import conformance
 from connector.cli.conformance import prove
 from connector.cli.main import invoke
 from connector.sandbox import Service
+from tests.support.mariadb import MariaDB
 
 KILLS = int(os.environ.get("KILLS", "3"))
 
@@ -36,6 +36,7 @@ def test_a_service_that_changes(
 ) -> None:
     monkeypatch.setenv("SOURCES__IMPORTER__DELETES", deletes)
     monkeypatch.setenv("SOURCES__IMPORTER__VIEWS", "false")
+    monkeypatch.setenv("SOURCES__IMPORTER__HISTORY", "true")
     first, second = served.slugs()[:2]
 
     code, ran = run(capsys, "run", "--to", address)
@@ -63,6 +64,11 @@ def test_a_service_that_changes(
     assert (code, found["status"]) == (0, "healthy")
     assert run(capsys, "rebuild", "--to", address)[0] == 0
     assert run(capsys, "backfill", "--full", "--to", address)[0] == 0
+    asked = ("changes", "--since", "1d", "--template", "orders", "--to", address)
+    code, found = run(capsys, *asked, "--field", "new")
+    assert (code, [each["new"] for each in found["changes"]]) == (0, ["🦆", "1.5"])
+    _, found = run(capsys, *asked)
+    assert [each["change"] for each in found["changes"] if each["field"] is None].count("delete") == (deletes == "keep")
     assert run(capsys, "compact", "--to", address)[0] == (2 if address.startswith("mysql") else 0)
     code, found = run(capsys, "verify", "--deep", "--to", address)
     assert (code, found["differences"]) == (0, [])
@@ -76,7 +82,7 @@ def test_every_guarantee_is_proven(address: str, tmp_path: Path, monkeypatch: py
     found = list(prove(argparse.Namespace(to=address, destination=None, dataset="d", pipeline_name="importer")))
 
     assert [each.detail for each in found if not each.proven] == []
-    assert len(found) == 8
+    assert len(found) == 9
     assert list(tmp_path.glob("lies/*")) == []
 
 
@@ -102,7 +108,6 @@ def test_another_dataset_is_another_file(tmp_path: Path, served: Service, capsys
     [
         (["sql", "apply"], "ask the tables"),
         (["report"], "ask the tables"),
-        (["run"], "Versions of rows cannot be kept"),
     ],
 )
 def test_what_sqlite_cannot_is_said_in_a_sentence(
@@ -116,7 +121,6 @@ def test_what_sqlite_cannot_is_said_in_a_sentence(
     address = f"sqlite:///{tmp_path}/w.db"
     assert run(capsys, "run", "--to", address)[0] == 0
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SOURCES__IMPORTER__HISTORY", "true")
     capsys.readouterr()
     assert invoke([*command, "--to", address]) == 2
     assert said in capsys.readouterr().err
@@ -124,12 +128,31 @@ def test_what_sqlite_cannot_is_said_in_a_sentence(
 
 @pytest.mark.thorough
 def test_mysql_of_a_collation_that_takes_two_keys_for_one_is_refused(
-    mariadb: str, server: int, served: Service, capsys: pytest.CaptureFixture[str]
+    mariadb: str, mariadb_server: MariaDB, served: Service, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    session = pymysql.connect(host="127.0.0.1", port=server, user="importer", password="p:w@d")
-    with closing(session), session.cursor() as cursor:
+    with closing(mariadb_server.session()) as session, session.cursor() as cursor:
         cursor.execute("CREATE DATABASE importer_data COLLATE utf8mb4_general_ci")
         code, ran = run(capsys, "run", "--to", mariadb)
         assert (code, "collation utf8mb4_general_ci" in ran["error"]) == (2, True)
         cursor.execute("SHOW TABLES IN importer_data")
         assert cursor.fetchall() == ()
+
+
+@pytest.mark.thorough
+def test_mysql_looks_up_what_a_package_replaces(
+    mariadb: str, mariadb_server: MariaDB, served: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It looks up no texts in a set, and would go through all rows of a package for each row of a table."""
+
+    def rows_looked_at() -> int:
+        with closing(mariadb_server.session()) as session, session.cursor() as cursor:
+            cursor.execute("SHOW GLOBAL STATUS LIKE 'Handler_read_rnd_next'")
+            return int(cursor.fetchone()[1])
+
+    served.add_generated("orders", imports=10, rows=300)
+    assert run(capsys, "run", "--to", mariadb)[0] == 0
+    slug = served.slugs()[-1]
+    served.edit_row(slug, next(iter(served.record_slugs(slug))), {"new": 1})
+    before = rows_looked_at()
+    assert run(capsys, "run", "--to", mariadb)[0] == 0
+    assert rows_looked_at() - before < 3_000 * 300 / 10

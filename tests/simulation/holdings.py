@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 import duckdb
@@ -47,6 +49,35 @@ class Holdings:
         for name in [row["table_name"] for row in cursor.fetchall()]:
             cursor.execute(f'SELECT * FROM {DATASET}."{name}"')
             rows[name] = [dict(row) for row in cursor.fetchall()]
+        return cls.made_of(rows)
+
+    @classmethod
+    def of_sqlite(cls, connection: sqlite3.Connection) -> Holdings:
+        """Read the file of a dataset, values as the types of their columns say."""
+        rows = {}
+        names = "SELECT name FROM sqlite_master WHERE type = 'table' AND substr(name, 1, 4) <> '_dlt' ORDER BY 1"
+        for (name,) in connection.execute(names).fetchall():
+            columns = connection.execute("SELECT name, type FROM pragma_table_info(?)", [name]).fetchall()
+            found = connection.execute(f'SELECT * FROM "{name}"').fetchall()
+            rows[name] = [
+                {c: _typed(value, kind) for (c, kind), value in zip(columns, row, strict=True)} for row in found
+            ]
+        return cls.made_of(rows)
+
+    @classmethod
+    def of_mysql(cls, cursor: Any) -> Holdings:
+        """Read MySQL over a cursor of pymysql, values as the types of their columns say."""
+        of_columns = "SELECT column_name, column_type FROM information_schema.columns WHERE table_schema = %s"
+        cursor.execute("SELECT table_name FROM information_schema.tables WHERE table_schema = %s ORDER BY 1", [DATASET])
+        rows = {}
+        for (name,) in [each for each in cursor.fetchall() if not each[0].startswith("_dlt")]:
+            cursor.execute(f"{of_columns} AND table_name = %s ORDER BY ordinal_position", [DATASET, name])
+            columns = cursor.fetchall()
+            cursor.execute(f"SELECT * FROM {DATASET}.`{name}`")
+            found = cursor.fetchall()
+            rows[name] = [
+                {c: _typed(value, kind) for (c, kind), value in zip(columns, row, strict=True)} for row in found
+            ]
         return cls.made_of(rows)
 
     @classmethod
@@ -97,6 +128,20 @@ def _rows(connection: duckdb.DuckDBPyConnection, table: str) -> Rows:
     found: Any = connection.execute(f'SELECT * FROM {DATASET}."{table}"')
     names = [column[0] for column in found.description]
     return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+
+
+def _by_types(columns: Sequence[tuple[str, str]], row: Sequence[Any]) -> dict[str, Any]:
+    return {name: _typed(value, declared) for (name, declared), value in zip(columns, row, strict=True)}
+
+
+def _typed(value: Any, declared: str) -> Any:
+    """Return a value as DuckDB would have it, from what SQLite or MySQL gives for a column of this type."""
+    kind = declared.lower().partition("(")[0]
+    if value is None:
+        return None
+    if kind == "datetime":
+        return (datetime.fromisoformat(value) if isinstance(value, str) else value).replace(tzinfo=UTC)
+    return bool(value) if kind in ("boolean", "tinyint") else value
 
 
 def duplicates(values: Iterable[Any]) -> set[Any]:

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import sqlite3
 import time
 from contextlib import closing
 from pathlib import Path
@@ -26,9 +27,10 @@ from tests.simulation.oracle import Ran, check_equal, check_run, check_versions,
 from tests.simulation.scenario import add_import
 from tests.simulation.watching import Watch
 from tests.simulation.world import PatchyService
+from tests.support.mariadb import MariaDB, mariadb_server
 from tests.types.conftest import postgres_uri
 
-__all__ = ["postgres_uri"]
+__all__ = ["mariadb_server", "postgres_uri"]
 
 pytestmark = pytest.mark.thorough
 
@@ -70,10 +72,40 @@ class Server:
                 return Holdings.of_postgres(cursor)
 
 
+class Light:
+    """A SQLite file."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "warehouse.db"
+        self.address = f"sqlite:///{self._file}"
+
+    def holdings(self) -> Holdings:
+        if not self._file.exists():
+            return Holdings()
+        with closing(sqlite3.connect(self._file)) as connection:
+            return Holdings.of_sqlite(connection)
+
+
+class Maria:
+    """A database of a MariaDB."""
+
+    def __init__(self, server: MariaDB) -> None:
+        self._server = server
+        self.address = server.address
+        server.drop("importer_data", "importer_data_staging")
+
+    def holdings(self) -> Holdings:
+        with closing(self._server.session()) as session, session.cursor() as cursor:
+            return Holdings.of_mysql(cursor)
+
+
+Kept = File | Server | Light | Maria
+
+
 class Rounds:
     """A service that is edited while it is asked, and the command, which is started and killed."""
 
-    def __init__(self, folder: Path, warehouse: File | Server, seed: int) -> None:
+    def __init__(self, folder: Path, warehouse: Kept, seed: int) -> None:
         self.folder = folder
         self.warehouse = warehouse
         self.dice = Random(seed)
@@ -150,14 +182,22 @@ class Rounds:
         return Ran(before, self.warehouse.holdings(), None, True, settings, allow_mass_delete)
 
 
-@pytest.mark.parametrize("kind", ["duckdb", pytest.param("postgres", marks=pytest.mark.long)])
+def _empty(kind: str, folder: Path, request: pytest.FixtureRequest) -> Kept:
+    if kind == "postgres":
+        return Server(request.getfixturevalue("postgres_uri"), "killed")
+    if kind == "mysql":
+        return Maria(request.getfixturevalue("mariadb_server"))
+    return Light(folder) if kind == "sqlite" else File(folder)
+
+
+@pytest.mark.parametrize(
+    "kind", ["duckdb", *(pytest.param(name, marks=pytest.mark.long) for name in ("postgres", "sqlite", "mysql"))]
+)
 def test_a_command_killed_again_and_again_ends_equal_to_the_service(
     kind: str, tmp_path: Path, pytestconfig: pytest.Config, request: pytest.FixtureRequest
 ) -> None:
     kills: int = pytestconfig.getoption("--kills")
-    duck = kind == "duckdb"
-    warehouse = File(tmp_path) if duck else Server(request.getfixturevalue("postgres_uri"), "killed")
-    rounds = Rounds(tmp_path, warehouse, seed=1)
+    rounds = Rounds(tmp_path, _empty(kind, tmp_path, request), seed=1)
     with serve(rounds.service) as url:
         killed = sum(rounds.round(url) for _ in range(kills))
         rounds.restless = False

@@ -1,13 +1,16 @@
-"""The same run into a DuckDB file and into a real PostgreSQL: one server a session, a dataset a test."""
+"""The same run into a DuckDB file, a real PostgreSQL, a SQLite file, a real MariaDB: one server a session, a dataset a
+test."""
 
 from __future__ import annotations
 
 import shutil
+import sqlite3
 import tempfile
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -23,6 +26,9 @@ from connector.run.sync import sync
 from connector.runs import Tally
 from connector.sandbox import Service, serve
 from connector.settings import Scope, Settings
+from tests.support.mariadb import MariaDB, mariadb_server
+
+__all__ = ["mariadb_server"]
 
 Row = dict[str, Any]
 
@@ -145,6 +151,73 @@ class PostgreSQL(Warehouse):
         return _as_dicts(connection.description or (), connection.fetchall())
 
 
+class SQLite(Warehouse):
+    """As Python's own `sqlite3` reads it: an instant is a text."""
+
+    holds_nul = False
+    signs_zero = True
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.dataset = "importer_data"  # the file that was named
+
+    @property
+    def file(self) -> Path:
+        return self.folder / "warehouse.db"
+
+    def destination(self) -> Any:
+        from connector.warehouse.adapters.sqlite_destination import sqlite  # which needs an extra
+
+        return sqlite(str(self.file))
+
+    @contextmanager
+    def connected(self) -> Iterator[Any]:
+        with closing(sqlite3.connect(f"file:{self.file}?mode=ro", uri=True)) as connection:
+            yield connection
+
+    def fetch(self, connection: Any, sql: str, args: tuple[Any, ...]) -> list[Row]:
+        cursor = connection.execute(sql.replace("%s", "?"), [_stored(value) for value in args])
+        return _as_dicts(cursor.description or (), cursor.fetchall())
+
+    def tables(self, prefix: str = "records_") -> list[str]:
+        found = self.tuples("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY 1")
+        return [name for (name,) in found if name.startswith(prefix)]
+
+    def columns(self, table: str) -> list[str]:
+        return [name for (name,) in self.tuples("SELECT name FROM pragma_table_info(%s)", table)]
+
+
+class MySQL(Warehouse):
+    """As pymysql reads it."""
+
+    holds_nul = False
+    signs_zero = True
+
+    def __init__(self, folder: Path, server: MariaDB) -> None:
+        super().__init__(folder)
+        self.server = server
+
+    def destination(self) -> Any:
+        from connector.warehouse.adapters.mysql_destination import mysql  # which needs an extra
+
+        return mysql(self.server.address.replace("mysql:", "mysql+pymysql:"))
+
+    @contextmanager
+    def connected(self) -> Iterator[Any]:
+        with closing(self.server.session(self.dataset)) as session, session.cursor() as cursor:
+            yield cursor
+
+    def fetch(self, connection: Any, sql: str, args: tuple[Any, ...]) -> list[Row]:
+        connection.execute(sql, [_stored(value) for value in args] or None)
+        return _as_dicts(connection.description or (), connection.fetchall())
+
+
+def _stored(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")
+    return value
+
+
 def _as_dicts(description: Sequence[Any], rows: Sequence[Sequence[Any]]) -> list[Row]:
     names = [column[0] for column in description]
     assert len(set(names)) == len(names), "a query of a test has two columns of one name"
@@ -178,16 +251,29 @@ def make_warehouse(request: pytest.FixtureRequest, tmp_path: Path) -> Maker:
     def make(name: str) -> Warehouse:
         folder = tmp_path / name
         folder.mkdir()
-        if request.param == "duckdb":
-            return DuckDB(folder)
-        return PostgreSQL(folder, request.getfixturevalue("postgres_uri"))
+        return made(request, request.param, folder)
 
     return make
+
+
+def made(request: pytest.FixtureRequest, kind: str, folder: Path) -> Warehouse:
+    """An empty warehouse of a kind, whose server is started where there is none yet."""
+    if kind == "postgres":
+        return PostgreSQL(folder, request.getfixturevalue("postgres_uri"))
+    if kind == "mysql":
+        return MySQL(folder, request.getfixturevalue("mariadb_server"))
+    return SQLite(folder) if kind == "sqlite" else DuckDB(folder)
 
 
 @pytest.fixture
 def warehouse(make_warehouse: Maker) -> Warehouse:
     return make_warehouse("first")
+
+
+@pytest.fixture(params=["duckdb", "postgres", "sqlite", pytest.param("mysql", marks=pytest.mark.thorough)])
+def recording(request: pytest.FixtureRequest, tmp_path: Path) -> Warehouse:
+    """For what every destination can do."""
+    return made(request, request.param, tmp_path)
 
 
 @pytest.fixture

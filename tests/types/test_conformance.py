@@ -32,7 +32,7 @@ def test_every_guarantee_is_proven_and_nothing_is_left(warehouse: Warehouse) -> 
     found = list(prove(options(warehouse)))
 
     assert [each.name for each in found if not each.proven] == []
-    assert len(found) == 8
+    assert len(found) == 9
     if isinstance(warehouse, PostgreSQL):
         execute(warehouse, f"CREATE SCHEMA {warehouse.dataset}")
         assert schemas(warehouse) == []
@@ -41,8 +41,8 @@ def test_every_guarantee_is_proven_and_nothing_is_left(warehouse: Warehouse) -> 
 
 
 def test_a_row_that_is_lost_is_noticed(duck: DuckDB, monkeypatch: pytest.MonkeyPatch) -> None:
-    def losing(pipeline: Any, settings: Any) -> Any:
-        ran = sync(pipeline, settings)
+    def losing(pipeline: Any, settings: Any, scope: Any) -> Any:
+        ran = sync(pipeline, settings, scope)
         with pipeline.sql_client() as client:
             client.execute_sql("DELETE FROM records WHERE slug = (SELECT min(slug) FROM records)")
         return ran

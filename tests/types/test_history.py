@@ -58,7 +58,7 @@ class Place:
     def versions(self, where: str = "TRUE") -> list[tuple[Any, ...]]:
         return self.warehouse.tuples(
             f"SELECT a, name, _change, _valid_to IS NULL AS still FROM {H} WHERE {where} "
-            "ORDER BY _valid_from, _valid_to, a, name"
+            "ORDER BY _valid_from, _valid_to IS NULL, _valid_to, a, name"
         )
 
     def as_of(self, moment: datetime) -> set[Any]:
@@ -87,8 +87,8 @@ def first_record(service: Service, n: int = 0) -> tuple[str, str]:
     return slug, next(iter(service.record_slugs(slug)))
 
 
-def test_each_completed_run_can_be_seen_again(warehouse: Warehouse, service: Service) -> None:
-    place = Place(warehouse, service, deletes="keep")
+def test_each_completed_run_can_be_seen_again(recording: Warehouse, service: Service) -> None:
+    place = Place(recording, service, deletes="keep")
     place.run()
     service.edit_row(*first_record(service), {"a": 100, "name": "n0", "new": "x"})
     place.run()
@@ -107,32 +107,32 @@ def test_each_completed_run_can_be_seen_again(warehouse: Warehouse, service: Ser
         (100, "n0", "delete", False),
     ]
     assert [change for _, _, change, _ in place.versions("a IN (7, 8)")] == ["insert", "insert", "delete", "delete"]
-    metadata = warehouse.tuples("SELECT metadata__uploaded_by, _change FROM imports_history ORDER BY _valid_from, 1, 2")
+    metadata = recording.tuples("SELECT metadata__uploaded_by, _change FROM imports_history ORDER BY _valid_from, 1, 2")
     assert ("bob", "delete") in metadata
-    check_whole(warehouse, service)
+    check_whole(recording, service)
 
 
 @pytest.mark.dialect
-def test_nothing_is_a_version_that_was_only_read_again(warehouse: Warehouse, service: Service) -> None:
-    place = Place(warehouse, service)
+def test_nothing_is_a_version_that_was_only_read_again(recording: Warehouse, service: Service) -> None:
+    place = Place(recording, service)
     place.run()
     before = place.versions()
     place.run(Scope(mode="backfill", force=True))
-    warehouse.lose_working_directory()
+    recording.lose_working_directory()
     place.run(Scope(mode="backfill", force=True))
     with serve(service) as url:
         settings = Settings.load(base_url=url, access_token=service.token, hints={"records_customers": {"a": "text"}})
-        rebuild(warehouse.pipeline(), settings)
+        rebuild(recording.pipeline(), settings)
     place.settings["hints"] = {"records_customers": {"a": "text"}}
     service.set_metadata(service.slugs()[1], {"uploaded_by": "eve"})
     place.run()
     assert [(str(a), *rest) for a, *rest in place.versions()] == [(str(a), *rest) for a, *rest in before]
     assert place.versions()[0][0] == "0"
-    assert warehouse.tuples("SELECT count(*) FROM imports_history") == [(3,)]
+    assert recording.tuples("SELECT count(*) FROM imports_history") == [(3,)]
 
 
-def test_what_the_service_erased_leaves_no_version(warehouse: Warehouse, service: Service) -> None:
-    place = Place(warehouse, service)
+def test_what_the_service_erased_leaves_no_version(recording: Warehouse, service: Service) -> None:
+    place = Place(recording, service)
     place.run()
     service.edit_row(*first_record(service), {"a": 100, "name": "gone"})
     place.run()
@@ -140,7 +140,7 @@ def test_what_the_service_erased_leaves_no_version(warehouse: Warehouse, service
     service.delete_import(service.slugs()[1])
     place.run()
     assert place.versions() == [(1, "n1", "insert", True), (2, "n2", "insert", True)]
-    assert warehouse.tuples("SELECT count(*) FROM imports_history WHERE metadata__uploaded_by = 'bob'") == [(0,)]
+    assert recording.tuples("SELECT count(*) FROM imports_history WHERE metadata__uploaded_by = 'bob'") == [(0,)]
     for moment, shown, _ in place.seen[2:]:
         assert place.as_of(moment) == shown
 

@@ -17,7 +17,7 @@ from connector.runs import Status, Tally
 from connector.sandbox import Service, Template, serve
 from connector.settings import Scope, Selection, Settings
 from connector.warehouse import Warehouse as Opened
-from tests.types.conftest import DuckDB, Warehouse
+from tests.types.conftest import DuckDB, MySQL, Warehouse
 from tests.types.test_ours import execute
 
 pytestmark = pytest.mark.thorough
@@ -49,7 +49,7 @@ class Place:
     def versions(self, column: str, table: str) -> list[tuple[Any, ...]]:
         return self.warehouse.tuples(
             f"SELECT {column}, _change, _valid_to IS NULL AS still FROM {table}_history "
-            "ORDER BY _valid_from, _valid_to, 1"
+            "ORDER BY _valid_from, _valid_to IS NULL, _valid_to, 1"
         )
 
     def as_of(self, ran: Tally, columns: str, template: str) -> list[tuple[Any, ...]]:
@@ -58,13 +58,17 @@ class Place:
             f"SELECT {columns} FROM {self.warehouse.dataset}_views.{template}_as_of('{moment}')"
         )
 
+    @property
+    def has_views(self) -> bool:
+        return Opened(self.warehouse.pipeline()).traits.views
+
     def edit(self, slug: str, row: dict[str, Any]) -> None:
         self.service.edit_row(slug, next(iter(self.service.record_slugs(slug))), row)
 
 
 @pytest.fixture
-def place(warehouse: Warehouse) -> Place:
-    return Place(warehouse)
+def place(recording: Warehouse) -> Place:
+    return Place(recording)
 
 
 @pytest.fixture
@@ -72,8 +76,7 @@ def duck_place(duck: DuckDB) -> Place:
     return Place(duck)
 
 
-def test_what_changed_while_a_template_was_left_out_is_one_change(duck_place: Place) -> None:
-    place = duck_place
+def test_what_changed_while_a_template_was_left_out_is_one_change(place: Place) -> None:
     place.service.add_import("Customers", [{"a": 1}])
     orders = place.service.add_import("Orders", [{"x": 1}, {"x": 2}])
     place.run()
@@ -118,11 +121,13 @@ def test_a_rebuild_alters_no_value_of_an_earlier_version(place: Place) -> None:
     }
     place.rebuild(hints={"records_t": hints})
     place.run(hints={"records_t": hints})
-    apply(place.warehouse.pipeline())
-
-    shown = "day, share, number, code, day__misfit, share__misfit, number__misfit, code__misfit, exact"
-    kept = ("01.02.2024", "1.9", "9007199254740993", "007")
-    assert place.as_of(first, shown, "t") == [(None, None, None, None, *kept, 12)]
+    kept = ("01.02.2024", "1.9", 9007199254740993, "007", 12)
+    before = "SELECT day__was_1, share__was_1, number__was_1, code__was_1, exact FROM records_t_history"
+    assert place.warehouse.tuples(f"{before} WHERE day IS NULL AND _valid_to IS NOT NULL") == [kept]
+    if place.has_views:
+        apply(place.warehouse.pipeline())
+        shown = "day, share, number, code, day__misfit, share__misfit, number__misfit, code__misfit, exact"
+        assert place.as_of(first, shown, "t") == [(None, None, None, None, *map(str, kept[:-1]), 12)]
     [now] = place.warehouse.rows("SELECT * FROM records_t_history WHERE _valid_to IS NULL")
     assert (now["share"], now["number"], now["code"]) == (2, 1.5, 8)
     assert [now[name] for name in now if "__was_" in name] == [None] * 4
@@ -139,18 +144,18 @@ def test_values_beside_a_column_come_back_into_it(place: Place) -> None:
     place.edit(slug, {"b": 2.5})
     place.run()
     place.rebuild()
-    apply(place.warehouse.pipeline())
 
-    assert place.as_of(second, "b", "t") == [(1.5,)]
+    if place.has_views:
+        apply(place.warehouse.pipeline())
+        assert place.as_of(second, "b", "t") == [(1.5,)]
     assert place.versions("b", "records_t") == [(1, "insert", False), (1.5, "update", False), (2.5, "update", True)]
     assert [c for c in place.warehouse.columns("records_t_history") if c.startswith("b_")] == []
 
 
 @pytest.mark.parametrize("dies", ["prepare_for_rebuild", "refresh_open"])
 def test_a_rebuild_that_dies_leaves_versions_that_the_next_run_makes_whole(
-    duck_place: Place, monkeypatch: pytest.MonkeyPatch, dies: str
+    place: Place, monkeypatch: pytest.MonkeyPatch, dies: str
 ) -> None:
-    place = duck_place
     slug = place.service.add_import("T", [{"d": "01.02.2024", "n": "1"}])
     place.run()
 
@@ -161,7 +166,8 @@ def test_a_rebuild_that_dies_leaves_versions_that_the_next_run_makes_whole(
         patch.setattr(f"connector.maintain.rebuild.{dies}", dying)
         with pytest.raises(Exception, match="killed"):
             place.rebuild(hints={"records_t": {"n": "bigint"}})
-    assert place.run().load_ids == []
+    again = place.run()
+    assert again.load_ids == [] or isinstance(place.warehouse, MySQL), "there each change of a table stays"
     assert place.versions("n", "records_t") == [("1", "insert", True)]
     place.check()
     place.edit(slug, {"d": "01.02.2024", "n": "2"})
@@ -169,9 +175,21 @@ def test_a_rebuild_that_dies_leaves_versions_that_the_next_run_makes_whole(
     assert place.versions("n", "records_t") == [("1", "insert", False), ("2", "update", True)]
 
 
+@pytest.mark.dialect
+def test_a_column_whose_change_of_type_was_cut_short_is_made_whole(place: Place) -> None:
+    slug = place.service.add_import("T", [{"n": "1"}, {"n": "2"}])
+    place.run()
+    place.edit(slug, {"n": "3"})
+    place.run()
+    execute(place.warehouse, "ALTER TABLE records_t_history RENAME COLUMN n TO n__was_1")
+    assert place.run().load_ids == []
+    assert place.versions("n", "records_t") == [("1", "insert", False), ("2", "insert", True), ("3", "update", True)]
+    assert "n__was_1" not in place.warehouse.columns("records_t_history")
+    place.check()
+
+
 @pytest.mark.parametrize("history", [False, ["Customers"]])
-def test_what_the_service_erased_leaves_no_version_where_none_is_made_any_more(duck_place: Place, history: Any) -> None:
-    place = duck_place
+def test_what_the_service_erased_leaves_no_version_where_none_is_made_any_more(place: Place, history: Any) -> None:
     kept = place.service.add_import("Orders", [{"x": "secret"}, {"x": "stays"}], {"who": "ann"})
     gone = place.service.add_import("Orders", [{"x": "gone"}], {"who": "bob"})
     for n in range(4):
@@ -185,8 +203,7 @@ def test_what_the_service_erased_leaves_no_version_where_none_is_made_any_more(d
     assert ("bob",) not in place.warehouse.tuples("SELECT metadata__who FROM imports_history")
 
 
-def test_a_record_that_moves_between_two_runs_keeps_its_versions(duck_place: Place) -> None:
-    place = duck_place
+def test_a_record_that_moves_between_two_runs_keeps_its_versions(place: Place) -> None:
     first = place.service.add_import("Customers", [{"n": "moves"}, {"n": "b"}])
     second = place.service.add_import("Customers", [{"n": "c"}])
     place.run()
@@ -218,8 +235,7 @@ def test_views_are_made_though_versions_lack_a_new_column(duck_place: Place) -> 
     assert place.as_of(first, "a, b", "customers") == [(1, None)]
 
 
-def test_a_deleted_import_takes_versions_with_it_that_outlived_their_rows(duck_place: Place) -> None:
-    place = duck_place
+def test_a_deleted_import_takes_versions_with_it_that_outlived_their_rows(place: Place) -> None:
     slug = place.service.add_import("Customers", [{"n": "secret"}, {"n": "b"}])
     for n in range(3):
         place.service.add_import("Customers", [{"n": str(n)}])
@@ -232,8 +248,7 @@ def test_a_deleted_import_takes_versions_with_it_that_outlived_their_rows(duck_p
 
 
 @pytest.mark.parametrize("history", [True, False])
-def test_a_rule_that_comes_later_reaches_earlier_versions(duck_place: Place, history: bool) -> None:
-    place = duck_place
+def test_a_rule_that_comes_later_reaches_earlier_versions(place: Place, history: bool) -> None:
     row = {"ssn": "123", "n": 1, "at": {"home": "Rome", "in": {"a": {"b": {"c": "Via"}}}}}
     slug = place.service.add_import("Customers", [row], {"who": "ann", "kind": "x"})
     place.run()
@@ -254,8 +269,7 @@ def test_a_rule_that_comes_later_reaches_earlier_versions(duck_place: Place, his
 
 
 @pytest.mark.parametrize("template", ["Customers", "Clients"])
-def test_a_rule_reaches_what_a_record_was_in_an_import_that_is_gone(duck_place: Place, template: str) -> None:
-    place = duck_place
+def test_a_rule_reaches_what_a_record_was_in_an_import_that_is_gone(place: Place, template: str) -> None:
     first = place.service.add_import("Customers", [{"ssn": "123"}])
     second = place.service.add_import(template, [{"ssn": "456"}])
     place.service.add_import("Orders", [{"n": 1}])
@@ -272,9 +286,8 @@ def test_a_rule_reaches_what_a_record_was_in_an_import_that_is_gone(duck_place: 
     place.check(privacy=rules)
 
 
-def test_values_under_a_rule_stay_as_the_rule_leaves_them(duck_place: Place) -> None:
+def test_values_under_a_rule_stay_as_the_rule_leaves_them(place: Place) -> None:
     """An import that stays due, here as the run was not whole, is not emptied again."""
-    place = duck_place
     slug = place.service.add_import("Customers", [{"iban": "DE0012"}, {"iban": "DE0034"}])
     place.run()
     place.settings["privacy"] = {"Customers": {"iban": "mask:2"}}

@@ -5,6 +5,7 @@ Each on DuckDB and on PostgreSQL: catalogs and DDL are theirs.
 
 from __future__ import annotations
 
+import sqlite3
 from contextlib import closing
 from typing import Any
 
@@ -20,7 +21,7 @@ from connector.maintain.verify import verify
 from connector.runs import Status
 from connector.sandbox import Service, Template, serve
 from connector.settings import Scope, Selection, Settings
-from tests.types.conftest import DuckDB, PostgreSQL, Warehouse
+from tests.types.conftest import DuckDB, MySQL, PostgreSQL, SQLite, Warehouse
 
 pytestmark = pytest.mark.thorough
 
@@ -33,6 +34,16 @@ def execute(warehouse: Warehouse, *statements: str) -> None:
             connection.execute(f"USE {warehouse.dataset}")
             for statement in statements:
                 connection.execute(statement)
+        return
+    if isinstance(warehouse, SQLite):
+        with closing(sqlite3.connect(warehouse.file)) as file, file:
+            for statement in statements:
+                file.execute(statement)
+        return
+    if isinstance(warehouse, MySQL):
+        with closing(warehouse.server.session(warehouse.dataset)) as session, session.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
         return
     assert isinstance(warehouse, PostgreSQL)
     with closing(psycopg2.connect(warehouse.uri)) as session, session, session.cursor() as cursor:

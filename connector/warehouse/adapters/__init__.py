@@ -1,6 +1,7 @@
 """The adapter of a pipeline's destination, by its family.
 
 base       what each family does alike, and `Traits`: what one can do, as data
+dialect    pieces of SQL that families write differently
 duck       DuckDB
 postgres   PostgreSQL
 alchemy    what SQLite and MySQL have in common
@@ -17,13 +18,14 @@ from collections.abc import Mapping
 from dlt.pipeline.pipeline import Pipeline
 
 from connector.warehouse.adapters.base import Adapter, Traits
+from connector.warehouse.adapters.dialect import Sql
 from connector.warehouse.adapters.duck import Duck
 from connector.warehouse.adapters.mysql import MySql
 from connector.warehouse.adapters.postgres import Postgres
 from connector.warehouse.adapters.sqlite import Sqlite
 from connector.warehouse.destination import destination_type
 
-__all__ = ["Adapter", "Traits", "adapter_of"]
+__all__ = ["Adapter", "Sql", "Traits", "adapter_of"]
 
 _FAMILIES: Mapping[str, type[Adapter]] = {
     "duckdb": Duck,

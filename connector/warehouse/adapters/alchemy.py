@@ -15,20 +15,22 @@ from typing import Any
 
 import pyarrow as pa
 
+from connector.transform.naming import VERSION_COLUMNS
 from connector.transform.schema import arrow_type
 from connector.warehouse.adapters.base import Adapter, Client, lower
 from connector.warehouse.tables import RECORDS_SCHEMA, SYSTEM_SCHEMAS, TYPED_SCHEMA, UTC_US
 
 _SCHEMAS = (*SYSTEM_SCHEMAS.values(), RECORDS_SCHEMA, TYPED_SCHEMA)
-_INSTANTS = {column.name for schema in _SCHEMAS for column in schema if column.type == UTC_US} | {"at", "latest"}
+_OURS = {column.name for schema in _SCHEMAS for column in schema if column.type == UTC_US}
+_INSTANTS = {*_OURS, *VERSION_COLUMNS[:2], "at", "latest"}
 _STORED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}")
 
 
 class Alchemy(Adapter):
     """A database that SQLAlchemy speaks to."""
 
-    temporary = ""  # what stands before the name of a temporary table
     slug_type = "TEXT"
+    drop_temporary = "DROP TABLE IF EXISTS temp."
 
     def ask(self, client: Client, sql: str, args: Sequence[Any]) -> pa.Table:
         names, rows = _fetched(client, sql, args)
@@ -53,18 +55,25 @@ class Alchemy(Adapter):
         for table in tables:
             client.execute_sql(f"DELETE FROM {client.make_qualified_table_name(table)}")
 
+    def make_like(self, client: Client, table: str, like: str, columns: Sequence[str], more: Mapping[str, str]) -> None:
+        """Name the types, which are not those of the other table's columns in one that is made of a SELECT."""
+        declared = self.declared(client, like)
+        kinds = {c: declared[c] for c in columns} | {c: self.made_type(kind) for c, kind in more.items()}
+        made = ", ".join(f"{client.escape_column_name(column)} {kind}" for column, kind in kinds.items())
+        self.run(client, f"CREATE TABLE {client.make_qualified_table_name(table)} ({made})", [])
+
     @contextmanager
     def relations(self, client: Client, slugs: Mapping[str, pa.ChunkedArray[Any]]) -> Iterator[None]:
         try:
             for name, values in slugs.items():
-                client.execute_sql(f"CREATE TEMPORARY TABLE {self.temporary}{name} (slug {self.slug_type} NOT NULL)")
+                client.execute_sql(f"CREATE TEMPORARY TABLE {name} (slug {self.slug_type} NOT NULL)")
                 rows = [{"slug": slug} for slug in values.to_pylist()]
                 if rows:
-                    _insert(client, f"INSERT INTO {self.temporary}{name} (slug) VALUES (:slug)", rows)
+                    _insert(client, f"INSERT INTO {name} (slug) VALUES (:slug)", rows)
             yield
         finally:
             for name in slugs:
-                client.execute_sql(f"DROP TABLE IF EXISTS {self.temporary}{name}")
+                client.execute_sql(f"{self.drop_temporary}{name}")
 
 
 def _fetched(client: Client, sql: str, args: Sequence[Any]) -> tuple[list[str], Sequence[Sequence[Any]]]:

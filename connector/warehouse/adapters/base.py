@@ -17,6 +17,8 @@ from typing import Any, ClassVar
 import pyarrow as pa
 from dlt.destinations.sql_client import SqlClientBase
 
+from connector.warehouse.adapters.dialect import Sql
+
 Client = SqlClientBase[Any]
 _LOWER = str.maketrans(ascii_uppercase, ascii_lowercase)
 _STORED_TYPES = {
@@ -43,9 +45,9 @@ class Traits:
     `dialect` is sqlglot's name of its SQL. `keeps_nul`: a text may hold U+0000. `keeps_json`: a column of type JSON
     gives back what was written. `knows_types`: the types that it tells are those that a load makes. `finds_slugs`:
     arriving slugs can be looked up in a table, by their hashes with `hashes_slugs`. `indexes`: a look-up by key needs
-    an index. `counts_rows`: the planner is told to count rows, and no index takes long keys. `tries_casts`: a cast may
-    be tried without failing the statement. `views`: analysts' views can be made. `binds_views`: a table that a view
-    reads cannot be dropped. `history`: versions of rows can be made. `temporary` is the schema of temporary tables.
+    an index. `counts_rows`: the planner is told to count rows, and no index takes long keys. `views`: analysts' views
+    can be made. `binds_views`: a table that a view reads cannot be dropped. `history`: versions of rows can be made.
+    `temporary` is the schema of temporary tables.
     """
 
     dialect: str
@@ -56,7 +58,6 @@ class Traits:
     hashes_slugs: bool = False
     indexes: bool = False
     counts_rows: bool = False
-    tries_casts: bool = False
     views: bool = False
     binds_views: bool = False
     history: bool = False
@@ -67,6 +68,7 @@ class Adapter:
     """The behaviour of a destination that has a standard catalog; a family overrides what it does its own way."""
 
     traits: ClassVar[Traits] = Traits(dialect="")
+    sql: ClassVar[Sql] = Sql()
 
     def check(self, client: Client) -> None:
         """Raise ConfigError where the dataset takes two keys for one."""
@@ -205,6 +207,23 @@ class Adapter:
     def index(self, client: Client, table: str, column: str, *, in_order: bool) -> None:
         """Make an index; `in_order` says that the values lie in the order in which they were written."""
         raise NotImplementedError
+
+    def make_like(self, client: Client, table: str, like: str, columns: Sequence[str], more: Mapping[str, str]) -> None:
+        """Make an empty table with columns of another one and `more` of our types, none of which is required."""
+        named = client.escape_column_name
+        made = [f"CAST(NULL AS {self.made_type(kind)}) AS {named(column)}" for column, kind in more.items()]
+        self.run(
+            client,
+            f"CREATE TABLE {client.make_qualified_table_name(table)} AS SELECT "
+            f"{', '.join([*(f'importer$row.{named(column)}' for column in columns), *made])} "
+            f"FROM {client.make_qualified_table_name(like)} AS importer$row WHERE 1 = 0",
+            [],
+        )
+
+    def gather(self, client: Client, name: str, selects: Sequence[str]) -> None:
+        """Make a temporary table of all rows of some SELECTs of one column, `k`; one of the user's so called stays."""
+        self.run(client, f"DROP TABLE IF EXISTS {self.traits.temporary}.{name}", [])
+        self.run(client, f"CREATE TEMPORARY TABLE {name} AS {' UNION ALL '.join(selects)}", [])
 
     def relations(self, client: Client, slugs: Mapping[str, pa.ChunkedArray[Any]]) -> AbstractContextManager[None]:
         """Make each array a relation of that name with one column, `slug`, for the queries within."""

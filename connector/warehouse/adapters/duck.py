@@ -10,6 +10,7 @@ from typing import Any, ClassVar, cast
 import pyarrow as pa
 
 from connector.warehouse.adapters.base import Adapter, Client, Traits, lower
+from connector.warehouse.adapters.dialect import DuckSql, Sql
 
 
 class Duck(Adapter):
@@ -22,11 +23,11 @@ class Duck(Adapter):
         knows_types=True,
         finds_slugs=True,
         hashes_slugs=True,
-        tries_casts=True,
         views=True,
         history=True,
         temporary="temp.main",
     )
+    sql: ClassVar[Sql] = DuckSql()
 
     def ask(self, client: Client, sql: str, args: Sequence[Any]) -> pa.Table:
         # dlt's own way to Arrow asks DuckDB for a method that DuckDB 2 no longer has

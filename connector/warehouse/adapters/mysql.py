@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from connector.errors import ConfigError
 from connector.warehouse.adapters.alchemy import Alchemy
-from connector.warehouse.adapters.base import Client, Traits
+from connector.warehouse.adapters.base import Client, Traits, lower
+from connector.warehouse.adapters.dialect import MySqlSql, Sql
 
 _TYPES = {
     "tinyint": "bool",
@@ -26,8 +27,10 @@ _PREFIX = 191  # characters of a text that an index holds
 class MySql(Alchemy):
     """Texts are compared byte for byte, as `mysql_destination` declares them."""
 
-    traits: ClassVar[Traits] = Traits(dialect="mysql", knows_types=True, finds_slugs=True, indexes=True)
+    traits: ClassVar[Traits] = Traits(dialect="mysql", knows_types=True, finds_slugs=True, indexes=True, history=True)
+    sql: ClassVar[Sql] = MySqlSql()
     slug_type = "LONGTEXT"
+    drop_temporary = "DROP TEMPORARY TABLE IF EXISTS "  # without the second word it would end the transaction
 
     def check(self, client: Client) -> None:
         """Raise ConfigError where a database, that of the dataset or its staging, compares texts in another way.
@@ -48,6 +51,13 @@ class MySql(Alchemy):
     def type_of(self, declared: str, precision: int | None, scale: int | None) -> str:
         return _TYPES.get(declared.lower(), super().type_of(declared, precision, scale))
 
+    def declared(self, client: Client, table: str) -> dict[str, str]:
+        sql = (
+            "SELECT column_name AS name, column_type AS kind FROM information_schema.columns "
+            "WHERE table_schema = %s AND table_name = %s"
+        )
+        return {lower(row["name"]): row["kind"] for row in self.fetch(client, sql, [client.dataset_name, table])}
+
     def made_type(self, kind: str) -> str:
         return _MADE.get(kind, kind)
 
@@ -61,6 +71,14 @@ class MySql(Alchemy):
         client.execute_sql(f"DROP TABLE IF EXISTS {old}")
         client.execute_sql(f"RENAME TABLE {name} TO {old}, {client.make_qualified_table_name(beside)} TO {name}")
         client.execute_sql(f"DROP TABLE {old}")
+
+    def gather(self, client: Client, name: str, selects: Sequence[str]) -> None:
+        """MySQL reads a temporary table once in a statement, and looks through all of one that has no index."""
+        client.execute_sql(f"USE {client.fully_qualified_dataset_name()}")
+        client.execute_sql(f"{self.drop_temporary}{name}")
+        client.execute_sql(f"CREATE TEMPORARY TABLE {name} (k {self.slug_type}, KEY (k({_PREFIX})))")
+        for select in selects:
+            self.run(client, f"INSERT INTO {name} (k) {select}", [])
 
     @contextmanager
     def relations(self, client: Client, slugs: Mapping[str, pa.ChunkedArray[Any]]) -> Iterator[None]:

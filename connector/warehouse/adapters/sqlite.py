@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from connector.warehouse.adapters.alchemy import Alchemy
 from connector.warehouse.adapters.base import Client, Traits, lower
+from connector.warehouse.adapters.dialect import Sql, SqliteSql
 
 _TYPES = {
     "BIGINT": "bigint",
@@ -23,8 +24,8 @@ DECIMAL = "DECIMAL_TEXT"  # a type whose values SQLite keeps as text, digit for 
 class Sqlite(Alchemy):
     """Tables are in a database that is attached under the name of the dataset; the connection's own stays empty."""
 
-    traits: ClassVar[Traits] = Traits(dialect="sqlite", finds_slugs=True, indexes=True)
-    temporary = "temp."
+    traits: ClassVar[Traits] = Traits(dialect="sqlite", finds_slugs=True, indexes=True, history=True, temporary="temp")
+    sql: ClassVar[Sql] = SqliteSql()
 
     def columns(self, client: Client) -> dict[str, dict[str, str]]:
         found: dict[str, dict[str, str]] = defaultdict(dict)
