@@ -15,19 +15,11 @@ from connector.load.batches import Built
 from connector.load.data_dictionary import Catalogue, schema_changes
 from connector.load.disposition import IncomingRows, are_elsewhere
 from connector.load.emission import Emission, without_rows
-from connector.load.imports_table import (
-    ImportRow,
-    import_emissions,
-    is_listed_as,
-    read_row,
-    records_metadata_of,
-    tombstones,
-)
 from connector.load.package import Package
 from connector.models import Import
 from connector.run.choice import Choice
 from connector.run.deaths import DEATHS, KilledTwice, UnderWay
-from connector.run.discover import Decided
+from connector.run.import_rows import ImportRows
 from connector.run.opening import begin_with
 from connector.run.pipeline import Failure
 from connector.run.plan import FewerRecords, Planned
@@ -36,7 +28,6 @@ from connector.run.reader import Reader
 from connector.run.record import RunRecord
 from connector.runs import Tally, make_run_id
 from connector.settings import Scope, Settings
-from connector.transform.row_limits import LIMITS
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.connection import LOADS, VERSIONS
 from connector.warehouse.erasing import empty_staging, erase_deleted
@@ -45,9 +36,7 @@ from connector.warehouse.ownership import Dataset
 from connector.warehouse.promises import ask_again
 from connector.warehouse.state import Memory, forget_schemas
 from connector.warehouse.tables import (
-    FIELDS,
     IMPORTS,
-    IMPORTS_SCHEMA,
     LEDGER,
     RECORDS,
     RUNS,
@@ -87,9 +76,7 @@ class Extraction:
         self.future_start: datetime | None = None  # of an earlier run, by a clock that is far ahead of this machine's
         self._began_records = False
         self._reading = True
-        self._rows_of_unread = True  # whether the rows of `imports` that only the listing changed are to be loaded, too
-        self._unread: list[Import] = []  # whose row is due with the next package, without its records
-        self._rows_of_read: list[ImportRow] = []  # with them
+        self._import_rows: ImportRows | None = None
         self.typed_tables: list[str] = []
         self.incoming: list[IncomingRows] = []
         self.merged: set[str] = set()  # tables in which rows of other imports may have been replaced
@@ -108,7 +95,7 @@ class Extraction:
         With `reading` records are read as soon as it is known which ones. Both go on while the caller and dlt get
         ready for them. Without `listed`, only the imports that are read get their row in `imports`.
         """
-        self._reading, self._rows_of_unread = reading, listed
+        self._reading = reading
         with self.warehouse.connect() as connection:
             found = begin_with(connection, self._settings, self._scope, self.tally, self._outside.now())
         self.memory, self.taken = found.memory, found.taken
@@ -123,6 +110,9 @@ class Extraction:
                 extra={"event": "imports.half_loaded", "imports": self.memory.repaired},
             )
         self.catalogue = Catalogue.of(self.memory)
+        self._import_rows = ImportRows(
+            self._settings, self._scope, self.warehouse, self.memory, self.catalogue, listed=listed
+        )
         self._reader = Reader(
             self._settings,
             self._scope,
@@ -154,6 +144,13 @@ class Extraction:
             raise RuntimeError("the run is not open")
         return self._reader
 
+    @property
+    def import_rows(self) -> ImportRows:
+        """Return what knows the rows of `imports` that are due. Raises RuntimeError before the run is open."""
+        if self._import_rows is None:
+            raise RuntimeError("the run is not open")
+        return self._import_rows
+
     def pack(self) -> None:
         """Have DuckDB compress the raw rows, before the first of them come."""
         if self._settings.raw and self.warehouse.destination_type == "duckdb":
@@ -180,22 +177,14 @@ class Extraction:
 
     def import_tables(self, load_id: str) -> Iterator[Emission]:
         """The tombstones in `imports`; its rows that changed, where no records are read that they could come with."""
-        prepared = self.reader.decided()
-        seen = self.memory.imports
         if not self._reading:
             yield from self.listed_rows(load_id)
-        now = self._outside.now()
-        gone = [slug for slug in prepared.deleted if slug not in seen or not seen[slug].deleted]
-        if gone:
-            with self.warehouse.connect() as connection:
-                known = IMPORTS in self.memory.tables
-                old = connection.rows_of(IMPORTS, "slug", gone) if known else IMPORTS_SCHEMA.empty_table()
-            yield tombstones(old, gone, load_id, now, keeps=self._settings.deletes == "keep")
+        yield from self.import_rows.tombstones(self.reader.decided().deleted, load_id, self._outside.now())
 
     def listed_rows(self, load_id: str) -> Iterator[Emission]:
         """The rows of `imports` that changed, where no records are read that they could come with."""
-        self._unread = self._changed(self.reader.decided())
-        yield from self._import_rows(load_id)
+        self.import_rows.add_changed(self.reader.decided())
+        yield from self._due_rows(load_id)
 
     def erase(self, connection: Connection, dataset: Dataset) -> None:
         """Leave nothing of what the service erased, and no copy of the last packages where they were staged."""
@@ -204,44 +193,16 @@ class Extraction:
         else:
             empty_staging(connection)
 
-    def _changed(self, prepared: Decided) -> list[Import]:
-        """Imports of which the row in `imports` is not as the listing has it, or is asked for; none for a shard."""
-        if self.is_shard:
-            return []
-        return [i for i in prepared.imports if self._scope.force or not self._is_as_listed(i)]
-
-    def _is_as_listed(self, import_: Import) -> bool:
-        seen = self.memory.imports.get(import_.slug)
-        return seen is not None and not seen.deleted and is_listed_as(seen.content_hash, import_)
-
-    def _import_rows(self, load_id: str) -> Iterator[Emission]:
-        """The rows of `imports` that are due, once for each import and package."""
-        unread, self._unread = self._unread, []
-        rows, self._rows_of_read = self._rows_of_read, []
-        known = [i.slug for i in unread if i.slug in self.memory.imports]
-        kept: dict[str, str | None] = {}
-        if known and "records_metadata" in self.memory.schemas[IMPORTS].physical:
-            with self.warehouse.connect() as connection:
-                kept = records_metadata_of(connection.rows_of(IMPORTS, "slug", known))
-        rows += [ImportRow(i, kept.get(i.slug)) for i in unread]
-        self.record.pending.tables[IMPORTS] += len(rows)
-        limits = LIMITS.get(self.warehouse.destination_type)
-        for emission in import_emissions(
-            rows,
-            self.catalogue,
-            load_id,
-            self._outside.now(),
-            row_bytes=limits.row_bytes if limits else None,
-            nul_safe=not self.warehouse.traits.keeps_nul,
-        ):
-            if not (self.is_shard and emission.table == FIELDS):  # all shards would write the same rows of it
-                yield emission
+    def _due_rows(self, load_id: str) -> Iterator[Emission]:
+        rows, emissions = self.import_rows.take(load_id, self._outside.now())
+        self.record.pending.tables[IMPORTS] += rows
+        yield from emissions
 
     def is_idle(self) -> bool:
         """Tell whether there is nothing to load: then dlt need not be asked, which takes its time even so."""
         prepared = self.reader.decided()
         work = prepared.plan.read or prepared.deleted or prepared.rejects or prepared.excluded or self.memory.miscounted
-        return not work and not self._changed(prepared)
+        return not work and not self.import_rows.changed(prepared)
 
     def record_tables(self, load_id: str, limit: int | None = None) -> Iterator[Emission]:
         """Yield records, typed rows, ledger, rejects and fields of about `limit` rows; an import is never split."""
@@ -266,9 +227,7 @@ class Extraction:
                 package.add_deleted(slug, self.memory.ledger.get(slug))
             for import_ in prepared.excluded:
                 package.add_excluded(import_, self.memory.ledger.get(import_.slug))
-            read = {planned.import_.slug for planned in prepared.plan.read}
-            if self._rows_of_unread:
-                self._unread += [i for i in self._changed(prepared) if i.slug not in read]
+            self.import_rows.add_unread(prepared)
         self.reader.begin_with_a_suspect()
         while not self.exhausted:
             outcome = self.reader.next()
@@ -287,7 +246,7 @@ class Extraction:
             else:
                 yield from self._accept(package, planned, result)
         yield from package.finish()
-        yield from self._import_rows(load_id)
+        yield from self._due_rows(load_id)
         self.record.pending.records = package.rows
         self.record.pending.tables.update(package.loaded)
         self.record.pending.templates.update(package.of_templates)
@@ -365,8 +324,7 @@ class Extraction:
         slug = planned.import_.slug
         self.record.pending.imports.append(slug)
         self.tally.imports_failed += 1
-        if self._rows_of_unread and (self._scope.force or not self._is_as_listed(planned.import_)):
-            self._unread.append(planned.import_)
+        self.import_rows.add_failed(planned.import_)
         self.tally.problems.append(f"Import {slug}: {result.error}")
         log.error("Import %s failed: %s", slug, result.error, extra={"event": "import.failed", "import_slug": slug})
         killed_runs = DEATHS if isinstance(result.error, KilledTwice) else None
@@ -384,7 +342,7 @@ class Extraction:
             if read.doubtful:
                 self._unreconciled(read)
             self._progress.read(slug, size, read.verdict.value)
-            self._note_row(each.import_, read)
+            self.import_rows.add_read(each.import_, read)
         known = [self.memory.ledger.get(each.import_.slug) for each in planned]
         yield from package.add(built, known, [self.reader.due(read) for read in built.reads])
 
@@ -405,16 +363,6 @@ class Extraction:
             extra={"event": "import.vanished", "import_slug": slug},
         )
         self._progress.read(slug, 0, "gone")
-
-    def _note_row(self, listed: Import, read: ImportRead) -> None:
-        # the listing and an import's own address may not show the same fields, and the listing is what is compared
-        # a shard writes the row as it was when they divided the work: `imports` gets no new column from it
-        same = self.is_shard or listed.fingerprint == read.import_.fingerprint
-        shown = listed if same else read.import_
-        row = read_row(shown, read.records_metadata)
-        seen = self.memory.imports.get(shown.slug)
-        if self._scope.force or seen is None or seen.deleted or seen.content_hash != row.content_hash:
-            self._rows_of_read.append(row)
 
     def _unreconciled(self, result: ImportRead) -> None:
         consequence = self._settings.reconcile if result.miscounted else "fail"

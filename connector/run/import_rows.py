@@ -1,0 +1,125 @@
+"""Which rows of the table `imports` are due with a package.
+
+Invariant: a row is written when it differs from the listing, or is asked for, once for each import and package; with
+its records if those are read, so that both are of one version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+from connector.extract.records import ImportRead
+from connector.load.data_dictionary import Catalogue
+from connector.load.emission import Emission
+from connector.load.imports_table import (
+    ImportRow,
+    import_emissions,
+    is_listed_as,
+    read_row,
+    records_metadata_of,
+    tombstones,
+)
+from connector.models import Import
+from connector.run.discover import Decided
+from connector.settings import Scope, Settings
+from connector.transform.row_limits import LIMITS
+from connector.warehouse import Warehouse
+from connector.warehouse.state import Memory
+from connector.warehouse.tables import FIELDS, IMPORTS, IMPORTS_SCHEMA
+
+
+class ImportRows:
+    """The rows that wait for the next package. `listed` says whether those are due that only the listing changed."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        scope: Scope,
+        warehouse: Warehouse,
+        memory: Memory,
+        catalogue: Catalogue,
+        *,
+        listed: bool,
+    ) -> None:
+        self._settings = settings
+        self._force = scope.force
+        self._is_shard = scope.selection.part is not None
+        self._warehouse = warehouse
+        self._memory = memory
+        self._catalogue = catalogue
+        self._listed = listed
+        self._unread: list[Import] = []
+        self._read: list[ImportRow] = []
+
+    def changed(self, decided: Decided) -> list[Import]:
+        """Return the imports of which the row is not as the listing has it, or is asked for; none for a shard."""
+        if self._is_shard:
+            return []
+        return [import_ for import_ in decided.imports if self._is_due(import_)]
+
+    def add_changed(self, decided: Decided) -> None:
+        """Have all of these wait, with their records or without."""
+        self._unread = self.changed(decided)
+
+    def add_unread(self, decided: Decided) -> None:
+        """Have those wait whose records are not read."""
+        if self._listed:
+            read = {planned.import_.slug for planned in decided.plan.read}
+            self._unread += [import_ for import_ in self.changed(decided) if import_.slug not in read]
+
+    def add_failed(self, import_: Import) -> None:
+        """Have one wait whose records were to be read and could not."""
+        if self._listed and self._is_due(import_):
+            self._unread.append(import_)
+
+    def add_read(self, listed: Import, read: ImportRead) -> None:
+        """Have one wait whose records come with it."""
+        # the listing and an import's own address may not show the same fields, and the listing is what is compared
+        # a shard writes the row as it was when they divided the work: `imports` gets no new column from it
+        same = self._is_shard or listed.fingerprint == read.import_.fingerprint
+        shown = listed if same else read.import_
+        row = read_row(shown, read.records_metadata)
+        seen = self._memory.imports.get(shown.slug)
+        if self._force or seen is None or seen.deleted or seen.content_hash != row.content_hash:
+            self._read.append(row)
+
+    def take(self, load_id: str, now: datetime) -> tuple[int, Iterator[Emission]]:
+        """Return how many rows waited, and what is loaded for them; none of them waits any more."""
+        unread, self._unread = self._unread, []
+        rows, self._read = self._read, []
+        known = [import_.slug for import_ in unread if import_.slug in self._memory.imports]
+        kept: dict[str, str | None] = {}
+        if known and "records_metadata" in self._memory.schemas[IMPORTS].physical:
+            with self._warehouse.connect() as connection:
+                kept = records_metadata_of(connection.rows_of(IMPORTS, "slug", known))
+        rows += [ImportRow(import_, kept.get(import_.slug)) for import_ in unread]
+        return len(rows), self._emissions(rows, load_id, now)
+
+    def tombstones(self, deleted: Sequence[str], load_id: str, now: datetime) -> Iterator[Emission]:
+        """Yield the rows of imports that are gone, as they are from now on."""
+        seen = self._memory.imports
+        gone = [slug for slug in deleted if slug not in seen or not seen[slug].deleted]
+        if gone:
+            with self._warehouse.connect() as connection:
+                known = IMPORTS in self._memory.tables
+                old = connection.rows_of(IMPORTS, "slug", gone) if known else IMPORTS_SCHEMA.empty_table()
+            yield tombstones(old, gone, load_id, now, keeps=self._settings.deletes == "keep")
+
+    def _is_due(self, import_: Import) -> bool:
+        seen = self._memory.imports.get(import_.slug)
+        as_listed = seen is not None and not seen.deleted and is_listed_as(seen.content_hash, import_)
+        return self._force or not as_listed
+
+    def _emissions(self, rows: Sequence[ImportRow], load_id: str, now: datetime) -> Iterator[Emission]:
+        limits = LIMITS.get(self._warehouse.destination_type)
+        for emission in import_emissions(
+            rows,
+            self._catalogue,
+            load_id,
+            now,
+            row_bytes=limits.row_bytes if limits else None,
+            nul_safe=not self._warehouse.traits.keeps_nul,
+        ):
+            if not (self._is_shard and emission.table == FIELDS):  # all shards would write the same rows of it
+                yield emission
