@@ -65,7 +65,8 @@ class Choice:
         left unread as well: else the rules would pass for its own in the next run.
         """
         protection = self.settings.protection
-        read_under = {i.slug: known.privacy for i in imports if (known := ledger.get(i.slug)) is not None}
+        before = ((i, ledger.get(i.slug)) for i in imports)
+        read_under = {i.slug: k.privacy for i, k in before if k is not None and k.template_slug == i.template_slug}
         slugs = {i.template_slug for i in imports}
         moved = set(protection.templates) - slugs
         for import_ in imports if moved else ():
@@ -77,8 +78,8 @@ class Choice:
             slug, privacy = import_.template_slug, read_under.get(import_.slug)
             if slug is None or privacy in (None, protection.fingerprint(slug, import_.template_name)):
                 continue
-            if before := [name for name in moved if protection.fingerprint(slug, name) == privacy]:
-                found[slug] = min(before)
+            if names := [name for name in moved if protection.fingerprint(slug, name) == privacy]:
+                found[slug] = min(names)
         return found
 
     def refuse_empty(self, imports: Sequence[Import], wanted: Sequence[Import], problems: list[str]) -> None:

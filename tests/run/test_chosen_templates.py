@@ -332,3 +332,16 @@ def test_templates_that_swap_their_names_are_not_read_under_each_others_rules(wa
     assert warehouse.run(service, privacy={payroll["slug"]: rules["payroll"]}).status == "succeeded"
     assert warehouse.query("SELECT data FROM records WHERE import_slug = ?", left) == [("{}",)] * 4
     assert ('{"salary":888}',) in warehouse.query("SELECT data FROM records WHERE import_slug = ?", other)
+
+
+def test_an_import_that_gets_another_template_is_read_under_the_rules_of_that(warehouse: Warehouse) -> None:
+    service = Service(seed=5)
+    slug = service.add_import("payroll", [{"salary": 1}])
+    [payroll] = {row["template"]["slug"] for row in service.imports()}
+    rules = {payroll: {"salary": "drop"}}
+    assert warehouse.run(service, privacy=rules).status == "succeeded"
+    service.set_template(slug, "customers")
+
+    assert warehouse.run(service, privacy=rules).status == "succeeded"
+
+    assert warehouse.query("SELECT data FROM records") == [('{"salary":1}',)]
