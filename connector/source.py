@@ -32,6 +32,7 @@ from connector.load.dlt_bridge import (
     current_load_id,
     hold_until_loaded,
     package_state,
+    refuse_half_loads,
     take_over_rebuilt,
 )
 from connector.load.emission import Emission
@@ -249,6 +250,7 @@ class _SharedRun:
         if self._extraction is None:
             source = dlt.current.source()
             refuse_changes(source, package_state())
+            refuse_half_loads()
             self._unfinished = set(RESOURCES) & set(source.selected_resources)
             warehouse = Warehouse(dlt.current.pipeline())
             warehouse.check_writable(experimental=self.settings.allow_experimental)

@@ -18,13 +18,16 @@ from weakref import WeakValueDictionary, ref
 import dlt
 import pyarrow as pa
 from dlt.common.configuration.container import Container
+from dlt.common.configuration.resolve import resolve_configuration
 from dlt.common.destination.client import WithStateSync
 from dlt.common.pipeline import LoadInfo
 from dlt.common.schema import Schema
 from dlt.common.schema.typing import TColumnSchema, TTableSchema
 from dlt.common.storages.load_package import LoadPackageStateInjectableContext
+from dlt.load.configuration import LoaderConfiguration
 from dlt.pipeline.pipeline import Pipeline
 
+from connector.errors import ConfigError
 from connector.load.emission import Emission, hints
 from connector.warehouse.lock import prove_held
 from connector.warehouse.ownership import TYPED_PREFIX
@@ -70,6 +73,18 @@ def current_load_id() -> str:
 def package_state() -> Mapping[str, Any]:
     """Return dlt's state of the package that it is extracting into, which says what a refresh drops or empties."""
     return Container()[LoadPackageStateInjectableContext].state
+
+
+def refuse_half_loads() -> None:
+    """Raise ConfigError where dlt is told to complete a package though some of its tables could not be loaded.
+
+    The ledger, loaded with them, would speak of rows that are not there.
+    """
+    if not resolve_configuration(LoaderConfiguration(), sections=("load",), accept_partial=True).raise_on_failed_jobs:
+        raise ConfigError(
+            "raise_on_failed_jobs is false in dlt's configuration ([load], or LOAD__RAISE_ON_FAILED_JOBS), so a table "
+            "that cannot be loaded would pass for loaded. Take it out; the command runs with it, too."
+        )
 
 
 def hold_until_loaded(pipeline: Pipeline, lock: AbstractContextManager[object]) -> Callable[[], None]:

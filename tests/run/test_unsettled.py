@@ -189,6 +189,22 @@ def test_dlt_alone_is_the_only_writer_until_it_has_loaded(warehouse: Warehouse) 
     assert_equal(service, warehouse)
 
 
+@pytest.mark.parametrize("variable", ["LOAD__RAISE_ON_FAILED_JOBS", "IMPORTER__LOAD__RAISE_ON_FAILED_JOBS"])
+def test_dlt_alone_is_not_told_to_count_what_failed_as_loaded(
+    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    service = Service(seed=1)
+    service.add_import("t", [{"n": 1}])
+    monkeypatch.setenv(variable, "false")
+    with pytest.raises(PipelineStepFailed, match="would pass for loaded"):
+        run_dlt(service, warehouse)
+
+    with disk_full("records_t"):
+        assert warehouse.run(service).status == "failed"
+    assert warehouse.run(service).status == "succeeded"
+    assert_equal(service, warehouse)
+
+
 @pytest.mark.parametrize("step", ["normalize", "load"])
 def test_dlt_alone_that_failed_keeps_nobody_out(warehouse: Warehouse, step: str) -> None:
     service = Service(seed=1)
