@@ -38,6 +38,7 @@ from connector.warehouse.state import Memory, forget_schemas
 from connector.warehouse.tables import (
     IMPORTS,
     LEDGER,
+    OF_IMPORT,
     RECORDS,
     RUNS,
     SOURCE,
@@ -222,7 +223,7 @@ class Extraction:
         if not self._began_records:
             self._began_records = True
             for reject in prepared.rejects:
-                package.rejects.add(reject.record_slug, None, f"import: {reject.reason}", reject.payload)
+                package.rejects.add(reject.record_slug, None, f"{OF_IMPORT}{reject.reason}", reject.payload)
             for slug in prepared.deleted:
                 package.add_deleted(slug, self.memory.ledger.get(slug))
             for import_ in prepared.excluded:

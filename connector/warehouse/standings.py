@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from connector.ledger import LedgerRow
 from connector.standing import Standing, standing
 from connector.warehouse.connection import Connection, batches
 from connector.warehouse.ownership import Dataset, take_stock
 from connector.warehouse.state import ImportSeen, imports_seen, ledger_rows
-from connector.warehouse.tables import IMPORTS
+from connector.warehouse.tables import IMPORTS, OF_IMPORT, REJECTS, RUNS
 
 OPEN = (Standing.failed, Standing.unreconciled, Standing.waiting)  # what a run that succeeds leaves none of
 
@@ -29,6 +29,22 @@ def standings_of(
     return {
         slug: (standing(ledger.get(slug), shown.get(slug)), ledger.get(slug)) for slug in sorted(shown.keys() | known)
     }
+
+
+def unread_in_listing(connection: Connection, tables: Collection[str]) -> int:
+    """Return how many elements of the listing the latest run could not read as imports.
+
+    `sync_rejects` has them once for each run that met them, as it has each record that was rejected.
+    """
+    if not {REJECTS, RUNS} <= set(tables):
+        return 0
+    latest = f"SELECT max(run_id) FROM {connection.name(RUNS)} WHERE mode = 'incremental' AND status <> 'running'"
+    [found] = connection.rows(
+        f"SELECT count(*) AS n FROM {connection.name(REJECTS)} "
+        f"WHERE record_slug IS NULL AND reason LIKE %s AND run_id = ({latest})",
+        f"{OF_IMPORT}%",
+    )
+    return int(found["n"])
 
 
 def forget_unread(connection: Connection, slugs: Sequence[str]) -> None:

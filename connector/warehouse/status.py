@@ -24,9 +24,9 @@ from connector.warehouse.busy import when_free
 from connector.warehouse.destination import duckdb_file
 from connector.warehouse.lock import holder_of, lock_path
 from connector.warehouse.ownership import take_stock
-from connector.warehouse.standings import OPEN, standings_of
+from connector.warehouse.standings import OPEN, standings_of, unread_in_listing
 from connector.warehouse.state import Memory, imports_seen, ledger_rows
-from connector.warehouse.tables import LEDGER, RECORDS, REJECTS, RUNS
+from connector.warehouse.tables import LEDGER, RECORDS, RUNS
 
 OPEN_SHOWN = 20
 RUNS_SHOWN = 5
@@ -75,7 +75,8 @@ class WarehouseStatus:
         standings: State now, compared with what the service showed last → number of live imports.
         due: Reason → number of imports that the next run reads again though they look unchanged.
         records: Number of live records.
-        rejects: Number of rejected records.
+        rejects: Number of records that were rejected when their import was read last, and of elements of the listing
+            that the latest run could not read as imports.
         open: The imports that need attention, at most 20.
         under_way: A run has the DuckDB file open; all of this is how the warehouse was when that run began.
     """
@@ -124,7 +125,7 @@ def look(connection: Connection, runs: int, memory: Memory | None = None) -> War
         runs=msgspec.convert(latest, tuple[PastRun, ...]),
         imports=_counted(ledger, found),
         records=count(RECORDS, f"WHERE {connection.column('_deleted_at')} IS NULL"),
-        rejects=count(REJECTS),
+        rejects=_rejected(found) + unread_in_listing(connection, tables),
         standings=dict(Counter(each.value for each, _ in found.values())),
         due=dict(Counter(known.due for _, known in found.values() if known is not None and known.due)),
         open=tuple(_open(slug, OPEN[place], kept.get(slug, {})) for place, slug in unsettled),
@@ -138,6 +139,10 @@ def _counted(ledger: Mapping[str, LedgerRow], found: Mapping[str, tuple[Standing
     # deleted here, or about to be: of those the table `imports` has no live row
     states += [row.state if row.trusted else Standing.waiting.value for s, row in ledger.items() if s not in found]
     return dict(sorted(Counter(map(str, states)).items()))
+
+
+def _rejected(found: Mapping[str, tuple[Standing, LedgerRow | None]]) -> int:
+    return sum(row.records_rejected for at, row in found.values() if row is not None and at is not Standing.excluded)
 
 
 def _open(slug: str, standing: Standing, row: Mapping[str, Any]) -> OpenImport:

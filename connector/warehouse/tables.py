@@ -24,6 +24,7 @@ IMPORTS = "imports"
 LEDGER = "sync_imports"
 RUNS = "sync_runs"
 REJECTS = "sync_rejects"
+OF_IMPORT = "import: "  # how the reason begins where an element of the listing could not be read
 FIELDS = "sync_fields"
 FORMAT = 1  # of a warehouse; whoever changes a table of ours raises it, and adds the step to `warehouse.upgrades`
 FORMAT_HINT = "x-importer-format"  # of the ledger in dlt's schema, which is stored in one transaction with the tables

@@ -1,4 +1,4 @@
--- Rows of live imports that could not be loaded, with the reason.
+-- Rows of live imports that could not be loaded when they were read last, with the reason.
 -- Grain: one row per rejected row.
 SELECT
     r.import_slug,
@@ -11,5 +11,11 @@ SELECT
 FROM sync_rejects AS r
 INNER JOIN imports AS i ON i.slug = r.import_slug
 LEFT JOIN sync_imports AS s ON s.slug = r.import_slug
-WHERE i._deleted_at IS NULL AND (s.state IS NULL OR s.state <> 'excluded')
+WHERE
+    i._deleted_at IS NULL
+    AND (s.state IS NULL OR s.state <> 'excluded')
+    AND NOT EXISTS (
+        SELECT 1 FROM sync_rejects AS later WHERE later.import_slug = r.import_slug AND later.seen_at > r.seen_at
+    )
+    AND NOT COALESCE(s.records_rejected = 0 AND s.last_synced_at > r.seen_at, FALSE)
 ORDER BY r.seen_at DESC, r.import_slug, r.record_slug

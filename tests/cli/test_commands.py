@@ -87,6 +87,8 @@ def test_preview_loads_nothing(command) -> None:
     assert fields["Nº"]["samples"] == [1, 2]
     assert len(customers["rows"]) == 2
     ended = command("preview", "--template", "orders")
+    assert re.search(r"paid +paid +bool .*(true|false)", ended.out)
+    assert "True" not in ended.out
     assert "Order ID" in ended.out
     assert "signup date" not in ended.out
     assert not list(command.directory.glob("*.duckdb"))

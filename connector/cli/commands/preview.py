@@ -99,8 +99,14 @@ def _template(import_: Import, records: list[Record], sampled: int) -> dict[str,
 
 
 def _first(samples: list[Any]) -> str:
-    texts = ["–" if value is None or not str(value).strip() else str(value) for value in samples]
+    texts = [_written(value) for value in samples]
     return " · ".join(text if len(text) <= SAMPLE else f"{text[: SAMPLE - 1]}…" for text in texts)
+
+
+def _written(value: Any) -> str:
+    """Return a value as JSON has it, and a dash for none."""
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return "–" if value is None or not text.strip() else text
 
 
 def _parsed(data: bytes) -> Any:

@@ -32,6 +32,7 @@ from connector.standing import Shown, Standing, standing
 from connector.transform.schema import NOT_OURS, parse_type
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.ownership import take_stock
+from connector.warehouse.standings import unread_in_listing
 from connector.warehouse.state import Memory, audit, remembered
 from connector.warehouse.tables import FIELDS, REJECTS
 
@@ -90,7 +91,7 @@ class _Reader:
             synced=True,
             fresh_as_of=self._fresh(),
             records=sum(row["rows_loaded"] for row in imports),
-            rejected=sum(row["rows_rejected"] for row in imports),
+            rejected=sum(row["rows_rejected"] for row in imports) + unread_in_listing(self._connection, self._tables),
             undated=undated,
             strangers=len(wrong - set(memory.ledger) - set(memory.imports)),
             templates=Capped.of(_templates(imports), TEMPLATES_KEPT),

@@ -21,6 +21,7 @@ from connector.settings import Scope, Settings
 from connector.standing import Shown, Standing, standing
 from connector.warehouse import Warehouse
 from connector.warehouse.status import WarehouseStatus, look
+from tests.reporting.html.conftest import facts_of
 from tests.reporting.views.conftest import Place
 from tests.reporting.views.test_checks import fill
 
@@ -142,6 +143,25 @@ def test_status_calls_nothing_synced_that_is_not_loaded_as_it_was_listed(place: 
     found = overview(place)
     assert found.imports == {"synced": 1, "waiting": 2}
     assert sum(found.imports.values()) == sum(found.standings.values())
+
+
+def test_a_record_that_is_rejected_again_is_one_and_none_once_it_is_corrected(place: Place) -> None:
+    """For `status`, the report and `sql check` alike, though `sync_rejects` has it once for each run that met it."""
+    fill(place.service)
+    record = place.service.add_raw_record("one", '{"data": [1]}')
+    for _ in range(2):
+        assert place.warehouse.run(place.service, Scope("backfill", force=True)).status == "partial"
+    assert place.tuples("SELECT count(*) FROM sync_rejects") == [(2,)]
+    assert overview(place).rejects == 1
+    assert facts_of(place.warehouse).rejected == 1
+    assert place.check("rejected_rows")["rejected_rows"].offending == 1
+
+    place.service.delete_row("one", record)
+    assert place.sync() == "succeeded"
+    assert place.tuples("SELECT count(*) FROM sync_rejects") == [(2,)]
+    assert overview(place).rejects == 0
+    assert facts_of(place.warehouse).rejected == 0
+    assert place.check("rejected_rows")["rejected_rows"].offending == 0
 
 
 def overview(place: Place) -> WarehouseStatus:
