@@ -233,7 +233,10 @@ class _Verification:
             if isinstance(read, ConnectorError):
                 self.unread[import_.slug] = read
                 continue
-            found[import_.slug].extend(self._compare_rows(connection, memory, read))
+            own = list(self._compare_rows(connection, memory, read))
+            told = {each.kind for each in own} & {Kind.record_rejected, Kind.not_reconciled}
+            by_ledger = found[import_.slug]  # which says these of the reading before, of which this one says more
+            by_ledger[:] = [*(each for each in by_ledger if each.kind not in told), *own]
             self.progress.read(import_.slug, len(read.records), read.verdict.value)
             yield import_.slug, ImportRead(read.import_, read.verdict)
 
