@@ -83,6 +83,12 @@ def test_a_backfill_with_a_typo_is_no_run(option: str, command, service: Service
     assert len(command("status", "--json").document["runs"]) == 1
 
 
+def test_status_says_why_a_run_was_partial_that_left_no_import_open(command) -> None:
+    assert command("run", SOURCES__IMPORTER__TEMPLATES='["customers", "ordres"]').code == 3
+    said = "→ The last run was partial: templates names 'ordres', and no import has that template: did you mean orders?"
+    assert said in command("status").out
+
+
 def test_a_refused_token_is_a_failure(command) -> None:
     ended = command("run", "--json", SOURCES__IMPORTER__ACCESS_TOKEN="wrong-token-0815")
     assert ended.code == 1

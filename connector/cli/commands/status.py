@@ -105,6 +105,8 @@ def advice(found: WarehouseStatus, *, stale: bool, views_behind: bool = False) -
             f"The last run failed: {last.error or 'it left no reason.'} `importer-sync check` says whether service "
             "and destination can be used; once they can, `importer-sync run` goes on from what was committed."
         )
+    elif last.status == "partial" and last.error and not found.open:  # else those say why
+        yield f"The last run was partial: {last.error}"
     elif last.status == "interrupted":
         yield "The last run was stopped before its end; `importer-sync run` goes on from there."
     elif last.status == "running":
