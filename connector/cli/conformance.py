@@ -75,7 +75,7 @@ class NotSoError(ConnectorError):
 
 def prove(arguments: argparse.Namespace) -> Generator[Guarantee, None, None]:
     """Yield each guarantee as it was tried. Raises ConfigError where the destination cannot be used at all."""
-    Warehouse(open_pipeline(arguments)).check_writable()
+    Warehouse(open_pipeline(arguments)).check_writable(experimental=True)
     with tempfile.TemporaryDirectory(prefix="importer-conformance-") as folder:
         place = {"to": arguments.to, "destination": arguments.destination, "folder": folder}
         place |= {"dataset": f"{DATASET}_{secrets.token_hex(4)}"}
@@ -157,7 +157,7 @@ def _pipeline(place: Mapping[str, Any]) -> Pipeline:
 def _settings(place: Mapping[str, Any], source: Mapping[str, Any]) -> Settings:
     """Versions of rows are kept, and compared with the rows, where the destination can."""
     kept = Warehouse(_pipeline(place)).traits.history
-    return Settings.load(**source, batch_rows=PACKAGE, history=kept)
+    return Settings.load(**source, batch_rows=PACKAGE, history=kept, allow_experimental=True)
 
 
 @dataclass

@@ -12,6 +12,7 @@ import pytest
 from connector.cli import conformance
 from connector.cli.conformance import prove
 from connector.run.sync import sync
+from connector.warehouse import destination
 from tests.types.conftest import DuckDB, PostgreSQL, Warehouse
 from tests.types.test_ours import execute
 
@@ -38,6 +39,12 @@ def test_every_guarantee_is_proven_and_nothing_is_left(warehouse: Warehouse) -> 
         assert schemas(warehouse) == []
     else:
         assert list(warehouse.folder.iterdir()) == []
+
+
+def test_a_destination_that_nobody_has_proven_is_tried(duck: DuckDB, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(destination, "PROVEN", ())
+    with closing(prove(options(duck))) as tried:
+        assert next(iter(tried)).proven
 
 
 def test_a_row_that_is_lost_is_noticed(duck: DuckDB, monkeypatch: pytest.MonkeyPatch) -> None:
