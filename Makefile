@@ -88,7 +88,7 @@ airflow: build/airflow/.requirements $(INSTALLED)  ## the DAGs for Airflow, exec
 	@$(call IN_OWN,airflow)
 
 destinations: $(INSTALLED) $(DEVELOPMENT)  ## every destination, with 20 runs killed on each (MariaDB where it is installed)
-	@KILLS=20 $(PYTEST) tests/destinations --long -n $(WORKERS) $(PYTEST_ARGS)
+	@KILLS=20 $(PYTEST) tests/destinations --long -n $(WORKERS) --timeout 0 $(PYTEST_ARGS)
 
 docs: $(INSTALLED) $(DEVELOPMENT)  ## write docs/settings.md and docs/tables.md anew, from the code
 	@$(BIN)/python -m tests.docs.reference

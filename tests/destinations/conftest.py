@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import psycopg2
 import pytest
 
 from connector.sandbox import Service, serve
 from tests.support.mariadb import MariaDB, mariadb_server
+from tests.types.conftest import postgres_uri
 
-__all__ = ["mariadb_server"]
+__all__ = ["mariadb_server", "postgres_uri"]
 
 
 @pytest.fixture
@@ -32,16 +35,25 @@ def served(service: Service, monkeypatch: pytest.MonkeyPatch) -> Iterator[Servic
         yield service
 
 
-@pytest.fixture(params=["duckdb", "sqlite", "mysql"])
+@pytest.fixture(params=["duckdb", "postgres", "sqlite", "mysql"])
 def address(request: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """What `--to` says of an empty place."""
     monkeypatch.chdir(tmp_path)
     addresses: dict[str, Callable[[], str]] = {
         "duckdb": lambda: f"duckdb:///{tmp_path}/lies/w.duckdb",
         "sqlite": lambda: f"sqlite:///{tmp_path}/lies/w.db",
+        "postgres": lambda: str(request.getfixturevalue("postgres")),
         "mysql": lambda: str(request.getfixturevalue("mariadb")),
     }
     return addresses[request.param]()
+
+
+@pytest.fixture
+def postgres(postgres_uri: str) -> Iterator[str]:
+    yield postgres_uri
+    with closing(psycopg2.connect(postgres_uri)) as session, session, session.cursor() as cursor:
+        for schema in ("importer_data", "importer_data_staging", "importer_data_views"):
+            cursor.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
 
 
 @pytest.fixture
