@@ -174,6 +174,22 @@ def _check_normalizer(pipeline: Pipeline) -> None:
         )
 
 
+def _check_staging(pipeline: Pipeline) -> None:
+    """Raise ConfigError where dlt is told to stage the rows of all datasets in one place.
+
+    The lock is that of a dataset, so two runs would stage there at once, and one merge what the other one staged.
+    """
+    try:
+        layout = destination_config(pipeline).staging_dataset_name_layout
+    except ConfigurationException:  # whoever connects is told what is missing
+        return
+    if "%s" not in layout:
+        raise ConfigError(
+            f"dlt's configuration has staging_dataset_name_layout = {layout!r} without %s, so that two datasets would "
+            f'stage their rows in the same tables, and get each other\'s; write "%s_{layout}".'
+        )
+
+
 def check_proven(kind: str, name: str, *, experimental: bool) -> None:
     """Raise ConfigError for a kind of destination that can lose a row, or where nobody has proven that it cannot."""
     if kind in PROVEN:
@@ -201,6 +217,7 @@ def check_writable(pipeline: Pipeline, *, experimental: bool = False) -> None:
     check_supported(pipeline)
     check_proven(destination_type(pipeline), destination_name(pipeline), experimental=experimental)
     _check_normalizer(pipeline)
+    _check_staging(pipeline)
     file, dataset = duckdb_file(pipeline), pipeline.dataset_name
     if file is not None and file.name.partition(".")[0].lower() == dataset.lower():
         raise ConfigError(

@@ -472,3 +472,13 @@ def test_a_layout_that_the_user_configured_stays(
     schemas = warehouse.tuples("SELECT schema_name FROM information_schema.schemata")
     assert (f"{warehouse.dataset}_aside",) in schemas
     assert (f"{warehouse.dataset}_staging",) not in schemas
+
+
+def test_a_layout_by_which_datasets_share_their_staging_tables_is_refused(
+    warehouse: Warehouse, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DESTINATION__STAGING_DATASET_NAME_LAYOUT", "aside")
+    with pytest.raises(ConfigError, match='each other\'s; write "%s_aside"'):
+        warehouse.run(service)
+    with pytest.raises(PipelineStepFailed, match="each other's"):
+        warehouse.run_dlt(service)
