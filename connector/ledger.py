@@ -9,6 +9,8 @@ from enum import StrEnum
 from types import NoneType
 from typing import Annotated, Any, Protocol, get_args, get_origin, get_type_hints
 
+import msgspec
+
 COMPLETED = "completed"  # the only status after which an import is finished
 
 
@@ -53,8 +55,7 @@ class Listed(Protocol):
     def template_slug(self) -> str | None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerRow:
+class LedgerRow(msgspec.Struct, frozen=True, gc=False):
     """One row of `sync_imports`; each annotated field is a column of it, with its meaning (see `LEDGER_COLUMNS`).
 
     Invariant: the Arrow schema, the SELECT list, reading, writing and the documentation follow from these fields, so

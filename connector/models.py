@@ -1,6 +1,6 @@
-"""What the service's replies become: imports and sessions (pydantic), records and rejects (msgspec).
+"""What the service's replies become: a session (pydantic), and imports, records and rejects (msgspec).
 
-Records are the hot path (millions of them), therefore plain msgspec structs that the garbage collector skips.
+Of these there are millions, or thousands in each run, therefore plain msgspec structs that the garbage collector skips.
 """
 
 from __future__ import annotations
@@ -15,19 +15,15 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
-class Template(BaseModel):
+class Template(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The template an import belongs to; `name` is the slug where the service sends none."""
-
-    model_config = ConfigDict(frozen=True)
 
     name: str
     slug: str
 
 
-class Import(BaseModel):
+class Import(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One import. Times are aware and in UTC."""
-
-    model_config = ConfigDict(frozen=True)
 
     slug: str
     row_count: int

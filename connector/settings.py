@@ -200,6 +200,8 @@ class Settings(BaseModel):
 
     def includes(self, template_slug: str | None, template_name: str | None) -> bool:
         """Return whether the imports of a template are read, by its slug or name; None for those without one."""
+        if self.templates is None and not self.exclude_templates:
+            return True
         names = {template_slug, template_name} - {None}
         return (self.templates is None or not names.isdisjoint(self.templates)) and names.isdisjoint(
             self.exclude_templates or ()

@@ -6,9 +6,10 @@ warehouse never differ; `sql/checks` says the same in SQL, and is tested against
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+
+import msgspec
 
 from connector.ledger import COMPLETED, Due, LedgerRow, State
 
@@ -26,8 +27,7 @@ class Standing(StrEnum):
     reconciled = "reconciled"
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
+class Shown(msgspec.Struct, frozen=True, gc=False):
     """The version of an import that the table `imports` has."""
 
     updated_at: datetime | None

@@ -27,6 +27,8 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Protocol
 
+from msgspec import structs
+
 from connector.errors import (
     AuthError,
     ConnectorError,
@@ -267,7 +269,7 @@ def as_listed(listed: Import, own: Import) -> Import:
     if same_time and (listed.row_count, listed.status) == (own.row_count, own.status):
         return listed
     told = ("template", "metadata_json", "extra_json")
-    return own.model_copy(update={name: getattr(listed, name) for name in told if getattr(own, name) is None})
+    return structs.replace(own, **{name: getattr(listed, name) for name in told if getattr(own, name) is None})
 
 
 async def _read(client: RecordsClient, import_: Import, size: int, own: Import | None = None) -> ImportRead:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import cached_property
 
 from connector.errors import ConfigError
 from connector.ledger import LedgerRow
@@ -29,7 +30,7 @@ class Misnamed:
     lacks: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Choice:
     """What the settings and the scope of a run choose."""
 
@@ -41,12 +42,14 @@ class Choice:
         """Whether the scope selects a part of the imports."""
         return (self.scope.window, self.scope.selection) != (Window(), Selection())
 
-    @property
+    @cached_property
     def is_bounded(self) -> bool:
         """Whether the run looks at a part of the imports only; excluded ones are looked at, and not read."""
         return self.selects or self.settings.status is not None
 
     def wants(self, import_: Import) -> bool:
+        if not self.is_bounded:
+            return True
         if self.settings.status is not None and import_.status != self.settings.status:
             return False
         selection = self.scope.selection
@@ -65,6 +68,8 @@ class Choice:
         left unread as well: else the rules would pass for its own in the next run.
         """
         protection = self.settings.protection
+        if not protection.templates:
+            return {}
         before = ((i, ledger.get(i.slug)) for i in imports)
         read_under = {i.slug: k.privacy for i, k in before if k is not None and k.template_slug == i.template_slug}
         slugs = {i.template_slug for i in imports}
@@ -114,6 +119,8 @@ class Choice:
         A name that a template had once is right while all of its imports are gone. Raises ConfigError where `templates`
         selects nothing that is there or ever was; within one `status`, what it selects may have another one.
         """
+        if not (self.settings.templates or self.settings.exclude_templates):
+            return
         listed, chosen = _templates(imports), self.settings.templates or ()
         former = {name: _slugs_of(name, memory) for name in {*chosen, *(self.settings.exclude_templates or ())}}
         nothing = bool(imports and chosen) and not any(name in listed or former[name] for name in chosen)

@@ -91,7 +91,8 @@ class UnderWay:
     def done(self, slugs: Iterable[str]) -> None:
         """Note that these imports are loaded, or are known to fail."""
         with self._changing:
-            for slug in slugs:
+            noted = {*self._sizes, *self._suspects, *self._killers, *(self._alone or ())[:1]}
+            for slug in noted.intersection(slugs):
                 self._sizes.pop(slug, None)
                 self._suspects.discard(slug)
                 self._killers.pop(slug, None)

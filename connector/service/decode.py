@@ -33,6 +33,7 @@ _USUAL_LENGTHS = frozenset(map(len, (f"2026-01-01T00:00:00{fraction}Z" for fract
 _UTC_US = pa.timestamp("us", "UTC")
 _YEAR_ONE = microseconds(datetime.min.replace(tzinfo=UTC))  # Arrow knows the year before it, datetime does not
 _IMPORT_FIELDS = frozenset({"slug", "row_count", "created_at", "updated_at", "status", "template", "metadata"})
+_NO_SLUGS = frozenset({".", ".."})
 _RECORD_FIELDS = frozenset({"slug", "data", "created_at", "updated_at", "sort"})
 
 _PLAIN_TEXT = re.compile(rb'"([ !#-\[\]-~]*)"')
@@ -79,6 +80,16 @@ class _MembersPage(msgspec.Struct):
     data: list[dict[str, msgspec.Raw]]
 
 
+class _Upload(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    slug: _Slug
+    row_count: _Int64
+    created_at: str
+    updated_at: str
+    status: str
+    template: msgspec.Raw = msgspec.Raw(b"null")
+    metadata: msgspec.Raw = msgspec.Raw(b"null")
+
+
 class _UncutPage(msgspec.Struct):
     data: msgspec.Raw
 
@@ -91,6 +102,7 @@ _ROW_PAGE = msgspec.json.Decoder(_RowPage)
 _LAX_ROW_PAGE = msgspec.json.Decoder(_LaxRowPage)
 _MEMBERS_PAGE = msgspec.json.Decoder(_MembersPage)
 _ROW = msgspec.json.Decoder(_Row)
+_UPLOAD = msgspec.json.Decoder(_Upload)
 _UNCUT_PAGE = msgspec.json.Decoder(_UncutPage)
 _RAW_PAGE = msgspec.json.Decoder(_RawPage)
 _RAW_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -257,11 +269,16 @@ def _rejected(slug: str | None, why: _Refused, text: bytes) -> Reject:
 
 
 def _read_import(text: bytes) -> Import | Reject:
+    if _is_utf8(text):
+        try:
+            return _usual_import(_UPLOAD.decode(text))
+        except (ValueError, OverflowError, RecursionError):
+            pass
     slug: str | None = None
     try:
         members = _members(text, "the import")
         slug = _key(members)
-        if slug in (".", ".."):
+        if slug in _NO_SLUGS:
             raise _Refused("slug can't stand in an address")
         template, rest = _template(members.get("template", b"null"))
         unnamed = [(key, value) for key, value in members.items() if key not in _IMPORT_FIELDS]
@@ -280,6 +297,23 @@ def _read_import(text: bytes) -> Import | Reject:
         )
     except _Refused as why:
         return _rejected(slug, why, text)
+
+
+def _usual_import(found: _Upload) -> Import:
+    """An import without fields that the interface does not name. Raises ValueError or OverflowError if it has some."""
+    template, rest = _template(bytes(found.template))
+    if rest is not None or found.slug in _NO_SLUGS or "\0" in found.slug or "\0" in found.status:
+        raise _Refused("not as usual")
+    return Import(
+        slug=found.slug,
+        row_count=found.row_count,
+        created_at=parse_instant(found.created_at),
+        updated_at=parse_instant(found.updated_at),
+        updated_naive=is_naive(found.updated_at),
+        status=found.status,
+        template=template,
+        metadata_json=_or_none(found.metadata),
+    )
 
 
 def _template(text: bytes) -> tuple[Template | None, bytes | None]:

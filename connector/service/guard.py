@@ -6,6 +6,7 @@ metadata by its own, and a reject, whose fields cannot be told apart, without it
 
 from __future__ import annotations
 
+from msgspec import structs
 from pydantic import SecretStr
 
 from connector.models import Import, ImportPage, Record, RecordPage, Reject, Template
@@ -59,7 +60,7 @@ class Guard:
         if self._privacy.of_metadata is None:
             return import_
         told = {name: self._metadata(getattr(import_, name)) for name in ("metadata_json", "extra_json")}
-        return import_.model_copy(update=told)
+        return structs.replace(import_, **told)
 
     def _metadata(self, text: bytes | None) -> bytes | None:
         """Metadata as protected; what is no object, or cannot be taken apart, has no paths to tell and is left out."""

@@ -415,6 +415,15 @@ class Privacy:
 
     def fingerprint(self, slug: str | None, name: str | None) -> str | None:
         """Return what is the same as long as the rules for imports of a template are; None where there are none."""
+        if (slug, name) not in self._fingerprints:
+            self._fingerprints[slug, name] = self._fingerprint(slug, name)
+        return self._fingerprints[slug, name]
+
+    @cached_property
+    def _fingerprints(self) -> dict[tuple[str | None, str | None], str | None]:
+        return {}
+
+    def _fingerprint(self, slug: str | None, name: str | None) -> str | None:
         sections = self._sections(slug, name)
         metadata = self.sections.get(METADATA)
         if not sections and metadata is None:

@@ -11,6 +11,8 @@ import logging
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
+from msgspec import structs
+
 from connector.errors import ConnectorError
 from connector.ledger import Due, State
 from connector.transform.schema import NOT_OURS, TableSchema
@@ -151,7 +153,7 @@ def _read_again(connection: Connection, memory: Memory, slugs: Collection[str], 
     )
     if LEDGER in memory.tables:  # else no import counts as synced
         distrust(connection, slugs, f"{what}: it is read again.")
-    doubted = {slug: replace(memory.ledger[slug], state=State.failed, due=Due.torn) for slug in slugs}
+    doubted = {slug: structs.replace(memory.ledger[slug], state=State.failed, due=Due.torn) for slug in slugs}
     return replace(memory, ledger={**memory.ledger, **doubted})
 
 
@@ -160,4 +162,6 @@ def _imports_anew(connection: Connection, memory: Memory, what: str) -> Memory:
     log.warning("%s; all rows of imports are written again.", what, extra={"event": "warehouse.mended"})
     if "_content_hash" not in memory.dropped.get(IMPORTS, ()):
         connection.execute(f"UPDATE {connection.name(IMPORTS)} SET {connection.column('_content_hash')} = NULL")
-    return replace(memory, imports={slug: replace(seen, content_hash=None) for slug, seen in memory.imports.items()})
+    return replace(
+        memory, imports={slug: structs.replace(seen, content_hash=None) for slug, seen in memory.imports.items()}
+    )

@@ -24,11 +24,15 @@ def standings_of(
     ledger: Mapping[str, LedgerRow], imports: Mapping[str, ImportSeen]
 ) -> dict[str, tuple[Standing, LedgerRow | None]]:
     """Return the same as `standings`, from the two tables as they were read before."""
-    shown = {slug: seen.shown for slug, seen in imports.items() if seen.shown is not None}
-    known = {slug for slug, row in ledger.items() if row.live and (slug in shown or slug not in imports)}
-    return {
-        slug: (standing(ledger.get(slug), shown.get(slug)), ledger.get(slug)) for slug in sorted(shown.keys() | known)
-    }
+    found: dict[str, tuple[Standing, LedgerRow | None]] = {}
+    for slug, seen in imports.items():
+        if seen.shown is not None:
+            known = ledger.get(slug)
+            found[slug] = standing(known, seen.shown), known
+    for slug, known in ledger.items():
+        if slug not in imports and known.live:
+            found[slug] = standing(known), known
+    return found
 
 
 def unread_in_listing(connection: Connection, tables: Collection[str]) -> int:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from connector.ledger import LEDGER_COLUMNS, LedgerColumn, LedgerRow, State
@@ -45,8 +46,7 @@ from connector.warehouse.tables import (
 from connector.warehouse.values import values_of
 
 
-@dataclass(frozen=True, slots=True)
-class ImportSeen:
+class ImportSeen(msgspec.Struct, frozen=True, gc=False):
     """An import as the table `imports` has it; what a load brought that was not completed counts as `shown` alone."""
 
     content_hash: str | None
@@ -123,7 +123,10 @@ def remembered(connection: Connection, dataset: Dataset | None = None, part: fro
     tables = dataset.ours
     fields = [f for f in _fields(connection, dataset) if f["table_name"].casefold() not in dataset.foreign]
     everything = ledger_rows(connection, dataset)
-    ledger = {s: k for s, k in everything.items() if part is None or (k.template_slug or "") in part}
+    ledger = everything
+    if part is not None:
+        ledger = {s: k for s, k in everything.items() if (k.template_slug or "") in part}
+    homes = {table: frozenset({table} if table else ()) for table in {k.table_name for k in ledger.values()}}
     schemas = _schemas(dataset, fields)
     return Memory(
         tables=tables,
@@ -137,7 +140,7 @@ def remembered(connection: Connection, dataset: Dataset | None = None, part: fro
         first_seen={(f["table_name"], f["column_name"]): f["first_seen_at"] for f in fields},
         template_tables=_template_tables(dataset, ledger.values(), fields),
         template_names=names_of_templates(connection, dataset),
-        homes={k.slug: frozenset({k.table_name} if k.table_name else ()) for k in ledger.values()},
+        homes={slug: homes[known.table_name] for slug, known in ledger.items()},
         miscounted=frozenset(f["table_name"] for f in fields if not f["trusted"]) - {IMPORTS},
         elsewhere=frozenset(everything.keys() - ledger.keys()),
         counted=_counted(fields),
@@ -184,7 +187,7 @@ def _values(rows: pa.Table, column: LedgerColumn) -> list[Any]:
         read = {None: column.absent, **{state.value: state for state in State}}
     if column.kind is bool:
         read = {None: column.absent, 0: False, 1: True}
-    return [read.get(value, value) for value in values_of(rows.column(column.name))]
+    return values_of(rows.column(column.name), read)
 
 
 def selected(connection: Connection, dataset: Dataset, table: str, names: Sequence[str], alias: str) -> str:
@@ -401,7 +404,7 @@ def make_newest(connection: Connection, schema_name: str, version_hash: str) -> 
 def _distrusted(slug: str, known: LedgerRow | None) -> LedgerRow:
     if known is None:
         return LedgerRow(slug, State.failed, has_raw=True)
-    return replace(known, trusted=False)
+    return msgspec.structs.replace(known, trusted=False)
 
 
 def _agrees(known: LedgerRow, slug: str, present: Mapping[str, Mapping[str, tuple[int, set[str]]]]) -> bool:

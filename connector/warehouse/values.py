@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,12 +11,16 @@ import pyarrow as pa
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def values_of(column: pa.ChunkedArray[Any]) -> list[Any]:
-    """Return the values of a column, equal ones as one object: most are the same in many rows."""
+def values_of(column: pa.ChunkedArray[Any], read_as: Mapping[Any, Any] | None = None) -> list[Any]:
+    """Return the values of a column, equal ones as one object: most are the same in many rows.
+
+    What is in `read_as` stands for something else; no instant does.
+    """
     if pa.types.is_timestamp(column.type):
         return instants(column)
     encoded = column.combine_chunks().dictionary_encode()
     values = [*encoded.dictionary.to_pylist(), None]
+    values = [read_as.get(each, each) for each in values] if read_as else values
     places: list[Any] = encoded.indices.fill_null(len(values) - 1).to_pylist()
     return [values[at] for at in places]
 

@@ -16,6 +16,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from connector.errors import (
     AuthError,
@@ -349,7 +350,7 @@ class Elsewhere(Service):
     @property
     def listed(self) -> Import:
         at = self.import_.updated_at.replace(microsecond=0)
-        return self.import_.model_copy(update={"updated_at": at, "template": Template(name="T", slug="t")})
+        return structs.replace(self.import_, updated_at=at, template=Template(name="T", slug="t"))
 
 
 @pytest.mark.parametrize("count", [7, 250])

@@ -14,6 +14,7 @@ from unittest import mock
 
 import duckdb
 import pytest
+from msgspec import structs
 
 from connector.errors import ConfigError, ContractError
 from connector.maintain.doctor import doctor
@@ -43,7 +44,7 @@ def hidden_templates() -> Iterator[None]:
     get_import = ServiceClient.get_import
 
     async def bare(client: ServiceClient, slug: str) -> Import:
-        return (await get_import(client, slug)).model_copy(update={"template": None})
+        return structs.replace(await get_import(client, slug), template=None)
 
     with mock.patch.object(ServiceClient, "get_import", bare):
         yield

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from connector.ledger import COMPLETED, LedgerRow, State
 from connector.run.plan import Plan, Planned, Reason, Rules, make_plan, too_many_vanished
@@ -84,7 +85,7 @@ def test_an_instant_is_the_same_at_any_offset() -> None:
 
 @pytest.mark.parametrize("gap", ["updated_at", "row_count", "status"])
 def test_a_ledger_row_with_gaps_is_no_proof(gap: str) -> None:
-    assert reason(Shown(), [replace(known(Shown()), **{gap: None})]) is Reason.changed  # type: ignore[arg-type]
+    assert reason(Shown(), [structs.replace(known(Shown()), **{gap: None})]) is Reason.changed
 
 
 @pytest.mark.parametrize("status", ["created", "submitting", "submitted", "anything"])

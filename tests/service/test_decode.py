@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connector.models import Import, Template, microseconds
+from connector.service import decode
 from connector.service.decode import (
     WrongShape,
     decode_import,
@@ -363,6 +365,95 @@ def test_an_import_says_whether_its_time_came_without_an_offset(date: str, time:
     parse_instant(text)
     assert is_naive(text) == (zone == "")
     assert decode_import(import_row("i", updated_at=text).encode()).updated_naive == (zone == "")
+
+
+TEXTS = st.one_of(
+    st.sampled_from(
+        [
+            '"a"',
+            '"."',
+            '".."',
+            '""',
+            '"a\\u0000b"',
+            '"\\ud800"',
+            '"\\ud83d\\ude00"',
+            '"\\/"',
+            '"\t"',
+            "null",
+            "7",
+            "[]",
+            "true",
+        ]
+    ),
+    st.text(max_size=3).map(lambda text: json.dumps(text, ensure_ascii=False)),
+    st.sampled_from([500, 501, 2_000, 2_001]).map(lambda size: json.dumps("a" * size)),
+    st.sampled_from([500, 501, 1_000, 1_001]).map(lambda size: json.dumps("é" * size, ensure_ascii=False)),
+)
+COUNTS = st.one_of(
+    st.sampled_from(["3", "-0", "0", "-1", "3.0", "-0.0", "1e2", "1.5", "1e400", "01", "true", "null", '"3"', "[3]"]),
+    st.integers(2**63 - 2, 2**63 + 1).map(str),
+    st.integers(-(2**63) - 1, -(2**63) + 1).map(str),
+    st.floats(allow_nan=False, allow_infinity=False).map(repr),
+)
+TEMPLATES = st.one_of(
+    st.sampled_from(
+        ["null", "7", '"t"', "{}", '{"name":"T"}', '{"slug":"t","name":7}', '{"slug":"t","name":"T","x":01}']
+    ),
+    st.tuples(TEXTS, TEXTS).map(lambda both: f'{{"slug":{both[0]},"name":{both[1]}}}'),
+    st.just('{"slug":"t","name":"T","x":{"y": [1.0]}}'),
+)
+TIMES = st.one_of(SPELLED.map(json.dumps), st.datetimes().map(lambda at: json.dumps(at.isoformat())), TEXTS)
+MEMBERS: dict[str, st.SearchStrategy[str]] = {
+    "slug": TEXTS,
+    "row_count": COUNTS,
+    "created_at": TIMES,
+    "updated_at": TIMES,
+    "status": TEXTS,
+    "template": TEMPLATES,
+    "metadata": written() | st.just("nul"),
+}
+USUAL = {
+    "slug": '"i"',
+    "row_count": "3",
+    "created_at": '"2026-01-01T00:00:00Z"',
+    "updated_at": '"2026-01-01T00:00:00.5+02:00"',
+    "status": '"completed"',
+}
+
+
+@st.composite
+def imports_as_text(draw: st.DrawFn) -> bytes:
+    """Most members as usual, the others odd, absent, twice, or such as the interface does not name; bytes changed."""
+    odd = {key: draw(MEMBERS[key]) for key in draw(st.lists(st.sampled_from(sorted(MEMBERS)), max_size=2))}
+    rarely = draw(st.sampled_from(["", "", "", "", "unnamed", "twice", "without", "damaged"]))
+    members = list(({**USUAL, **odd}).items())
+    if rarely == "unnamed":
+        members.append((draw(st.sampled_from(["x", "Slug", ""])), draw(written())))
+    if rarely == "twice":
+        members += [(key, draw(MEMBERS[key])) for key in [draw(st.sampled_from(sorted(MEMBERS)))]]
+    members = draw(st.permutations(members))[rarely == "without" :]
+    blank = draw(BLANK)
+    text = "{" + f",{blank}".join(f'"{key}"{blank}:{value}' for key, value in members) + blank + "}"
+    found = text.encode("utf-8", "surrogatepass")
+    if rarely != "damaged":
+        return found
+    at = draw(st.integers(0, len(found)))
+    return found[:at] + draw(st.sampled_from([b"", b"}", b"\xff", b"\0", b'"', b",", b"1"])) + found[at + 1 :]
+
+
+@given(imports_as_text())
+@settings(max_examples=1_000, deadline=None)
+def test_an_import_is_the_same_however_it_is_read(text: bytes) -> None:
+    """The way for those as the interface shows them takes nothing that the way for all others would take otherwise."""
+    found = decode._read_import(text)
+    with mock.patch.object(decode, "_usual_import", side_effect=ValueError):
+        assert decode._read_import(text) == found
+
+
+def test_an_import_as_the_interface_shows_it_is_read_the_short_way() -> None:
+    with mock.patch.object(decode, "_members", side_effect=AssertionError):
+        found = decode_import(import_row("i", row_count=2, metadata={"a": 1.50}).encode())
+    assert (found.slug, found.row_count, found.metadata_json) == ("i", 2, b'{"a": 1.5}')
 
 
 @pytest.mark.parametrize("listing", [False, True])

@@ -13,6 +13,7 @@ from typing import Any
 from unittest import mock
 
 import pyarrow as pa
+from msgspec import structs
 
 from connector.extract import listing, records
 from connector.extract.listing import MAX_PER_PAGE, Lister, Listing
@@ -199,7 +200,7 @@ def compare_everything_but_updated_at() -> AbstractContextManager[Any]:
         rows = list(listed)
         now = {row.slug: row for row in rows}
         lenient = {
-            slug: replace(known, updated_at=now[slug].updated_at) if slug in now and known.trusted else known
+            slug: structs.replace(known, updated_at=now[slug].updated_at) if slug in now and known.trusted else known
             for slug, known in ledger.items()
         }
         return original(rows, lenient, rules)
@@ -273,14 +274,14 @@ def trust_the_ledger_of_loads_that_never_completed() -> AbstractContextManager[A
     original = state.ledger_rows
 
     def trusting(connection: Connection, dataset: Dataset) -> dict[str, LedgerRow]:
-        return {slug: replace(known, trusted=True) for slug, known in original(connection, dataset).items()}
+        return {slug: structs.replace(known, trusted=True) for slug, known in original(connection, dataset).items()}
 
     return mock.patch.object(state, "ledger_rows", trusting)
 
 
 @mutation()
 def skip_the_audit_after_a_dead_run() -> AbstractContextManager[Any]:
-    return mock.patch.object(state, "_recovered", lambda connection, remembered: remembered)
+    return mock.patch.object(state, "_recovered", lambda connection, remembered: replace(remembered, audited=True))
 
 
 @mutation(600)
@@ -337,7 +338,7 @@ def leave_the_rows_in_the_table_of_the_old_template() -> AbstractContextManager[
 
     def only_here(self: Any, slug: str, known: LedgerRow | None, table: str | None) -> None:
         homes, self._memory = self._memory.homes, replace(self._memory, homes={})
-        original(self, slug, replace(known, table_name=table or known.table_name) if known else None, table)
+        original(self, slug, structs.replace(known, table_name=table or known.table_name) if known else None, table)
         self._memory = replace(self._memory, homes=homes)
 
     return mock.patch.object(package.Package, "_clear_homes", only_here)
