@@ -62,13 +62,15 @@ def begin_with(connection: Connection, settings: Settings, scope: Scope, tally: 
     if RUNS in memory.tables:
         if settings.history and "started_at" in stock.columns[RUNS]:
             latest = latest_start(connection)
-        dead = bury_dead_runs(connection, now, memory.tables)
+        # had one died, or left anything to settle, the rows would have been audited
+        dead = bury_dead_runs(connection, now, memory.tables) if memory.audited else []
         mirrors = settings.deletes == "mirror"
         if mirrors and (memory.audited or has_rejects_of_deleted(connection, stock)):
             erase_deleted(connection, stock)
         _tell_of(dead)
         if memory.sound:
-            settle_dead_runs(connection)
+            if memory.audited:
+                settle_dead_runs(connection)
         elif not {LEDGER, LOADS} <= memory.tables or loaded_late(connection):
             unsettled = True
     if split is not None:

@@ -36,11 +36,12 @@ class RunRecord:
         self._warehouse = warehouse
         self._now = now
         self._count_requests = count_requests
+        self._whole = False  # whether all columns of its table were there when it began: a run takes none away
 
     def begin(self) -> None:
         """Write that this run is under way, for the next one to see should this one die."""
         with self._warehouse.connect() as connection:
-            write_run(connection, self.tally, Status.running)
+            self._whole = write_run(connection, self.tally, Status.running, first=True)
 
     def committed(self, load_id: str | None, schema_changes: Iterable[str]) -> Pending:
         """Count the package handed over last, which is in the warehouse now, and return what it was."""
@@ -72,7 +73,7 @@ class RunRecord:
         if isinstance(self.tally.fatal, NewerFormatError):
             return
         with self._warehouse.connect() as connection:
-            write_run(connection, self.tally)
+            write_run(connection, self.tally, whole=self._whole)
 
     def row(self, load_id: str) -> Emission:
         """Return the row of a run that nobody follows up on after dlt has loaded it, to be loaded with its records."""

@@ -64,16 +64,20 @@ def note_progress(connection: Connection, tally: Tally) -> None:
     )
 
 
-def write_run(connection: Connection, tally: Tally, status: Status | None = None) -> None:
-    """Replaces this run's row, in the columns that are there; where there is no table yet, nothing is written.
+def write_run(
+    connection: Connection, tally: Tally, status: Status | None = None, *, first: bool = False, whole: bool = False
+) -> bool:
+    """Write this run's row, in the columns that are there, and return whether all are.
 
-    A backfill that was refused leaves no row.
+    Unless it is the `first` time, the row is replaced. Nobody has to ask for the columns of a table that is known to be
+    `whole`; where there is no table yet, nothing is written. A backfill that was refused leaves no row.
     """
-    there = connection.declared(RUNS)
+    there = RUNS_SCHEMA.names if whole else connection.declared(RUNS)
     if not there:
-        return
-    connection.execute(f"DELETE FROM {connection.name(RUNS)} WHERE run_id = %s", tally.run_id)
-    if tally.refused:
-        return
+        return False
+    if not first:
+        connection.execute(f"DELETE FROM {connection.name(RUNS)} WHERE run_id = %s", tally.run_id)
     names = [name for name in RUNS_SCHEMA.names if name in there]
-    connection.insert(RUNS, names, {**tally.as_row(status), LOAD_ID: ""})
+    if not tally.refused:
+        connection.insert(RUNS, names, {**tally.as_row(status), LOAD_ID: ""})
+    return len(names) == len(RUNS_SCHEMA.names)

@@ -93,7 +93,11 @@ class WarehouseStatus:
 
 
 def look(connection: Connection, runs: int, memory: Memory | None = None) -> WarehouseStatus:
-    """Return how the warehouse stands, with its last `runs` runs; `memory` is what was read of it just now."""
+    """Return how the warehouse stands, with its last `runs` runs.
+
+    `memory` is what was read of it just now: then records are counted by the word of the ledger, unless that was in
+    doubt, for no run looks through a table of records.
+    """
     if memory is None:
         dataset = take_stock(connection)
         tables = dataset.ours
@@ -118,13 +122,17 @@ def look(connection: Connection, runs: int, memory: Memory | None = None) -> War
         f"SELECT {', '.join(each.name for each in fields(PastRun))} FROM {{t}} ORDER BY started_at DESC LIMIT {runs}",
         RUNS,
     )
+    if memory is None or memory.audited:
+        records = count(RECORDS, f"WHERE {connection.column('_deleted_at')} IS NULL")
+    else:
+        records = sum(known.records_loaded for known in ledger.values() if known.has_raw)
     unsettled = sorted((OPEN.index(each), slug) for slug, (each, _) in found.items() if each in OPEN)[:OPEN_SHOWN]
     kept = {row["slug"]: row for row in connection.rows_of(LEDGER, "slug", [s for _, s in unsettled]).to_pylist()}
     return WarehouseStatus(
         fresh_as_of=fresh[0]["at"] if fresh else None,
         runs=msgspec.convert(latest, tuple[PastRun, ...]),
         imports=_counted(ledger, found),
-        records=count(RECORDS, f"WHERE {connection.column('_deleted_at')} IS NULL"),
+        records=records,
         rejects=_rejected(found) + unread_in_listing(connection, tables),
         standings=dict(Counter(each.value for each, _ in found.values())),
         due=dict(Counter(known.due for _, known in found.values() if known is not None and known.due)),

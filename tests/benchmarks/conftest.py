@@ -33,7 +33,11 @@ class Ran:
 
     tally: Tally
     asked: dict[str, Any]
-    statements: int
+    sql: tuple[str, ...]
+
+    @property
+    def statements(self) -> int:
+        return len(self.sql)
 
 
 @dataclass(slots=True)
@@ -60,8 +64,8 @@ class Desk:
 
 
 @contextmanager
-def statements(folder: Path) -> Iterator[Callable[[], int]]:
-    """Has every connection, of dlt and of ours, log into a file of its own; yields how to count what was logged."""
+def statements(folder: Path) -> Iterator[Callable[[], tuple[str, ...]]]:
+    """Has every connection, of dlt and of ours, log into a file of its own; yields what was logged."""
     open_connection = DuckDbSqlClient.open_connection
     folder.mkdir(exist_ok=True)
     for log in folder.iterdir():
@@ -73,9 +77,9 @@ def statements(folder: Path) -> Iterator[Callable[[], int]]:
         connection.execute(f"SET log_query_path = '{folder / str(next(numbers))}'")
         return connection
 
-    def logged() -> int:
+    def logged() -> tuple[str, ...]:
         lines = (line for log in folder.iterdir() for line in log.read_text().splitlines())
-        return sum(1 for line in lines if STATEMENT.match(line))
+        return tuple(line for line in lines if STATEMENT.match(line))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(DuckDbSqlClient, "open_connection", open_and_log)
