@@ -97,8 +97,12 @@ class _Machine:
         return Holdings.of(self._database)
 
     def meddle(self, dice: Random) -> str:
-        """A user's hand in the warehouse; or an earlier version wrote it, with nothing of a later one on the disk."""
-        if dice.random() < 0.2:
+        """A user's hand in the warehouse; or an earlier version wrote it, with nothing of a later one on the disk.
+
+        The first version wrote no history, so no warehouse with one is as it left it.
+        """
+        history = "FROM information_schema.tables WHERE table_name LIKE '%!_history' ESCAPE '!'"
+        if dice.random() < 0.2 and not self._database.execute(f"SELECT 1 {history} LIMIT 1").fetchall():
             self.lose_directory()
             return go_back_to_the_first_version(self._database)
         return meddle(self._database, dice)
