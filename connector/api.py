@@ -24,7 +24,7 @@ from connector.run.shards import sync as run
 from connector.runs import Tally
 from connector.scope import Scope
 from connector.source import configured_settings, settings_of, without_warnings_of_json
-from connector.warehouse.failures import explain
+from connector.warehouse.failures import explain_failure
 
 log = logging.getLogger("connector.api")
 
@@ -117,7 +117,7 @@ def sync(pipeline: Pipeline, source: DltSource | None = None, *, scope: Scope | 
     if keeps and (stale := keep_current(pipeline, loaded=bool(tally.load_ids))) is not None:
         log.warning(stale, extra={"event": "views.stale"})
     if tally.fatal is not None:
-        raise explain(tally.fatal) from tally.fatal
+        raise explain_failure(tally.fatal) from tally.fatal
     return RunSummary.of(tally)
 
 
@@ -165,11 +165,11 @@ def plan(pipeline: Pipeline, source: DltSource | None = None) -> RunPlan:
     return look_ahead(pipeline, configured_settings() if source is None else settings_of(source))
 
 
-def as_run(scope: Scope | None) -> settings.Scope:
+def as_run(scope: Scope | None) -> settings.RunScope:
     """Return the scope of a run: a backfill if anything is selected, else an incremental sync."""
     if scope is None or scope == Scope():
-        return settings.Scope()
+        return settings.RunScope()
     if scope.shard is not None:
-        return settings.Scope(mode=f"shard {scope.shard[0]}/{scope.shard[1]}", shard=scope.shard)
+        return settings.RunScope(mode=f"shard {scope.shard[0]}/{scope.shard[1]}", shard=scope.shard)
     selection = settings.Selection(slugs=frozenset(scope.imports), template=next(iter(scope.templates), None))
-    return settings.Scope(mode="backfill", window=scope.window, selection=selection, force=True)
+    return settings.RunScope(mode="backfill", window=scope.window, selection=selection, force=True)

@@ -51,7 +51,7 @@ class Selection(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class RunScope:
     """What a run was asked for. `force` re-reads what is up to date; `allow_mass_delete` waives the limit once.
 
     `shard` says which of how many shards this one is, each of which reads its part side by side with the others.

@@ -38,9 +38,9 @@ from connector.load.dlt_bridge import (
 from connector.load.emission import Emission
 from connector.load.source_changes import refuse_changes
 from connector.load.working_directory import believe_folders
-from connector.run.ports import Outside
-from connector.run.session import Extraction
-from connector.settings import Scope, Settings, Window
+from connector.run.ports import Ports
+from connector.run.session import RunSession
+from connector.settings import RunScope, Settings, Window
 from connector.warehouse import Warehouse
 from connector.warehouse.connection import VERSIONS
 from connector.warehouse.destination import prepare_for_loading
@@ -124,15 +124,15 @@ def importer_source(
     given = {name: value for name, value in locals().items() if name in Settings.model_fields}
     believe_folders()
     refuse_unknown_keys()
-    shared = _SharedRun(Settings.load_from(whence, given), Scope(window=_window(updated_at)))
+    shared = _SharedRun(Settings.load_from(whence, given), RunScope(window=_window(updated_at)))
 
     @dlt.resource(name="imports", write_disposition="merge")
     def imports() -> Iterator[Any]:
-        yield from shared.emit("imports", Extraction.import_tables)
+        yield from shared.emit("imports", RunSession.import_tables)
 
     @dlt.resource(name="records", write_disposition="merge")
     def records() -> Iterator[Any]:
-        yield from shared.emit("records", Extraction.record_tables)
+        yield from shared.emit("records", RunSession.record_tables)
 
     for resource in (imports, records):
         resource._pipe.gen.settings = shared.settings  # type: ignore[union-attr]
@@ -211,42 +211,42 @@ def without_warnings_of_json() -> Iterator[None]:
 class _SharedRun:
     """The run that both resources share, a new one each time dlt iterates them."""
 
-    def __init__(self, settings: Settings, scope: Scope) -> None:
+    def __init__(self, settings: Settings, scope: RunScope) -> None:
         self.settings = settings
         self._scope = scope
-        self._extraction: Extraction | None = None
+        self._extraction: RunSession | None = None
         self._release: Callable[[], None] = lambda: None
         self._unfinished: set[str] = set()
 
-    def emit(self, name: str, tables: Callable[[Extraction, str], Iterator[Emission]]) -> Iterator[Any]:
+    def emit(self, name: str, tables: Callable[[RunSession, str], Iterator[Emission]]) -> Iterator[Any]:
         """Yield the tables of a resource; the last resource to end adds what belongs to the whole run."""
         with without_warnings_of_json():
             yield from self._emit(name, tables)
 
-    def _emit(self, name: str, tables: Callable[[Extraction, str], Iterator[Emission]]) -> Iterator[Any]:
+    def _emit(self, name: str, tables: Callable[[RunSession, str], Iterator[Emission]]) -> Iterator[Any]:
         mark = Marker()
         load_id = _load_id()
-        extraction = self._begin()
+        session = self._begin()
         done = False
         try:
-            yield from map(mark, tables(extraction, load_id))
+            yield from map(mark, tables(session, load_id))
             self._unfinished.discard(name)
             if not self._unfinished:
-                yield from map(mark, extraction.missing_tables())
-                yield mark(extraction.run_row(load_id))
+                yield from map(mark, session.missing_tables())
+                yield mark(session.run_row(load_id))
                 prove_held(dlt.current.pipeline())  # what is not extracted whole is never loaded
             done = True
         except Exception as error:
-            extraction.record.abort(error)
+            session.record.abort(error)
             raise
         finally:
             if not done or not self._unfinished:
-                extraction.close()
+                session.close()
                 self._extraction = None
             if not done:
                 self._release()
 
-    def _begin(self) -> Extraction:
+    def _begin(self) -> RunSession:
         if self._extraction is None:
             source = dlt.current.source()
             refuse_changes(source, package_state())
@@ -256,19 +256,19 @@ class _SharedRun:
             warehouse.check_writable(experimental=self.settings.allow_experimental)
             prepare_for_loading(dlt.current.pipeline())
             self._release = hold_until_loaded(dlt.current.pipeline(), sole_writer(dlt.current.pipeline()))
-            extraction = Extraction(self.settings, self._scope, warehouse, Outside.real())
+            session = RunSession(self.settings, self._scope, warehouse, Ports.real())
             if len(self._unfinished) == 1:
                 # `succeeded` promises a whole sync, which half of it is not
-                extraction.tally.mode = f"{next(iter(self._unfinished))} only"
+                session.tally.mode = f"{next(iter(self._unfinished))} only"
             try:
-                extraction.open(reading="records" in self._unfinished, listed="imports" in self._unfinished)
-                if VERSIONS in extraction.memory.tables:
+                session.open(reading="records" in self._unfinished, listed="imports" in self._unfinished)
+                if VERSIONS in session.state.tables:
                     take_over_rebuilt(dlt.current.pipeline(), dlt.current.source_schema())
             except BaseException:
-                extraction.close()
+                session.close()
                 self._release()
                 raise
-            self._extraction = extraction
+            self._extraction = session
         return self._extraction
 
 

@@ -37,7 +37,7 @@ from connector.reporting.changes import changes
 from connector.run.sync import sync
 from connector.runs import Status, Tally
 from connector.sandbox import Service, serve
-from connector.settings import Scope, Settings
+from connector.settings import RunScope, Settings
 from connector.source import without_warnings_of_json
 from connector.warehouse import Warehouse
 from connector.warehouse.destination import duckdb_file, open_client
@@ -249,7 +249,7 @@ class _Kit:
         self._run()
         self.service.edit_row(slug, record, {"v0": 6})
         since = self._run().started_at
-        self._run(Scope(mode="backfill", force=True))
+        self._run(RunScope(mode="backfill", force=True))
         found = [(each.record, each.field, each.old, each.new) for each in changes(_pipeline(self.place), since)]
         if found != [(record, "v0", 5, 6)]:
             raise NotSoError(f"one value was edited, and the versions say {found[:3]}")
@@ -257,7 +257,7 @@ class _Kit:
 
     # -- what they are made of -----------------------------------------------------------------------------------
 
-    def _run(self, scope: Scope | None = None) -> Tally:
+    def _run(self, scope: RunScope | None = None) -> Tally:
         with without_warnings_of_json():
             ran = sync(_pipeline(self.place), self.settings, scope)
         if ran.fatal is not None:

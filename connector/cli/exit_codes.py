@@ -39,17 +39,15 @@ def explain(error: BaseException) -> ConnectorError:
 
 
 def _of_destination(error: BaseException) -> ConnectorError:
-    from connector.warehouse.failures import explain
+    from connector.warehouse.failures import explain_failure
 
-    return explain(error)
+    return explain_failure(error)
 
 
 def _of_dlt(error: BaseException) -> ConnectorError | None:
     from dlt.common.configuration.exceptions import ConfigFieldMissingException, ConfigurationException
     from dlt.common.destination.exceptions import DestinationException, UnknownDestinationModule
     from dlt.common.exceptions import MissingDependencyException
-
-    from connector.warehouse.failures import explain
 
     if isinstance(error, ConfigFieldMissingException):
         return missing_keys(error)
@@ -61,7 +59,7 @@ def _of_dlt(error: BaseException) -> ConnectorError | None:
         return ConfigError(f"dlt has no destination of that name: {_text(error)}")
     if isinstance(error, ConfigurationException):
         return ConfigError(f"The configuration is not valid: {_text(error)}")
-    return explain(error) if isinstance(error, DestinationException) else None
+    return _of_destination(error) if isinstance(error, DestinationException) else None
 
 
 def missing_keys(error: Exception) -> ConfigError:

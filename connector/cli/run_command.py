@@ -24,19 +24,19 @@ from connector.cli.unmatched import unmatched
 from connector.reporting.views.applying import keep_current
 from connector.run.shards import sync
 from connector.runs import Status, Tally
-from connector.settings import Scope
+from connector.settings import RunScope
 from connector.source import without_warnings_of_json
 from connector.warehouse import Warehouse
 
 PROBLEMS_SHOWN = 10
 
 
-def run_scope(arguments: argparse.Namespace, output: Output, scope: Scope) -> int:
+def run_scope(arguments: argparse.Namespace, output: Output, scope: RunScope) -> int:
     """Run a sync over `scope` with the pipeline that the command line names; return the exit code."""
     return run_pipeline(lambda: open_pipeline(arguments), scope, output)
 
 
-def run_pipeline(opened: Callable[[], Pipeline], scope: Scope, output: Output) -> int:
+def run_pipeline(opened: Callable[[], Pipeline], scope: RunScope, output: Output) -> int:
     """One run over `scope`; returns the exit code. Raises only what kept the run from beginning."""
     attempt = _Attempt(opened, scope, output)
     with telemetry.exporting(scrub):
@@ -59,7 +59,7 @@ def run_pipeline(opened: Callable[[], Pipeline], scope: Scope, output: Output) -
 class _Attempt:
     """A run and whom to tell of it, as far as the configuration could be read."""
 
-    def __init__(self, opened: Callable[[], Pipeline], scope: Scope, output: Output) -> None:
+    def __init__(self, opened: Callable[[], Pipeline], scope: RunScope, output: Output) -> None:
         self._opened = opened
         self._scope = scope
         self._output = output

@@ -39,7 +39,7 @@ class Flatten(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class Batch:
     """Some records as columns of one length: what raw and typed row share, and what each has alone.
 
     `data` is None without raw rows, `flat` without typed ones, `extra` where no record has any.
@@ -64,7 +64,7 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
+class BuiltImports:
     """The rows of one import, or of several of one template; `reads` have their records no more.
 
     `sizes` are the records of each. Several have theirs in one `Rows` at most, one after the other. `refusal`: why the
@@ -75,12 +75,12 @@ class Built:
     sizes: tuple[int, ...]
     table: str | None = None
     refusal: str | None = None
-    rows: Iterable[Rows] = ()
+    rows: Iterable[Batch] = ()
 
     @classmethod
     def of(
-        cls, reads: Sequence[ImportRead], table: str | None, rows: Iterable[Rows], refusal: str | None = None
-    ) -> Built:
+        cls, reads: Sequence[ImportRead], table: str | None, rows: Iterable[Batch], refusal: str | None = None
+    ) -> BuiltImports:
         """Take the records out of `reads`."""
         sizes = tuple(len(read.records) for read in reads)
         return cls(tuple(replace(read, records=()) for read in reads), sizes, table, refusal, rows)
@@ -99,7 +99,7 @@ class SpilledRows:
         self._raw = False
         self._extras: list[bool] = []
 
-    def append(self, rows: Rows) -> None:
+    def append(self, rows: Batch) -> None:
         flat = rows.flat
         columns = [rows.sort, rows.created_at, rows.updated_at]
         if rows.data is not None:
@@ -117,14 +117,14 @@ class SpilledRows:
             stream.write_batch(batch)
         self._spool.add(packed.getvalue())
 
-    def __iter__(self) -> Iterator[Rows]:
+    def __iter__(self) -> Iterator[Batch]:
         for piece, slug, flat, extras in zip(self._spool, self._slugs, self._flats, self._extras, strict=True):
             with pa.ipc.open_stream(piece) as stream:
                 sort, created_at, updated_at, *columns = stream.read_next_batch().columns
             data = columns.pop(0) if self._raw else None
             extra = columns.pop(0) if extras else None
             filled = None if flat is None else replace(flat[0], columns=dict(zip(flat[1], columns, strict=True)))
-            yield Rows(slug, sort, created_at, updated_at, data, filled, extra)
+            yield Batch(slug, sort, created_at, updated_at, data, filled, extra)
 
 
 class Builder:
@@ -151,7 +151,7 @@ class Builder:
         self._width = width
         self._flatten = flatten
 
-    def build_all(self, reads: Iterable[ImportRead]) -> Iterator[Built]:
+    def build_all(self, reads: Iterable[ImportRead]) -> Iterator[BuiltImports]:
         """Build imports with their records in memory, those of a template together as far as they can be."""
         by_template: dict[str | None, list[ImportRead]] = {}
         for read in reads:
@@ -164,21 +164,21 @@ class Builder:
                     yield self.build(some[0])
                     continue
                 found = self._together(some)
-                if isinstance(found, Built):
+                if isinstance(found, BuiltImports):
                     yield found
                 else:
                     parts += reversed(found)
 
-    def build(self, read: ImportRead) -> Built:
+    def build(self, read: ImportRead) -> BuiltImports:
         """Takes the rows out of `read`, whatever its verdict is. Raises ConnectorError for want of disk space."""
         table = self._table_for(read.import_) if self._settings.typed else None
         rows, refusal = self._all_rows(read, table)
         if refusal is not None:
             table = None
             rows, _ = self._all_rows(read, None)
-        return Built.of((read,), table, rows, refusal)
+        return BuiltImports.of((read,), table, rows, refusal)
 
-    def _together(self, reads: list[ImportRead]) -> Built | list[list[ImportRead]]:
+    def _together(self, reads: list[ImportRead]) -> BuiltImports | list[list[ImportRead]]:
         """The imports at once, or the parts to build instead where what one of them brings decides about the others.
 
         A schema grows up to its bounds and then no more, so halves find what makes it grow at little cost; a refusal
@@ -188,7 +188,7 @@ class Builder:
         texts = _texts(records)
         table = self._table_for(reads[0].import_) if self._settings.typed else None
         if table is None or not records:
-            return Built.of(reads, table, [self._rows(records, texts, None)] if records else ())
+            return BuiltImports.of(reads, table, [self._rows(records, texts, None)] if records else ())
         schema = self._schemas.get(table) or TableSchema(table)
         if not any(schema.fields):
             return [reads[:1], reads[1:]]
@@ -198,7 +198,7 @@ class Builder:
             return [reads[:half], reads[half:]]
         if self._limits is not None and self._limits.refusal(schema, [flat.columns]) is not None:
             return [[read] for read in reads]
-        return Built.of(reads, table, [self._rows(records, texts, flat)])
+        return BuiltImports.of(reads, table, [self._rows(records, texts, flat)])
 
     def _flattened_as_known(self, texts: Texts, schema: TableSchema) -> Flattened | None:
         """Rows that fit a table as it is; None if they need anything new, or the rows beside them decide their text."""
@@ -210,7 +210,7 @@ class Builder:
             return None
         return flat if flat.schema == schema and not flat.verbatim else None
 
-    def _all_rows(self, read: ImportRead, table: str | None) -> tuple[Iterable[Rows], str | None]:
+    def _all_rows(self, read: ImportRead, table: str | None) -> tuple[Iterable[Batch], str | None]:
         """With typed columns if there is a `table`; or why the destination cannot hold them."""
         if table is None:
             rows = _place_for(read)
@@ -225,7 +225,7 @@ class Builder:
             narrowed = self._narrowed(read, schema, room)
             return self._typed_rows(read, narrowed, Room(0, room.columns))
 
-    def _typed_rows(self, read: ImportRead, schema: TableSchema, room: Room) -> tuple[Iterable[Rows], str | None]:
+    def _typed_rows(self, read: ImportRead, schema: TableSchema, room: Room) -> tuple[Iterable[Batch], str | None]:
         """Raises TooWide for more new fields than there is room for."""
         rows, table, most = _place_for(read), schema.table, schema.size + room.fresh
         hints = self._settings.hints.get(table, {})
@@ -256,12 +256,12 @@ class Builder:
         self._template_tables.setdefault(table, import_.template_slug or "")
         return table
 
-    def _rows(self, records: Sequence[Record], texts: Texts, flat: Flattened | None) -> Rows:
+    def _rows(self, records: Sequence[Record], texts: Texts, flat: Flattened | None) -> Batch:
         created_at = [r.created_at for r in records]
         updated_at = [r.updated_at for r in records]
         created = pa.array(created_at, pa.int64()).view(UTC_US)
         extras = [r.extra for r in records] if self._settings.raw else []
-        return Rows(
+        return Batch(
             pa.array([r.slug for r in records], pa.string()),
             pa.array([r.sort for r in records], pa.int64()),
             created,
@@ -272,7 +272,7 @@ class Builder:
         )
 
 
-def _place_for(read: ImportRead) -> list[Rows] | SpilledRows:
+def _place_for(read: ImportRead) -> list[Batch] | SpilledRows:
     return SpilledRows() if isinstance(read.records, SpilledRecords) else []
 
 

@@ -13,7 +13,7 @@ from connector.transform.columns import FieldCount
 from connector.transform.escaping import storable
 from connector.transform.naming import display_path, encode_keys, overflowed_name
 from connector.transform.schema import OVERFLOWED, Field, Keys, TableSchema
-from connector.warehouse.state import Memory
+from connector.warehouse.state import WarehouseState
 from connector.warehouse.tables import IMPORTS, LOAD_ID
 
 
@@ -31,14 +31,14 @@ class Catalogue:
     text_conflicts: dict[str, tuple[str, Mapping[str, int]]]
 
     @classmethod
-    def of(cls, memory: Memory) -> Catalogue:
-        known = dict(memory.schemas), dict(memory.template_tables), dict(memory.first_seen)
+    def of(cls, state: WarehouseState) -> Catalogue:
+        known = dict(state.schemas), dict(state.template_tables), dict(state.first_seen)
         conflicts = {
             each.slug: (each.table_name, json.loads(each.text_conflicts))
-            for each in memory.ledger.values()
+            for each in state.ledger.values()
             if each.text_conflicts and each.table_name
         }
-        return cls(*known, set(memory.miscounted), conflicts)
+        return cls(*known, set(state.miscounted), conflicts)
 
     def text_conflicts_of(self, table: str, without: Collection[str]) -> Counter[str]:
         """Column → scalars that text columns of the table took from imports other than these."""

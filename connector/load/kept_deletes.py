@@ -14,26 +14,28 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from connector.ledger import LedgerRow
-from connector.load.batches import Built
+from connector.load.batches import BuiltImports
 from connector.transform.schema import Kind
 from connector.warehouse import Warehouse
-from connector.warehouse.state import Memory
+from connector.warehouse.state import WarehouseState
 from connector.warehouse.tables import RECORDS, keys_of, mark_deleted
 
 
 class KeptDeletes:
     """Rows carried over into one load package; none unless `keeps`."""
 
-    def __init__(self, warehouse: Warehouse, memory: Memory, load_id: str, now: datetime, *, keeps: bool) -> None:
+    def __init__(
+        self, warehouse: Warehouse, state: WarehouseState, load_id: str, now: datetime, *, keeps: bool
+    ) -> None:
         self._warehouse = warehouse
-        self._memory = memory
+        self._state = state
         self._load_id = load_id
         self._now = now
         self._keeps = keeps
         self._carried: list[tuple[str, pa.Table]] = []
         self._json: dict[str, frozenset[str]] = {}
 
-    def vanished(self, built: Built, known: Sequence[LedgerRow | None]) -> dict[str, pa.Table]:
+    def vanished(self, built: BuiltImports, known: Sequence[LedgerRow | None]) -> dict[str, pa.Table]:
         """Return the rows of imports that do not come again, per table, marked as deleted."""
         before = [row for row in known if row is not None]
         if not self._keeps or not before:
@@ -57,7 +59,7 @@ class KeptDeletes:
         slugs: dict[str, list[str]] = {}
         for row in known:
             # the table it comes to may have marked rows of it from an earlier stay
-            for home in {RECORDS, *self._memory.homes.get(row.slug, ()), row.table_name, table} & self._memory.tables:
+            for home in {RECORDS, *self._state.homes.get(row.slug, ()), row.table_name, table} & self._state.tables:
                 slugs.setdefault(home, []).append(row.slug)
         with self._warehouse.connect() as connection:
             for home in sorted(slugs):

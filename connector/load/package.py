@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from connector.extract.records import ImportRead
 from connector.ledger import TORN, Due, LedgerRow, State
-from connector.load.batches import Built, Rows
+from connector.load.batches import Batch, BuiltImports
 from connector.load.data_dictionary import Catalogue, FieldRows, FieldTotals
 from connector.load.disposition import IncomingRows
 from connector.load.emission import Emission, placeholders
@@ -31,7 +31,7 @@ from connector.models import Import
 from connector.settings import Settings
 from connector.transform.schema import Keys, Kind, TableSchema, arrow_type, parse_type
 from connector.warehouse import Warehouse
-from connector.warehouse.state import Memory
+from connector.warehouse.state import WarehouseState
 from connector.warehouse.tables import (
     FIELDS,
     FIELDS_SCHEMA,
@@ -91,7 +91,7 @@ class Package:
         run_id: str,
         now: datetime,
         settings: Settings,
-        memory: Memory,
+        state: WarehouseState,
         catalogue: Catalogue,
         warehouse: Warehouse,
     ) -> None:
@@ -103,7 +103,7 @@ class Package:
         self._run_id = run_id
         self._now = now
         self._settings = settings
-        self._memory = memory
+        self._state = state
         self._catalogue = catalogue
         self._warehouse = warehouse
         self._raw: list[pa.Table] = []
@@ -114,7 +114,7 @@ class Package:
         self._sources = 0  # of records: imports, one as often as it comes
         self._ledger: list[LedgerRow] = []
         self.rejects = Rejects(load_id, run_id, now, nul_safe=not warehouse.traits.keeps_nul)
-        self._kept = KeptDeletes(warehouse, memory, load_id, now, keeps=settings.deletes == "keep")
+        self._kept = KeptDeletes(warehouse, state, load_id, now, keeps=settings.deletes == "keep")
         self._nul_safe = not warehouse.traits.keeps_nul
         self.withheld: list[str] = []
 
@@ -137,7 +137,9 @@ class Package:
     def __bool__(self) -> bool:
         return bool(self._ledger or self.rejects)
 
-    def add(self, built: Built, known: Sequence[LedgerRow | None], due: Sequence[Due | None]) -> Iterator[Emission]:
+    def add(
+        self, built: BuiltImports, known: Sequence[LedgerRow | None], due: Sequence[Due | None]
+    ) -> Iterator[Emission]:
         """Imports whose records were read; yields what has become due to be written.
 
         For each of them `known` is its ledger row so far, and `due` why to read it again.
@@ -299,7 +301,7 @@ class Package:
         due = Due.torn if row.torn else row.due
         return replace(row, killed_runs=None, run_id=self._run_id, load_id=self.load_id, due=due)
 
-    def _add_raw(self, built: Built, rows: Rows) -> None:
+    def _add_raw(self, built: BuiltImports, rows: Batch) -> None:
         if rows.data is None:
             return
         n = len(rows)
@@ -319,7 +321,7 @@ class Package:
         self._raw_rows += n
         self._arrived(RECORDS, built, rows)
 
-    def _add_typed(self, table: str, built: Built, rows: Rows) -> None:
+    def _add_typed(self, table: str, built: BuiltImports, rows: Batch) -> None:
         if rows.flat is None:
             return
         self._catalogue.schemas[table] = rows.flat.schema
@@ -341,7 +343,7 @@ class Package:
             typed.counts[keys].add(count)
         self._arrived(table, built, rows)
 
-    def _arrived(self, table: str, built: Built, rows: Rows) -> None:
+    def _arrived(self, table: str, built: BuiltImports, rows: Batch) -> None:
         arriving = self._arriving[table]
         arriving.records.append(rows.slug)
         slugs = [read.import_.slug for read, size in zip(built.reads, built.sizes, strict=True) if size]
@@ -356,11 +358,11 @@ class Package:
 
     def _clear_homes(self, slug: str, known: LedgerRow | None, table: str | None) -> None:
         """Placeholders, so that the merge removes what an import had where nothing of it comes any more."""
-        if self._settings.raw or RECORDS in self._memory.tables:
+        if self._settings.raw or RECORDS in self._state.tables:
             self._arriving[RECORDS].replacing = True
             self._raw_cleared.append(slug)
             self._raw_rows += 1
-        homes = set(self._memory.homes.get(slug, ()))
+        homes = set(self._state.homes.get(slug, ()))
         if known is not None and known.table_name:
             homes.add(known.table_name)
         if table is not None:
@@ -375,7 +377,7 @@ class Package:
     def _with_dropped(self, table: str, rows: pa.Table) -> pa.Table:
         """The columns that the table lost come again though no row has a value for them now."""
         kinds = {n: k for known in self._catalogue.schema(table).fields.values() for n, k in known.columns().items()}
-        for column in sorted(self._memory.dropped.get(table, frozenset()) & set(kinds)):
+        for column in sorted(self._state.dropped.get(table, frozenset()) & set(kinds)):
             rows = rows.append_column(column, pa.array([None] * rows.num_rows, arrow_type(kinds[column])))
         return rows
 
@@ -456,7 +458,7 @@ class Package:
         return found
 
 
-def _import_slugs(built: Built, n: int) -> pa.Array[Any]:
+def _import_slugs(built: BuiltImports, n: int) -> pa.Array[Any]:
     """The slug of its import for each of `n` rows: some of the only import, or all of several."""
     slugs = [read.import_.slug for read in built.reads]
     if len(slugs) == 1:
@@ -466,7 +468,7 @@ def _import_slugs(built: Built, n: int) -> pa.Array[Any]:
     return pa.array(slugs, pa.string()).take(kernels.list_parent_indices(pa.ListArray.from_arrays(ends, pa.nulls(n))))
 
 
-def _count_text_conflicts(rows: Rows, sizes: Sequence[int], counts: Sequence[Counter[str]]) -> None:
+def _count_text_conflicts(rows: Batch, sizes: Sequence[int], counts: Sequence[Counter[str]]) -> None:
     """For each import: column → scalars that it took as their text."""
     if rows.flat is None:
         return

@@ -24,7 +24,7 @@ from connector.errors import ConfigError, ConnectorError
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.destination import destination_type, duckdb_file, local_file
 from connector.warehouse.erasing import empty_staging, erase_deleted
-from connector.warehouse.failures import explain
+from connector.warehouse.failures import explain_failure
 from connector.warehouse.history_tables import histories
 from connector.warehouse.lock import prove_held, sole_writer
 from connector.warehouse.ownership import staged, take_stock
@@ -77,7 +77,7 @@ def compact(pipeline: Pipeline, *, mirrors: bool, storage: str | None = None) ->
                 raise ConfigError("Only a warehouse in a file or in PostgreSQL can be compacted.")
             return _rewrite(pipeline, file.resolve(), storage)
     except Exception as error:
-        raise explain(error, pipeline) from None
+        raise explain_failure(error, pipeline) from None
 
 
 def _vacuum(connection: Connection, ours: list[str]) -> Compacted:

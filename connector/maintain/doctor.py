@@ -22,13 +22,13 @@ from connector.transform.privacy import Privacy
 from connector.transform.schema import REST, TableSchema, is_stored_as
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.connection import LOADS
-from connector.warehouse.failures import explain
+from connector.warehouse.failures import explain_failure
 from connector.warehouse.ledger_table import doubt, errors
 from connector.warehouse.lock import Holder, holder_of, sole_writer
 from connector.warehouse.mending import imports_with
 from connector.warehouse.ownership import BESIDE
 from connector.warehouse.runs_table import bury_dead_runs, dead_runs
-from connector.warehouse.state import Memory, audit, remembered
+from connector.warehouse.state import WarehouseState, audit, remembered
 from connector.warehouse.tables import IMPORTS, LEDGER, RECORDS, RUNS, SYSTEM_SCHEMAS
 from connector.warehouse.typed_tables import discard
 
@@ -87,7 +87,7 @@ def doctor(
                 report.notes.append(_left_behind(stale))
             _Examination(pipeline, warehouse, report, repair, now or datetime.now(UTC), privacy).run()
     except Exception as error:
-        raise explain(error, pipeline) from None
+        raise explain_failure(error, pipeline) from None
     return report
 
 
@@ -118,12 +118,12 @@ class _Examination:
             self.report.notes.append("There is no warehouse yet; `importer-sync run` makes it.")
             return
         with self.warehouse.connect() as connection:
-            memory = remembered(connection)
-            self._tables(connection, memory)
-            self._dead_runs(connection, memory)
-            doubted = self._rows(connection, memory)
-            self._imports(connection, memory, doubted)
-            self._older_rules(connection, memory)
+            state = remembered(connection)
+            self._tables(connection, state)
+            self._dead_runs(connection, state)
+            doubted = self._rows(connection, state)
+            self._imports(connection, state, doubted)
+            self._older_rules(connection, state)
 
     def _find(self, finding: Finding) -> None:
         self.report.findings.append(finding)
@@ -139,24 +139,24 @@ class _Examination:
             cure = "the next run drops it and reads its imports again, or --repair drops it now"
             self._find(Finding("pending_package", sentence, cure))
 
-    def _tables(self, connection: Connection, memory: Memory) -> None:
-        if BESIDE in memory.tables:
+    def _tables(self, connection: Connection, state: WarehouseState) -> None:
+        if BESIDE in state.tables:
             sentence = "A rebuild that died left a half-written table behind."
             if self.repair:
                 discard(connection, BESIDE, BESIDE_SCHEMA)
                 self.report.repaired.append(f"{sentence} It was dropped.")
             else:
                 self._find(Finding("half_rebuilt", sentence, "the next rebuild drops it, or --repair does now"))
-        for table in sorted({*SYSTEM_SCHEMAS, LOADS} - memory.tables):
+        for table in sorted({*SYSTEM_SCHEMAS, LOADS} - state.tables):
             self._find(Finding("table_missing", f"The table {table} is missing.", MADE_ANEW))
-        for finding in (*_missing_columns(memory), *_unexplained_columns(connection, memory)):
+        for finding in (*_missing_columns(state), *_unexplained_columns(connection, state)):
             self._find(finding)
-        for table, schema in sorted(memory.schemas.items()):
+        for table, schema in sorted(state.schemas.items()):
             if schema.is_bounded:
                 self.report.notes.append(_overflowed(table, schema))
 
-    def _dead_runs(self, connection: Connection, memory: Memory) -> None:
-        if RUNS not in memory.tables:
+    def _dead_runs(self, connection: Connection, state: WarehouseState) -> None:
+        if RUNS not in state.tables:
             return
         for run_id in dead_runs(connection):
             sentence = f"Run {run_id} died before it ended."
@@ -168,12 +168,12 @@ class _Examination:
         if self.repair:
             bury_dead_runs(connection, self.now)
 
-    def _rows(self, connection: Connection, memory: Memory) -> set[str]:
+    def _rows(self, connection: Connection, state: WarehouseState) -> set[str]:
         """Compare the rows with the ledger; distrust what disagrees, so that the next run audits and reads it again."""
-        wrong = audit(connection, memory)
+        wrong = audit(connection, state)
         for slug, where in wrong.items():
             tables = ", ".join(sorted(where)) or "no table"
-            if slug in memory.ledger:
+            if slug in state.ledger:
                 sentence = f"Import {slug}: its rows ({tables}) are not those its ledger row speaks of."
             else:
                 sentence = f"Import {slug} has rows ({tables}), but the ledger does not know it."
@@ -181,19 +181,19 @@ class _Examination:
                 self.report.repaired.append(f"{sentence} It is distrusted now, and {READ_AGAIN}.")
             else:
                 cure = "--repair distrusts it, so that the next run reads it again"
-                kind = "rows_disagree" if slug in memory.ledger else "orphan_rows"
+                kind = "rows_disagree" if slug in state.ledger else "orphan_rows"
                 self._find(Finding(kind, sentence, cure, slug))
         if self.repair and wrong:
-            doubt(connection, list(wrong), set(memory.ledger), DOUBTED)
+            doubt(connection, list(wrong), set(state.ledger), DOUBTED)
         return set(wrong)
 
-    def _imports(self, connection: Connection, memory: Memory, doubted: set[str]) -> None:
-        if LEDGER not in memory.tables:
+    def _imports(self, connection: Connection, state: WarehouseState, doubted: set[str]) -> None:
+        if LEDGER not in state.tables:
             return
-        for slug, state, error in errors(connection):
+        for slug, left, error in errors(connection):
             if slug in doubted:
                 continue
-            if state == State.failed:
+            if left == State.failed:
                 cure = f"{READ_AGAIN}; `importer-sync backfill --import {slug}` tries now"
                 sentence = f"Import {slug} failed: {error or 'no reason kept'}"
                 self._find(Finding("import_failed", sentence, cure, slug))
@@ -201,19 +201,19 @@ class _Examination:
                 cure = f'{READ_AGAIN}; if it stays so, the service counts wrongly: reconcile = "warn" accepts that'
                 sentence = f"Import {slug} does not reconcile: {error or 'no reason kept'}"
                 self._find(Finding("import_unreconciled", sentence, cure, slug))
-        live = [k for k in memory.ledger.values() if k.state is State.synced]
+        live = [k for k in state.ledger.values() if k.state is State.synced]
         unfinished = sum(known.status != COMPLETED for known in live)
         if unfinished:
             self.report.notes.append(f"{unfinished} imports are not completed upstream, so every run reads them again.")
 
-    def _older_rules(self, connection: Connection, memory: Memory) -> None:
-        if self.privacy is None or not {IMPORTS, LEDGER} <= memory.tables:
+    def _older_rules(self, connection: Connection, state: WarehouseState) -> None:
+        if self.privacy is None or not {IMPORTS, LEDGER} <= state.tables:
             return
         rows = connection.query(
             f"SELECT slug, template__slug, template__name FROM {connection.name(IMPORTS)}"
         ).to_pylist()
         now = {r["slug"]: self.privacy.fingerprint(r["template__slug"], r["template__name"]) for r in rows}
-        older = [k for slug, k in memory.ledger.items() if k.live and slug in now and k.privacy != now[slug]]
+        older = [k for slug, k in state.ledger.items() if k.live and slug in now and k.privacy != now[slug]]
         if older:
             count = sum(known.records_loaded for known in older)
             sentence = f"{count} rows of {len(older)} imports were loaded under older privacy rules."
@@ -222,18 +222,18 @@ class _Examination:
 
 
 def _unreadable(error: Exception) -> Finding:
-    problem: ConnectorError = explain(error)
+    problem: ConnectorError = explain_failure(error)
     if isinstance(problem, DatabaseBusyError):
         return Finding("file_in_use", f"The database is in use. {problem}", "wait for it, or end it")
     cure = "restore it from a backup, or move it away and run again: the service still has everything but kept deletes"
     return Finding("unreadable", f"The warehouse cannot be read. {problem}", cure)
 
 
-def _missing_columns(memory: Memory) -> Iterator[Finding]:
+def _missing_columns(state: WarehouseState) -> Iterator[Finding]:
     """Compare the data dictionary and dlt's schema with the columns that are there."""
-    for table, schema in sorted(memory.schemas.items()):
+    for table, schema in sorted(state.schemas.items()):
         columns = {name: kind for known in schema.fields.values() for name, kind in known.columns().items()}
-        if columns and table not in memory.tables:
+        if columns and table not in state.tables:
             yield Finding("table_missing", f"The table {table} of sync_fields is missing.", READ_ANEW)
             continue
         for name, kind in columns.items():
@@ -242,15 +242,15 @@ def _missing_columns(memory: Memory) -> Iterator[Finding]:
                 sentence = f"The column {table}.{name} is {there} where sync_fields says {kind}."
                 cure = f"the next run makes it {kind} again and reads its values again; {_cure_for(table)}"
                 yield Finding("column_type", sentence, cure)
-    for table, missing in sorted(memory.dropped.items()):
+    for table, missing in sorted(state.dropped.items()):
         for name in sorted(missing):
             cure = f"the next run makes it whole by reading again; {_cure_for(table)}"
             yield Finding("column_missing", f"The column {table}.{name} is missing.", cure)
 
 
-def _unexplained_columns(connection: Connection, memory: Memory) -> Iterator[Finding]:
+def _unexplained_columns(connection: Connection, state: WarehouseState) -> Iterator[Finding]:
     """Find values of which `sync_fields` does not say of which field they are."""
-    for table, columns in sorted(memory.unexplained.items()):
+    for table, columns in sorted(state.unexplained.items()):
         if imports_with(connection, table, columns):
             sentence = f"sync_fields does not know {', '.join(sorted(columns))} of {table}, where there are values."
             cure = "the next run empties them and reads again the imports whose values they hold"

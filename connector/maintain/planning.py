@@ -18,16 +18,16 @@ from connector.errors import NotFoundError
 from connector.extract.listing import MAX_PER_PAGE
 from connector.ledger import COMPLETED
 from connector.models import Import
-from connector.run.discover import Decided, Decision
+from connector.run.discover import Discovered, Discovery
 from connector.run.plan import Planned, Reason
-from connector.run.ports import Loop, Outside, Progress, Silent
+from connector.run.ports import Loop, Ports, Progress, Silent
 from connector.runs import Tally
 from connector.service.client import ServiceClient
 from connector.service.retry import WATCHED
-from connector.settings import Scope, Settings
+from connector.settings import RunScope, Settings
 from connector.warehouse import Warehouse
-from connector.warehouse.failures import explain
-from connector.warehouse.state import Memory, recall
+from connector.warehouse.failures import explain_failure
+from connector.warehouse.state import WarehouseState, recall
 
 ROWS_PER_S = 20_000  # that are flattened and loaded, about, where the service is no limit
 
@@ -68,29 +68,29 @@ def plan(
     settings: Settings,
     *,
     progress: Progress | None = None,
-    outside: Outside | None = None,
+    ports: Ports | None = None,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> RunPlan:
     """Return what an incremental run would do now.
 
     Raises ConfigError for a destination that cannot be used, and ConnectorError if the service cannot be listed.
     """
-    warehouse, world = Warehouse(pipeline), outside or Outside.real(WATCHED)
+    warehouse, world = Warehouse(pipeline), ports or Ports.real(WATCHED)
     warehouse.check_supported()
     try:
-        memory = Memory()
+        state = WarehouseState()
         if warehouse.exists():
             with warehouse.connect() as connection:
-                memory = recall(connection)
+                state = recall(connection)
         with world.open_loop() as loop:
             client = world.open_client(settings)
             loop.call(client.__aenter__)
             try:
-                return _Planning(settings, memory, client, loop, world, progress or Silent(), monotonic).make()
+                return _Planning(settings, state, client, loop, world, progress or Silent(), monotonic).make()
             finally:
                 loop.call(client.__aexit__, None, None, None)
     except Exception as error:
-        raise explain(error) from None
+        raise explain_failure(error) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,20 +104,20 @@ class _Page:
 @dataclass(frozen=True, slots=True)
 class _Planning:
     settings: Settings
-    memory: Memory
+    state: WarehouseState
     client: ServiceClient
     loop: Loop
-    world: Outside
+    world: Ports
     progress: Progress
     monotonic: Callable[[], float]
 
     def make(self) -> RunPlan:
         now = self.world.now()
         tally = Tally("", "incremental", now)
-        decision = Decision(
+        decision = Discovery(
             self.settings,
-            Scope(),
-            self.memory,
+            RunScope(),
+            self.state,
             self.client,
             tally,
             progress=self.progress,
@@ -147,8 +147,8 @@ class _Planning:
             problems=tuple(tally.problems),
         )
 
-    def _gone(self, decided: Decided) -> list[str]:
-        seen = self.memory.imports
+    def _gone(self, decided: Discovered) -> list[str]:
+        seen = self.state.imports
         return [slug for slug in decided.deleted if slug not in seen or not seen[slug].deleted]
 
     def _requests_of(self, import_: Import, reading: list[Import]) -> int:

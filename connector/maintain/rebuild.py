@@ -42,11 +42,11 @@ from connector.transform.width import NewFields, Room
 from connector.transform.written import parse_hint
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.destination import prepare_for_loading
-from connector.warehouse.failures import explain
+from connector.warehouse.failures import explain_failure
 from connector.warehouse.history_tables import prepare_for_rebuild, refresh_open
 from connector.warehouse.lock import prove_held, sole_writer
 from connector.warehouse.ownership import BESIDE, prepare_staging
-from connector.warehouse.state import Memory, make_newest, recall
+from connector.warehouse.state import WarehouseState, make_newest, recall
 from connector.warehouse.tables import LOAD_ID, RECORDS, SOURCE, TYPED_SCHEMA
 from connector.warehouse.typed_tables import count_rows, discard, raw_counts, raw_rows, swapped, totals, without_raw_row
 
@@ -114,7 +114,7 @@ def rebuild(
             moment = now or datetime.now(UTC)
             return list(_Rebuild(pipeline, settings, warehouse, progress or Silent(), moment).run(tables))
     except Exception as error:
-        raise explain(error, pipeline) from None
+        raise explain_failure(error, pipeline) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +127,12 @@ class _Rebuild:
 
     def run(self, wanted: Sequence[str]) -> Iterator[Rebuilt]:
         with self.warehouse.connect() as connection:
-            memory = recall(connection)
-            prepare_staging(connection, memory.tables)
-            if BESIDE in memory.foreign:
+            state = recall(connection)
+            prepare_staging(connection, state.tables)
+            if BESIDE in state.foreign:
                 raise ConfigError(f"The dataset has a {BESIDE!r} that is not the connector's; rename it, then rebuild.")
             discard(connection, BESIDE, BESIDE_SCHEMA)
-        tables = self._checked(wanted, memory)
+        tables = self._checked(wanted, state)
         if not tables:
             return
         self.progress.planned(len(tables), 0)
@@ -141,20 +141,20 @@ class _Rebuild:
             with self.warehouse.connect() as connection:
                 make_newest(connection, SOURCE, self.pipeline.schemas[SOURCE].stored_version_hash)
         for table in tables:
-            done = self._rebuild(table, memory, load_id)
+            done = self._rebuild(table, state, load_id)
             log.info("Rebuilt %s: %d rows, %d columns of another type.", table, done.rows, len(done.retyped))
             self.progress.read(table, done.rows, "rebuilt")
             yield done
         with self.warehouse.connect() as connection:
             refresh(connection, self.warehouse.destination_type)
 
-    def _checked(self, wanted: Sequence[str], memory: Memory) -> list[str]:
+    def _checked(self, wanted: Sequence[str], state: WarehouseState) -> list[str]:
         """Return the tables to rebuild, all of whose rows have a raw row."""
-        known = sorted(set(memory.template_tables) & memory.tables)
+        known = sorted(set(state.template_tables) & state.tables)
         unknown = sorted(set(wanted) - set(known))
         if unknown:
             raise ConfigError(f"There is no typed table {', '.join(unknown)}; there are: {', '.join(known) or 'none'}.")
-        if RECORDS not in memory.tables:
+        if RECORDS not in state.tables:
             raise ConfigError("The warehouse has no raw rows; run `importer-sync backfill --full` with raw = true.")
         tables = [table for table in known if table in wanted or not wanted]
         with self.warehouse.connect() as connection:
@@ -165,7 +165,7 @@ class _Rebuild:
                         f"{lost} rows of {table} have no raw row, so a rebuild would lose them; nothing was changed. "
                         "Run `importer-sync run`, or if they were loaded with raw = false, `backfill --full`."
                     )
-            filled = [t for t in tables if raw_counts(connection, memory.template_tables[t])]
+            filled = [t for t in tables if raw_counts(connection, state.template_tables[t])]
             self._check_unread(connection, filled)
         return filled
 
@@ -178,9 +178,9 @@ class _Rebuild:
                 "them, rebuild, and create them again; nothing was changed."
             )
 
-    def _rebuild(self, table: str, memory: Memory, load_id: str | None) -> Rebuilt:
-        before = memory.schemas[table]
-        hints, template = self.settings.hints.get(table, {}), memory.template_tables[table]
+    def _rebuild(self, table: str, state: WarehouseState, load_id: str | None) -> Rebuilt:
+        before = state.schemas[table]
+        hints, template = self.settings.hints.get(table, {}), state.template_tables[table]
         named = self._named(before, template)
         schema = self._typed(before, named, self._votes(template, named), hints)
         written = _Written(schema)
@@ -192,10 +192,10 @@ class _Rebuild:
                 raise ConnectorError(
                     f"{table} was left as it was: {written.rows} raw rows became {rows} rows of {distinct} records."
                 )
-            fields = list(self._fields(table, template, written, memory, load_id))
+            fields = list(self._fields(table, template, written, state, load_id))
             _, old = totals(connection, before, [])
-            in_text = Catalogue.of(memory).text_conflicts_of(table, ()).total()
-            known = [slug for slug, each in memory.ledger.items() if each.table_name == table and each.text_conflicts]
+            in_text = Catalogue.of(state).text_conflicts_of(table, ()).total()
+            known = [slug for slug, each in state.ledger.items() if each.table_name == table and each.text_conflicts]
             found = {slug: json.dumps(c, sort_keys=True) for slug, c in written.text_conflicts.items()}
             text_conflicts = {**dict.fromkeys(known), **found}
             prove_held(self.pipeline)
@@ -301,10 +301,10 @@ class _Rebuild:
                     written.text_conflicts[slug][flat.schema.fields[keys].column] += count.kept
 
     def _fields(
-        self, table: str, template: str, written: _Written, memory: Memory, load_id: str | None
+        self, table: str, template: str, written: _Written, state: WarehouseState, load_id: str | None
     ) -> Iterator[dict[str, Any]]:
         nul_safe = not self.warehouse.traits.keeps_nul
-        writer = FieldRows(dict(memory.first_seen), self.now, load_id or "", nul_safe=nul_safe)
+        writer = FieldRows(dict(state.first_seen), self.now, load_id or "", nul_safe=nul_safe)
         for keys, known in written.schema.fields.items():
             count = written.counts.get(keys, FieldTotals())
             yield writer.row(table, known, template or None, count, written.live)

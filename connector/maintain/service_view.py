@@ -26,7 +26,7 @@ Answer = Import | ConnectorError | None
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class ServiceView:
     """Ask the service from a synchronous caller."""
 
     client: ServiceClient

@@ -32,16 +32,16 @@ from connector.maintain.compare import (
     sorted_lines,
     typed_differences,
 )
-from connector.maintain.service_view import Answer, Survey
+from connector.maintain.service_view import Answer, ServiceView
 from connector.models import Import, Reject
-from connector.run.ports import Outside, Progress, Silent
+from connector.run.ports import Ports, Progress, Silent
 from connector.settings import Settings
 from connector.transform.escaping import storable
 from connector.transform.row_limits import LIMITS
 from connector.warehouse import Connection, Warehouse
-from connector.warehouse.failures import explain
+from connector.warehouse.failures import explain_failure
 from connector.warehouse.history import disagreeing
-from connector.warehouse.state import Memory, recall, rows_by_import
+from connector.warehouse.state import WarehouseState, recall, rows_by_import
 from connector.warehouse.tables import IMPORTS, LOAD_ID, RECORDS, REJECTS
 
 MAX_LOOKS = 4
@@ -92,27 +92,27 @@ def verify(
     deep: bool = False,
     progress: Progress | None = None,
     *,
-    outside: Outside | None = None,
+    ports: Ports | None = None,
 ) -> VerifyReport:
     """Compare both sides. Raise ConnectorError if it can't be done: no warehouse, no service, no right to see it."""
-    warehouse, world, told = Warehouse(pipeline), outside or Outside.real(), progress or Silent()
+    warehouse, world, told = Warehouse(pipeline), ports or Ports.real(), progress or Silent()
     warehouse.check_supported()
     try:
         if not warehouse.exists():
             raise ConnectorError("There is no warehouse to verify yet; run `importer-sync run` first.")
-        with _survey(settings, world, told) as survey:
-            return _Verification(warehouse, settings, survey, told, world, VerifyReport(deep)).run()
+        with _survey(settings, world, told) as view:
+            return _Verification(warehouse, settings, view, told, world, VerifyReport(deep)).run()
     except Exception as error:
-        raise explain(error, pipeline) from None
+        raise explain_failure(error, pipeline) from None
 
 
 @contextmanager
-def _survey(settings: Settings, world: Outside, progress: Progress) -> Iterator[Survey]:
+def _survey(settings: Settings, world: Ports, progress: Progress) -> Iterator[ServiceView]:
     with world.open_loop() as loop:
         client = world.open_client(settings)
         loop.call(client.__aenter__)
         try:
-            yield Survey(client, loop, settings, progress)
+            yield ServiceView(client, loop, settings, progress)
         finally:
             loop.call(client.__aexit__, None, None, None)
 
@@ -134,9 +134,9 @@ class _Look:
 class _Verification:
     warehouse: Warehouse
     settings: Settings
-    survey: Survey
+    view: ServiceView
     progress: Progress
-    outside: Outside
+    ports: Ports
     report: VerifyReport
     sizes: dict[str, int] = field(default_factory=dict)
     unread: dict[str, ConnectorError] = field(default_factory=dict)  # at the latest look
@@ -146,14 +146,14 @@ class _Verification:
         report = self.report
         with self.warehouse.connect() as connection:
             expected = sum(not seen.deleted for seen in recall(connection).imports.values())
-        listing = self.survey.listing(expected)
+        listing = self.view.listing(expected)
         if not listing.complete:
             report.unchecked.append(f"The listing of imports is not known to be complete: {listing.reason}.")
-        listed = {i.slug: i for i in listing.rows if isinstance(i, Import) and self.survey.wanted(i)}
+        listed = {i.slug: i for i in listing.rows if isinstance(i, Import) and self.view.wanted(i)}
         for reject in (row for row in listing.rows if isinstance(row, Reject)):
             sentence = f"Import {reject.record_slug or 'without a slug'} can't be read: {reject.reason}."
             report.differences.append(Difference(Kind.import_differs, sentence, reject.record_slug))
-        included = [i for i in listed.values() if self.survey.included(i)]
+        included = [i for i in listed.values() if self.view.included(i)]
         if report.deep:  # else nothing is read that could move
             self.progress.planned(len(included), sum(max(i.row_count, 0) for i in included))
         self._settle(self._look(listed), listed)
@@ -165,7 +165,7 @@ class _Verification:
         report.imports, report.records = len(listed.keys() - self.unread), sum(self.sizes.values())
         report.differences = sorted_lines(report.differences)
         report.moved.sort()
-        report.requests = self.survey.client.stats.requests
+        report.requests = self.view.client.stats.requests
         return report
 
     def _compare_history(self) -> None:
@@ -179,37 +179,37 @@ class _Verification:
     def _look(self, imports: Mapping[str, Import]) -> dict[str, _Look]:
         """Look at each of these imports, on both sides."""
         with self.warehouse.connect() as connection:
-            memory = recall(connection)
-            holdings = _holdings(connection, memory)
+            state = recall(connection)
+            holdings = _holdings(connection, state)
             found = {
                 slug: list(import_differences(import_, holdings.get(slug, _NOTHING), self.settings))
                 for slug, import_ in imports.items()
             }
-            self._compare_fields(connection, memory, imports, found)
-            reads = dict(self._compare_all_rows(connection, memory, imports, found)) if self.report.deep else {}
-        return {slug: _look_at(i, memory, reads.get(slug), found[slug]) for slug, i in imports.items()}
+            self._compare_fields(connection, state, imports, found)
+            reads = dict(self._compare_all_rows(connection, state, imports, found)) if self.report.deep else {}
+        return {slug: _look_at(i, state, reads.get(slug), found[slug]) for slug, i in imports.items()}
 
     def _compare_fields(
         self,
         connection: Connection,
-        memory: Memory,
+        state: WarehouseState,
         imports: Mapping[str, Import],
         found: Mapping[str, list[Difference]],
     ) -> None:
         """Compare the columns of `imports` with what a sync would write now."""
-        there = [i for slug, i in imports.items() if slug in memory.imports]
+        there = [i for slug, i in imports.items() if slug in state.imports]
         nul_safe = not self.warehouse.traits.keeps_nul
         limits = LIMITS.get(self.warehouse.destination_type)
-        columns = {name for known in memory.schemas[IMPORTS].fields.values() for name in known.columns()}
+        columns = {name for known in state.schemas[IMPORTS].fields.values() for name in known.columns()}
         for start in range(0, len(there), IMPORTS_AT_ONCE):
             some = there[start : start + IMPORTS_AT_ONCE]
             stored = connection.rows_of(IMPORTS, "slug", [i.slug for i in some])
             kept = records_metadata_of(stored)  # not to be had without the records: compared by its hash, or with them
             written = import_emissions(
                 [ImportRow(i, kept.get(i.slug)) for i in some],
-                Catalogue.of(memory),
+                Catalogue.of(state),
                 "",
-                self.outside.now(),
+                self.ports.now(),
                 row_bytes=limits.row_bytes if limits else None,
                 nul_safe=nul_safe,
             )
@@ -224,41 +224,41 @@ class _Verification:
     def _compare_all_rows(
         self,
         connection: Connection,
-        memory: Memory,
+        state: WarehouseState,
         imports: Mapping[str, Import],
         found: Mapping[str, list[Difference]],
     ) -> Iterator[tuple[str, ImportRead]]:
-        for import_, read in self.survey.reads(i for i in imports.values() if self.survey.included(i)):
+        for import_, read in self.view.reads(i for i in imports.values() if self.view.included(i)):
             self.unread.pop(import_.slug, None)
             if isinstance(read, ConnectorError):
                 self.unread[import_.slug] = read
                 continue
-            own = list(self._compare_rows(connection, memory, read))
+            own = list(self._compare_rows(connection, state, read))
             told = {each.kind for each in own} & {Kind.record_rejected, Kind.not_reconciled}
             by_ledger = found[import_.slug]  # which says these of the reading before, of which this one says more
             by_ledger[:] = [*(each for each in by_ledger if each.kind not in told), *own]
             self.progress.read(import_.slug, len(read.records), read.verdict.value)
             yield import_.slug, ImportRead(read.import_, read.verdict)
 
-    def _compare_rows(self, connection: Connection, memory: Memory, read: ImportRead) -> Iterator[Difference]:
+    def _compare_rows(self, connection: Connection, state: WarehouseState, read: ImportRead) -> Iterator[Difference]:
         if read.verdict is Verdict.gone:
             return
-        slug, known = read.import_.slug, memory.ledger.get(read.import_.slug)
+        slug, known = read.import_.slug, state.ledger.get(read.import_.slug)
         yield from self._unreconciled(read)
         yield from _beside_records(connection, read)
         if known is None:
             yield Difference(Kind.count_differs, f"Import {slug}: {len(read.records)} records are not loaded.", slug)
             return
         self.sizes[slug] = len(read.records)
-        yield from self._rejects(connection, memory, read)
+        yield from self._rejects(connection, state, read)
         source = None
-        if self.settings.raw and RECORDS in memory.tables:
+        if self.settings.raw and RECORDS in state.tables:
             stored = connection.rows_of(RECORDS, "import_slug", [slug])
             shared = {"template_slug": known.template_slug}
             yield from record_differences(slug, RECORDS, read.records, stored, _RAW_COLUMNS, shared)
             source = live_rows(stored)
         table = known.table_name
-        if not self.settings.typed or table is None or table not in memory.tables:
+        if not self.settings.typed or table is None or table not in state.tables:
             return
         typed = connection.rows_of(table, "_import_slug", [slug])
         if source is None:
@@ -266,18 +266,18 @@ class _Verification:
         renamed = {} if source is None else _TYPED_COLUMNS
         source = _texts(read) if source is None else source
         hints, nul_safe = self.settings.hints.get(table, {}), not self.warehouse.traits.keeps_nul
-        yield from typed_differences(slug, source, typed, memory.schemas[table], renamed, hints, nul_safe=nul_safe)
+        yield from typed_differences(slug, source, typed, state.schemas[table], renamed, hints, nul_safe=nul_safe)
 
     def _unreconciled(self, read: ImportRead) -> Iterator[Difference]:
         if read.doubtful and not (read.miscounted and self.settings.reconcile == "off"):
             sentence = f"Import {read.import_.slug} does not reconcile now: {read.why}."
             yield Difference(Kind.not_reconciled, sentence, read.import_.slug)
 
-    def _rejects(self, connection: Connection, memory: Memory, read: ImportRead) -> Iterator[Difference]:
+    def _rejects(self, connection: Connection, state: WarehouseState, read: ImportRead) -> Iterator[Difference]:
         """Report what the service sends and nobody can load, and not as missing."""
         slug = read.import_.slug
         noted: set[Any] = set()
-        if read.rejects and REJECTS in memory.tables:
+        if read.rejects and REJECTS in state.tables:
             rows = connection.rows_of(REJECTS, "import_slug", [slug])
             noted = set(rows.column("payload").to_pylist()) if rows.num_rows else noted
         for reject in read.rejects:
@@ -294,7 +294,7 @@ class _Verification:
         for looks in range(2, MAX_LOOKS + 1):
             if not latest:
                 return
-            answers = self.survey.current(list(latest))
+            answers = self.view.current(list(latest))
             self._leave_out(answers, latest)
             found = {slug: answer for slug, answer in answers.items() if isinstance(answer, Import)}
             again = self._look({slug: as_listed(listed[slug], own) for slug, own in found.items()})
@@ -326,7 +326,7 @@ class _Verification:
         """Take what answered 404 for deleted meanwhile, unless the service lists it all the same."""
         if not self.vanished:
             return
-        listing = self.survey.listing(len(self.vanished))
+        listing = self.view.listing(len(self.vanished))
         listed = {row.slug if isinstance(row, Import) else row.record_slug for row in listing.rows}
         for slug, look in self.vanished.items():
             if slug in listed or not listing.complete:
@@ -338,12 +338,12 @@ class _Verification:
     def _extras(self, listed: set[str | None]) -> None:
         """Find what the warehouse shows as live and the service did not list."""
         unlisted = self._unlisted(listed)
-        answers = self.survey.current(sorted(unlisted))
+        answers = self.view.current(sorted(unlisted))
         still = self._unlisted(listed) if unlisted else {}  # a sync under way may have removed it
         for slug, answer in answers.items():
             if isinstance(answer, ConnectorError):
                 self.report.unchecked.append(f"Import {slug} is not listed, and asking for it failed: {answer}")
-            elif answer is not None and self.survey.wanted(answer):
+            elif answer is not None and self.view.wanted(answer):
                 self.report.unchecked.append(f"Import {slug} exists, but the service does not list it.")
             elif answer is None and slug in still:
                 rows = ", ".join(f"{n} rows in {t}" for t, n in sorted(still[slug].live.items()) if n) or "no rows"
@@ -373,21 +373,21 @@ def _beside_records(connection: Connection, read: ImportRead) -> Iterator[Differ
         yield Difference(Kind.import_differs, sentence, slug, table=IMPORTS, column="records_metadata")
 
 
-def _look_at(import_: Import, memory: Memory, read: ImportRead | None, found: Sequence[Difference]) -> _Look:
-    known = memory.ledger.get(import_.slug)
+def _look_at(import_: Import, state: WarehouseState, read: ImportRead | None, found: Sequence[Difference]) -> _Look:
+    known = state.ledger.get(import_.slug)
     restless = read is not None and (read.verdict is Verdict.gone or read.import_.fingerprint != import_.fingerprint)
     behind = known is None or not known.trusted or known.state is not State.synced or not known.is_at(import_)
     return _Look((import_.fingerprint, known), behind, restless, tuple(found))
 
 
-def _holdings(connection: Connection, memory: Memory) -> dict[str, Holding]:
+def _holdings(connection: Connection, state: WarehouseState) -> dict[str, Holding]:
     live: dict[str, dict[str, int]] = defaultdict(dict)
-    for table, counts in rows_by_import(connection, memory).items():
+    for table, counts in rows_by_import(connection, state).items():
         for slug, (rows, _) in counts.items():
             live[slug][table] = rows
-    slugs = {*live, *memory.ledger, *memory.imports}
-    seen = memory.imports
-    return {s: Holding(memory.ledger.get(s), seen[s].deleted if s in seen else None, live.get(s, {})) for s in slugs}
+    slugs = {*live, *state.ledger, *state.imports}
+    seen = state.imports
+    return {s: Holding(state.ledger.get(s), seen[s].deleted if s in seen else None, live.get(s, {})) for s in slugs}
 
 
 def _texts(read: ImportRead) -> pa.Table:

@@ -14,9 +14,9 @@ from connector.errors import ConfigError
 from connector.ledger import LedgerRow
 from connector.models import Import
 from connector.nearest import instead_of, nearest
-from connector.settings import Scope, Selection, Settings, Window
+from connector.settings import RunScope, Selection, Settings, Window
 from connector.transform.naming import table_name
-from connector.warehouse.state import Memory
+from connector.warehouse.state import WarehouseState
 
 PROBLEMS_TOLD = 5
 
@@ -35,7 +35,7 @@ class Choice:
     """What the settings and the scope of a run choose."""
 
     settings: Settings
-    scope: Scope
+    scope: RunScope
 
     @property
     def selects(self) -> bool:
@@ -113,7 +113,7 @@ class Choice:
                 f"No import has the template {selection.template!r}: {instead_of(selection.template, names)}"
             )
 
-    def misnamed_templates(self, imports: Sequence[Import], memory: Memory) -> Iterator[Misnamed]:
+    def misnamed_templates(self, imports: Sequence[Import], state: WarehouseState) -> Iterator[Misnamed]:
         """Yield each name under `templates` and `exclude_templates` that no listed import has.
 
         A name that a template had once is right while all of its imports are gone. Raises ConfigError where `templates`
@@ -122,7 +122,7 @@ class Choice:
         if not (self.settings.templates or self.settings.exclude_templates):
             return
         listed, chosen = _templates(imports), self.settings.templates or ()
-        former = {name: _slugs_of(name, memory) for name in {*chosen, *(self.settings.exclude_templates or ())}}
+        former = {name: _slugs_of(name, state) for name in {*chosen, *(self.settings.exclude_templates or ())}}
         nothing = bool(imports and chosen) and not any(name in listed or former[name] for name in chosen)
         if nothing and self.settings.status is None:
             raise ConfigError(f"No import has the template {chosen[0]!r}: {instead_of(chosen[0], listed)}")
@@ -137,10 +137,10 @@ class Choice:
                 yield Misnamed(name, f"{key} names {name!r}, and no import has that template: {found}", lacks)
 
 
-def _slugs_of(name: str, memory: Memory) -> Set[str]:
+def _slugs_of(name: str, state: WarehouseState) -> Set[str]:
     """Return the slugs of the templates that have or had this name, which the table of the first one tells."""
-    named = {slug for slug, names in memory.template_names.items() if slug and name in (slug, *names)}
-    tables = memory.template_tables.items()
+    named = {slug for slug, names in state.template_names.items() if slug and name in (slug, *names)}
+    tables = state.template_tables.items()
     return named | {slug for table, slug in tables if slug and table_name(name, slug, {}) == table}
 
 

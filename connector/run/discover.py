@@ -26,8 +26,8 @@ from connector.run.ports import Progress
 from connector.run.settling import SECOND, resolution
 from connector.runs import Tally
 from connector.service.client import ServiceClient
-from connector.settings import Scope, Settings
-from connector.warehouse.state import Memory
+from connector.settings import RunScope, Settings
+from connector.warehouse.state import WarehouseState
 
 log = logging.getLogger("connector.run")
 
@@ -36,7 +36,7 @@ ASKED_AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class Discovered:
     """The listing, decided upon; `unit` is the resolution of the service's times as they show in it.
 
     `imports` are all that the run is about; of the `excluded` among them, which the settings leave out, no record is
@@ -51,14 +51,14 @@ class Decided:
     excluded: tuple[Import, ...] = ()
 
 
-class Decision:
+class Discovery:
     """Made once a run. What keeps it from being complete goes into the tally."""
 
     def __init__(
         self,
         settings: Settings,
-        scope: Scope,
-        memory: Memory,
+        scope: RunScope,
+        state: WarehouseState,
         client: ServiceClient,
         tally: Tally,
         *,
@@ -69,7 +69,7 @@ class Decision:
         self._settings = settings
         self._scope = scope
         self._choice = Choice(settings, scope)
-        self._memory = memory
+        self._state = state
         self._client = client
         self._tally = tally
         self._progress = progress
@@ -86,13 +86,13 @@ class Decision:
             privacy=lambda i: settings.protection.fingerprint(i.template_slug, i.template_name),
         )
 
-    async def make(self) -> Decided:
+    async def make(self) -> Discovered:
         if self._scope.selection.slugs:
             if await self._lister(0).counts_from_zero():
                 self._client.first_page = 0
             return self._decide(Listing(await self._with_templates(await self._by_slug()), True, 0), (), ())
-        known = {s for s, k in self._memory.ledger.items() if k.live}
-        known |= {s for s, seen in self._memory.imports.items() if not seen.deleted}
+        known = {s for s, k in self._state.ledger.items() if k.live}
+        known |= {s for s, seen in self._state.imports.items() if not seen.deleted}
         lister = self._lister(len(known))
         listing = await lister.all()
         self._client.first_page = lister.first_page
@@ -149,10 +149,10 @@ class Decision:
         found = await together(self._get_or_none(slug) for slug in sorted(self._scope.selection.slugs))
         meant: list[Import] = []
         for slug, import_ in zip(sorted(self._scope.selection.slugs), found, strict=True):
-            known = self._memory.ledger.get(slug)
+            known = self._state.ledger.get(slug)
             if import_ is None:
                 self._tally.shortfall = True
-                self._tally.problems.append(absent(slug, self._memory.ledger))
+                self._tally.problems.append(absent(slug, self._state.ledger))
             elif known is not None and known.live and import_.slug != slug:
                 self._tally.shortfall = True
                 self._tally.problems.append(f"The service answers with import {import_.slug} for import {slug}.")
@@ -164,7 +164,7 @@ class Decision:
         """Return them as the listing shows them, where their own addresses may leave out a template."""
         if not any(map(self._may_lack_its_template, found)):
             return found
-        listing = await self._lister(len(self._memory.ledger)).all()
+        listing = await self._lister(len(self._state.ledger)).all()
         listed = {row.slug: row for row in listing.rows if isinstance(row, Import)}
         shown = (as_listed(listed[i.slug], i) for i in found if i.slug in listed)
         return (*shown, *self._told([i for i in found if i.slug not in listed]))
@@ -174,7 +174,7 @@ class Decision:
 
         A choice or a privacy rule must not miss an import for want of its template, nor must its rows change tables.
         """
-        settings, known = self._settings, self._memory.ledger.get(import_.slug)
+        settings, known = self._settings, self._state.ledger.get(import_.slug)
         chosen = settings.templates is not None or settings.exclude_templates is not None
         counts = chosen or bool(settings.protection.templates) or bool(known is not None and known.template_slug)
         return import_.template is None and counts
@@ -199,7 +199,7 @@ class Decision:
         """Reports what is known at the status that is asked for, and is there, but not listed."""
         listed = {_slug_of(row) for row in listing.rows}
         status = self._settings.status
-        known = sorted(s for s, k in self._memory.ledger.items() if k.live and k.status == status and s not in listed)
+        known = sorted(s for s, k in self._state.ledger.items() if k.live and k.status == status and s not in listed)
         for start in range(0, len(known), ASKED_AT_ONCE):
             alive, _ = await self._question(known[start : start + ASKED_AT_ONCE])
             for import_ in alive:
@@ -240,13 +240,13 @@ class Decision:
         except ConnectorError as error:
             return error
 
-    def _decide(self, listing: Listing[Any], unlisted: tuple[Import, ...], gone: tuple[str, ...]) -> Decided:
+    def _decide(self, listing: Listing[Any], unlisted: tuple[Import, ...], gone: tuple[str, ...]) -> Discovered:
         found = [row for row in listing.rows if isinstance(row, Import)] + list(self._told(unlisted))
         imports = list({i.slug: i for i in found}.values())  # a backfill may name one in several ways
         rejects = tuple(row for row in listing.rows if isinstance(row, Reject))
         wanted = [i for i in imports if self._choice.wants(i)]
         included = [i for i in wanted if self._may_be_read(i)]
-        plan = make_plan(self._under_rules(included, imports), self._memory.ledger, self._rules)
+        plan = make_plan(self._under_rules(included, imports), self._state.ledger, self._rules)
         self._tally.imports_listed = len(imports)
         if not (included or self._untold) and listing.complete and self._scope.mode == "backfill":
             self._choice.refuse_empty(imports, wanted, self._tally.problems)
@@ -260,20 +260,20 @@ class Decision:
         self._mention_old_rejects(included, plan)
         self._mention_left_out(included, plan)
         # a backfill lists few imports: the times of all that is known tell the unit
-        known = [each.updated_at for each in self._memory.ledger.values() if each.updated_at is not None]
+        known = [each.updated_at for each in self._state.ledger.values() if each.updated_at is not None]
         unit = resolution([*(i.updated_at for i in imports), *known]) if plan.read else SECOND
         if self._scope.selection.part is not None:  # what is not in the parts of all shards is for the run after them
-            return Decided(tuple(wanted), (), plan, (), unit)
+            return Discovered(tuple(wanted), (), plan, (), unit)
         excluded = [i for i in wanted if not self._choice.includes(i)]
         left_out = tuple(i for i in excluded if not self._is_noted_as_excluded(i))
-        for slug in (i.slug for i in excluded if i.slug in self._memory.ledger and self._memory.ledger[i.slug].torn):
+        for slug in (i.slug for i in excluded if i.slug in self._state.ledger and self._state.ledger[i.slug].torn):
             self._tally.shortfall = True
             self._tally.problems.append(f"Import {slug}: {TORN}")
-        return Decided(tuple(wanted), rejects, plan, self._permitted(gone, plan), unit, left_out)
+        return Discovered(tuple(wanted), rejects, plan, self._permitted(gone, plan), unit, left_out)
 
     def _under_rules(self, included: Sequence[Import], imports: Sequence[Import]) -> list[Import]:
         """Return those that do not lose their privacy rules with the name of their template; the others are named."""
-        renamed = self._choice.without_their_rules(imports, self._memory.ledger)
+        renamed = self._choice.without_their_rules(imports, self._state.ledger)
         for slug, name in sorted(renamed.items()):
             self._tally.shortfall = True
             self._tally.problems.append(
@@ -293,16 +293,16 @@ class Decision:
             return False
         if self._scope.selection.part is None:
             return True
-        seen = self._memory.imports.get(import_.slug)
+        seen = self._state.imports.get(import_.slug)
         as_divided = seen is not None and not seen.deleted and is_listed_as(seen.content_hash, import_)
-        return as_divided and import_.slug not in self._memory.elsewhere
+        return as_divided and import_.slug not in self._state.elsewhere
 
     def _is_noted_as_excluded(self, import_: Import) -> bool:
-        known = self._memory.ledger.get(import_.slug)
+        known = self._state.ledger.get(import_.slug)
         return known is not None and known.trusted and (known.state is State.excluded or known.error == TORN)
 
     def _look_at_names(self, imports: Sequence[Import]) -> None:
-        for misnamed in self._choice.misnamed_templates(imports, self._memory):
+        for misnamed in self._choice.misnamed_templates(imports, self._state):
             if misnamed.lacks:
                 self._tally.shortfall = True
                 self._tally.problems.append(misnamed.sentence)
@@ -311,7 +311,7 @@ class Decision:
 
     def _mention_old_rejects(self, wanted: list[Import], plan: Plan[Import]) -> None:
         reading = {p.import_.slug for p in plan.read}
-        known = (self._memory.ledger.get(i.slug) for i in wanted if i.slug not in reading)
+        known = (self._state.ledger.get(i.slug) for i in wanted if i.slug not in reading)
         kept_out = sum(k.records_rejected for k in known if k is not None)
         if kept_out:
             self._tally.shortfall = True
@@ -320,14 +320,14 @@ class Decision:
     def _mention_left_out(self, wanted: list[Import], plan: Plan[Import]) -> None:
         reading = {p.import_.slug for p in plan.read}
         for import_ in wanted:
-            known = self._memory.ledger.get(import_.slug)
+            known = self._state.ledger.get(import_.slug)
             if known is not None and known.killed_runs and import_.slug not in reading:
                 self._tally.imports_failed += 1
                 self._tally.problems.append(f"Import {import_.slug}: {KilledTwice(import_.slug)}")
 
     def _permitted(self, gone: tuple[str, ...], plan: Plan[Import]) -> tuple[str, ...]:
         limit = self._settings.mass_delete_limit
-        live = max(plan.known_live, sum(not seen.deleted for seen in self._memory.imports.values()))
+        live = max(plan.known_live, sum(not seen.deleted for seen in self._state.imports.values()))
         if self._scope.allow_mass_delete or not too_many_vanished(len(gone), live, limit):
             return gone
         self._tally.shortfall = True

@@ -21,11 +21,11 @@ from connector.load.imports_table import (
     tombstones,
 )
 from connector.models import Import
-from connector.run.discover import Decided
-from connector.settings import Scope, Settings
+from connector.run.discover import Discovered
+from connector.settings import RunScope, Settings
 from connector.transform.row_limits import LIMITS
 from connector.warehouse import Warehouse
-from connector.warehouse.state import Memory
+from connector.warehouse.state import WarehouseState
 from connector.warehouse.tables import FIELDS, IMPORTS, IMPORTS_SCHEMA
 
 
@@ -35,9 +35,9 @@ class ImportRows:
     def __init__(
         self,
         settings: Settings,
-        scope: Scope,
+        scope: RunScope,
         warehouse: Warehouse,
-        memory: Memory,
+        state: WarehouseState,
         catalogue: Catalogue,
         *,
         listed: bool,
@@ -46,23 +46,23 @@ class ImportRows:
         self._force = scope.force
         self._is_shard = scope.selection.part is not None
         self._warehouse = warehouse
-        self._memory = memory
+        self._state = state
         self._catalogue = catalogue
         self._listed = listed
         self._unread: list[Import] = []
         self._read: list[ImportRow] = []
 
-    def changed(self, decided: Decided) -> list[Import]:
+    def changed(self, decided: Discovered) -> list[Import]:
         """Return the imports of which the row is not as the listing has it, or is asked for; none for a shard."""
         if self._is_shard:
             return []
         return [import_ for import_ in decided.imports if self._is_due(import_)]
 
-    def add_changed(self, decided: Decided) -> None:
+    def add_changed(self, decided: Discovered) -> None:
         """Have all of these wait, with their records or without."""
         self._unread = self.changed(decided)
 
-    def add_unread(self, decided: Decided) -> None:
+    def add_unread(self, decided: Discovered) -> None:
         """Have those wait whose records are not read."""
         if self._listed:
             read = {planned.import_.slug for planned in decided.plan.read}
@@ -80,7 +80,7 @@ class ImportRows:
         same = self._is_shard or listed.fingerprint == read.import_.fingerprint
         shown = listed if same else read.import_
         row = read_row(shown, read.records_metadata)
-        seen = self._memory.imports.get(shown.slug)
+        seen = self._state.imports.get(shown.slug)
         if self._force or seen is None or seen.deleted or seen.content_hash != row.content_hash:
             self._read.append(row)
 
@@ -88,9 +88,9 @@ class ImportRows:
         """Return how many rows waited, and what is loaded for them; none of them waits any more."""
         unread, self._unread = self._unread, []
         rows, self._read = self._read, []
-        known = [import_.slug for import_ in unread if import_.slug in self._memory.imports]
+        known = [import_.slug for import_ in unread if import_.slug in self._state.imports]
         kept: dict[str, str | None] = {}
-        if known and "records_metadata" in self._memory.schemas[IMPORTS].physical:
+        if known and "records_metadata" in self._state.schemas[IMPORTS].physical:
             with self._warehouse.connect() as connection:
                 kept = records_metadata_of(connection.rows_of(IMPORTS, "slug", known))
         rows += [ImportRow(import_, kept.get(import_.slug)) for import_ in unread]
@@ -98,16 +98,16 @@ class ImportRows:
 
     def tombstones(self, deleted: Sequence[str], load_id: str, now: datetime) -> Iterator[Emission]:
         """Yield the rows of imports that are gone, as they are from now on."""
-        seen = self._memory.imports
+        seen = self._state.imports
         gone = [slug for slug in deleted if slug not in seen or not seen[slug].deleted]
         if gone:
             with self._warehouse.connect() as connection:
-                known = IMPORTS in self._memory.tables
+                known = IMPORTS in self._state.tables
                 old = connection.rows_of(IMPORTS, "slug", gone) if known else IMPORTS_SCHEMA.empty_table()
             yield tombstones(old, gone, load_id, now, keeps=self._settings.deletes == "keep")
 
     def _is_due(self, import_: Import) -> bool:
-        seen = self._memory.imports.get(import_.slug)
+        seen = self._state.imports.get(import_.slug)
         as_listed = seen is not None and not seen.deleted and is_listed_as(seen.content_hash, import_)
         return self._force or not as_listed
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from connector.runs import Tally
-from connector.settings import Scope, Settings
+from connector.settings import RunScope, Settings
 from connector.warehouse import Connection
 from connector.warehouse.connection import LOADS
 from connector.warehouse.erasing import erase_deleted, has_rejects_of_deleted
@@ -20,7 +20,7 @@ from connector.warehouse.ownership import Dataset, prepare_staging, take_stock
 from connector.warehouse.promises import PROMISED, promise
 from connector.warehouse.runs_table import bury_dead_runs, latest_start, settle_dead_runs
 from connector.warehouse.split import distrust_doubles, end_of_split, split_of
-from connector.warehouse.state import Memory, loaded_late, recall, remembered
+from connector.warehouse.state import WarehouseState, loaded_late, recall, remembered
 from connector.warehouse.tables import IMPORTS, LEDGER, RUNS
 from connector.warehouse.upgrades import take_over
 
@@ -35,13 +35,13 @@ class Beginning:
     matters; `unsettled` tells that this run may be bounded, and may not put all in order that is not.
     """
 
-    memory: Memory
+    state: WarehouseState
     taken: frozenset[str]
     latest: datetime | None = None
     unsettled: bool = False
 
 
-def begin_with(connection: Connection, settings: Settings, scope: Scope, tally: Tally, now: datetime) -> Beginning:
+def begin_with(connection: Connection, settings: Settings, scope: RunScope, tally: Tally, now: datetime) -> Beginning:
     """Make the dataset ready, and return what earlier runs left. The caller holds the lock, a shard that of its own."""
     stock = take_stock(connection)
     stock.check()
@@ -57,34 +57,34 @@ def begin_with(connection: Connection, settings: Settings, scope: Scope, tally: 
     split = split_of(connection, stock)
     if split is not None:
         distrust_doubles(connection, stock)
-    memory = mend(connection, recall(connection, stock, in_doubt=split is not None))
-    latest, unsettled = None, split is not None and not memory.sound
-    if RUNS in memory.tables:
+    state = mend(connection, recall(connection, stock, in_doubt=split is not None))
+    latest, unsettled = None, split is not None and not state.sound
+    if RUNS in state.tables:
         if settings.history and "started_at" in stock.columns[RUNS]:
             latest = latest_start(connection)
         # had one died, or left anything to settle, the rows would have been audited
-        dead = bury_dead_runs(connection, now, memory.tables) if memory.audited else []
+        dead = bury_dead_runs(connection, now, state.tables) if state.audited else []
         mirrors = settings.deletes == "mirror"
-        if mirrors and (memory.audited or has_rejects_of_deleted(connection, stock)):
+        if mirrors and (state.audited or has_rejects_of_deleted(connection, stock)):
             erase_deleted(connection, stock)
         _tell_of(dead)
-        if memory.sound:
-            if memory.audited:
+        if state.sound:
+            if state.audited:
                 settle_dead_runs(connection)
-        elif not {LEDGER, LOADS} <= memory.tables or loaded_late(connection):
+        elif not {LEDGER, LOADS} <= state.tables or loaded_late(connection):
             unsettled = True
     if split is not None:
         end_of_split(connection, split)
-    return Beginning(memory, taken, latest, unsettled)
+    return Beginning(state, taken, latest, unsettled)
 
 
 def _begin_part(connection: Connection, stock: Dataset, part: frozenset[str], mode: str, now: datetime) -> Beginning:
     split = split_of(connection, stock)
     stock = stock.only(() if split is None else split.tables_of(part))
     taken = prepare_staging(connection, stock.ours)
-    memory = mend(connection, remembered(connection, stock, part))
-    _tell_of(bury_dead_runs(connection, now, memory.tables, mode))
-    return Beginning(memory, taken)
+    state = mend(connection, remembered(connection, stock, part))
+    _tell_of(bury_dead_runs(connection, now, state.tables, mode))
+    return Beginning(state, taken)
 
 
 def _tell_of(dead: list[str]) -> None:

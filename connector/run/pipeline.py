@@ -18,7 +18,7 @@ from typing import TypeVar
 from connector.errors import AuthError, ConnectorError, TransientError
 from connector.extract.records import ImportRead, Verdict
 from connector.extract.spill import BATCH_ROWS
-from connector.load.batches import Builder, Built
+from connector.load.batches import Builder, BuiltImports
 from connector.models import Import
 from connector.run.plan import Planned
 from connector.run.ports import Aside
@@ -45,7 +45,7 @@ class Failure:
     error: Exception
 
 
-Outcome = tuple[tuple[Planned[Import], ...], Built | Failure]  # of one import, or of several of one template
+ReadResult = tuple[tuple[Planned[Import], ...], BuiltImports | Failure]  # of one import, or of several of one template
 
 
 class _Together:
@@ -89,7 +89,7 @@ class ReadAhead:
         self._stop = stop
         self._on_built = on_built
         self._together = together
-        self._ready: asyncio.Queue[Outcome | None] = asyncio.Queue()
+        self._ready: asyncio.Queue[ReadResult | None] = asyncio.Queue()
         self._rows_ready = 0
         self._taken = asyncio.Event()
         self._filling: asyncio.Task[None] | None = None
@@ -101,9 +101,9 @@ class ReadAhead:
     def start(self) -> None:
         self._filling = asyncio.ensure_future(self._fill())
 
-    async def take(self) -> list[Outcome]:
+    async def take(self) -> list[ReadResult]:
         """Return the next outcomes in about the order planned, as many as are there but not too many; [] at the end."""
-        taken: list[Outcome] = []
+        taken: list[ReadResult] = []
         rows = 0
         while not taken or (rows < TAKEN_ROWS and not self._ready.empty()):
             outcome = await self._ready.get()
@@ -126,7 +126,7 @@ class ReadAhead:
             await asyncio.gather(self._filling, return_exceptions=True)
 
     async def _fill(self) -> None:
-        building: deque[asyncio.Task[list[Outcome]]] = deque()
+        building: deque[asyncio.Task[list[ReadResult]]] = deque()
         try:
             async with aclosing(self._gathered()) as gathered:
                 async for together in gathered:
@@ -164,7 +164,7 @@ class ReadAhead:
     def _fit(self, rows: int, size: int) -> bool:
         return rows <= self._together and size <= TOGETHER_BYTES
 
-    async def _hand_over(self, building: deque[asyncio.Task[list[Outcome]]]) -> None:
+    async def _hand_over(self, building: deque[asyncio.Task[list[ReadResult]]]) -> None:
         """Hand over the first of them, once it is built; then wait until there is room for the next."""
         for outcome in await building[0]:
             self._rows_ready += _size(outcome)
@@ -175,7 +175,7 @@ class ReadAhead:
             self._taken.clear()
             await self._taken.wait()
 
-    async def _built(self, together: _Together) -> list[Outcome]:
+    async def _built(self, together: _Together) -> list[ReadResult]:
         if together.rows <= FEW_ROWS and not self._aside_now:
             return _build(self._builder, together)
         self._aside_now += 1
@@ -225,14 +225,14 @@ class ReadAhead:
             running[self._reading(following.import_)] = following
 
 
-def _build(builder: Builder, together: _Together) -> list[Outcome]:
-    outcomes: list[Outcome] = []
+def _build(builder: Builder, together: _Together) -> list[ReadResult]:
+    outcomes: list[ReadResult] = []
     reads: dict[str, tuple[Planned[Import], ImportRead]] = {}
     for planned, result in together.results:
         if isinstance(result, Failure):
             outcomes.append(((planned,), result))
         elif result.verdict is Verdict.gone:
-            outcomes.append(((planned,), Built.of((result,), None, ())))
+            outcomes.append(((planned,), BuiltImports.of((result,), None, ())))
         else:
             reads[result.import_.slug] = planned, result
     together.results.clear()
@@ -258,8 +258,8 @@ def _rows(planned: Planned[Import]) -> int:
     return max(planned.import_.row_count, 1)
 
 
-def _size(outcome: Outcome) -> int:
-    return len(outcome[1]) if isinstance(outcome[1], Built) else 0
+def _size(outcome: ReadResult) -> int:
+    return len(outcome[1]) if isinstance(outcome[1], BuiltImports) else 0
 
 
 def _result(task: asyncio.Task[ImportRead]) -> ImportRead | Failure:

@@ -51,7 +51,7 @@ class Loop(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Outside:
+class Ports:
     """The seams to the world, replaced as a whole by the simulation."""
 
     open_client: Callable[[Settings], ServiceClient]
@@ -60,7 +60,7 @@ class Outside:
     aside: Aside
 
     @classmethod
-    def real(cls, retry: RetryPolicy | None = None) -> Outside:
+    def real(cls, retry: RetryPolicy | None = None) -> Ports:
         """Return the real ones; by default a restart of the service is waited for."""
         opened = partial(_open_client, retry=retry)
         return cls(opened, start_blocking_portal, lambda: datetime.now(UTC), _one_thread())

@@ -18,22 +18,22 @@ from typing import Any, TypeVar
 from connector.errors import NotFoundError
 from connector.extract.records import ImportRead, Verdict, read_import
 from connector.ledger import Due
-from connector.load.batches import Builder, Built
+from connector.load.batches import Builder, BuiltImports
 from connector.load.flatten_process import Flattener
 from connector.models import Import
 from connector.run.deaths import KilledTwice, UnderWay
-from connector.run.discover import Decided, Decision
-from connector.run.pipeline import TOGETHER_ROWS, Failure, Outcome, ReadAhead
+from connector.run.discover import Discovered, Discovery
+from connector.run.pipeline import TOGETHER_ROWS, Failure, ReadAhead, ReadResult
 from connector.run.plan import FewerRecords, Plan, Planned, Reason, lost_rows
-from connector.run.ports import Outside, Progress
+from connector.run.ports import Ports, Progress
 from connector.run.settling import REPLICAS_LAG, may_change_unseen
 from connector.runs import Tally
-from connector.settings import Scope, Settings
+from connector.settings import RunScope, Settings
 from connector.transform import width
 from connector.transform.row_limits import LIMITS
 from connector.warehouse import Warehouse
 from connector.warehouse.promises import ask_again
-from connector.warehouse.state import Memory
+from connector.warehouse.state import WarehouseState
 
 log = logging.getLogger("connector.run")
 
@@ -55,11 +55,11 @@ class Reader:
     def __init__(
         self,
         settings: Settings,
-        scope: Scope,
+        scope: RunScope,
         warehouse: Warehouse,
-        memory: Memory,
+        state: WarehouseState,
         tally: Tally,
-        outside: Outside,
+        ports: Ports,
         *,
         progress: Progress,
         stop: Callable[[], int | None],
@@ -70,37 +70,37 @@ class Reader:
         self._settings = settings
         self._scope = scope
         self._warehouse = warehouse
-        self._memory = memory
+        self._state = state
         self._tally = tally
-        self._outside = outside
+        self._ports = ports
         self._progress = progress
         self._asked_to_stop = stop
         self._under_way = under_way
         self._names_taken = taken
         self._reading = reading
         self._suspects: deque[Planned[Import]] = deque()  # each read alone, once all others are loaded
-        self._listing: asyncio.Task[Decided] | None = None
-        self._decided: Decided | None = None
+        self._listing: asyncio.Task[Discovered] | None = None
+        self._decided: Discovered | None = None
         self._ahead: ReadAhead | None = None
-        self._taken: deque[Outcome] = deque()
-        self._missed: list[Outcome] = []  # answered 404 while they were read
+        self._taken: deque[ReadResult] = deque()
+        self._missed: list[ReadResult] = []  # answered 404 while they were read
         self._departed: frozenset[str] = frozenset()  # and are not listed any more
         self._flattener = Flattener()
         self._exit = ExitStack()
         self._exit.callback(self._flattener.close)
-        self._client = outside.open_client(settings)
+        self._client = ports.open_client(settings)
         self._client.arrived = under_way.arrived
-        self._decision = Decision(
+        self._decision = Discovery(
             settings,
             scope,
-            memory,
+            state,
             self._client,
             tally,
             progress=progress,
             stop=self.asked_to_stop,
-            now=outside.now(),
+            now=ports.now(),
         )
-        self._loop = self._exit.enter_context(outside.open_loop())
+        self._loop = self._exit.enter_context(ports.open_loop())
 
     def start(self) -> None:
         """Open the client and begin to list, and to read as soon as it is known what; both go on meanwhile."""
@@ -113,7 +113,7 @@ class Reader:
         """End the requests under way and the event loop; safe to call twice."""
         self._exit.close()
 
-    def decided(self) -> Decided:
+    def decided(self) -> Discovered:
         """Return what was listed and decided, once both are done."""
         if self._decided is None:
             self._decided = self._loop.call(self._listed)
@@ -133,7 +133,7 @@ class Reader:
             )
         return self._decided
 
-    def next(self) -> Outcome | None:
+    def next(self) -> ReadResult | None:
         """Return the next outcome; None where the package under way can have no more."""
         self.decided()
         ahead = self._ahead
@@ -150,11 +150,11 @@ class Reader:
             self._note_stop()
         return None
 
-    def put_back(self, outcome: Outcome) -> None:
+    def put_back(self, outcome: ReadResult) -> None:
         """Have `next` return this outcome once more, for another package."""
         self._taken.appendleft(outcome)
 
-    def postpone(self, planned: Planned[Import], built: Built) -> bool:
+    def postpone(self, planned: Planned[Import], built: BuiltImports) -> bool:
         """Put off an import that answered 404 until it is known whether it is gone; False where that is known."""
         if planned.import_.slug in self._departed:
             return False
@@ -183,7 +183,7 @@ class Reader:
     def asked_to_stop(self) -> int | None:
         """Return the signal that asked for the end; SIGTERM once the run has taken as long as it may."""
         limit = self._settings.max_run_time
-        overdue = limit is not None and self._outside.now() - self._tally.started_at >= limit
+        overdue = limit is not None and self._ports.now() - self._tally.started_at >= limit
         return self._asked_to_stop() or (signal.SIGTERM if overdue else None)
 
     def due(self, read: ImportRead) -> Due | None:
@@ -226,28 +226,28 @@ class Reader:
             with self._warehouse.connect() as connection:
                 ask_again(connection, rest, Due.backfill)
 
-    async def _listed(self) -> Decided:
+    async def _listed(self) -> Discovered:
         if self._listing is None:
             raise RuntimeError("the run is closed")
         return await self._listing
 
-    async def _prepare(self) -> Decided:
+    async def _prepare(self) -> Discovered:
         try:
             decided = await self._unless_stopped(self._decision.make())
         except Stopped:
             self._note_stop()
-            return Decided((), (), Plan((), 0, 0), ())
+            return Discovered((), (), Plan((), 0, 0), ())
         if self._reading:
             self._ahead = self._read_ahead(self._without_suspects(decided))
             self._ahead.start()
         return decided
 
     def _is_suspect(self, import_: Import) -> bool:
-        known = self._memory.ledger.get(import_.slug)
+        known = self._state.ledger.get(import_.slug)
         killed = known is not None and bool(known.killed_runs)
         return self._under_way.is_kept and (killed or self._under_way.is_suspect(import_.slug))
 
-    def _without_suspects(self, decided: Decided) -> tuple[Planned[Import], ...]:
+    def _without_suspects(self, decided: Discovered) -> tuple[Planned[Import], ...]:
         """Return what may be read side by side. Of the rest, what killed a run twice fails unless it was asked for."""
         reading = {planned.import_.slug for planned in decided.plan.read}
         self._under_way.done(i.slug for i in decided.imports if i.slug not in reading)
@@ -283,7 +283,7 @@ class Reader:
             self._tally.problems.append("The run took as long as max_run_time allows; the next run goes on from there.")
         self._tally.interrupted_by = int(self.asked_to_stop() or signal.SIGINT)
 
-    def _looked_for(self, *, stopped: bool) -> Iterator[Outcome]:
+    def _looked_for(self, *, stopped: bool) -> Iterator[ReadResult]:
         """Yield the imports that answered 404, once it is known which of them were deleted meanwhile."""
         missed, self._missed = self._missed, []
         slugs = [planned.import_.slug for (planned,), _ in missed]
@@ -307,9 +307,9 @@ class Reader:
         read = await read_import(self._client, import_)
         if read.verdict is Verdict.gone:
             return read
-        found, known = len(read.records) + len(read.rejects), self._memory.ledger.get(import_.slug)
+        found, known = len(read.records) + len(read.rejects), self._state.ledger.get(import_.slug)
         reconciles = read.verdict is Verdict.complete
-        if lost_rows(read.import_, found, known, reconciles=reconciles, now=self._outside.now()):
+        if lost_rows(read.import_, found, known, reconciles=reconciles, now=self._ports.now()):
             raise FewerRecords(found)
         return read
 
@@ -317,9 +317,9 @@ class Reader:
     def _builder(self) -> Builder:
         return Builder(
             self._settings,
-            self._memory.schemas,
-            self._memory.template_tables,
-            foreign=self._memory.foreign | self._names_taken,
+            self._state.schemas,
+            self._state.template_tables,
+            foreign=self._state.foreign | self._names_taken,
             limits=LIMITS.get(self._warehouse.destination_type),
             width=width.WIDTH,
             nul_safe=not self._warehouse.traits.keeps_nul,
@@ -332,7 +332,7 @@ class Reader:
             self._builder,
             planned,
             max_concurrency=self._settings.max_concurrency,
-            aside=self._outside.aside,
+            aside=self._ports.aside,
             stop=self.asked_to_stop,
             on_built=self._flattener.close,  # memory is short while the last package is loaded
             together=min(TOGETHER_ROWS, self._settings.batch_rows),  # a package is not cut within

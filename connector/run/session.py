@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from connector.extract.records import ImportRead, Verdict
 from connector.ledger import Due
-from connector.load.batches import Built
+from connector.load.batches import BuiltImports
 from connector.load.data_dictionary import Catalogue, schema_changes
 from connector.load.disposition import IncomingRows, are_elsewhere
 from connector.load.emission import Emission, without_rows
@@ -23,18 +23,18 @@ from connector.run.import_rows import ImportRows
 from connector.run.opening import begin_with
 from connector.run.pipeline import Failure
 from connector.run.plan import FewerRecords, Planned
-from connector.run.ports import Outside, Progress, Silent
+from connector.run.ports import Ports, Progress, Silent
 from connector.run.reader import Reader
 from connector.run.record import RunRecord
 from connector.runs import Tally, make_run_id
-from connector.settings import Scope, Settings
+from connector.settings import RunScope, Settings
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.connection import LOADS, VERSIONS
 from connector.warehouse.erasing import empty_staging, erase_deleted
 from connector.warehouse.mending import keep_deleted
 from connector.warehouse.ownership import Dataset
 from connector.warehouse.promises import ask_again
-from connector.warehouse.state import Memory, forget_schemas
+from connector.warehouse.state import WarehouseState, forget_schemas
 from connector.warehouse.tables import (
     IMPORTS,
     LEDGER,
@@ -50,15 +50,15 @@ log = logging.getLogger("connector.run")
 HOSTS_DIFFER = timedelta(minutes=5)  # clocks of two machines that run in turn, at most, if both are set
 
 
-class Extraction:
+class RunSession:
     """From `open` to `close` one run. Not for use by several threads at once."""
 
     def __init__(
         self,
         settings: Settings,
-        scope: Scope,
+        scope: RunScope,
         warehouse: Warehouse,
-        outside: Outside,
+        ports: Ports,
         *,
         progress: Progress | None = None,
         stop: Callable[[], int | None] = lambda: None,
@@ -67,12 +67,12 @@ class Extraction:
         self._settings = settings
         self._scope = scope
         self.warehouse = warehouse
-        self._outside = outside
+        self._ports = ports
         self._progress = progress or Silent()
         self._asked_to_stop = stop
         self._under_way = under_way or UnderWay()
         self._reader: Reader | None = None
-        self.memory = Memory()
+        self.state = WarehouseState()
         self.taken: frozenset[str] = frozenset()  # names that others have taken where rows are staged
         self.future_start: datetime | None = None  # of an earlier run, by a clock that is far ahead of this machine's
         self._began_records = False
@@ -84,9 +84,9 @@ class Extraction:
         self.unread: list[str] = []  # imports that were listed for the first time and gone before they were read
         self.exhausted = False
         self.heaviest = 0  # bytes of the longest rows as they are built, some thousands at once
-        now = outside.now()
+        now = ports.now()
         self.tally = Tally(make_run_id(now), scope.mode, now, scope.window, destination=warehouse.destination)
-        self.record = RunRecord(warehouse, self.tally, outside.now, self._count_requests)
+        self.record = RunRecord(warehouse, self.tally, ports.now, self._count_requests)
 
     # -- life cycle ----------------------------------------------------------------------------------------------
 
@@ -98,29 +98,29 @@ class Extraction:
         """
         self._reading = reading
         with self.warehouse.connect() as connection:
-            found = begin_with(connection, self._settings, self._scope, self.tally, self._outside.now())
-        self.memory, self.taken = found.memory, found.taken
+            found = begin_with(connection, self._settings, self._scope, self.tally, self._ports.now())
+        self.state, self.taken = found.state, found.taken
         self.tally.unsettled = self.tally.unsettled or found.unsettled
         self._begin_after(found.latest)
-        if RUNS in self.memory.tables:
+        if RUNS in self.state.tables:
             self.record.begin()
-        if self.memory.repaired:
+        if self.state.repaired:
             log.warning(
                 "%d imports in the warehouse were left half loaded and are read again.",
-                self.memory.repaired,
-                extra={"event": "imports.half_loaded", "imports": self.memory.repaired},
+                self.state.repaired,
+                extra={"event": "imports.half_loaded", "imports": self.state.repaired},
             )
-        self.catalogue = Catalogue.of(self.memory)
+        self.catalogue = Catalogue.of(self.state)
         self._import_rows = ImportRows(
-            self._settings, self._scope, self.warehouse, self.memory, self.catalogue, listed=listed
+            self._settings, self._scope, self.warehouse, self.state, self.catalogue, listed=listed
         )
         self._reader = Reader(
             self._settings,
             self._scope,
             self.warehouse,
-            self.memory,
+            self.state,
             self.tally,
-            self._outside,
+            self._ports,
             progress=self._progress,
             stop=self._asked_to_stop,
             under_way=self._under_way,
@@ -170,7 +170,7 @@ class Extraction:
 
     def committed(self, load_id: str | None) -> None:
         """Count the package handed over last, which is in the warehouse now."""
-        done = self.record.committed(load_id, schema_changes(self.memory.schemas, self.catalogue.schemas))
+        done = self.record.committed(load_id, schema_changes(self.state.schemas, self.catalogue.schemas))
         self._progress.committed(done.records)
         self._under_way.done(done.imports)
 
@@ -180,7 +180,7 @@ class Extraction:
         """The tombstones in `imports`; its rows that changed, where no records are read that they could come with."""
         if not self._reading:
             yield from self.listed_rows(load_id)
-        yield from self.import_rows.tombstones(self.reader.decided().deleted, load_id, self._outside.now())
+        yield from self.import_rows.tombstones(self.reader.decided().deleted, load_id, self._ports.now())
 
     def listed_rows(self, load_id: str) -> Iterator[Emission]:
         """The rows of `imports` that changed, where no records are read that they could come with."""
@@ -195,28 +195,28 @@ class Extraction:
             empty_staging(connection)
 
     def _due_rows(self, load_id: str) -> Iterator[Emission]:
-        rows, emissions = self.import_rows.take(load_id, self._outside.now())
+        rows, emissions = self.import_rows.take(load_id, self._ports.now())
         self.record.pending.tables[IMPORTS] += rows
         yield from emissions
 
     def is_idle(self) -> bool:
         """Tell whether there is nothing to load: then dlt need not be asked, which takes its time even so."""
         prepared = self.reader.decided()
-        work = prepared.plan.read or prepared.deleted or prepared.rejects or prepared.excluded or self.memory.miscounted
+        work = prepared.plan.read or prepared.deleted or prepared.rejects or prepared.excluded or self.state.miscounted
         return not work and not self.import_rows.changed(prepared)
 
     def record_tables(self, load_id: str, limit: int | None = None) -> Iterator[Emission]:
         """Yield records, typed rows, ledger, rejects and fields of about `limit` rows; an import is never split."""
         prepared = self.reader.decided()
-        if self.memory.lacking and VERSIONS in self.memory.tables:
+        if self.state.lacking and VERSIONS in self.state.tables:
             with self.warehouse.connect() as connection:
                 forget_schemas(connection, SOURCE)  # dlt makes only the tables that a package has rows for
         package = Package(
             load_id,
             self.tally.run_id,
-            self._outside.now(),
+            self._ports.now(),
             self._settings,
-            self.memory,
+            self.state,
             self.catalogue,
             self.warehouse,
         )
@@ -225,9 +225,9 @@ class Extraction:
             for reject in prepared.rejects:
                 package.rejects.add(reject.record_slug, None, f"{OF_IMPORT}{reject.reason}", reject.payload)
             for slug in prepared.deleted:
-                package.add_deleted(slug, self.memory.ledger.get(slug))
+                package.add_deleted(slug, self.state.ledger.get(slug))
             for import_ in prepared.excluded:
-                package.add_excluded(import_, self.memory.ledger.get(import_.slug))
+                package.add_excluded(import_, self.state.ledger.get(import_.slug))
             self.import_rows.add_unread(prepared)
         self.reader.begin_with_a_suspect()
         while not self.exhausted:
@@ -236,7 +236,7 @@ class Extraction:
                 self.exhausted = self.reader.is_over
                 break
             planned, result = outcome
-            size = len(result) if isinstance(result, Built) else 0
+            size = len(result) if isinstance(result, BuiltImports) else 0
             # asked to stop, what is ready goes at once, for time is short and a package of its own takes some
             full = limit is not None and package.rows > 0 and package.rows + size > limit
             if full and self.reader.asked_to_stop() is None:
@@ -290,7 +290,7 @@ class Extraction:
         """Note that imports fall short whose records came with two of them, for a record is in the warehouse once."""
         with self.warehouse.connect() as connection:
             for rows in self.incoming:
-                known = self.warehouse.traits.finds_slugs and rows.table in self.memory.tables
+                known = self.warehouse.traits.finds_slugs and rows.table in self.state.tables
                 if not rows.distinct or (known and are_elsewhere(connection, rows)):
                     self.tally.shortfall = self.tally.unsettled = True
                     self.tally.problems.append(
@@ -308,7 +308,7 @@ class Extraction:
     def made_tables(self, load_id: str | None) -> None:
         """Note that what `missing_tables` yields was loaded, in a load of its own."""
         self.pack()
-        there = self.memory.tables
+        there = self.state.tables
         if LOADS not in there and load_id is not None:
             with self.warehouse.connect() as connection:
                 keep_deleted(connection, load_id, there)
@@ -316,10 +316,10 @@ class Extraction:
             self.record.begin()
 
     def _incomplete(self) -> list[str]:
-        memory = self.memory
+        state = self.state
         wanted = [*SYSTEM_SCHEMAS, *[RECORDS] * self._settings.raw]
-        found = [table for table in wanted if table not in memory.tables or table in memory.dropped]
-        return found or [LEDGER] * (LOADS not in memory.tables)
+        found = [table for table in wanted if table not in state.tables or table in state.dropped]
+        return found or [LEDGER] * (LOADS not in state.tables)
 
     def _fail(self, package: Package, planned: Planned[Import], result: Failure) -> None:
         slug = planned.import_.slug
@@ -330,10 +330,10 @@ class Extraction:
         log.error("Import %s failed: %s", slug, result.error, extra={"event": "import.failed", "import_slug": slug})
         killed_runs = DEATHS if isinstance(result.error, KilledTwice) else None
         fewer = result.error.found if isinstance(result.error, FewerRecords) else None
-        package.add_failure(planned.import_, self.memory.ledger.get(slug), str(result.error), killed_runs, fewer)
+        package.add_failure(planned.import_, self.state.ledger.get(slug), str(result.error), killed_runs, fewer)
         self._progress.read(slug, 0, "failed")
 
-    def _accept(self, package: Package, planned: Sequence[Planned[Import]], built: Built) -> Iterator[Emission]:
+    def _accept(self, package: Package, planned: Sequence[Planned[Import]], built: BuiltImports) -> Iterator[Emission]:
         if built.reads[0].verdict is Verdict.gone:
             self._accept_gone(planned[0], built)
             return
@@ -344,19 +344,19 @@ class Extraction:
                 self._unreconciled(read)
             self._progress.read(slug, size, read.verdict.value)
             self.import_rows.add_read(each.import_, read)
-        known = [self.memory.ledger.get(each.import_.slug) for each in planned]
+        known = [self.state.ledger.get(each.import_.slug) for each in planned]
         yield from package.add(built, known, [self.reader.due(read) for read in built.reads])
 
-    def _accept_gone(self, planned: Planned[Import], built: Built) -> None:
+    def _accept_gone(self, planned: Planned[Import], built: BuiltImports) -> None:
         slug = planned.import_.slug
         self.record.pending.imports.append(slug)
         if self.reader.postpone(planned, built):
             return
         # deleted between listing and reading: the next listing will miss it, and it earns its deletion then
-        if slug in self.memory.ledger:
+        if slug in self.state.ledger:
             with self.warehouse.connect() as connection:
                 ask_again(connection, [slug], Due.vanished)
-        elif slug not in self.memory.imports and self.tally.interrupted_by is None:
+        elif slug not in self.state.imports and self.tally.interrupted_by is None:
             self.unread.append(slug)
         log.info(
             "Import %s vanished while the run was under way.",

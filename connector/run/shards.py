@@ -19,13 +19,13 @@ from connector.load.emission import Emission, placeholders
 from connector.load.working_directory import believe_folders, make_anew, work_apart
 from connector.models import Import
 from connector.run.deaths import UnderWay
-from connector.run.ports import Outside, Progress
-from connector.run.session import Extraction
+from connector.run.ports import Ports, Progress
+from connector.run.session import RunSession
 from connector.run.sync import carry_out
 from connector.run.sync import sync as sync_alone
 from connector.runs import Status, Tally
 from connector.scope import MOST_SHARDS
-from connector.settings import Scope, Selection, Settings
+from connector.settings import RunScope, Selection, Settings
 from connector.transform.naming import table_name
 from connector.warehouse import Warehouse
 from connector.warehouse.destination import (
@@ -47,17 +47,17 @@ NAME_BYTES = 63  # of a schema in PostgreSQL
 def sync(
     pipeline: Pipeline,
     settings: Settings,
-    scope: Scope | None = None,
+    scope: RunScope | None = None,
     *,
     progress: Progress | None = None,
     stop: Callable[[], int | None] = lambda: None,
-    outside: Outside | None = None,
+    ports: Ports | None = None,
     load: LoadPackage = load_package,
 ) -> Tally:
     """One run, as `connector.run.sync.sync`, or the part of a shard if the scope is one."""
     if scope is None or scope.shard is None:
-        return sync_alone(pipeline, settings, scope, progress=progress, stop=stop, outside=outside, load=load)
-    return _Shard(pipeline, settings, scope.shard, progress, stop, outside or Outside.real(), load).sync()
+        return sync_alone(pipeline, settings, scope, progress=progress, stop=stop, ports=ports, load=load)
+    return _Shard(pipeline, settings, scope.shard, progress, stop, ports or Ports.real(), load).sync()
 
 
 def divide(sizes: Mapping[str, int], shards: int) -> dict[str, int]:
@@ -81,7 +81,7 @@ class _Shard:
         shard: tuple[int, int],
         progress: Progress | None,
         stop: Callable[[], int | None],
-        outside: Outside,
+        ports: Ports,
         load: LoadPackage,
     ) -> None:
         self._pipeline = pipeline
@@ -89,7 +89,7 @@ class _Shard:
         self._number, self._shards = shard
         self._progress = progress
         self._stop = stop
-        self._outside = outside
+        self._ports = ports
         self._load = load
         self._warehouse = Warehouse(pipeline)
         self._split: Split | None = None
@@ -139,20 +139,20 @@ class _Shard:
             update={"requests_per_second": None if rate is None else rate / self._shards}
         )
         part = self._split.part(self._number)
-        scope = Scope(mode=f"shard {self._number}/{self._shards}", selection=Selection(part=part))
+        scope = RunScope(mode=f"shard {self._number}/{self._shards}", selection=Selection(part=part))
         under_way = UnderWay(shard_path(self._pipeline, self._number, self._shards).with_suffix(".reading"))
-        extraction = Extraction(
+        session = RunSession(
             settings,
             scope,
             self._warehouse,
-            self._outside,
+            self._ports,
             progress=self._progress,
             stop=self._stop,
             under_way=under_way,
         )
-        carry_out(self._pipeline, extraction, settings, self._load)
+        carry_out(self._pipeline, session, settings, self._load)
         under_way.close()
-        return extraction.tally
+        return session.tally
 
     # -- dividing the work -----------------------------------------------------------------------------------------
 
@@ -173,26 +173,26 @@ class _Shard:
             )
 
     def _divide(self) -> None:
-        scope = Scope(mode=f"split {self._shards}", force=True)
-        extraction = Extraction(
-            self._settings, scope, self._warehouse, self._outside, progress=self._progress, stop=self._stop
+        scope = RunScope(mode=f"split {self._shards}", force=True)
+        session = RunSession(
+            self._settings, scope, self._warehouse, self._ports, progress=self._progress, stop=self._stop
         )
-        carry_out(self._pipeline, extraction, self._settings, self._load, self._load_listing)
-        if self._split is None or extraction.tally.status in (Status.failed, Status.interrupted):
-            self._split, self._preparing = None, extraction.tally
+        carry_out(self._pipeline, session, self._settings, self._load, self._load_listing)
+        if self._split is None or session.tally.status in (Status.failed, Status.interrupted):
+            self._split, self._preparing = None, session.tally
 
-    def _load_listing(self, pipeline: Pipeline, extraction: Extraction, settings: Settings, load: LoadPackage) -> None:
-        extraction.open(reading=False)
-        if extraction.lacks_tables():
-            extraction.made_tables(load(pipeline, lambda _: extraction.missing_tables()))
-        decided = extraction.reader.decided()
-        if extraction.tally.interrupted_by is not None:
+    def _load_listing(self, pipeline: Pipeline, session: RunSession, settings: Settings, load: LoadPackage) -> None:
+        session.open(reading=False)
+        if session.lacks_tables():
+            session.made_tables(load(pipeline, lambda _: session.missing_tables()))
+        decided = session.reader.decided()
+        if session.tally.interrupted_by is not None:
             return
         imports = [planned.import_ for planned in decided.plan.read]
-        tables = dict(extraction.catalogue.template_tables)
+        tables = dict(session.catalogue.template_tables)
         if settings.typed:
-            _name_tables(tables, imports, extraction.memory.foreign | extraction.taken)
-        extraction.committed(load(pipeline, lambda load_id: _listing(extraction, tables, load_id)))
+            _name_tables(tables, imports, session.state.foreign | session.taken)
+        session.committed(load(pipeline, lambda load_id: _listing(session, tables, load_id)))
         sizes: Counter[str] = Counter()
         for import_ in imports:
             sizes[import_.template_slug or ""] += max(import_.row_count, 0) + IMPORT_ROWS
@@ -210,8 +210,8 @@ def _name_tables(tables: dict[str, str], imports: Iterable[Import], foreign: fro
         tables.setdefault(table, import_.template_slug or "")
 
 
-def _listing(extraction: Extraction, tables: Mapping[str, str], load_id: str) -> Iterator[Emission]:
+def _listing(session: RunSession, tables: Mapping[str, str], load_id: str) -> Iterator[Emission]:
     """The rows of `imports`, and of each new typed table one that the merge keeps out."""
-    yield from extraction.listed_rows(load_id)
-    for table in sorted(tables.keys() - extraction.memory.tables):
+    yield from session.listed_rows(load_id)
+    for table in sorted(tables.keys() - session.state.tables):
         yield Emission(table, placeholders(TYPED_SCHEMA, table, [NO_SLUG], load_id), template=tables[table])

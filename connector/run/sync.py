@@ -22,35 +22,35 @@ from connector.load.dlt_bridge import LoadPackage, WriteDispositions, load_again
 from connector.load.emission import Emission
 from connector.load.working_directory import believe_folders, make_anew
 from connector.run.deaths import UnderWay
-from connector.run.ports import Outside, Progress
-from connector.run.session import Extraction
+from connector.run.ports import Ports, Progress
+from connector.run.session import RunSession
 from connector.run.versions import make_versions, versions_are_due
 from connector.runs import Status, Tally
-from connector.settings import Scope, Settings
+from connector.settings import RunScope, Settings
 from connector.standing import Standing
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.destination import capabilities_resolved_once, prepare_for_loading
-from connector.warehouse.failures import explain, is_out_of_memory
+from connector.warehouse.failures import explain_failure, is_out_of_memory
 from connector.warehouse.ledger_table import distrust, missing_rows
 from connector.warehouse.lock import lock_path, prove_held, sole_writer
 from connector.warehouse.ownership import Dataset, take_stock
 from connector.warehouse.standings import forget_unread, standings
-from connector.warehouse.state import Memory, audit, remembered
+from connector.warehouse.state import WarehouseState, audit, remembered
 from connector.warehouse.status import noted
 
 log = logging.getLogger("connector.run")
 
-Work = Callable[[Pipeline, Extraction, Settings, LoadPackage], None]
+Work = Callable[[Pipeline, RunSession, Settings, LoadPackage], None]
 
 
 def sync(
     pipeline: Pipeline,
     settings: Settings,
-    scope: Scope | None = None,
+    scope: RunScope | None = None,
     *,
     progress: Progress | None = None,
     stop: Callable[[], int | None] = lambda: None,
-    outside: Outside | None = None,
+    ports: Ports | None = None,
     load: LoadPackage = load_package,
 ) -> Tally:
     """Carry out one run. `stop()` returns the number of a signal once one arrived; `load` loads a package.
@@ -72,46 +72,46 @@ def sync(
     with sole_writer(pipeline), capabilities_resolved_once(pipeline):
         make_anew(pipeline)
         under_way = UnderWay(lock_path(pipeline).with_suffix(".reading"))
-        extraction = Extraction(
+        session = RunSession(
             settings,
-            scope or Scope(),
+            scope or RunScope(),
             warehouse,
-            outside or Outside.real(),
+            ports or Ports.real(),
             progress=progress,
             stop=stop,
             under_way=under_way,
         )
-        carry_out(pipeline, extraction, settings, load)
+        carry_out(pipeline, session, settings, load)
         under_way.close()
-        return extraction.tally
+        return session.tally
 
 
 def carry_out(
-    pipeline: Pipeline, extraction: Extraction, settings: Settings, load: LoadPackage, work: Work | None = None
+    pipeline: Pipeline, session: RunSession, settings: Settings, load: LoadPackage, work: Work | None = None
 ) -> None:
     """Open, load and end a run; by default `work` loads all that it reads. The caller holds the lock."""
-    with telemetry.run(extraction.tally):
-        _begun(extraction.tally)
-        _run(pipeline, extraction, settings, load, work or _load_all)
-        _ended(extraction.tally)
+    with telemetry.run(session.tally):
+        _begun(session.tally)
+        _run(pipeline, session, settings, load, work or _load_all)
+        _ended(session.tally)
 
 
-def _run(pipeline: Pipeline, extraction: Extraction, settings: Settings, load: LoadPackage, work: Work) -> None:
+def _run(pipeline: Pipeline, session: RunSession, settings: Settings, load: LoadPackage, work: Work) -> None:
     """Do the work and close; raise nothing, for what went wrong is in the tally."""
     try:
-        with extraction.warehouse.hold():
+        with session.warehouse.hold():
             try:
-                work(pipeline, extraction, settings, load)
+                work(pipeline, session, settings, load)
             except Exception as error:
-                extraction.tally.fatal = extraction.tally.fatal or explain(error, pipeline)
+                session.tally.fatal = session.tally.fatal or explain_failure(error, pipeline)
                 log.debug("The run failed.", exc_info=True, extra={"event": "run.failed"})
             except BaseException:  # whoever runs this in a program of theirs ends it so, with KeyboardInterrupt, say
-                extraction.tally.interrupted_by = extraction.tally.interrupted_by or signal.SIGINT
+                session.tally.interrupted_by = session.tally.interrupted_by or signal.SIGINT
                 raise
             finally:
-                _end(extraction, pipeline)
+                _end(session, pipeline)
     except Exception as error:  # the destination could not be opened, or not be closed properly
-        extraction.tally.fatal = extraction.tally.fatal or explain(error, pipeline)
+        session.tally.fatal = session.tally.fatal or explain_failure(error, pipeline)
         log.debug("The destination failed.", exc_info=True, extra={"event": "destination.failed"})
 
 
@@ -125,76 +125,74 @@ def _ended(tally: Tally) -> None:
     log.log(level, "Run %s ended: %s.", tally.run_id, tally.status.value, extra=fields)
 
 
-def _load_all(pipeline: Pipeline, extraction: Extraction, settings: Settings, load: LoadPackage) -> None:
-    extraction.open()
-    memory: Memory | None = extraction.memory
-    if extraction.lacks_tables():
-        extraction.made_tables(load(pipeline, lambda _: extraction.missing_tables()))
-        memory = None  # which does not know of these tables
-    with extraction.warehouse.connect() as connection, noted(pipeline, connection, memory):
-        _load_packages(pipeline, extraction, settings, load)
+def _load_all(pipeline: Pipeline, session: RunSession, settings: Settings, load: LoadPackage) -> None:
+    session.open()
+    state: WarehouseState | None = session.state
+    if session.lacks_tables():
+        session.made_tables(load(pipeline, lambda _: session.missing_tables()))
+        state = None  # which does not know of these tables
+    with session.warehouse.connect() as connection, noted(pipeline, connection, state):
+        _load_packages(pipeline, session, settings, load)
 
 
-def _load_packages(pipeline: Pipeline, extraction: Extraction, settings: Settings, load: LoadPackage) -> None:
-    if extraction.is_idle():
-        if not extraction.is_shard and versions_are_due(extraction.warehouse, settings, extraction.memory):
-            with extraction.warehouse.connect() as connection:
-                _make_versions(extraction, settings, connection, take_stock(connection))
+def _load_packages(pipeline: Pipeline, session: RunSession, settings: Settings, load: LoadPackage) -> None:
+    if session.is_idle():
+        if not session.is_shard and versions_are_due(session.warehouse, settings, session.state):
+            with session.warehouse.connect() as connection:
+                _make_versions(session, settings, connection, take_stock(connection))
         return
     try:
-        _load_each(pipeline, extraction, settings, load)
+        _load_each(pipeline, session, settings, load)
         prove_held(pipeline)
     except BaseException:
-        extraction.tally.unsettled = True
+        session.tally.unsettled = True
         raise
 
 
-def _load_each(pipeline: Pipeline, extraction: Extraction, settings: Settings, load: LoadPackage) -> None:
-    _load_package(
-        pipeline, extraction, lambda load_id: _first(extraction, load_id, settings.batch_rows), settings, load
-    )
-    while not extraction.exhausted:
+def _load_each(pipeline: Pipeline, session: RunSession, settings: Settings, load: LoadPackage) -> None:
+    _load_package(pipeline, session, lambda load_id: _first(session, load_id, settings.batch_rows), settings, load)
+    while not session.exhausted:
         _load_package(
-            pipeline, extraction, lambda load_id: extraction.record_tables(load_id, settings.batch_rows), settings, load
+            pipeline, session, lambda load_id: session.record_tables(load_id, settings.batch_rows), settings, load
         )
-    with extraction.warehouse.connect() as connection:
+    with session.warehouse.connect() as connection:
         dataset = take_stock(connection)
         if settings.deletes == "mirror":
-            extraction.erase(connection, dataset)
-        if extraction.is_shard:  # the run after all shards looks at all that they wrote
-            forget_unread(connection, extraction.unread)
+            session.erase(connection, dataset)
+        if session.is_shard:  # the run after all shards looks at all that they wrote
+            forget_unread(connection, session.unread)
             return
-        _make_versions(extraction, settings, connection, dataset)
-    _look_at_the_others(extraction, dataset)
-    _look_at_standings(extraction, dataset)
+        _make_versions(session, settings, connection, dataset)
+    _look_at_the_others(session, dataset)
+    _look_at_standings(session, dataset)
 
 
-def _make_versions(extraction: Extraction, settings: Settings, connection: Connection, dataset: Dataset) -> None:
+def _make_versions(session: RunSession, settings: Settings, connection: Connection, dataset: Dataset) -> None:
     make_versions(
-        extraction.warehouse,
+        session.warehouse,
         connection,
         dataset,
         settings,
-        extraction.catalogue,
-        extraction.tally,
-        whole=extraction.is_whole,
-        in_order=extraction.future_start is None,
+        session.catalogue,
+        session.tally,
+        whole=session.is_whole,
+        in_order=session.future_start is None,
     )
-    if extraction.future_start is not None:
-        extraction.tally.shortfall = True
-        extraction.tally.problems.append(
-            f"A run began at {extraction.future_start:%Y-%m-%d %H:%M} UTC by the clock of its machine, which is later "
+    if session.future_start is not None:
+        session.tally.shortfall = True
+        session.tally.problems.append(
+            f"A run began at {session.future_start:%Y-%m-%d %H:%M} UTC by the clock of its machine, which is later "
             "than now by this one's. Set the clock right that is wrong; versions of rows are recorded by the first run "
             "after that time."
         )
 
 
-def _look_at_standings(extraction: Extraction, dataset: Dataset) -> None:
+def _look_at_standings(session: RunSession, dataset: Dataset) -> None:
     """Count what failed and does not reconcile as everybody else will: a run never says less than `status`."""
-    tally = extraction.tally
-    with extraction.warehouse.connect() as connection:
-        forget_unread(connection, extraction.unread)
-        if extraction.bounded or tally.interrupted_by is not None or tally.fatal is not None:
+    tally = session.tally
+    with session.warehouse.connect() as connection:
+        forget_unread(connection, session.unread)
+        if session.bounded or tally.interrupted_by is not None or tally.fatal is not None:
             return
         found = Counter(each for each, _ in standings(connection, dataset).values())
     tally.imports_failed = found[Standing.failed]
@@ -206,47 +204,47 @@ def _look_at_standings(extraction: Extraction, dataset: Dataset) -> None:
         )
 
 
-def _look_at_the_others(extraction: Extraction, dataset: Dataset) -> None:
+def _look_at_the_others(session: RunSession, dataset: Dataset) -> None:
     """Distrust the imports whose records came with another one than before: none that is short is called synced."""
-    if not extraction.merged:
+    if not session.merged:
         return
-    before = extraction.memory.ledger
-    with extraction.warehouse.connect() as connection:
-        memory = remembered(connection, dataset)
+    before = session.state.ledger
+    with session.warehouse.connect() as connection:
+        state = remembered(connection, dataset)
         short = [
             slug
-            for slug in audit(connection, memory, extraction.merged)
-            if slug in memory.ledger
-            and memory.ledger[slug].trusted
-            and (slug not in before or before[slug].trusted or memory.ledger[slug].load_id in extraction.tally.load_ids)
+            for slug in audit(connection, state, session.merged)
+            if slug in state.ledger
+            and state.ledger[slug].trusted
+            and (slug not in before or before[slug].trusted or state.ledger[slug].load_id in session.tally.load_ids)
         ]
         distrust(connection, short, "Some of its records came with another import as well.")
     for slug in short:
-        extraction.tally.shortfall = True
-        extraction.tally.problems.append(
+        session.tally.shortfall = True
+        session.tally.problems.append(
             f"Import {slug}: some of its records came with another import as well, and a record is in the warehouse "
             "once; it is read again next run."
         )
 
 
-def _first(extraction: Extraction, load_id: str, limit: int) -> Iterator[Emission]:
-    yield from extraction.import_tables(load_id)
-    yield from extraction.record_tables(load_id, limit)
+def _first(session: RunSession, load_id: str, limit: int) -> Iterator[Emission]:
+    yield from session.import_tables(load_id)
+    yield from session.record_tables(load_id, limit)
 
 
 def _load_package(
     pipeline: Pipeline,
-    extraction: Extraction,
+    session: RunSession,
     tables: Callable[[str], Iterator[Emission]],
     settings: Settings,
     load: LoadPackage,
 ) -> None:
-    with telemetry.package(extraction.tally):
+    with telemetry.package(session.tally):
         try:
-            load_id = load(pipeline, tables, lambda: _write_dispositions(extraction))
+            load_id = load(pipeline, tables, lambda: _write_dispositions(session))
         except PipelineStepFailed as error:
             # in an earlier step there is nothing yet that could be loaded once more
-            if not (error.step == "load" and is_out_of_memory(error) and extraction.warehouse.lift()):
+            if not (error.step == "load" and is_out_of_memory(error) and session.warehouse.lift()):
                 raise
             log.info("DuckDB gets more memory to load this package.", extra={"event": "memory.lifted"})
             prove_held(pipeline)
@@ -254,55 +252,55 @@ def _load_package(
             if load_id is None:
                 raise
         finally:
-            if allowance := extraction.warehouse.allowance:
+            if allowance := session.warehouse.allowance:
                 allowance.all_threads()
-        extraction.committed(load_id)
-        extraction.record.note_progress()
+        session.committed(load_id)
+        session.record.note_progress()
     if load_id is None:
         return
     log.info(
         "Committed package %s: %d records so far.",
         load_id,
-        extraction.tally.records_loaded,
-        extra={"event": "package.committed", "load_id": load_id, "records_loaded": extraction.tally.records_loaded},
+        session.tally.records_loaded,
+        extra={"event": "package.committed", "load_id": load_id, "records_loaded": session.tally.records_loaded},
     )
-    with extraction.warehouse.connect() as connection:
-        wrong = missing_rows(connection, load_id, settings.raw, extraction.typed_tables)
+    with session.warehouse.connect() as connection:
+        wrong = missing_rows(connection, load_id, settings.raw, session.typed_tables)
         if wrong:
             distrust(connection, [slug for slug, *_ in wrong], "The warehouse does not hold the rows that were loaded.")
-    if (allowance := extraction.warehouse.allowance) and not extraction.exhausted:
+    if (allowance := session.warehouse.allowance) and not session.exhausted:
         allowance.rest()
     for slug, table, accepted, there in wrong:
-        extraction.tally.shortfall = True
-        extraction.tally.problems.append(
+        session.tally.shortfall = True
+        session.tally.problems.append(
             f"Import {slug}: {accepted} rows were loaded into {table} but {there} are there; it is read again next run."
         )
 
 
-def _write_dispositions(extraction: Extraction) -> WriteDispositions:
+def _write_dispositions(session: RunSession) -> WriteDispositions:
     """Choose append or merge for each table, and size DuckDB's memory and threads for it."""
-    incoming, extraction.incoming = extraction.incoming, []  # all those slugs are not needed while it is loaded
-    found = write_dispositions(extraction.warehouse, incoming)
+    incoming, session.incoming = session.incoming, []  # all those slugs are not needed while it is loaded
+    found = write_dispositions(session.warehouse, incoming)
     replacing = [rows for rows in incoming if found[rows.table] != APPEND]
-    extraction.merged.update(rows.table for rows in replacing)
-    if allowance := extraction.warehouse.allowance:
+    session.merged.update(rows.table for rows in replacing)
+    if allowance := session.warehouse.allowance:
         replaced = sum(len(rows.records) for rows in replacing)
-        allowance.fit(extraction.widest, extraction.heaviest, replaced)
+        allowance.fit(session.widest, session.heaviest, replaced)
         if not replacing:
             allowance.one_thread()
     return found
 
 
-def _end(extraction: Extraction, pipeline: Pipeline) -> None:
+def _end(session: RunSession, pipeline: Pipeline) -> None:
     """Write the run's row and close the client; a destination that is gone by now does not hide the first error."""
     try:
-        extraction.record.finish()
+        session.record.finish()
     except Exception as error:
-        extraction.tally.fatal = extraction.tally.fatal or explain(error, pipeline)
+        session.tally.fatal = session.tally.fatal or explain_failure(error, pipeline)
         log.warning(
             "The row of this run could not be written to sync_runs: %s",
-            explain(error, pipeline),
+            explain_failure(error, pipeline),
             extra={"event": "run.unrecorded"},
         )
     finally:
-        extraction.close()
+        session.close()

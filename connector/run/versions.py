@@ -14,15 +14,15 @@ from connector.warehouse.history import is_due, record
 from connector.warehouse.history_tables import histories, names_of_templates
 from connector.warehouse.ownership import Dataset, take_stock
 from connector.warehouse.ruled_columns import ruled_columns
-from connector.warehouse.state import Memory
+from connector.warehouse.state import WarehouseState
 from connector.warehouse.tables import IMPORTS, IMPORTS_SCHEMA, LEDGER, TYPED_SCHEMA
 
 
-def versions_are_due(warehouse: Warehouse, settings: Settings, memory: Memory) -> bool:
+def versions_are_due(warehouse: Warehouse, settings: Settings, state: WarehouseState) -> bool:
     """Return whether there may be something to record though nothing is loaded: a run died, or was not to record."""
     if not settings.history:
-        return memory.audited
-    if memory.audited or IMPORTS not in memory.tables:
+        return state.audited
+    if state.audited or IMPORTS not in state.tables:
         return True
     with warehouse.connect() as connection:
         return is_due(connection, take_stock(connection), settings.keeps_history_of)

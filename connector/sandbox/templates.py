@@ -90,7 +90,7 @@ def attendees(dice: Dice, n: int) -> Row:
         "Check-in": _blank(dice, f"{8 + dice.below(4)}:{dice.below(60):02d}", 30),
         "Diet 🥗": _blank(dice, dice.pick(("vegan", "none", "no nuts")), 40),
         "Seat": dice.pick((dice.below(400), f"B{dice.below(40)}")),
-        "Survey": {"score": _mixed(dice, dice.below(11)), "Would you come again?": dice.pick((True, False, None))},
+        "ServiceView": {"score": _mixed(dice, dice.below(11)), "Would you come again?": dice.pick((True, False, None))},
     }
 
 

@@ -38,10 +38,10 @@ from connector.service.decode import (
 from connector.service.guard import Guard
 from connector.service.limits import FEW, LIMITS, Lasting, Limits
 from connector.service.outage import Outage
-from connector.service.rate_limit import Gate
+from connector.service.rate_limit import RateLimiter
 from connector.service.retry import (
+    AttemptFailure,
     Budget,
-    Outcome,
     Raise,
     Retry,
     RetryPolicy,
@@ -135,7 +135,7 @@ class ServiceClient:
         self._policy = retry or RetryPolicy()
         self._limits = limits
         self._room = Room(limits.in_flight_bytes, max_concurrency)
-        self._gate = Gate(max_concurrency, requests_per_second, sleep=sleep, monotonic=monotonic)
+        self._limiter = RateLimiter(max_concurrency, requests_per_second, sleep=sleep, monotonic=monotonic)
         self._sleep = sleep
         self._monotonic = monotonic
         self._now = now
@@ -266,7 +266,7 @@ class ServiceClient:
         while True:
             left_s = self._limits.call_s - lasting.s - waited_s
             result = await self._attempt(call, decode, watched, lasting, left_s)
-            if not isinstance(result, Outcome):
+            if not isinstance(result, AttemptFailure):
                 return result
             attempts += 1
             result = without_endless_wait(result, self._policy, self._now())
@@ -309,18 +309,18 @@ class ServiceClient:
         watched: telemetry.Request | None,
         lasting: Lasting,
         left_s: float,
-    ) -> _T | Outcome:
+    ) -> _T | AttemptFailure:
         if self._transport is None:
             raise RuntimeError("ServiceClient is used with `async with`")
-        started = await self._gate.enter(urgent=call.operation == _IMPORTS)
+        started = await self._limiter.enter(urgent=call.operation == _IMPORTS)
         try:
             async with self._outage.turn():  # with a place in flight, so that no others go on meanwhile
                 with lasting:
                     reply = await self._send(self._transport, call, watched, left_s)
                 self._adapt(reply, started, call.import_slug)
         finally:
-            self._gate.leave()
-        if isinstance(reply, Outcome):
+            self._limiter.leave()
+        if isinstance(reply, AttemptFailure):
             return reply
         if log.isEnabledFor(logging.DEBUG):
             fields = call.fields("request.answered", reply.status, bytes=len(reply.content))
@@ -328,13 +328,13 @@ class ServiceClient:
         try:
             return decode(reply.content)
         except WrongShape as why:
-            return Outcome(Trouble.SHAPE, f"sent {why}", reply.status)
+            return AttemptFailure(Trouble.SHAPE, f"sent {why}", reply.status)
         except NotJson as why:
             return _not_json(reply, why)
 
     async def _send(
         self, transport: Transport, call: Call, watched: telemetry.Request | None, left_s: float
-    ) -> Body | Outcome:
+    ) -> Body | AttemptFailure:
         self.stats.requests += 1
         self.stats.by_endpoint[call.operation] += 1
         received: Callable[[int], None] = self.stats.received
@@ -348,13 +348,13 @@ class ServiceClient:
             watched.answered(reply.status)
         return reply
 
-    def _adapt(self, reply: Body | Outcome, started: float, import_slug: str | None) -> None:
+    def _adapt(self, reply: Body | AttemptFailure, started: float, import_slug: str | None) -> None:
         if isinstance(reply, Body) or finds_somebody(reply):
             self._outage.answered()
         elif finds_nobody(without_endless_wait(reply, self._policy, self._now())):
             self._outage.failed(reply.words)
         if isinstance(reply, Body):
-            self._gate.went_well()
+            self._limiter.went_well()
             if (dated := _instant(reply.date)) is not None:
                 self._dated, self._apart = dated, dated - self._now()
                 if abs(self._apart) <= CLOCKS_APART:
@@ -365,7 +365,7 @@ class ServiceClient:
             self.stats.throttled += 1
             pause_s = retry_after_s(reply.retry_after, self._now()) or 0.0
             patient = pause_s <= self._policy.wait_budget_s
-            self._gate.throttled(started, min(pause_s, self._policy.retry_after_cap_s) if patient else 0.0)
+            self._limiter.throttled(started, min(pause_s, self._policy.retry_after_cap_s) if patient else 0.0)
 
     def _note_age(self, slug: str, told: str | None, dated: datetime | None) -> None:
         """By what a cache says, or else by the `Date` that it repeats."""
@@ -393,11 +393,11 @@ def _instant(date: str | None) -> datetime | None:
         return None
 
 
-def _not_json(reply: Body, why: NotJson) -> Outcome:
+def _not_json(reply: Body, why: NotJson) -> AttemptFailure:
     if why.cut and not reply.framed:
-        return Outcome(Trouble.CUT, "cut its reply short", reply.status)
+        return AttemptFailure(Trouble.CUT, "cut its reply short", reply.status)
     words = f"answered {reply.status} with something that is not JSON ({reply.media_type}: {why})"
-    return Outcome(Trouble.GARBAGE, words, reply.status)
+    return AttemptFailure(Trouble.GARBAGE, words, reply.status)
 
 
 def _base_url(given: str) -> str:
@@ -432,7 +432,7 @@ def _segment(slug: str) -> str:
 
 
 def _error(
-    kind: type[ConnectorError], outcome: Outcome, call: Call, attempts: int, silent_since: datetime | None = None
+    kind: type[ConnectorError], outcome: AttemptFailure, call: Call, attempts: int, silent_since: datetime | None = None
 ) -> ConnectorError:
     tried = f" after {attempts} attempts" if attempts > 1 else ""
     if outcome.trouble is Trouble.STATUS:
@@ -449,7 +449,7 @@ def _error(
     )
 
 
-def _advice(kind: type[ConnectorError], outcome: Outcome, call: Call) -> str:
+def _advice(kind: type[ConnectorError], outcome: AttemptFailure, call: Call) -> str:
     if kind is AuthError:
         return "check access_token" if outcome.status == HTTPStatus.UNAUTHORIZED else "ask for access"
     if kind is NotFoundError:

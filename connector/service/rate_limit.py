@@ -138,7 +138,7 @@ class LearnedPace:
         self._seen_at = max(self._seen_at, now)
 
 
-class Gate:
+class RateLimiter:
     """Every request passes here: `enter` before it is sent, `leave` when its reply is read or lost."""
 
     def __init__(

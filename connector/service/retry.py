@@ -74,7 +74,7 @@ class Budget(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class AttemptFailure:
     """An attempt that did not succeed; `words` completes "the service …", `advice` says what to do if that is known."""
 
     trouble: Trouble
@@ -156,7 +156,7 @@ _NOBODY_THERE = frozenset({502, 503, 504, *range(520, 528), 530})  # said by wha
 
 
 def decide(
-    outcome: Outcome,
+    outcome: AttemptFailure,
     attempt: int,
     waited: float,
     policy: RetryPolicy,
@@ -179,7 +179,7 @@ def decide(
     return Raise(rule.kind) if waited + delay_s > policy.wait_budget_s else Retry(delay_s)
 
 
-def without_endless_wait(outcome: Outcome, policy: RetryPolicy, now: datetime) -> Outcome:
+def without_endless_wait(outcome: AttemptFailure, policy: RetryPolicy, now: datetime) -> AttemptFailure:
     """A `Retry-After` beyond the whole waiting budget is tried a few times like an error, and waited for by nobody."""
     asked_s = retry_after_s(outcome.retry_after, now)
     if asked_s is None or asked_s <= policy.wait_budget_s:
@@ -188,23 +188,23 @@ def without_endless_wait(outcome: Outcome, policy: RetryPolicy, now: datetime) -
     return replace(outcome, words=words, retry_after=None, too_long=True)
 
 
-def finds_nobody(outcome: Outcome) -> bool:
+def finds_nobody(outcome: AttemptFailure) -> bool:
     """Return whether the service did not get to answer, and nothing says how long that will last."""
     nobody = outcome.trouble is Trouble.CONNECTION or outcome.status in _NOBODY_THERE
     return nobody and budget_of(outcome) is Budget.ERRORS
 
 
-def finds_somebody(outcome: Outcome) -> bool:
+def finds_somebody(outcome: AttemptFailure) -> bool:
     """Return whether the service itself answered, if only that it did not want to."""
     return outcome.trouble is Trouble.STATUS and (outcome.status or 0) // 100 < 5
 
 
-def budget_of(outcome: Outcome) -> Budget:
+def budget_of(outcome: AttemptFailure) -> Budget:
     """Which budget an outcome draws on; the caller counts attempts for each."""
     return _rule(outcome).budget
 
 
-def error_of(outcome: Outcome) -> type[ConnectorError]:
+def error_of(outcome: AttemptFailure) -> type[ConnectorError]:
     """Which error the outcome is in the end."""
     return _rule(outcome).kind
 
@@ -225,7 +225,7 @@ def retry_after_s(value: str | None, now: datetime) -> float | None:
         return None
 
 
-def _rule(outcome: Outcome) -> _Rule:
+def _rule(outcome: AttemptFailure) -> _Rule:
     if outcome.trouble is not Trouble.STATUS:
         return _BY_TROUBLE[outcome.trouble]
     status = outcome.status or 0
@@ -237,7 +237,9 @@ def _rule(outcome: Outcome) -> _Rule:
     return rule
 
 
-def _delay(outcome: Outcome, budget: Budget, attempt: int, policy: RetryPolicy, random: Random, now: datetime) -> float:
+def _delay(
+    outcome: AttemptFailure, budget: Budget, attempt: int, policy: RetryPolicy, random: Random, now: datetime
+) -> float:
     ceiling_s = min(policy.backoff_cap_s, policy.base_s * 2.0 ** min(attempt - 1, 30))
     if budget is not Budget.WAITING:
         return random.uniform(0, ceiling_s)

@@ -25,7 +25,7 @@ import aiohttp
 from yarl import URL
 
 from connector.service.limits import LIMITS, MIB, Limits
-from connector.service.retry import Outcome, Trouble
+from connector.service.retry import AttemptFailure, Trouble
 from connector.settings import is_loopback
 
 _PIECE = 64 * 1024  # of packed bytes, unpacked in one step
@@ -175,7 +175,7 @@ async def exchange(
     received: Callable[[int], None],
     room: Room,
     limits: Limits,
-) -> Body | Outcome:
+) -> Body | AttemptFailure:
     """Sends `call`; `received` hears of the bytes of the body as they come."""
     status: int | None = None
     try:
@@ -187,12 +187,12 @@ async def exchange(
         ):
             status = reply.status
             if status // 100 != 2 or status == HTTPStatus.PARTIAL_CONTENT:
-                return Outcome(Trouble.STATUS, f"answered {status}", status, reply.headers.get("retry-after"))
+                return AttemptFailure(Trouble.STATUS, f"answered {status}", status, reply.headers.get("retry-after"))
             async with AsyncExitStack() as until_read:
                 turn = _Turn(room, until_read, deadline)
                 return await _body(reply, call.max_bytes, received, turn, limits)
     except _Unusable as why:
-        return Outcome(why.trouble, why.words, status)
+        return AttemptFailure(why.trouble, why.words, status)
     except (aiohttp.ClientError, OSError) as problem:
         return _lost(problem, status)
 
@@ -289,29 +289,31 @@ def _too_large(most: int) -> _Unusable:
     return _Unusable(Trouble.TOO_LARGE, f"sent more than {most // MIB} MiB in one reply")
 
 
-def _lost(problem: Exception, status: int | None) -> Outcome:
+def _lost(problem: Exception, status: int | None) -> AttemptFailure:
     if isinstance(problem, aiohttp.ClientConnectorSSLError) and _answered_without_tls(problem):
-        return Outcome(Trouble.PLAIN, "answered without TLS", status)
+        return AttemptFailure(Trouble.PLAIN, "answered without TLS", status)
     if isinstance(problem, aiohttp.ClientConnectorCertificateError | ssl.SSLCertVerificationError):
-        return Outcome(Trouble.CERTIFICATE, "showed a certificate that could not be verified", status)
+        return AttemptFailure(Trouble.CERTIFICATE, "showed a certificate that could not be verified", status)
     if isinstance(problem, TimeoutError):
-        return Outcome(Trouble.TIMEOUT, "did not answer in time", status)
+        return AttemptFailure(Trouble.TIMEOUT, "did not answer in time", status)
     if isinstance(problem, aiohttp.ClientConnectorDNSError):
         words = f"could not be found (the host name {problem.host} does not resolve)"
-        return Outcome(Trouble.CONNECTION, words, status, advice="check how it is spelt, and the DNS of this machine")
+        return AttemptFailure(
+            Trouble.CONNECTION, words, status, advice="check how it is spelt, and the DNS of this machine"
+        )
     if isinstance(problem, aiohttp.ClientHttpProxyError):
         words = f"could not be reached (the proxy of the environment answered {problem.status})"
-        return Outcome(Trouble.CONNECTION, words, status, advice=_OF_A_PROXY)
+        return AttemptFailure(Trouble.CONNECTION, words, status, advice=_OF_A_PROXY)
     if isinstance(problem, aiohttp.ClientConnectorError):
         number = getattr(problem, "errno", None)
         reason = os.strerror(number).lower() if isinstance(number, int) and number > 0 else "no connection"
         if isinstance(problem, aiohttp.ClientProxyConnectionError):
             words = f"could not be reached (the proxy {problem.host}:{problem.port} of the environment: {reason})"
-            return Outcome(Trouble.CONNECTION, words, status, advice=_OF_A_PROXY)
+            return AttemptFailure(Trouble.CONNECTION, words, status, advice=_OF_A_PROXY)
         advice = _REFUSED if number == errno.ECONNREFUSED else None
-        return Outcome(Trouble.CONNECTION, f"could not be reached ({reason})", status, advice=advice)
+        return AttemptFailure(Trouble.CONNECTION, f"could not be reached ({reason})", status, advice=advice)
     if isinstance(problem, aiohttp.ClientResponseError):
-        return Outcome(Trouble.GARBAGE, "sent something that is not HTTP", status)
+        return AttemptFailure(Trouble.GARBAGE, "sent something that is not HTTP", status)
     if status is not None:
-        return Outcome(Trouble.CUT, "cut its reply short", status)
-    return Outcome(Trouble.CONNECTION, "closed the connection without a reply", status)
+        return AttemptFailure(Trouble.CUT, "cut its reply short", status)
+    return AttemptFailure(Trouble.CONNECTION, "closed the connection without a reply", status)

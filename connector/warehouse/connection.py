@@ -21,7 +21,7 @@ from connector.warehouse.destination import (
     local_file,
     open_client,
 )
-from connector.warehouse.memory_limit import Allowance
+from connector.warehouse.memory_limit import MemoryLimit
 from connector.warehouse.tables import LEDGER, RECORDS, RUNS
 
 LOADS = "_dlt_loads"
@@ -92,7 +92,7 @@ class Warehouse:
             yield
 
     @property
-    def allowance(self) -> Allowance | None:
+    def allowance(self) -> MemoryLimit | None:
         """Of the connection that is held, if it has one."""
         return None if self._held is None else self._held.allowance
 
@@ -107,7 +107,7 @@ class Warehouse:
     def _open(self, *, sparing: bool) -> None:
         connection = self._holding.enter_context(self.connect())
         self._holding.callback(setattr, self, "_held", None)
-        allowance = Allowance(connection.client.native_connection) if sparing else None
+        allowance = MemoryLimit(connection.client.native_connection) if sparing else None
         if allowance is not None:
             self._holding.callback(allowance.end)
         self._held = replace(connection, allowance=allowance)
@@ -119,7 +119,7 @@ class Connection:
 
     client: SqlClientBase[Any]
     adapter: Adapter
-    allowance: Allowance | None = None
+    allowance: MemoryLimit | None = None
 
     @property
     def traits(self) -> Traits:
@@ -146,7 +146,7 @@ class Connection:
         return f"(SELECT DISTINCT load_id FROM {self.name(LOADS)} WHERE status = 0)"
 
     def sparing(self, *, columns: int, slugs: int) -> AbstractContextManager[None]:
-        """For questions that read so many columns of a whole table and look for so many slugs (`Allowance.asking`)."""
+        """For questions that read so many columns of a whole table and look up so many slugs (`MemoryLimit.asking`)."""
         return nullcontext() if self.allowance is None else self.allowance.asking(columns, slugs)
 
     def query(self, sql: str, *args: Any) -> pa.Table:

@@ -29,7 +29,7 @@ _NEWER_FILE = re.compile(r"version number \d+, but we can only read versions? (?
 _FILE_NOT_WRITTEN = re.compile(r'Could not write (?:all bytes to )?file "[^"]*"')
 
 
-def explain(error: BaseException, pipeline: Pipeline | None = None) -> ConnectorError:
+def explain_failure(error: BaseException, pipeline: Pipeline | None = None) -> ConnectorError:
     """Return the cause that an operator can act on, out of dlt's layers of exceptions.
 
     With the pipeline, the session is looked for that a lock was waited for in vain.

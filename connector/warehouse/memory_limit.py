@@ -31,7 +31,7 @@ _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _SETTING = "SELECT current_setting('memory_limit')"
 
 
-class Allowance:
+class MemoryLimit:
     """For one open DuckDB instance. A limit that somebody else has set stays as it is."""
 
     def __init__(self, native: duckdb.DuckDBPyConnection) -> None:

@@ -18,33 +18,33 @@ from connector.ledger import Due, State
 from connector.transform.schema import NOT_OURS, TableSchema
 from connector.warehouse.connection import LOADS, VERSIONS, Connection
 from connector.warehouse.ledger_table import distrust
-from connector.warehouse.state import Memory, forget_schemas
+from connector.warehouse.state import WarehouseState, forget_schemas
 from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID, RECORDS, RUNS, SOURCE
 
 log = logging.getLogger("connector.run")
 
 
-def mend(connection: Connection, memory: Memory) -> Memory:
+def mend(connection: Connection, state: WarehouseState) -> WarehouseState:
     """Has dlt make again what is missing, and the imports read again whose values went with it.
 
     Returns what is remembered now. Written is only what says that something is lost, and into columns of ours that no
     field knows any more.
     """
-    if memory.lacking and VERSIONS in memory.tables:
+    if state.lacking and VERSIONS in state.tables:
         forget_schemas(connection, SOURCE)
-    if memory.tables and LOADS not in memory.tables and RUNS in memory.tables:
+    if state.tables and LOADS not in state.tables and RUNS in state.tables:
         # they had ended; that nothing knows of their loads any more does not make them dead
         connection.execute(
             f"UPDATE {connection.name(RUNS)} SET {connection.column(LOAD_ID)} = '' WHERE status <> 'running'"
         )
-    for table, columns in sorted(memory.dropped.items()):
-        memory = _without_columns(connection, memory, table, columns)
+    for table, columns in sorted(state.dropped.items()):
+        state = _without_columns(connection, state, table, columns)
     if connection.traits.knows_types:
-        for table, types in sorted(memory.altered.items()):
-            memory = _as_made(connection, memory, table, types)
-    for table, columns in sorted(memory.unexplained.items()):
-        memory = _without_dictionary(connection, memory, table, columns)
-    return memory
+        for table, types in sorted(state.altered.items()):
+            state = _as_made(connection, state, table, types)
+    for table, columns in sorted(state.unexplained.items()):
+        state = _without_dictionary(connection, state, table, columns)
+    return state
 
 
 def keep_deleted(connection: Connection, load_id: str, tables: Collection[str]) -> None:
@@ -57,16 +57,18 @@ def keep_deleted(connection: Connection, load_id: str, tables: Collection[str]) 
             )
 
 
-def _without_columns(connection: Connection, memory: Memory, table: str, columns: Collection[str]) -> Memory:
+def _without_columns(
+    connection: Connection, state: WarehouseState, table: str, columns: Collection[str]
+) -> WarehouseState:
     what = f"{table} lost {'its column' if len(columns) == 1 else 'the columns'} {', '.join(sorted(columns))}"
-    return _whole_again(connection, memory, table, what)
+    return _whole_again(connection, state, table, what)
 
 
-def _as_made(connection: Connection, memory: Memory, table: str, types: Mapping[str, str]) -> Memory:
+def _as_made(connection: Connection, state: WarehouseState, table: str, types: Mapping[str, str]) -> WarehouseState:
     """Columns of another type than they were made with get theirs back, and what was changed with it is read again."""
-    schema = memory.schemas[table]
+    schema = state.schemas[table]
     found = ", ".join(f"{name} {schema.physical[name]} where it was {types[name]}" for name in sorted(types))
-    memory = _whole_again(connection, memory, table, f"In {table} somebody made {found}")
+    state = _whole_again(connection, state, table, f"In {table} somebody made {found}")
     for name, kind in sorted(types.items()):
         try:
             connection.set_type(table, name, kind)
@@ -77,19 +79,19 @@ def _as_made(connection: Connection, memory: Memory, table: str, types: Mapping[
                 f"or have the table made anew (`importer-sync rebuild --table {table}`), then run again."
             ) from error
     physical = {**schema.physical, **types}
-    return replace(memory, schemas={**memory.schemas, table: replace(schema, physical=physical)})
+    return replace(state, schemas={**state.schemas, table: replace(schema, physical=physical)})
 
 
-def _whole_again(connection: Connection, memory: Memory, table: str, what: str) -> Memory:
+def _whole_again(connection: Connection, state: WarehouseState, table: str, what: str) -> WarehouseState:
     """All that has rows in the table is read again, or written again where it is `imports`."""
     if table == IMPORTS:
-        return _imports_anew(connection, memory, what)
+        return _imports_anew(connection, state, what)
     slugs = [
         known.slug
-        for known in memory.ledger.values()
+        for known in state.ledger.values()
         if known.live and known.records_loaded and (known.has_raw if table == RECORDS else known.table_name == table)
     ]
-    return _read_again(connection, memory, slugs, what)
+    return _read_again(connection, state, slugs, what)
 
 
 def imports_with(connection: Connection, table: str, columns: Collection[str]) -> list[str]:
@@ -108,7 +110,9 @@ def _filled(connection: Connection, table: str, columns: Collection[str]) -> str
     return filled if table == IMPORTS else f"({filled}) AND {connection.column('_deleted_at')} IS NULL"
 
 
-def _without_dictionary(connection: Connection, memory: Memory, table: str, columns: Collection[str]) -> Memory:
+def _without_dictionary(
+    connection: Connection, state: WarehouseState, table: str, columns: Collection[str]
+) -> WarehouseState:
     """Values of which nothing says of which field they are: away with them, but for those of rows that are kept.
 
     A table is only looked through here, where a column is there that no field knows.
@@ -117,51 +121,51 @@ def _without_dictionary(connection: Connection, memory: Memory, table: str, colu
     if slugs:
         what = f"sync_fields does not know {', '.join(f'{table}.{column}' for column in sorted(columns))}"
         if table == IMPORTS:
-            memory = _imports_anew(connection, memory, what)
+            state = _imports_anew(connection, state, what)
         else:
-            memory = _read_again(connection, memory, _doubtful(memory, table, slugs), what)
+            state = _read_again(connection, state, _doubtful(state, table, slugs), what)
         nothing = ", ".join(f"{connection.column(column)} = NULL" for column in sorted(columns))
         where = _filled(connection, table, columns)
         connection.execute(f"UPDATE {connection.name(table)} SET {nothing} WHERE {where}")
     counts = ", ".join(f"count({connection.column(c)}) AS c{n}" for n, c in enumerate(sorted(columns)))
     kept = connection.rows(f"SELECT {counts} FROM {connection.name(table)}")[0]
-    return _avoiding(memory, table, {c for n, c in enumerate(sorted(columns)) if kept[f"c{n}"]})
+    return _avoiding(state, table, {c for n, c in enumerate(sorted(columns)) if kept[f"c{n}"]})
 
 
-def _doubtful(memory: Memory, table: str, slugs: Collection[str]) -> list[str]:
+def _doubtful(state: WarehouseState, table: str, slugs: Collection[str]) -> list[str]:
     """Of a load that died its imports; else the dictionary is not whole, and fields without a value are gone too."""
-    known = [memory.ledger[slug] for slug in slugs if slug in memory.ledger]
+    known = [state.ledger[slug] for slug in slugs if slug in state.ledger]
     if any(each.trusted and each.state is not State.failed for each in known):
-        known = [each for each in memory.ledger.values() if each.live and each.table_name == table]
+        known = [each for each in state.ledger.values() if each.live and each.table_name == table]
     return [each.slug for each in known]
 
 
-def _avoiding(memory: Memory, table: str, columns: Collection[str]) -> Memory:
+def _avoiding(state: WarehouseState, table: str, columns: Collection[str]) -> WarehouseState:
     if not columns:
-        return memory
-    schema = memory.schemas[table]
+        return state
+    schema = state.schemas[table]
     physical = {name: NOT_OURS if name in columns else kind for name, kind in schema.physical.items()}
-    return replace(memory, schemas={**memory.schemas, table: TableSchema(table, schema.fields, physical)})
+    return replace(state, schemas={**state.schemas, table: TableSchema(table, schema.fields, physical)})
 
 
-def _read_again(connection: Connection, memory: Memory, slugs: Collection[str], what: str) -> Memory:
-    slugs = [slug for slug in slugs if memory.ledger[slug].state is not State.excluded]
+def _read_again(connection: Connection, state: WarehouseState, slugs: Collection[str], what: str) -> WarehouseState:
+    slugs = [slug for slug in slugs if state.ledger[slug].state is not State.excluded]
     if not slugs:
-        return memory
+        return state
     log.warning(
         "%s; the %d imports with rows there are read again.", what, len(slugs), extra={"event": "warehouse.mended"}
     )
-    if LEDGER in memory.tables:  # else no import counts as synced
+    if LEDGER in state.tables:  # else no import counts as synced
         distrust(connection, slugs, f"{what}: it is read again.")
-    doubted = {slug: structs.replace(memory.ledger[slug], state=State.failed, due=Due.torn) for slug in slugs}
-    return replace(memory, ledger={**memory.ledger, **doubted})
+    doubted = {slug: structs.replace(state.ledger[slug], state=State.failed, due=Due.torn) for slug in slugs}
+    return replace(state, ledger={**state.ledger, **doubted})
 
 
-def _imports_anew(connection: Connection, memory: Memory, what: str) -> Memory:
+def _imports_anew(connection: Connection, state: WarehouseState, what: str) -> WarehouseState:
     """The row of each import that is listed is written again, which takes no request."""
     log.warning("%s; all rows of imports are written again.", what, extra={"event": "warehouse.mended"})
-    if "_content_hash" not in memory.dropped.get(IMPORTS, ()):
+    if "_content_hash" not in state.dropped.get(IMPORTS, ()):
         connection.execute(f"UPDATE {connection.name(IMPORTS)} SET {connection.column('_content_hash')} = NULL")
     return replace(
-        memory, imports={slug: structs.replace(seen, content_hash=None) for slug, seen in memory.imports.items()}
+        state, imports={slug: structs.replace(seen, content_hash=None) for slug, seen in state.imports.items()}
     )

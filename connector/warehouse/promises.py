@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from connector.ledger import Due, State
-from connector.settings import Scope
+from connector.settings import RunScope
 from connector.warehouse.connection import Connection, batches
 from connector.warehouse.ledger_table import DUE, complete_due
 from connector.warehouse.tables import IMPORTS, LEDGER
@@ -18,7 +18,7 @@ from connector.warehouse.tables import IMPORTS, LEDGER
 PROMISED = frozenset({"slug", "state", "status", "updated_at", "template_slug"})  # what a promise is told by
 
 
-def promise(connection: Connection, scope: Scope, status: str | None) -> None:
+def promise(connection: Connection, scope: RunScope, status: str | None) -> None:
     """Note what the warehouse knows of the imports that a backfill asks for; it reads all others as new or changed."""
     window, selection = scope.window, scope.selection
     bounds: dict[str, Any] = {

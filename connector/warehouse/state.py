@@ -55,7 +55,7 @@ class ImportSeen(msgspec.Struct, frozen=True, gc=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class WarehouseState:
     """Everything a run needs to know of earlier ones.
 
     `tables` are those that are ours, `foreign` the names that others have taken (see `ownership`). `homes` are the
@@ -103,18 +103,20 @@ class Memory:
         return (wanted - self.tables | self.lost | frozenset(self.dropped)) if self.tables else frozenset()
 
 
-def recall(connection: Connection, dataset: Dataset | None = None, *, in_doubt: bool = False) -> Memory:
+def recall(connection: Connection, dataset: Dataset | None = None, *, in_doubt: bool = False) -> WarehouseState:
     """Reads everything; audits the rows themselves unless nothing speaks against them, or if they are `in_doubt`.
 
     That is: all runs ended properly, all loads completed, and no table is missing.
     """
-    memory = remembered(connection, dataset)
-    clean = not in_doubt and all(known.trusted for known in memory.ledger.values()) and not memory.lost
-    there = {LEDGER, LOADS} <= memory.tables or not memory.tables
-    return memory if clean and there and _ended_properly(connection, memory.tables) else _recovered(connection, memory)
+    state = remembered(connection, dataset)
+    clean = not in_doubt and all(known.trusted for known in state.ledger.values()) and not state.lost
+    there = {LEDGER, LOADS} <= state.tables or not state.tables
+    return state if clean and there and _ended_properly(connection, state.tables) else _recovered(connection, state)
 
 
-def remembered(connection: Connection, dataset: Dataset | None = None, part: frozenset[str] | None = None) -> Memory:
+def remembered(
+    connection: Connection, dataset: Dataset | None = None, part: frozenset[str] | None = None
+) -> WarehouseState:
     """What the tables of this package say, taken at their word, whichever of them are there; or of those of a `part`.
 
     That has slugs of templates, '' for none. A shard, whose part it is, audits no rows: the run after all shards does.
@@ -128,7 +130,7 @@ def remembered(connection: Connection, dataset: Dataset | None = None, part: fro
         ledger = {s: k for s, k in everything.items() if (k.template_slug or "") in part}
     homes = {table: frozenset({table} if table else ()) for table in {k.table_name for k in ledger.values()}}
     schemas = _schemas(dataset, fields)
-    return Memory(
+    return WarehouseState(
         tables=tables,
         foreign=dataset.foreign,
         dropped=_dropped(dataset, schemas),
@@ -297,13 +299,13 @@ def _made_at(load_id: str) -> float:
 
 
 def rows_by_import(
-    connection: Connection, memory: Memory, only: Collection[str] | None = None
+    connection: Connection, state: WarehouseState, only: Collection[str] | None = None
 ) -> dict[str, dict[str, tuple[int, set[str]]]]:
     """Table → import → (live rows, loads its rows came with), by one scan of each table."""
     found: dict[str, dict[str, tuple[int, set[str]]]] = {}
-    tables = ({RECORDS, *memory.schemas} & memory.tables - {IMPORTS}) | memory.lost
+    tables = ({RECORDS, *state.schemas} & state.tables - {IMPORTS}) | state.lost
     for table in sorted(tables if only is None else tables & set(only)):
-        if table in memory.lost:
+        if table in state.lost:
             found[table] = {}
             continue
         key = "import_slug" if table == RECORDS else "_import_slug"
@@ -320,16 +322,18 @@ def rows_by_import(
     return found
 
 
-def audit(connection: Connection, memory: Memory, only: Collection[str] | None = None) -> dict[str, frozenset[str]]:
+def audit(
+    connection: Connection, state: WarehouseState, only: Collection[str] | None = None
+) -> dict[str, frozenset[str]]:
     """Imports whose rows are not exactly those their ledger row speaks of → the tables that hold rows of them.
 
     `only` some tables may be looked at.
     """
-    return _contradicted(memory, rows_by_import(connection, memory, only))
+    return _contradicted(state, rows_by_import(connection, state, only))
 
 
 def _contradicted(
-    memory: Memory, present: Mapping[str, Mapping[str, tuple[int, set[str]]]]
+    state: WarehouseState, present: Mapping[str, Mapping[str, tuple[int, set[str]]]]
 ) -> dict[str, frozenset[str]]:
     where: dict[str, set[str]] = defaultdict(set)
     for table, counts in present.items():
@@ -337,31 +341,31 @@ def _contradicted(
             where[slug].add(table)
     return {
         slug: frozenset(where[slug])
-        for slug in sorted({*memory.ledger, *where})
-        if slug not in memory.ledger or not _agrees(memory.ledger[slug], slug, present)
+        for slug in sorted({*state.ledger, *where})
+        if slug not in state.ledger or not _agrees(state.ledger[slug], slug, present)
     }
 
 
-def _recovered(connection: Connection, memory: Memory) -> Memory:
+def _recovered(connection: Connection, state: WarehouseState) -> WarehouseState:
     """Distrusts every import whose rows are not exactly those its ledger row speaks of.
 
     A dead run may have taken rows out of a table, and noted in the ledger where they are now, but not in `sync_fields`
     that they are gone: no import that is read again leads to that table, so its counts are compared with its rows.
     """
-    ledger, homes = dict(memory.ledger), dict(memory.homes)
+    ledger, homes = dict(state.ledger), dict(state.homes)
     repaired = 0
-    present = rows_by_import(connection, memory)
-    wrong = _contradicted(memory, present)
-    live = {table: sum(n for n, _ in counts.values()) for table, counts in present.items() if table in memory.tables}
-    miscounted = {table for table, counted in memory.counted.items() if table in live and counted != {live[table]}}
+    present = rows_by_import(connection, state)
+    wrong = _contradicted(state, present)
+    live = {table: sum(n for n, _ in counts.values()) for table, counts in present.items() if table in state.tables}
+    miscounted = {table for table, counted in state.counted.items() if table in live and counted != {live[table]}}
     for slug, where in wrong.items():
         known = ledger.get(slug)
         repaired += known is None or known.trusted
         ledger[slug] = _distrusted(slug, known)
         homes[slug] = homes.get(slug, frozenset()) | (where - {RECORDS})
-    miscounted |= memory.miscounted
+    miscounted |= state.miscounted
     return replace(
-        memory,
+        state,
         ledger=ledger,
         homes=homes,
         miscounted=frozenset(miscounted),

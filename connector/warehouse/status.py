@@ -25,7 +25,7 @@ from connector.warehouse.destination import duckdb_file
 from connector.warehouse.lock import holder_of, lock_path
 from connector.warehouse.ownership import take_stock
 from connector.warehouse.standings import OPEN, standings_of, unread_in_listing
-from connector.warehouse.state import Memory, imports_seen, ledger_rows
+from connector.warehouse.state import WarehouseState, imports_seen, ledger_rows
 from connector.warehouse.tables import LEDGER, RECORDS, RUNS
 
 OPEN_SHOWN = 20
@@ -92,20 +92,20 @@ class WarehouseStatus:
     under_way: bool = False
 
 
-def look(connection: Connection, runs: int, memory: Memory | None = None) -> WarehouseStatus:
+def look(connection: Connection, runs: int, state: WarehouseState | None = None) -> WarehouseStatus:
     """Return how the warehouse stands, with its last `runs` runs.
 
     `memory` is what was read of it just now: then records are counted by the word of the ledger, unless that was in
     doubt, for no run looks through a table of records.
     """
-    if memory is None:
+    if state is None:
         dataset = take_stock(connection)
         tables = dataset.ours
         ledger: Mapping[str, LedgerRow] = ledger_rows(connection, dataset)
         found = standings_of(ledger, imports_seen(connection, dataset))
     else:
-        tables, ledger = memory.tables, memory.ledger
-        found = standings_of(ledger, memory.imports)
+        tables, ledger = state.tables, state.ledger
+        found = standings_of(ledger, state.imports)
 
     def rows(sql: str, table: str) -> list[dict[str, Any]]:
         return connection.query(sql.replace("{t}", connection.name(table))).to_pylist() if table in tables else []
@@ -122,7 +122,7 @@ def look(connection: Connection, runs: int, memory: Memory | None = None) -> War
         f"SELECT {', '.join(each.name for each in fields(PastRun))} FROM {{t}} ORDER BY started_at DESC LIMIT {runs}",
         RUNS,
     )
-    if memory is None or memory.audited:
+    if state is None or state.audited:
         records = count(RECORDS, f"WHERE {connection.column('_deleted_at')} IS NULL")
     else:
         records = sum(known.records_loaded for known in ledger.values() if known.has_raw)
@@ -193,13 +193,13 @@ def status(pipeline: Pipeline, *, runs: int = RUNS_SHOWN) -> WarehouseStatus:
 
 
 @contextmanager
-def noted(pipeline: Pipeline, connection: Connection, memory: Memory | None = None) -> Iterator[None]:
+def noted(pipeline: Pipeline, connection: Connection, state: WarehouseState | None = None) -> Iterator[None]:
     """Within, whoever cannot open the file finds how it stood when the run began; see `left_by_a_run`."""
     note = _note(pipeline)
     if note is None:
         yield
         return
-    write_note(note, msgspec.json.encode(look(connection, RUNS_NOTED, memory)))
+    write_note(note, msgspec.json.encode(look(connection, RUNS_NOTED, state)))
     try:
         yield
     finally:

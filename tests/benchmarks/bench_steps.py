@@ -20,7 +20,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from connector.extract.listing import Lister, Listing
 from connector.extract.records import ImportRead, Verdict
 from connector.ledger import LedgerRow, State
-from connector.load.batches import Builder, Built
+from connector.load.batches import Builder, BuiltImports
 from connector.load.data_dictionary import Catalogue
 from connector.load.emission import Emission
 from connector.load.package import Package
@@ -31,7 +31,7 @@ from connector.settings import Settings
 from connector.transform.flatten import flatten
 from connector.transform.schema import TableSchema
 from connector.warehouse import Warehouse
-from connector.warehouse.state import Memory
+from connector.warehouse.state import WarehouseState
 from tests.benchmarks.workload import BLOCK, Shape, Workload
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -112,7 +112,7 @@ def test_arrow_of_20000_records(
     read = ImportRead(import_, Verdict.complete, records)
 
     def build() -> int:
-        package = Package("1", "run", NOW, settings, Memory(), Catalogue.of(Memory()), warehouse)
+        package = Package("1", "run", NOW, settings, WarehouseState(), Catalogue.of(WarehouseState()), warehouse)
         built = Builder(settings, {}, {}, limits=None, nul_safe=False).build(read)
         return sum(emission.rows.num_rows for emission in _emitted(package, built))
 
@@ -132,7 +132,7 @@ def test_parquet_of_20000_records(benchmark: BenchmarkFixture, records: tuple[Re
     assert benchmark(write) > 0
 
 
-def _emitted(package: Package, built: Built) -> Iterator[Emission]:
+def _emitted(package: Package, built: BuiltImports) -> Iterator[Emission]:
     yield from package.add(built, [None], [None])
     yield from package._due()
 

@@ -20,7 +20,7 @@ from connector.errors import ConnectorError
 from connector.extract import spill
 from connector.extract.records import ImportRead, Verdict
 from connector.extract.spill import LatestRecords, SpilledRecords, Spool, batches
-from connector.load.batches import Builder, Built, SpilledRows
+from connector.load.batches import Builder, BuiltImports, SpilledRows
 from connector.models import Import, Record, microseconds
 from connector.settings import Settings
 from connector.transform.row_limits import Limits
@@ -113,12 +113,12 @@ def import_of(size: int) -> Import:
     return Import(slug="i", row_count=size, created_at=START, updated_at=START, status="completed")
 
 
-def built(read: ImportRead, *, raw: bool, typed: bool, limits: Limits | None) -> Built:
+def built(read: ImportRead, *, raw: bool, typed: bool, limits: Limits | None) -> BuiltImports:
     settings = Settings.load(base_url="http://localhost", access_token="t", raw=raw, typed=typed)
     return Builder(settings, {}, {}, limits=limits, nul_safe=limits is not None).build(read)
 
 
-def table_of(found: Built) -> list[dict[str, object]]:
+def table_of(found: BuiltImports) -> list[dict[str, object]]:
     made = []
     for some in found.rows:
         columns = {"slug": some.slug, "sort": some.sort, "created": some.created_at, "updated": some.updated_at}

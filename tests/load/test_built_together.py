@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from connector.extract.records import ImportRead, Verdict
 from connector.ledger import LedgerRow
-from connector.load.batches import Builder, Built
+from connector.load.batches import Builder, BuiltImports
 from connector.load.data_dictionary import Catalogue, FieldTotals
 from connector.load.emission import Emission
 from connector.load.package import Package
@@ -26,7 +26,7 @@ from connector.transform.schema import Keys, TableSchema
 from connector.transform.width import Width
 from connector.warehouse import Warehouse
 from connector.warehouse.adapters.duck import Duck
-from connector.warehouse.state import Memory
+from connector.warehouse.state import WarehouseState
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 DEEP = b'{"a":' + b"[" * 5_000 + b"]" * 5_000 + b"}"
@@ -72,10 +72,10 @@ class Loaded:
     withheld: list[str] = field(default_factory=list)
 
 
-def loaded(all_built: Iterable[Built], builder: Builder, settings: Settings) -> Loaded:
-    catalogue = Catalogue.of(Memory())
+def loaded(all_built: Iterable[BuiltImports], builder: Builder, settings: Settings) -> Loaded:
+    catalogue = Catalogue.of(WarehouseState())
     nowhere = cast("Warehouse", SimpleNamespace(traits=Duck.traits))
-    package = Package("load", "run", AT, settings, Memory(), catalogue, nowhere)
+    package = Package("load", "run", AT, settings, WarehouseState(), catalogue, nowhere)
     found = Loaded()
     emissions: list[Emission] = []
     for built in all_built:

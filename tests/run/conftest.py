@@ -16,7 +16,7 @@ from connector.load.dlt_bridge import LoadPackage, load_package
 from connector.run.sync import sync
 from connector.runs import Tally
 from connector.sandbox import Service, serve
-from connector.settings import Scope, Settings
+from connector.settings import RunScope, Settings
 
 
 class Warehouse:
@@ -37,7 +37,7 @@ class Warehouse:
     def run(
         self,
         service: Service,
-        scope: Scope | None = None,
+        scope: RunScope | None = None,
         stop: Callable[[], int | None] = lambda: None,
         load: LoadPackage = load_package,
         **settings: Any,

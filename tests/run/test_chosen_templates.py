@@ -23,7 +23,7 @@ from connector.models import Import
 from connector.run.sync import sync
 from connector.sandbox import Service, serve
 from connector.service.client import ServiceClient
-from connector.settings import Scope, Selection, Settings
+from connector.settings import RunScope, Selection, Settings
 from connector.warehouse.status import status
 from tests.run.conftest import Warehouse
 
@@ -203,10 +203,12 @@ def test_a_backfill_of_what_is_excluded_is_refused(warehouse: Warehouse) -> None
     service, _, left, _ = make_service()
     warehouse.run(service, exclude_templates=["payroll"])
     for selection in (Selection(template="payroll"), Selection(slugs=frozenset({left}))):
-        run = warehouse.run(service, Scope("backfill", selection=selection, force=True), exclude_templates=["payroll"])
+        run = warehouse.run(
+            service, RunScope("backfill", selection=selection, force=True), exclude_templates=["payroll"]
+        )
         assert isinstance(run.fatal, ConfigError)
         assert "is of the template payroll, and templates or exclude_templates" in str(run.fatal)
-    full = warehouse.run(service, Scope("backfill", force=True), exclude_templates=["payroll"])
+    full = warehouse.run(service, RunScope("backfill", force=True), exclude_templates=["payroll"])
     assert (full.status, full.records_loaded) == ("succeeded", 3)
 
 
@@ -222,7 +224,9 @@ def test_an_import_whose_own_address_hides_its_template_is_not_read(warehouse: W
     with serve(service) as url:
         settings = Settings.load(base_url=url, access_token=service.token, exclude_templates=["payroll"])
         with hidden_templates():
-            run = sync(warehouse.pipeline(), settings, Scope("backfill", selection=Selection(slugs=frozenset({left}))))
+            run = sync(
+                warehouse.pipeline(), settings, RunScope("backfill", selection=Selection(slugs=frozenset({left})))
+            )
     assert isinstance(run.fatal, ConfigError)
     assert service.requests["records"] == 0
 
@@ -236,7 +240,7 @@ def test_an_import_that_was_left_half_loaded_is_not_simply_left_out(warehouse: W
         connection.execute("UPDATE sync_imports SET _dlt_load_id = 'dead' WHERE slug = ?", [kept])
         connection.execute("UPDATE sync_runs SET status = 'running'")
 
-    for scope in (None, None, Scope("backfill", force=True), None):
+    for scope in (None, None, RunScope("backfill", force=True), None):
         ran = warehouse.run(service, scope, exclude_templates=["customers"])
         assert ran.status == "partial"
         assert any(kept in problem and "Include the template once" in problem for problem in ran.problems)
@@ -278,7 +282,7 @@ def test_an_import_whose_template_nobody_tells_is_not_read_without_its_rules(war
     rules: dict[str, Any] = {"privacy": {"payroll": {"salary": "drop"}}}
     assert warehouse.run(service, **rules).status == "succeeded"
     service.append_rows(left, [{"salary": 777}])
-    only = Scope("backfill", selection=Selection(slugs=frozenset({left})), force=True)
+    only = RunScope("backfill", selection=Selection(slugs=frozenset({left})), force=True)
     with hidden_templates(), unlisted(left):
         ran = warehouse.run(service, only if named else None, **rules)
     assert ran.status == "partial"

@@ -14,7 +14,7 @@ from connector.load.dlt_bridge import load_package
 from connector.sandbox import Faults, Request, Service, Switches
 from connector.sandbox.catalogue import Status
 from connector.sandbox.switches import Order
-from connector.settings import Scope, Selection, Window
+from connector.settings import RunScope, Selection, Window
 from connector.warehouse.lock import sole_writer
 
 from .conftest import Warehouse
@@ -183,11 +183,11 @@ def test_pages_counted_from_zero(warehouse: Warehouse, imports: int) -> None:
         tally = warehouse.run(service)
         assert (tally.status, tally.imports_changed) == ("succeeded", changed)
         assert_equal(service, warehouse)
-    one = Scope(mode="backfill", force=True, selection=Selection(slugs=frozenset(service.slugs()[:1])))
+    one = RunScope(mode="backfill", force=True, selection=Selection(slugs=frozenset(service.slugs()[:1])))
     assert warehouse.run(service, one).status == "succeeded"
     assert_equal(service, warehouse)
     service.delete_import(service.slugs()[-1])
-    assert warehouse.run(service, Scope(allow_mass_delete=True)).status == "succeeded"
+    assert warehouse.run(service, RunScope(allow_mass_delete=True)).status == "succeeded"
     assert_equal(service, warehouse)
 
 
@@ -230,7 +230,7 @@ def test_a_full_backfill_deletes_what_is_gone(warehouse: Warehouse) -> None:
     service = populated()
     assert warehouse.run(service).status == "succeeded"
     service.delete_import(service.slugs()[0])
-    tally = warehouse.run(service, Scope(mode="backfill", force=True))
+    tally = warehouse.run(service, RunScope(mode="backfill", force=True))
     assert (tally.status, tally.imports_deleted) == ("succeeded", 1)
     assert_equal(service, warehouse)
 
@@ -240,7 +240,7 @@ def test_a_full_backfill_deletes_what_is_gone(warehouse: Warehouse) -> None:
 def test_a_lost_table_is_made_anew(warehouse: Warehouse, table: str, loads: int) -> None:
     service = populated()
     for _ in range(loads):
-        assert warehouse.run(service, Scope(mode="backfill", force=True)).status == "succeeded"
+        assert warehouse.run(service, RunScope(mode="backfill", force=True)).status == "succeeded"
     with duckdb.connect(str(warehouse.file)) as connection:
         connection.execute(f"DROP TABLE importer_data.{table}")
     assert warehouse.run(service).status == "succeeded"
@@ -253,7 +253,7 @@ def test_lost_tables_are_made_anew_though_their_rows_come_in_different_packages(
     for template in ("customers", "orders", "stock"):
         service.add_generated(template, imports=2, rows=30)
     for _ in range(2):  # replacing rows makes dlt stage them in tables of the same names
-        assert warehouse.run(service, Scope(mode="backfill", force=True)).status == "succeeded"
+        assert warehouse.run(service, RunScope(mode="backfill", force=True)).status == "succeeded"
     with duckdb.connect(str(warehouse.file)) as connection:
         for (table,) in connection.execute("SELECT DISTINCT table_name FROM importer_data.sync_imports").fetchall():
             connection.execute(f"DROP TABLE importer_data.{table}")
@@ -405,7 +405,7 @@ def test_mass_deletes_are_refused_until_allowed(warehouse: Warehouse) -> None:
     assert (refused.status, refused.imports_deleted) == ("partial", 0)
     assert "--allow-mass-delete" in str(refused.error)
     assert rows_of_warehouse(warehouse) == before
-    allowed = warehouse.run(service, Scope(allow_mass_delete=True))
+    allowed = warehouse.run(service, RunScope(allow_mass_delete=True))
     assert (allowed.status, allowed.imports_deleted) == ("succeeded", 4)
     assert_equal(service, warehouse)
 
@@ -415,9 +415,9 @@ def test_nothing_is_deleted_because_of_a_filter_a_window_or_an_empty_listing(war
     warehouse.run(service)
     before = rows_of_warehouse(warehouse)
     future = Window(since=datetime(2200, 1, 1, tzinfo=UTC))
-    assert warehouse.run(service, Scope(window=future)).imports_deleted == 0
+    assert warehouse.run(service, RunScope(window=future)).imports_deleted == 0
     assert warehouse.run(service, status="created").imports_deleted == 0
-    assert warehouse.run(service, Scope(mode="backfill", force=True, selection=Selection(template="orders"))).status
+    assert warehouse.run(service, RunScope(mode="backfill", force=True, selection=Selection(template="orders"))).status
     service.on_request = None
     assert rows_of_warehouse(warehouse) == before
     assert warehouse.query("SELECT count(*) FROM imports WHERE _deleted_at IS NOT NULL") == [(0,)]
@@ -426,7 +426,7 @@ def test_nothing_is_deleted_because_of_a_filter_a_window_or_an_empty_listing(war
 def test_a_window_does_not_decide_that_anything_is_done(warehouse: Warehouse) -> None:
     service = populated()
     updates = sorted(datetime.fromisoformat(i["updated_at"]) for i in service.imports())
-    part = warehouse.run(service, Scope(window=Window(since=updates[2], until=updates[5])))
+    part = warehouse.run(service, RunScope(window=Window(since=updates[2], until=updates[5])))
     assert part.imports_changed == 3
     whole = warehouse.run(service)
     assert whole.imports_changed == 4
@@ -504,7 +504,7 @@ def test_recheck_finds_edits_that_move_no_fingerprint(warehouse: Warehouse) -> N
     warehouse.run(service)
     service.edit_row(slug, next(iter(service.record_slugs(slug))), {"n": 2})
     assert warehouse.run(service).imports_changed == 0
-    assert warehouse.run(service, Scope(recheck_days=100_000)).imports_changed == 1
+    assert warehouse.run(service, RunScope(recheck_days=100_000)).imports_changed == 1
     assert_equal(service, warehouse)
 
 

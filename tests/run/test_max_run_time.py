@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from connector.errors import ConfigError
-from connector.run.ports import Outside
+from connector.run.ports import Ports
 from connector.run.sync import sync
 from connector.sandbox import Service, serve
 from connector.settings import Settings
@@ -19,14 +19,14 @@ from tests.run.conftest import Warehouse
 def test_a_run_ends_in_time_and_loses_nothing(requests: int, warehouse: Warehouse) -> None:
     service = Service(seed=1)
     service.add_generated("customers", imports=90, rows=10)
-    real = Outside.real()
+    real = Ports.real()
 
     def now() -> datetime:
         return real.now() + timedelta(hours=7 * (service.requests["records"] > requests))
 
     with serve(service) as url:
         settings = Settings.load(base_url=url, access_token=service.token, max_run_time="6h", max_concurrency=1)
-        ended = sync(warehouse.pipeline(), settings, outside=replace(real, now=now))
+        ended = sync(warehouse.pipeline(), settings, ports=replace(real, now=now))
         assert (ended.status, ended.interrupted_by) == ("interrupted", 15)
         assert "max_run_time" in str(ended.error)
         assert ended.records_loaded < 900

@@ -24,7 +24,7 @@ from connector.warehouse import memory_limit
 from connector.warehouse.adapters.duck import Duck
 from connector.warehouse.connection import Connection
 from connector.warehouse.failures import is_out_of_memory
-from connector.warehouse.memory_limit import Allowance
+from connector.warehouse.memory_limit import MemoryLimit
 from connector.warehouse.typed_tables import totals
 
 from .conftest import Warehouse
@@ -41,7 +41,7 @@ def limit(native: duckdb.DuckDBPyConnection) -> str:
 
 def test_the_allowance_grows_with_the_widest_table_and_never_shrinks() -> None:
     with duckdb.connect(":memory:", config={"threads": 2}) as native:
-        given = Allowance(native)
+        given = MemoryLimit(native)
         default = limit(native)
         seen = []
         for columns, slice_bytes, replaced in ((8, 0, 0), (248, 0, 0), (8, 0, MIB), (100, MIB, 0), (0, 100 * MIB, 0)):
@@ -57,14 +57,14 @@ def test_the_allowance_grows_with_the_widest_table_and_never_shrinks() -> None:
 
 def test_a_merge_is_allowed_more_the_more_rows_it_brings() -> None:
     with duckdb.connect(":memory:", config={"threads": 2}) as native:
-        given = Allowance(native)
+        given = MemoryLimit(native)
         given.fit(8, 0, MIB)
         assert limit(native) == "208.0 MiB"
 
 
 def test_a_limit_of_the_users_own_stays() -> None:
     with duckdb.connect(":memory:", config={"memory_limit": "1GiB"}) as native:
-        given = Allowance(native)
+        given = MemoryLimit(native)
         given.fit(10, 0, MIB)
         assert limit(native) == "1.0 GiB"
         assert not given.lift()
@@ -74,7 +74,7 @@ def test_an_allowance_below_what_is_taken_already_is_none() -> None:
     with duckdb.connect(":memory:", config={"threads": 1, "temp_directory": ""}) as native:
         native.execute("CREATE TABLE taken AS SELECT md5(range::VARCHAR) AS text FROM range(5_000_000)")
         before = limit(native)
-        given = Allowance(native)
+        given = MemoryLimit(native)
         given.fit(0, 0, 0)
         assert limit(native) == before
         assert not given.lift(), "there is nothing to lift"
@@ -82,7 +82,7 @@ def test_an_allowance_below_what_is_taken_already_is_none() -> None:
 
 def test_threads_of_the_users_own_come_back_and_count_for_memory() -> None:
     with duckdb.connect(":memory:", config={"threads": 3}) as native:
-        given = Allowance(native)
+        given = MemoryLimit(native)
         given.one_thread()
         given.fit(8, 0, 0)
         assert limit(native) == "148.0 MiB"
@@ -93,7 +93,7 @@ def test_threads_of_the_users_own_come_back_and_count_for_memory() -> None:
 
 def test_a_number_of_threads_that_cannot_be_had_stops_nothing() -> None:
     with duckdb.connect(":memory:", config={"threads": 2, "external_threads": 2}) as native:
-        given = Allowance(native)
+        given = MemoryLimit(native)
         given.one_thread()
         given.all_threads()
         assert native.execute("SELECT current_setting('threads')").fetchall() == [(2,)]
@@ -114,7 +114,7 @@ def connected(warehouse: Warehouse, table: str, columns: str, rows: int) -> Iter
         client.native_connection.execute("CHECKPOINT")
     with pipeline.sql_client() as client:
         client.native_connection.execute("SET threads = 2")
-        yield Connection(client, Duck(), Allowance(client.native_connection))
+        yield Connection(client, Duck(), MemoryLimit(client.native_connection))
 
 
 def two_million_records(warehouse: Warehouse) -> AbstractContextManager[Connection]:
@@ -174,7 +174,7 @@ def test_an_answer_that_takes_more_memory_than_foreseen_gets_it(
 
 
 def test_a_limit_of_the_users_own_stays_while_records_are_looked_for() -> None:
-    with duckdb.connect(":memory:", config={"memory_limit": "1GiB"}) as native, Allowance(native).asking(10, 1_000):
+    with duckdb.connect(":memory:", config={"memory_limit": "1GiB"}) as native, MemoryLimit(native).asking(10, 1_000):
         assert limit(native) == "1.0 GiB"
 
 
@@ -270,13 +270,13 @@ def test_memory_that_runs_out_before_there_is_a_package_is_no_success(
 ) -> None:
     """Nothing waits to be loaded then, and loading nothing once more would look like having loaded all."""
     service = populated()
-    fit = Allowance.fit
+    fit = MemoryLimit.fit
 
-    def too_much(given: Allowance, columns: int, slice_bytes: int, replaced: int) -> None:
+    def too_much(given: MemoryLimit, columns: int, slice_bytes: int, replaced: int) -> None:
         fit(given, columns, slice_bytes, replaced)
         raise duckdb.OutOfMemoryException("Out of Memory Error: failed to allocate")
 
-    monkeypatch.setattr(Allowance, "fit", too_much)
+    monkeypatch.setattr(MemoryLimit, "fit", too_much)
     tally = warehouse.run(service)
     assert (tally.status, tally.records_loaded) == ("failed", 0)
     assert "give it more, by raising a memory_limit of yours" in str(tally.error)

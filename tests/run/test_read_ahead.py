@@ -11,11 +11,11 @@ from typing import cast
 import pytest
 
 from connector.extract.records import ImportRead, Verdict
-from connector.load.batches import Builder, Built
+from connector.load.batches import Builder, BuiltImports
 from connector.models import Import, Record
 from connector.run.pipeline import FEW_ROWS, ReadAhead
 from connector.run.plan import Planned, Reason
-from connector.run.ports import Outside
+from connector.run.ports import Ports
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LARGE, SMALL = FEW_ROWS + 1, 3  # built aside, and at once where nothing is being built
@@ -28,15 +28,15 @@ class Watched:
         self.built: list[str] = []
         self._at_work = 0
 
-    def build(self, read: ImportRead) -> Built:
+    def build(self, read: ImportRead) -> BuiltImports:
         self._at_work += 1
         assert self._at_work == 1, "two imports are built at once"
         time.sleep(0.02 if len(read.records) == LARGE else 0)
         self.built.append(read.import_.slug)
         self._at_work -= 1
-        return Built.of([read], None, ())
+        return BuiltImports.of([read], None, ())
 
-    def build_all(self, reads: Iterable[ImportRead]) -> Iterator[Built]:
+    def build_all(self, reads: Iterable[ImportRead]) -> Iterator[BuiltImports]:
         return map(self.build, reads)
 
 
@@ -60,7 +60,7 @@ def test_imports_are_built_one_at_a_time_in_the_order_handed_over(monkeypatch: p
             cast("Builder", builder),
             tuple(Planned(import_, Reason.new) for import_ in imports),
             max_concurrency=4,
-            aside=Outside.real().aside,
+            aside=Ports.real().aside,
             stop=lambda: None,
             on_built=lambda: at_the_end.append(list(builder.built)),
         )
@@ -68,7 +68,7 @@ def test_imports_are_built_one_at_a_time_in_the_order_handed_over(monkeypatch: p
         slugs: list[str] = []
         while taken := await ahead.take():
             for planned, outcome in taken:
-                assert isinstance(outcome, Built)
+                assert isinstance(outcome, BuiltImports)
                 slugs += [each.import_.slug for each in planned]
         return slugs
 

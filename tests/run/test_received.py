@@ -11,7 +11,7 @@ import pytest
 
 from connector.maintain.verify import verify
 from connector.sandbox import Service, Switches, serve
-from connector.settings import Scope, Selection, Settings
+from connector.settings import RunScope, Selection, Settings
 from connector.source import importer_source
 from tests.run.conftest import Warehouse
 
@@ -107,12 +107,12 @@ def test_a_backfill_writes_the_rows_of_imports_anew(warehouse: Warehouse) -> Non
     slugs = [service.add_import("t", [{"a": 1}], metadata={"k": n}) for n in range(3)]
     assert warehouse.run(service).status == "succeeded"
     execute(warehouse, "UPDATE imports SET metadata__k = NULL, records_metadata = NULL")
-    some = Scope(mode="backfill", selection=Selection(slugs=frozenset(slugs[:1])), force=True)
+    some = RunScope(mode="backfill", selection=Selection(slugs=frozenset(slugs[:1])), force=True)
     assert warehouse.run(service, some).status == "succeeded"
     wanted = [(0, '{"k": 0}'), (None, None), (None, None)]
     query = "SELECT metadata__k, records_metadata FROM imports ORDER BY created_at"
     assert warehouse.query(query) == wanted
-    assert warehouse.run(service, Scope(mode="backfill", force=True)).status == "succeeded"
+    assert warehouse.run(service, RunScope(mode="backfill", force=True)).status == "succeeded"
     assert warehouse.query(query) == [(n, f'{{"k": {n}}}') for n in range(3)]
     assert differences(warehouse, service) == []
 

@@ -17,13 +17,13 @@ import pytest
 
 from connector.maintain.verify import VerifyReport, verify
 from connector.run import session as extraction_module
-from connector.run.ports import Outside
+from connector.run.ports import Ports
 from connector.run.record import RunRecord
 from connector.run.sync import sync
 from connector.runs import Tally
 from connector.sandbox import Request, Response, Service, Switches
 from connector.service.client import ServiceClient
-from connector.settings import Scope, Selection, Settings, Window
+from connector.settings import RunScope, Selection, Settings, Window
 from connector.warehouse.ledger_table import DUE
 from tests.simulation.clockwork import Wire, virtual_loop
 from tests.simulation.fuse import Fuse
@@ -33,7 +33,7 @@ from tests.simulation.world import in_turn
 from .test_guarantees import rows_of_service
 
 NOON = datetime(2026, 3, 1, 12, 3, 20, tzinfo=UTC)  # no full minute: times that all are may be told by the minute
-FULL = Scope(mode="backfill", force=True)
+FULL = RunScope(mode="backfill", force=True)
 
 
 @dataclass
@@ -72,13 +72,13 @@ class Place:
         return self.now + self.ahead
 
     @property
-    def outside(self) -> Outside:
-        return Outside(self._open, virtual_loop, self._ours, in_turn)
+    def ports(self) -> Ports:
+        return Ports(self._open, virtual_loop, self._ours, in_turn)
 
     def settings(self, **more: Any) -> Settings:
         return Settings.load(base_url="https://service.example", access_token=self.service.token, **more)
 
-    def run(self, scope: Scope | None = None, stop: Callable[[], int | None] = lambda: None, **more: Any) -> Tally:
+    def run(self, scope: RunScope | None = None, stop: Callable[[], int | None] = lambda: None, **more: Any) -> Tally:
         self.requests.clear()
         with self.machine.process(Fuse(lambda where: None), Random(1)) as pipeline:
             return sync(
@@ -86,13 +86,13 @@ class Place:
                 self.settings(**more),
                 scope,
                 stop=stop,
-                outside=self.outside,
+                ports=self.ports,
                 load=self.machine.load,
             )
 
     def verify(self) -> VerifyReport:
         with self.machine.process(Fuse(lambda where: None), Random(1)) as pipeline:
-            return verify(cast("Any", pipeline), self.settings(), outside=self.outside)
+            return verify(cast("Any", pipeline), self.settings(), ports=self.ports)
 
     def query(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         connection = self.machine._database.cursor()
@@ -312,7 +312,7 @@ def test_a_backfill_of_one_import_knows_the_unit_of_all_times(place: Place) -> N
         slug = place.service.add_import("t", [{"name": f"before {minute}"}])
     place.now += timedelta(seconds=10)
     place.run()
-    place.run(Scope(mode="backfill", selection=Selection(slugs=frozenset({slug})), force=True))
+    place.run(RunScope(mode="backfill", selection=Selection(slugs=frozenset({slug})), force=True))
     rename(place, slug, "after")
     place.now += timedelta(hours=1)
     assert place.run().status == "succeeded"
@@ -363,7 +363,7 @@ class Killed(BaseException):
 @contextmanager
 def killed_after(packages: int) -> Iterator[None]:
     """The process dies with the package after so many: nothing of what it would still do is done."""
-    committed, done = extraction_module.Extraction.committed, 0
+    committed, done = extraction_module.RunSession.committed, 0
 
     def dying(self: Any, load_id: str | None) -> None:
         nonlocal done
@@ -373,7 +373,7 @@ def killed_after(packages: int) -> Iterator[None]:
         committed(self, load_id)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(extraction_module.Extraction, "committed", dying)
+        patched.setattr(extraction_module.RunSession, "committed", dying)
         patched.setattr(RunRecord, "finish", lambda self: None)
         with pytest.raises(Killed):
             yield
@@ -383,15 +383,15 @@ def killed_after(packages: int) -> Iterator[None]:
     ("scope", "asked"),
     [
         (FULL, {"a", "b", "c"}),
-        (Scope("backfill", selection=Selection(template="t"), force=True), {"a", "b"}),
-        (Scope("backfill", selection=Selection(slugs=frozenset("ac")), force=True), {"a", "c"}),
-        (Scope("backfill", window=Window(since=NOON, until=NOON + timedelta(seconds=1)), force=True), {"a"}),
+        (RunScope("backfill", selection=Selection(template="t"), force=True), {"a", "b"}),
+        (RunScope("backfill", selection=Selection(slugs=frozenset("ac")), force=True), {"a", "c"}),
+        (RunScope("backfill", window=Window(since=NOON, until=NOON + timedelta(seconds=1)), force=True), {"a"}),
     ],
     ids=["full", "template", "imports", "window"],
 )
 @pytest.mark.parametrize("end", ["stopped", "killed", "service down"])
 def test_what_a_backfill_has_not_read_is_read_by_the_next_run(
-    place: Place, scope: Scope, asked: set[str], end: str
+    place: Place, scope: RunScope, asked: set[str], end: str
 ) -> None:
     for slug, template in (("a", "t"), ("b", "t"), ("c", "u")):
         place.service.add_import(template, [{"name": slug}], slug=slug)
@@ -663,7 +663,7 @@ def test_a_template_that_only_the_listing_shows_is_the_templates_of_all_rows(pla
     place.service.add_import("t", [{"name": "other"}])
     place.now += timedelta(seconds=61)
     place.answer = _own(place, lambda shown: shown.update(template=None, metadata=None))
-    for scope in (None, FULL, Scope("backfill", selection=Selection(slugs=frozenset({slug})), force=True), None):
+    for scope in (None, FULL, RunScope("backfill", selection=Selection(slugs=frozenset({slug})), force=True), None):
         assert place.run(scope).status == "succeeded"
         assert place.query("SELECT count(*) FROM records_t") == [(rows + 1,)]
         assert place.query("SELECT template__name, metadata__k FROM imports WHERE slug = ?", slug) == [("t", 1)]

@@ -20,7 +20,7 @@ from connector.maintain.verify import verify
 from connector.run.shards import divide, sync
 from connector.runs import Status, Tally
 from connector.sandbox import Service, serve
-from connector.settings import Scope, Settings
+from connector.settings import RunScope, Settings
 from connector.warehouse.lock import one_of_shards, sole_writer
 from tests.types.conftest import DuckDB, PostgreSQL, duck, postgres, postgres_uri
 
@@ -59,7 +59,7 @@ class Shards:
 
     def run(self, number: int, shards: int = 2, **options: Any) -> Tally:
         settings = options.pop("settings", self.settings)
-        return sync(self.pipeline(f"shard-{number}"), settings, Scope(shard=(number, shards)), **options)
+        return sync(self.pipeline(f"shard-{number}"), settings, RunScope(shard=(number, shards)), **options)
 
     def close(self) -> Tally:
         return sync(self.pipeline("run"), self.settings)
@@ -143,7 +143,7 @@ def test_a_shard_dies_behind_the_rows_of_a_package(shards: Shards, monkeypatch: 
     """Rows are there, and the ledger does not know them: the shard that is started again looks at its part."""
     assert shards.run(2).status is Status.succeeded
     with monkeypatch.context() as patched, pytest.raises(Killed):  # noqa: PT012
-        patched.setattr("connector.run.session.Extraction.committed", _kill)
+        patched.setattr("connector.run.session.RunSession.committed", _kill)
         shards.run(1)
     with psycopg2.connect(shards.postgres.uri) as connection, connection.cursor() as cursor:
         part = f"(SELECT template_slug FROM {shards.postgres.dataset}.sync_shards WHERE shard = 1)"
@@ -194,7 +194,7 @@ def test_shards_are_refused_where_they_cannot_write_side_by_side(
     with serve(service) as url:
         settings = Settings.load(base_url=url, access_token=service.token)
         with pytest.raises(ConfigError, match="a DuckDB file has one writer at a time"):
-            sync(duck.pipeline(), settings, Scope(shard=(1, 2)))
+            sync(duck.pipeline(), settings, RunScope(shard=(1, 2)))
     with pytest.raises(ConfigError, match="With history on"):
         shards.run(1, settings=shards.settings.model_copy(update={"history": True}))
     long = replace_dataset(shards, "d" * 50)

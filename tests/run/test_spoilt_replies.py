@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from connector.run.ports import Outside
+from connector.run.ports import Ports
 from connector.run.sync import sync
 from connector.service.client import ServiceClient
 from connector.service.limits import LIMITS
@@ -76,7 +76,7 @@ def test_a_row_is_in_the_warehouse_as_it_was_sent_or_its_import_is_not_whole(fir
 
     with in_a_thread(answer) as url:
         settings = Settings.load(base_url=url, access_token=TOKEN)
-        summary = sync(warehouse.pipeline(), settings, outside=replace(Outside.real(), open_client=client))
+        summary = sync(warehouse.pipeline(), settings, ports=replace(Ports.real(), open_client=client))
 
     assert summary.status == "partial"
     states = dict(warehouse.query("SELECT slug, state FROM sync_imports"))

@@ -11,7 +11,7 @@ from dlt.destinations.impl.duckdb.duck import DuckDbCopyJob
 from connector.models import Import
 from connector.sandbox import Service
 from connector.service.client import ServiceClient
-from connector.settings import Scope, Selection
+from connector.settings import RunScope, Selection
 
 from .conftest import Warehouse
 from .test_guarantees import assert_equal, populated
@@ -50,7 +50,7 @@ def test_a_first_run_appends_and_a_change_replaces(warehouse: Warehouse) -> None
 def test_imports_that_are_read_again_are_not_appended(warehouse: Warehouse) -> None:
     service = populated()
     warehouse.run(service)
-    assert warehouse.run(service, Scope(mode="backfill", force=True)).status == "succeeded"
+    assert warehouse.run(service, RunScope(mode="backfill", force=True)).status == "succeeded"
     assert ways(warehouse)["records"] == ("merge", True)
     assert_equal(service, warehouse)
 
@@ -83,7 +83,7 @@ def test_an_import_that_the_service_knows_by_several_slugs_is_read_once(
     monkeypatch.setattr(ServiceClient, "get_import", whatever_its_case)
     slug = service.slugs()[0]
     named = Selection(slugs=frozenset(spell(slug) for spell in spelled))
-    tally = warehouse.run(service, Scope(mode="backfill", selection=named))
+    tally = warehouse.run(service, RunScope(mode="backfill", selection=named))
 
     rows = len(list(service.record_slugs(slug)))
     assert (tally.status, tally.imports_listed, tally.records_loaded) == ("succeeded", 1, rows)
@@ -164,7 +164,7 @@ def test_a_table_that_is_only_appended_to_is_loaded_by_one_thread(
     monkeypatch.setattr(DuckDbCopyJob, "run", watched)
     service = Service(seed=1)
     _, old = (service.add_import(template=name, rows=[{"n": 1}]) for name in ("new", "old"))
-    warehouse.run(service, Scope(mode="backfill", selection=Selection(slugs=frozenset({old}))))
+    warehouse.run(service, RunScope(mode="backfill", selection=Selection(slugs=frozenset({old}))))
     service.append_rows(old, [{"n": 2}])
     warehouse.run(service, batch_rows=1)
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from connector.service.client import ClientStats, ServiceClient
-from connector.service.rate_limit import Gate
+from connector.service.rate_limit import RateLimiter
 from tests.service.conftest import Ask, Clock, Question
 from tests.service.hostile import Reply, Seen, http, import_row, page, row
 from tests.simulation.clockwork import Answered, virtual_loop
@@ -121,8 +121,8 @@ def test_requests_a_second_are_held_in_every_window_retries_included(ceiling: fl
 def test_starts_are_evenly_spaced() -> None:
     async def run() -> list[float]:
         clock = Clock()
-        gate = Gate(100, 10, sleep=clock.sleep, monotonic=clock.monotonic)
-        return sorted(await asyncio.gather(*(gate.enter() for _ in range(30))))
+        limiter = RateLimiter(100, 10, sleep=clock.sleep, monotonic=clock.monotonic)
+        return sorted(await asyncio.gather(*(limiter.enter() for _ in range(30))))
 
     starts = asyncio.run(run())
     gaps = [later - earlier for earlier, later in itertools.pairwise(starts)]
@@ -131,18 +131,18 @@ def test_starts_are_evenly_spaced() -> None:
 
 def test_the_limit_halves_on_429_once_a_round_and_grows_back() -> None:
     clock = Clock()
-    gate = Gate(8, None, sleep=clock.sleep, monotonic=clock.monotonic)
+    limiter = RateLimiter(8, None, sleep=clock.sleep, monotonic=clock.monotonic)
     clock.at = 10
-    gate.throttled(started=9, pause_s=0)
-    gate.throttled(started=9.5, pause_s=0)
-    assert gate.limit == 4
+    limiter.throttled(started=9, pause_s=0)
+    limiter.throttled(started=9.5, pause_s=0)
+    assert limiter.limit == 4
     for started in (11, 12, 13, 14):
         clock.at = started + 0.5
-        gate.throttled(started=started, pause_s=0)
-    assert gate.limit == 1
+        limiter.throttled(started=started, pause_s=0)
+    assert limiter.limit == 1
     for _ in range(100):
-        gate.went_well()
-    assert gate.limit == 8
+        limiter.went_well()
+    assert limiter.limit == 8
 
 
 def test_a_429_with_retry_after_pauses_everyone() -> None:
@@ -192,11 +192,11 @@ def test_cancelled_requests_give_their_places_back(ask: Ask) -> None:
 def test_a_place_given_to_a_request_that_is_cancelled_at_that_moment_goes_on_to_the_next() -> None:
     async def run() -> None:
         clock = Clock()
-        gate = Gate(1, None, sleep=clock.sleep, monotonic=clock.monotonic)
-        await gate.enter()
-        unlucky, next_one = asyncio.create_task(gate.enter()), asyncio.create_task(gate.enter())
+        limiter = RateLimiter(1, None, sleep=clock.sleep, monotonic=clock.monotonic)
+        await limiter.enter()
+        unlucky, next_one = asyncio.create_task(limiter.enter()), asyncio.create_task(limiter.enter())
         await asyncio.sleep(0)
-        gate.leave()
+        limiter.leave()
         unlucky.cancel()
         await asyncio.wait_for(next_one, 10)
 
@@ -205,14 +205,14 @@ def test_a_place_given_to_a_request_that_is_cancelled_at_that_moment_goes_on_to_
 
 def test_a_request_cancelled_while_it_waits_for_its_time_gives_its_place_back() -> None:
     async def run() -> None:
-        gate = Gate(1, 0.001, sleep=asyncio.sleep, monotonic=time.monotonic)
-        await gate.enter()
-        gate.leave()
-        early = asyncio.create_task(gate.enter())
+        limiter = RateLimiter(1, 0.001, sleep=asyncio.sleep, monotonic=time.monotonic)
+        await limiter.enter()
+        limiter.leave()
+        early = asyncio.create_task(limiter.enter())
         await asyncio.sleep(0.01)
         early.cancel()
         await asyncio.gather(early, return_exceptions=True)
-        assert gate.in_flight == 0
+        assert limiter.in_flight == 0
 
     asyncio.run(run())
 
@@ -220,18 +220,18 @@ def test_a_request_cancelled_while_it_waits_for_its_time_gives_its_place_back() 
 def test_what_is_urgent_waits_for_no_other_requests_that_wait() -> None:
     async def run() -> list[str]:
         clock = Clock()
-        gate = Gate(1, None, sleep=clock.sleep, monotonic=clock.monotonic)
+        limiter = RateLimiter(1, None, sleep=clock.sleep, monotonic=clock.monotonic)
         entered: list[str] = []
 
         async def request(name: str, urgent: bool) -> None:
-            await gate.enter(urgent=urgent)
+            await limiter.enter(urgent=urgent)
             entered.append(name)
             await asyncio.sleep(0)
-            gate.leave()
+            limiter.leave()
 
         asked = [("under way", False), ("a", False), ("b", False), ("urgent", True), ("c", False), ("as urgent", True)]
         await asyncio.gather(*(request(*one) for one in asked))
-        assert gate.in_flight == 0
+        assert limiter.in_flight == 0
         return entered
 
     assert asyncio.run(run()) == ["under way", "urgent", "as urgent", "a", "b", "c"]
@@ -240,15 +240,15 @@ def test_what_is_urgent_waits_for_no_other_requests_that_wait() -> None:
 def test_an_urgent_request_that_is_cancelled_while_it_waits_leaves_its_place() -> None:
     async def run() -> None:
         clock = Clock()
-        gate = Gate(1, None, sleep=clock.sleep, monotonic=clock.monotonic)
-        await gate.enter()
-        unlucky, next_one = asyncio.create_task(gate.enter(urgent=True)), asyncio.create_task(gate.enter())
+        limiter = RateLimiter(1, None, sleep=clock.sleep, monotonic=clock.monotonic)
+        await limiter.enter()
+        unlucky, next_one = asyncio.create_task(limiter.enter(urgent=True)), asyncio.create_task(limiter.enter())
         await asyncio.sleep(0)
         unlucky.cancel()
         await asyncio.sleep(0)
-        gate.leave()
+        limiter.leave()
         await asyncio.wait_for(next_one, 10)
-        assert gate.in_flight == 1
+        assert limiter.in_flight == 1
 
     asyncio.run(run())
 

@@ -18,8 +18,8 @@ from connector.errors import (
     TransientError,
 )
 from connector.service.retry import (
+    AttemptFailure,
     Budget,
-    Outcome,
     Raise,
     Retry,
     RetryPolicy,
@@ -34,12 +34,12 @@ NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 POLICY = RetryPolicy()
 
 
-def status(code: int, retry_after: str | None = None) -> Outcome:
-    return Outcome(Trouble.STATUS, f"answered {code}", code, retry_after)
+def status(code: int, retry_after: str | None = None) -> AttemptFailure:
+    return AttemptFailure(Trouble.STATUS, f"answered {code}", code, retry_after)
 
 
 def verdict(
-    outcome: Outcome, attempt: int = 1, waited: float = 0, *, once: bool = False, seed: int = 1
+    outcome: AttemptFailure, attempt: int = 1, waited: float = 0, *, once: bool = False, seed: int = 1
 ) -> Retry | Raise:
     return decide(outcome, attempt, waited, POLICY, Random(seed), NOW, once=once)
 
@@ -53,18 +53,18 @@ def verdict(
         (status(410), 1, NotFoundError),
         *((status(code), 1, ContractError) for code in (301, 302, 304, 307, 400, 405, 409, 422, 451)),
         *((status(code), 6, TransientError) for code in (408, 425, 500, 501, 502, 503, 504, 520, 599)),
-        (Outcome(Trouble.TIMEOUT, ""), 6, TransientError),
-        (Outcome(Trouble.CONNECTION, ""), 6, TransientError),
-        (Outcome(Trouble.CUT, "", 200), 6, TransientError),
-        (Outcome(Trouble.GARBAGE, "", 200), 3, ContractError),
-        (Outcome(Trouble.SHAPE, "", 200), 1, ContractError),
-        (Outcome(Trouble.TOO_LARGE, "", 200), 1, TooLargeError),
-        (Outcome(Trouble.CERTIFICATE, ""), 1, ConfigError),
+        (AttemptFailure(Trouble.TIMEOUT, ""), 6, TransientError),
+        (AttemptFailure(Trouble.CONNECTION, ""), 6, TransientError),
+        (AttemptFailure(Trouble.CUT, "", 200), 6, TransientError),
+        (AttemptFailure(Trouble.GARBAGE, "", 200), 3, ContractError),
+        (AttemptFailure(Trouble.SHAPE, "", 200), 1, ContractError),
+        (AttemptFailure(Trouble.TOO_LARGE, "", 200), 1, TooLargeError),
+        (AttemptFailure(Trouble.CERTIFICATE, ""), 1, ConfigError),
     ],
     ids=str,
 )
 def test_each_outcome_has_its_number_of_attempts_and_its_error(
-    outcome: Outcome, tries: int, kind: type[ConnectorError]
+    outcome: AttemptFailure, tries: int, kind: type[ConnectorError]
 ) -> None:
     verdicts = [verdict(outcome, attempt) for attempt in range(1, tries + 1)]
     assert all(isinstance(each, Retry) for each in verdicts[:-1])
@@ -142,11 +142,11 @@ def test_retry_after_on_a_final_status_changes_nothing() -> None:
 
 @pytest.mark.parametrize(
     "outcome",
-    [Outcome(Trouble.TIMEOUT, ""), Outcome(Trouble.CONNECTION, ""), Outcome(Trouble.CUT, "", 201)]
+    [AttemptFailure(Trouble.TIMEOUT, ""), AttemptFailure(Trouble.CONNECTION, ""), AttemptFailure(Trouble.CUT, "", 201)]
     + [status(code) for code in (408, 425, 500, 502, 504)],
     ids=str,
 )
-def test_what_may_have_been_carried_out_is_not_repeated(outcome: Outcome) -> None:
+def test_what_may_have_been_carried_out_is_not_repeated(outcome: AttemptFailure) -> None:
     assert verdict(outcome, once=True) == Raise(TransientError)
 
 

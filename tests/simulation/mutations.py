@@ -21,7 +21,7 @@ from connector.extract.overlap import Positions, Segment
 from connector.extract.records import ImportRead, Verdict
 from connector.ledger import LedgerRow, State
 from connector.load import package
-from connector.load.batches import Builder, Built
+from connector.load.batches import Builder, BuiltImports
 from connector.load.kept_deletes import KeptDeletes
 from connector.models import Import
 from connector.run import discover, opening, plan, reader, sync
@@ -213,7 +213,7 @@ def delete_what_is_not_listed_without_asking_for_it() -> AbstractContextManager[
     async def hasty(self: Any, suspects: list[str], **_: Any) -> tuple[list[Import], tuple[str, ...]]:
         return [], tuple(suspects)
 
-    return mock.patch.object(discover.Decision, "_question", hasty)
+    return mock.patch.object(discover.Discovery, "_question", hasty)
 
 
 @mutation()
@@ -221,7 +221,7 @@ def never_delete() -> AbstractContextManager[Any]:
     async def timid(self: Any, suspects: list[str], **_: Any) -> tuple[list[Import], tuple[str, ...]]:
         return [], ()
 
-    return mock.patch.object(discover.Decision, "_question", timid)
+    return mock.patch.object(discover.Discovery, "_question", timid)
 
 
 @mutation()
@@ -229,7 +229,7 @@ def pass_over_listed_imports_that_answer_404() -> AbstractContextManager[Any]:
     async def credulous(self: Any, slugs: Sequence[str]) -> frozenset[str]:
         return frozenset(slugs)
 
-    return mock.patch.object(discover.Decision, "departed", credulous)
+    return mock.patch.object(discover.Discovery, "departed", credulous)
 
 
 @mutation()
@@ -293,7 +293,7 @@ def believe_the_counts_of_a_table_that_a_dead_run_took_rows_out_of() -> Abstract
 def audit_once_only() -> AbstractContextManager[Any]:
     original = state._recovered
 
-    def once(connection: Connection, remembered: state.Memory) -> state.Memory:
+    def once(connection: Connection, remembered: state.WarehouseState) -> state.WarehouseState:
         return replace(original(connection, remembered), sound=True)
 
     return mock.patch.object(state, "_recovered", once)
@@ -337,9 +337,9 @@ def leave_the_rows_in_the_table_of_the_old_template() -> AbstractContextManager[
     original = package.Package._clear_homes
 
     def only_here(self: Any, slug: str, known: LedgerRow | None, table: str | None) -> None:
-        homes, self._memory = self._memory.homes, replace(self._memory, homes={})
+        homes, self._state = self._state.homes, replace(self._state, homes={})
         original(self, slug, structs.replace(known, table_name=table or known.table_name) if known else None, table)
-        self._memory = replace(self._memory, homes=homes)
+        self._state = replace(self._state, homes=homes)
 
     return mock.patch.object(package.Package, "_clear_homes", only_here)
 
@@ -351,7 +351,7 @@ def keep_nothing_that_vanished() -> AbstractContextManager[Any]:
 
 @mutation()
 def credit_all_rows_of_a_batch_to_its_first_import() -> AbstractContextManager[Any]:
-    def first(built: Built, n: int) -> Any:
+    def first(built: BuiltImports, n: int) -> Any:
         return pa.repeat(pa.scalar(built.reads[0].import_.slug), n)
 
     return mock.patch.object(package, "_import_slugs", first)

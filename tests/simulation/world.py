@@ -16,7 +16,7 @@ from connector.extract import spill
 from connector.run import deaths
 from connector.run.pipeline import FAILURES_IN_A_ROW
 from connector.run.plan import FEWER_LASTS
-from connector.run.ports import Outside
+from connector.run.ports import Ports
 from connector.run.sync import sync
 from connector.runs import Tally
 from connector.sandbox import Faults, Request, Response, Service
@@ -24,7 +24,7 @@ from connector.sandbox.catalogue import StoredImport
 from connector.sandbox.messages import json_response
 from connector.sandbox.seeding import SeededClock
 from connector.service.client import ServiceClient
-from connector.settings import Scope, Selection, Settings, Window
+from connector.settings import RunScope, Selection, Settings, Window
 from connector.transform import width
 from tests.simulation.clockwork import Wire, virtual_loop
 from tests.simulation.edits import random_edit
@@ -161,11 +161,11 @@ class World:
         self._make_peace()
         peace = quiet(self.scenario.settings)
         still = self.scenario.switches.edit_moves_import
-        whole = Scope(allow_mass_delete=True, recheck_days=None if still else 100_000)
+        whole = RunScope(allow_mass_delete=True, recheck_days=None if still else 100_000)
         ran = self.run(peace, whole)
         if killers := _left_out(ran.after):
             self.note(f"{len(killers)} imports killed runs and are asked for")
-            self.run(peace, Scope(mode="backfill", selection=Selection(slugs=killers), force=True))
+            self.run(peace, RunScope(mode="backfill", selection=Selection(slugs=killers), force=True))
             ran = self.run(peace, whole)
         if any(row.get("fewer_found") is not None for row in ran.after.of_table("sync_imports")):
             self.note("rows that were deleted without a trace have been away for a day")
@@ -198,7 +198,7 @@ class World:
             if self.scenario.finished and found.status != "completed":
                 service.set_status(slug, "completed")
 
-    def run(self, episode: Episode, scope: Scope | None = None) -> Ran:
+    def run(self, episode: Episode, scope: RunScope | None = None) -> Ran:
         if episode.meddling:
             self.note(self.machine.meddle(Random(f"hand {self.scenario.seed} {len(self.trace)}")))
         before = self.machine.holdings() if episode.meddling or self._left is None else self._left
@@ -210,7 +210,7 @@ class World:
         self._outage = episode.outage
         tally = self._process(settings, scope, episode)
         self._edits_left, self.service.on_request = 0, self._between_requests
-        whole = scope == Scope() or (scope.mode == "incremental" and scope.window == Window())
+        whole = scope == RunScope() or (scope.mode == "incremental" and scope.window == Window())
         ran = Ran(
             before,
             self.machine.holdings(),
@@ -242,7 +242,7 @@ class World:
             named_nothing = isinstance(tally.fatal, ConfigError)  # a template of which there is no import
             calm = episode.faults == Faults() and len(silent) < FAILURES_IN_A_ROW
             require(tally.fatal is None or named_nothing or not calm, "a restart fails no run", tally.fatal)
-        if scope == Scope(mode="backfill", force=True) and self.requests and settings.status is None:
+        if scope == RunScope(mode="backfill", force=True) and self.requests and settings.status is None:
             check_promise(ran)
         self._remember(ran.after)
         if isinstance(self._ticks, CoarseClock):
@@ -250,7 +250,7 @@ class World:
         self.now += timedelta(hours=1)
         return ran
 
-    def _process(self, settings: Settings, scope: Scope, episode: Episode) -> Tally | None:
+    def _process(self, settings: Settings, scope: RunScope, episode: Episode) -> Tally | None:
         self._requests = 0
         self.requests.clear()
         self.fuse.arm(episode.kill)
@@ -266,7 +266,7 @@ class World:
                 mock.patch.object(width, "WIDTH", self.scenario.width),
                 mock.patch.object(deaths, "BIG_BYTES", self.scenario.big_bytes),
             ):
-                return sync(pipeline, settings, scope, stop=stop, outside=self._outside(), load=self.machine.load)
+                return sync(pipeline, settings, scope, stop=stop, ports=self._ports(), load=self.machine.load)
         except Killed:
             return None
         finally:
@@ -332,26 +332,26 @@ class World:
             self._edits_left -= 1
             self._edit()
 
-    def _scope(self, kind: str) -> Scope:
+    def _scope(self, kind: str) -> RunScope:
         slugs = self.service.slugs()
         if kind == "recheck":
-            return Scope(recheck_days=100_000)
+            return RunScope(recheck_days=100_000)
         if kind == "full":
-            return Scope(mode="backfill", force=True)
+            return RunScope(mode="backfill", force=True)
         if kind == "selection" and slugs:
             some = self.dice.sample(slugs, min(2, len(slugs)))
-            return Scope(mode="backfill", selection=Selection(slugs=frozenset(some)), force=True)
+            return RunScope(mode="backfill", selection=Selection(slugs=frozenset(some)), force=True)
         if kind == "template" and self.service.templates():
             template = self.dice.choice(self.service.templates()).slug
-            return Scope(mode="backfill", selection=Selection(template=template), force=True)
+            return RunScope(mode="backfill", selection=Selection(template=template), force=True)
         if kind == "window":
             since = datetime(2024, 1, 8, 7, self.dice.randrange(30, 60), tzinfo=UTC)
-            return Scope(mode="backfill", window=Window(since=since), force=True)
-        return Scope()
+            return RunScope(mode="backfill", window=Window(since=since), force=True)
+        return RunScope()
 
     # -- the connector's side ------------------------------------------------------------------------------------
 
-    def _outside(self) -> Outside:
+    def _ports(self) -> Ports:
         travel = Random(f"travel {self.scenario.seed} {len(self.trace)}")
         ticks, absurd = self._ticks, self._date_is_absurd
 
@@ -377,7 +377,7 @@ class World:
                 random=Random(self.scenario.seed),
             )
 
-        return Outside(open_client, virtual_loop, lambda: self.now, in_turn)
+        return Ports(open_client, virtual_loop, lambda: self.now, in_turn)
 
     def _answer(self, request: Request) -> Response:
         away = self._outage

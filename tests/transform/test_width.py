@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from connector.extract.records import ImportRead, Verdict
 from connector.load import batches
-from connector.load.batches import Builder, Built
+from connector.load.batches import Builder, BuiltImports
 from connector.models import Import, Record, Template
 from connector.settings import Settings
 from connector.transform import width
@@ -39,7 +39,7 @@ class Table:
     def schema(self) -> TableSchema:
         return self._builder._schemas.get("records_t", TableSchema("records_t"))
 
-    def take(self, *rows: bytes) -> Built:
+    def take(self, *rows: bytes) -> BuiltImports:
         records = tuple(Record(f"r{n}", row, None, None, n) for n, row in enumerate(rows))
         named = Template(name="t", slug="t")
         read = Import(slug="i", row_count=len(rows), created_at=AT, updated_at=AT, status="completed", template=named)
@@ -50,7 +50,7 @@ class Table:
         return {name for known in self.schema.fields.values() for name in known.columns()}
 
 
-def contents(built: Built) -> list[dict[str, Any]]:
+def contents(built: BuiltImports) -> list[dict[str, Any]]:
     """Each row as its cells that are not null."""
     rows: list[dict[str, Any]] = []
     for each in built.rows:

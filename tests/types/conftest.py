@@ -25,7 +25,7 @@ from connector import importer_source
 from connector.run.sync import sync
 from connector.runs import Tally
 from connector.sandbox import Service, serve
-from connector.settings import Scope, Settings
+from connector.settings import RunScope, Settings
 from tests.support.mariadb import MariaDB, mariadb_server
 
 __all__ = ["mariadb_server"]
@@ -75,7 +75,7 @@ class Warehouse(ABC):
             pipelines_dir=str(self.folder / "pipelines"),
         )
 
-    def run(self, service: Service, scope: Scope | None = None, **settings: Any) -> Tally:
+    def run(self, service: Service, scope: RunScope | None = None, **settings: Any) -> Tally:
         """`connector.run.sync.sync`, as the command does it; the token is the service's."""
         with serve(service) as url:
             made = Settings.load(base_url=url, access_token=service.token, **settings)

@@ -15,7 +15,7 @@ from connector.reporting.changes import changes
 from connector.reporting.views.applying import apply, drop, keep_current
 from connector.runs import Status, Tally
 from connector.sandbox import Service, serve
-from connector.settings import Scope, Settings
+from connector.settings import RunScope, Settings
 from connector.transform import naming
 from connector.warehouse import Warehouse as Opened
 from connector.warehouse.history import disagreeing
@@ -42,7 +42,7 @@ class Place:
         self.settings = {"history": True, **settings}
         self.seen: list[tuple[datetime, set[Any], bool]] = []
 
-    def run(self, scope: Scope | None = None) -> Tally:
+    def run(self, scope: RunScope | None = None) -> Tally:
         ran = self.warehouse.run(self.service, scope, **self.settings)
         assert ran.status is Status.succeeded, ran.problems
         self.seen.append((ran.started_at, self.shown(), bool(ran.load_ids)))
@@ -117,9 +117,9 @@ def test_nothing_is_a_version_that_was_only_read_again(recording: Warehouse, ser
     place = Place(recording, service)
     place.run()
     before = place.versions()
-    place.run(Scope(mode="backfill", force=True))
+    place.run(RunScope(mode="backfill", force=True))
     recording.lose_working_directory()
-    place.run(Scope(mode="backfill", force=True))
+    place.run(RunScope(mode="backfill", force=True))
     with serve(service) as url:
         settings = Settings.load(base_url=url, access_token=service.token, hints={"records_customers": {"a": "text"}})
         rebuild(recording.pipeline(), settings)
@@ -351,7 +351,7 @@ def test_a_column_of_the_users_own_makes_no_version(before: bool, warehouse: War
         execute(warehouse, *add, *note)
     kept = place.versions(), warehouse.tuples("SELECT count(*) FROM imports_history")
     for _ in range(2):
-        place.run(Scope("backfill", force=True))
+        place.run(RunScope("backfill", force=True))
         assert (place.versions(), warehouse.tuples("SELECT count(*) FROM imports_history")) == kept
         execute(warehouse, *note)
         assert place.run().load_ids == []
@@ -363,7 +363,7 @@ def test_a_column_of_the_users_own_makes_no_version(before: bool, warehouse: War
         settings = Settings.load(base_url=url, access_token=service.token, history=True)
         assert verify(warehouse.pipeline(), settings, deep=True).differences == []
         rebuild(warehouse.pipeline(), settings)
-    place.run(Scope("backfill", force=True))
+    place.run(RunScope("backfill", force=True))
     assert len(place.versions()) == len(kept[0]) + 1
 
 

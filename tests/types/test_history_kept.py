@@ -15,7 +15,7 @@ from connector.reporting.views.applying import apply, keep_current
 from connector.run.sync import sync
 from connector.runs import Status, Tally
 from connector.sandbox import Service, Template, serve
-from connector.settings import Scope, Selection, Settings
+from connector.settings import RunScope, Selection, Settings
 from connector.warehouse import Warehouse as Opened
 from tests.types.conftest import DuckDB, MySQL, Warehouse
 from tests.types.test_ours import execute
@@ -30,7 +30,7 @@ class Place:
         self.warehouse, self.service = warehouse, Service(1)
         self.settings = {"history": True, **settings}
 
-    def run(self, scope: Scope | None = None, **settings: Any) -> Tally:
+    def run(self, scope: RunScope | None = None, **settings: Any) -> Tally:
         ran = self.warehouse.run(self.service, scope, **{**self.settings, **settings})
         assert ran.status is Status.succeeded, ran.problems
         return ran
@@ -210,7 +210,7 @@ def test_a_record_that_moves_between_two_runs_keeps_its_versions(place: Place) -
     record = next(iter(place.service.record_slugs(first)))
     text = next(each for each in place.service.record_texts(first) if record in each)
     place.service.delete_row(first, record)
-    only = Scope(mode="backfill", selection=Selection(slugs=frozenset([first])), force=True)
+    only = RunScope(mode="backfill", selection=Selection(slugs=frozenset([first])), force=True)
     assert place.warehouse.run(place.service, only, **place.settings).status is Status.succeeded
     place.service.add_raw_record(second, text)
     place.run()
@@ -292,7 +292,7 @@ def test_values_under_a_rule_stay_as_the_rule_leaves_them(place: Place) -> None:
     place.run()
     place.settings["privacy"] = {"Customers": {"iban": "mask:2"}}
     place.service.delete_row(slug, next(iter(place.service.record_slugs(slug))))
-    only = Scope(mode="backfill", selection=Selection(slugs=frozenset([slug])), force=True)
+    only = RunScope(mode="backfill", selection=Selection(slugs=frozenset([slug])), force=True)
     assert place.warehouse.run(place.service, only, **place.settings).status is Status.succeeded
     assert place.versions("iban", "records_customers") == [(None, "insert", False), ("****34", "insert", True)]
     place.edit(slug, {"iban": "DE0056"})
@@ -311,7 +311,7 @@ def test_a_value_under_a_rule_that_changes_makes_a_version(duck_place: Place) ->
     place.edit(slug, {"iban": "DE0034"})
     place.service.set_metadata(slug, {"who": "bob"})
     place.run()
-    place.run(Scope(mode="backfill", force=True))
+    place.run(RunScope(mode="backfill", force=True))
     assert place.versions("iban", "records_customers") == [("****12", "insert", False), ("****34", "update", True)]
     assert place.versions("metadata__who", "imports") == [("**n", "insert", False), ("**b", "update", True)]
 

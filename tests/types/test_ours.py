@@ -20,7 +20,7 @@ from connector.maintain.rebuild import rebuild
 from connector.maintain.verify import verify
 from connector.runs import Status
 from connector.sandbox import Service, Template, serve
-from connector.settings import Scope, Selection, Settings
+from connector.settings import RunScope, Selection, Settings
 from tests.types.conftest import DuckDB, MySQL, PostgreSQL, SQLite, Warehouse
 
 pytestmark = pytest.mark.thorough
@@ -219,7 +219,7 @@ def test_without_the_dictionary_no_column_mixes_two_fields(warehouse: Warehouse,
     service.add_import("Customers", [{"a-b": 200}])
 
     # only the new one is read: what is in columns that nobody knows must not stand beside its values
-    warehouse.run(service, Scope(selection=Selection(slugs=frozenset(service.slugs()[-1:]))))
+    warehouse.run(service, RunScope(selection=Selection(slugs=frozenset(service.slugs()[-1:]))))
 
     [(column,)] = warehouse.tuples("SELECT column_name FROM sync_fields WHERE path = 'a-b'")
     assert set(warehouse.tuples(f"SELECT {column} FROM records_customers WHERE {column} IS NOT NULL")) <= {
@@ -287,7 +287,7 @@ def test_a_column_that_came_back_empty_is_still_made_whole(warehouse: Warehouse,
     """A run that reads one import only has dlt add the column again, for all of them."""
     warehouse.run(service)
     execute(warehouse, "ALTER TABLE records_customers DROP COLUMN name")
-    warehouse.run(service, Scope(selection=Selection(slugs=frozenset(service.slugs()[:1])), force=True))
+    warehouse.run(service, RunScope(selection=Selection(slugs=frozenset(service.slugs()[:1])), force=True))
     assert "name" in warehouse.columns("records_customers")
     assert doctor(warehouse.pipeline()).findings != []
 

@@ -11,7 +11,7 @@ from connector.cli.options import moment, shard
 from connector.cli.output import Output
 from connector.cli.run_command import run_scope
 from connector.errors import ConfigError
-from connector.settings import Scope, Selection, Window
+from connector.settings import RunScope, Selection, Window
 from connector.warehouse import Warehouse
 from connector.warehouse.ownership import take_stock
 from connector.warehouse.tables import IMPORTS
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         if selected:
             raise ConfigError("Shards divide all imports among them, so --shard goes with no other selection.")
         number, shards = arguments.shard
-        return run_scope(arguments, output, Scope(mode=f"shard {number}/{shards}", shard=arguments.shard))
+        return run_scope(arguments, output, RunScope(mode=f"shard {number}/{shards}", shard=arguments.shard))
     if not selected and not arguments.full:
         raise ConfigError(
             "A backfill needs to know what to read again: give --since, --until, --import or --template, "
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
 
     window = Window(since=arguments.since, until=arguments.until)
     selection = Selection(slugs=frozenset(_whole(arguments)), template=arguments.template)
-    return run_scope(arguments, output, Scope(mode="backfill", window=window, selection=selection, force=True))
+    return run_scope(arguments, output, RunScope(mode="backfill", window=window, selection=selection, force=True))
 
 
 def _whole(arguments: argparse.Namespace) -> Sequence[str]:

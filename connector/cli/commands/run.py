@@ -7,7 +7,7 @@ import argparse
 from connector.cli.options import whole
 from connector.cli.output import Output
 from connector.cli.run_command import run_scope
-from connector.settings import Scope
+from connector.settings import RunScope
 
 EXAMPLES = ("importer-sync run", "importer-sync run --recheck-days 7 --json")
 
@@ -27,5 +27,5 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
-    scope = Scope(recheck_days=arguments.recheck_days, allow_mass_delete=arguments.allow_mass_delete)
+    scope = RunScope(recheck_days=arguments.recheck_days, allow_mass_delete=arguments.allow_mass_delete)
     return run_scope(arguments, output, scope)

@@ -33,7 +33,7 @@ from connector.transform.schema import NOT_OURS, parse_type
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.ownership import take_stock
 from connector.warehouse.standings import unread_in_listing
-from connector.warehouse.state import Memory, audit, remembered
+from connector.warehouse.state import WarehouseState, audit, remembered
 from connector.warehouse.tables import FIELDS, REJECTS
 
 RUNS_KEPT = 300
@@ -79,9 +79,9 @@ class _Reader:
         self._views = {each.name: each for each in standing_views()}
 
     def facts(self, empty: Facts) -> Facts:
-        memory = remembered(self._connection)
-        wrong = set(audit(self._connection, memory))
-        imports = [_judged(row, memory, wrong) for row in self._imports()]
+        state = remembered(self._connection)
+        wrong = set(audit(self._connection, state))
+        imports = [_judged(row, state, wrong) for row in self._imports()]
         uploads, undated = self._uploads()
         return Facts(
             warehouse=empty.warehouse,
@@ -93,7 +93,7 @@ class _Reader:
             records=sum(row["rows_loaded"] for row in imports),
             rejected=sum(row["rows_rejected"] for row in imports) + unread_in_listing(self._connection, self._tables),
             undated=undated,
-            strangers=len(wrong - set(memory.ledger) - set(memory.imports)),
+            strangers=len(wrong - set(state.ledger) - set(state.imports)),
             templates=Capped.of(_templates(imports), TEMPLATES_KEPT),
             standings=dict(Counter(row["standing"] for row in imports)),
             runs=self._runs(),
@@ -233,14 +233,14 @@ def _is_as_it_should(known: FieldProfile, physical: str | None) -> bool:
     return False
 
 
-def _judged(row: Row, memory: Memory, wrong: set[str]) -> Row:
+def _judged(row: Row, state: WarehouseState, wrong: set[str]) -> Row:
     """The row of an import with its standing; counts that nobody knows are nothing."""
     numbers = {name: int(row[name] or 0) for name in ("rows_loaded", "rows_rejected", "attempts")}
-    return {**row, **numbers, "standing": _standing(row, memory, wrong)}
+    return {**row, **numbers, "standing": _standing(row, state, wrong)}
 
 
-def _standing(row: Row, memory: Memory, wrong: set[str]) -> Standing:
-    found = standing(memory.ledger.get(row["import_slug"]), Shown(row["changed_at"], row["row_count"]))
+def _standing(row: Row, state: WarehouseState, wrong: set[str]) -> Standing:
+    found = standing(state.ledger.get(row["import_slug"]), Shown(row["changed_at"], row["row_count"]))
     damaged = row["import_slug"] in wrong and found not in (Standing.failed, Standing.waiting)
     return Standing.damaged if damaged else found
 

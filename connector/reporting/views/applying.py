@@ -24,7 +24,7 @@ from connector.reporting.views.readers import OURS, OUTDATED
 from connector.reporting.views.statements import Ready, standing
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.connection import LOADS
-from connector.warehouse.failures import explain
+from connector.warehouse.failures import explain_failure
 from connector.warehouse.lock import sole_writer
 from connector.warehouse.ownership import take_stock
 
@@ -86,7 +86,7 @@ def keep_current(pipeline: Pipeline, *, loaded: bool) -> str | None:
     except LockedError:
         return None  # the run that has the lock makes them when it ends
     except Exception as error:
-        reasons = [str(explain(error)).rstrip(".")]
+        reasons = [str(explain_failure(error)).rstrip(".")]
     if not reasons:
         return None
     more = f" (and {len(reasons) - _TOLD} more)" if len(reasons) > _TOLD else ""

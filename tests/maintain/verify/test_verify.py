@@ -425,17 +425,17 @@ def test_pages_counted_from_zero(fresh: Callable[[str], Place], imports: int, la
 
 
 def _without_waiting(place: Place) -> VerifyReport:
-    from connector.run.ports import Outside
+    from connector.run.ports import Ports
     from connector.sandbox import serve
     from connector.service.client import ServiceClient
 
     async def at_once(_: float) -> None:
         return None
 
-    real = Outside.real()
+    real = Ports.real()
     with serve(place.service) as url:
         settings = Settings.load(base_url=url, access_token=place.service.token)
-        world = Outside(
+        world = Ports(
             lambda s: ServiceClient(url, place.service.token, sleep=at_once), real.open_loop, real.now, real.aside
         )
-        return verify(pipeline_at(place.folder), settings, True, outside=world)
+        return verify(pipeline_at(place.folder), settings, True, ports=world)

@@ -17,7 +17,7 @@ from connector.cli.commands.status import advice
 from connector.ledger import COMPLETED, LedgerRow, State
 from connector.run.sync import sync
 from connector.sandbox import Request, serve
-from connector.settings import Scope, Settings
+from connector.settings import RunScope, Settings
 from connector.standing import Shown, Standing, standing
 from connector.warehouse import Warehouse
 from connector.warehouse.status import WarehouseStatus, look
@@ -96,7 +96,7 @@ def test_a_backfill_that_fails_is_a_promise_that_status_tells(place: Place) -> N
     place.execute("ALTER TABLE sync_imports DROP COLUMN due")
     with serve(place.service) as url:
         settings = Settings.load(base_url=url, access_token="wrong")
-        assert sync(place.warehouse.pipeline(), settings, Scope("backfill", force=True)).status == "failed"
+        assert sync(place.warehouse.pipeline(), settings, RunScope("backfill", force=True)).status == "failed"
     found = overview(place)
     assert found.due == {"backfill": 3}
     assert any("a backfill asked for" in line for line in advice(found, stale=False))
@@ -150,7 +150,7 @@ def test_a_record_that_is_rejected_again_is_one_and_none_once_it_is_corrected(pl
     fill(place.service)
     record = place.service.add_raw_record("one", '{"data": [1]}')
     for _ in range(2):
-        assert place.warehouse.run(place.service, Scope("backfill", force=True)).status == "partial"
+        assert place.warehouse.run(place.service, RunScope("backfill", force=True)).status == "partial"
     assert place.tuples("SELECT count(*) FROM sync_rejects") == [(2,)]
     assert overview(place).rejects == 1
     assert facts_of(place.warehouse).rejected == 1
