@@ -44,7 +44,7 @@ from connector.settings import RunScope, Settings, Window
 from connector.warehouse import Warehouse
 from connector.warehouse.connection import VERSIONS
 from connector.warehouse.destination import prepare_for_loading
-from connector.warehouse.lock import prove_held, sole_writer
+from connector.warehouse.lock import kept, prove_held
 
 RESOURCES = ("imports", "records")
 SECRETS = ("access_token", "privacy_key")
@@ -255,7 +255,7 @@ class _SharedRun:
             warehouse = Warehouse(dlt.current.pipeline())
             warehouse.check_writable(experimental=self.settings.allow_experimental)
             prepare_for_loading(dlt.current.pipeline())
-            self._release = hold_until_loaded(dlt.current.pipeline(), sole_writer(dlt.current.pipeline()))
+            self._release = hold_until_loaded(dlt.current.pipeline(), kept(dlt.current.pipeline()))
             session = RunSession(self.settings, self._scope, warehouse, Ports.real())
             if len(self._unfinished) == 1:
                 # `succeeded` promises a whole sync, which half of it is not

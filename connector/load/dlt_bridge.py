@@ -8,12 +8,11 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from datetime import datetime
 from typing import Any, Protocol, cast
-from weakref import WeakValueDictionary, ref
+from weakref import ref
 
 import dlt
 import pyarrow as pa
@@ -35,7 +34,6 @@ from connector.warehouse.tables import RECORDS, SOURCE
 
 WriteDispositions = Mapping[str, Mapping[str, Any]]  # table → what its entry in dlt's schema says for one package
 _REBUILT = "x-importer-rebuilt"
-_held_by_thread: WeakValueDictionary[int, ExitStack] = WeakValueDictionary()
 
 
 class LoadPackage(Protocol):
@@ -87,19 +85,14 @@ def refuse_half_loads() -> None:
         )
 
 
-def hold_until_loaded(pipeline: Pipeline, lock: AbstractContextManager[object]) -> Callable[[], None]:
-    """Take the lock for a pipeline that is extracting, and keep it until that has loaded; return what releases it.
+def hold_until_loaded(pipeline: Pipeline, held: ExitStack) -> Callable[[], None]:
+    """Keep what is held for a pipeline that is extracting until it has loaded; return what releases it.
 
     Invariant: from what a run recalls of the warehouse to its last row there, nobody else writes, whoever calls dlt.
 
     dlt tells nobody once it has loaded. So its steps are stood in for on this one object, until they were called; what
-    is never loaded is released with the object, or by the next run of the same thread.
+    is never loaded is released with the object.
     """
-    if (before := _held_by_thread.get(threading.get_ident())) is not None:
-        before.close()
-    held = ExitStack()
-    held.enter_context(lock)
-    _held_by_thread[threading.get_ident()] = held
     loading = ref(pipeline)  # which would else be kept by what it keeps
 
     def release() -> None:

@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
@@ -21,7 +22,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from dlt.common.pipeline import get_dlt_pipelines_dir
 from dlt.pipeline.pipeline import Pipeline
@@ -43,6 +44,7 @@ _KEEPALIVES = {"keepalives": 1, "keepalives_idle": 30, "keepalives_interval": 15
 
 POLL_S = 0.2
 _sessions: WeakKeyDictionary[Pipeline, Any] = WeakKeyDictionary()
+_kept_by_thread: WeakValueDictionary[int, ExitStack] = WeakValueDictionary()
 
 
 @contextmanager
@@ -50,8 +52,11 @@ def sole_writer(pipeline: Pipeline) -> Iterator[None]:
     """Hold the lock of the dataset, and the one of dlt's working directory, which two datasets may share.
 
     Raise LockedError at once if another process has one of them, and names that process, and ConfigError where the
-    file of the dataset cannot be written.
+    file of the dataset cannot be written. What `kept` returned earlier in this thread is released: who begins anew does
+    not go on with that.
     """
+    if (before := _kept_by_thread.pop(threading.get_ident(), None)) is not None:
+        before.close()
     with ExitStack() as held:
         path = lock_path(pipeline)
         held.enter_context(_file_lock(path, f"into dataset {dataset_name(pipeline)!r}"))
@@ -63,6 +68,14 @@ def sole_writer(pipeline: Pipeline) -> Iterator[None]:
         if destination_type(pipeline) == "mysql":
             held.enter_context(_named_lock(pipeline))
         yield
+
+
+def kept(pipeline: Pipeline) -> ExitStack:
+    """Return `sole_writer`, entered, until it is closed, collected, or entered again in this thread."""
+    held = ExitStack()
+    held.enter_context(sole_writer(pipeline))
+    _kept_by_thread[threading.get_ident()] = held
+    return held
 
 
 def _working_lock(pipeline: Pipeline) -> AbstractContextManager[None]:

@@ -26,12 +26,12 @@ import os, signal, sys
 from connector.load import batches
 from connector.run import deaths
 deaths.BIG_BYTES = 100
-of = batches.Built.of
+of = batches.BuiltImports.of
 def bomb(reads, *rest):
     if os.environ["BOMB"] in {read.import_.slug for read in reads}:
         os.kill(os.getpid(), signal.SIGKILL)
     return of(reads, *rest)
-batches.Built.of = bomb
+batches.BuiltImports.of = bomb
 from connector.cli.main import main
 sys.exit(main())
 """
