@@ -214,7 +214,7 @@ class _SharedRun:
     def __init__(self, settings: Settings, scope: RunScope) -> None:
         self.settings = settings
         self._scope = scope
-        self._extraction: RunSession | None = None
+        self._session: RunSession | None = None
         self._release: Callable[[], None] = lambda: None
         self._unfinished: set[str] = set()
 
@@ -242,12 +242,12 @@ class _SharedRun:
         finally:
             if not done or not self._unfinished:
                 session.close()
-                self._extraction = None
+                self._session = None
             if not done:
                 self._release()
 
     def _begin(self) -> RunSession:
-        if self._extraction is None:
+        if self._session is None:
             source = dlt.current.source()
             refuse_changes(source, package_state())
             refuse_half_loads()
@@ -268,8 +268,8 @@ class _SharedRun:
                 session.close()
                 self._release()
                 raise
-            self._extraction = session
-        return self._extraction
+            self._session = session
+        return self._session
 
 
 def _load_id() -> str:

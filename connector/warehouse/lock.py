@@ -71,7 +71,7 @@ def sole_writer(pipeline: Pipeline) -> Iterator[None]:
 
 
 def kept(pipeline: Pipeline) -> ExitStack:
-    """Return `sole_writer`, entered, until it is closed, collected, or entered again in this thread."""
+    """Enter `sole_writer`, and return what leaves it when it is closed or collected, or this thread enters it again."""
     held = ExitStack()
     held.enter_context(sole_writer(pipeline))
     _kept_by_thread[threading.get_ident()] = held
