@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary, WeakValueDictionary
+from weakref import WeakKeyDictionary
 
 from dlt.common.pipeline import get_dlt_pipelines_dir
 from dlt.pipeline.pipeline import Pipeline
@@ -44,7 +44,7 @@ _KEEPALIVES = {"keepalives": 1, "keepalives_idle": 30, "keepalives_interval": 15
 
 POLL_S = 0.2
 _sessions: WeakKeyDictionary[Pipeline, Any] = WeakKeyDictionary()
-_kept_by_thread: WeakValueDictionary[int, ExitStack] = WeakValueDictionary()
+_kept: WeakKeyDictionary[ExitStack, tuple[int, Path, Path]] = WeakKeyDictionary()  # by which thread, and which locks
 
 
 @contextmanager
@@ -52,13 +52,14 @@ def sole_writer(pipeline: Pipeline) -> Iterator[None]:
     """Hold the lock of the dataset, and the one of dlt's working directory, which two datasets may share.
 
     Raise LockedError at once if another process has one of them, and names that process, and ConfigError where the
-    file of the dataset cannot be written. What `kept` returned earlier in this thread is released: who begins anew does
-    not go on with that.
+    file of the dataset cannot be written. What `kept` took earlier in this thread of one of the two is released: who
+    begins anew there does not go on with that.
     """
-    if (before := _kept_by_thread.pop(threading.get_ident(), None)) is not None:
-        before.close()
+    path, working = lock_path(pipeline), _working_path(pipeline)
+    for before, (thread, *locks) in list(_kept.items()):
+        if thread == threading.get_ident() and (path in locks or working in locks):
+            before.close()
     with ExitStack() as held:
-        path = lock_path(pipeline)
         held.enter_context(_file_lock(path, f"into dataset {dataset_name(pipeline)!r}"))
         _prove_writable(pipeline)
         path.with_suffix(".status").unlink(missing_ok=True)  # of a dead run; see `connector.warehouse.status`
@@ -74,15 +75,18 @@ def kept(pipeline: Pipeline) -> ExitStack:
     """Enter `sole_writer`, and return what leaves it when it is closed or collected, or this thread enters it again."""
     held = ExitStack()
     held.enter_context(sole_writer(pipeline))
-    _kept_by_thread[threading.get_ident()] = held
+    _kept[held] = (threading.get_ident(), lock_path(pipeline), _working_path(pipeline))
     return held
 
 
 def _working_lock(pipeline: Pipeline) -> AbstractContextManager[None]:
-    directory = Path(pipeline.pipelines_dir)
-    directory.mkdir(parents=True, exist_ok=True)
-    working = directory / f".{pipeline.pipeline_name}.lock"
-    return _file_lock(working, f"in dlt's working directory {pipeline.working_dir}")
+    path = _working_path(pipeline)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return _file_lock(path, f"in dlt's working directory {pipeline.working_dir}")
+
+
+def _working_path(pipeline: Pipeline) -> Path:
+    return Path(pipeline.pipelines_dir) / f".{pipeline.pipeline_name}.lock"
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from unittest import mock
 
 import duckdb
@@ -180,6 +181,26 @@ def test_dlt_alone_is_the_only_writer_until_it_has_loaded(warehouse: Warehouse) 
 
     with sole_writer(warehouse.pipeline()), pytest.raises(PipelineStepFailed, match="is under way"):
         run_dlt(service, warehouse)
+    assert warehouse.run(service).status == "succeeded"
+    assert_equal(service, warehouse)
+
+
+def test_dlt_alone_is_the_only_writer_though_its_thread_writes_elsewhere_meanwhile(
+    warehouse: Warehouse, tmp_path: Path
+) -> None:
+    service = Service(seed=1)
+    service.add_import("t", [{"n": 1}])
+    elsewhere = Warehouse(tmp_path / "elsewhere")
+    with serve(service) as url:
+        pipeline = warehouse.pipeline()
+        pipeline.extract(importer_source(base_url=url, access_token=service_token(service)))
+    assert elsewhere.run(service).status == "succeeded"
+    with ThreadPoolExecutor(1) as another, pytest.raises(LockedError):
+        another.submit(warehouse.run, service).result()
+
+    pipeline.normalize()
+    pipeline.load()
+
     assert warehouse.run(service).status == "succeeded"
     assert_equal(service, warehouse)
 
