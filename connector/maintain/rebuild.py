@@ -44,9 +44,10 @@ from connector.warehouse import Connection, Warehouse
 from connector.warehouse.destination import prepare_for_loading
 from connector.warehouse.failures import explain_failure
 from connector.warehouse.history_tables import prepare_for_rebuild, refresh_open
+from connector.warehouse.loads import make_newest
 from connector.warehouse.lock import prove_held, sole_writer
 from connector.warehouse.ownership import BESIDE, prepare_staging
-from connector.warehouse.state import WarehouseState, make_newest, recall
+from connector.warehouse.state import WarehouseState, recall
 from connector.warehouse.tables import LOAD_ID, RECORDS, SOURCE, TYPED_SCHEMA
 from connector.warehouse.typed_tables import count_rows, discard, raw_counts, raw_rows, swapped, totals, without_raw_row
 

@@ -15,12 +15,13 @@ from connector.settings import RunScope, Settings
 from connector.warehouse import Connection
 from connector.warehouse.connection import LOADS
 from connector.warehouse.erasing import erase_deleted, has_rejects_of_deleted
+from connector.warehouse.loads import loaded_late
 from connector.warehouse.mending import mend
 from connector.warehouse.ownership import Dataset, prepare_staging, take_stock
 from connector.warehouse.promises import PROMISED, promise
 from connector.warehouse.runs_table import bury_dead_runs, latest_start, settle_dead_runs
 from connector.warehouse.split import distrust_doubles, end_of_split, split_of
-from connector.warehouse.state import WarehouseState, loaded_late, recall, remembered
+from connector.warehouse.state import WarehouseState, recall, remembered
 from connector.warehouse.tables import IMPORTS, LEDGER, RUNS
 from connector.warehouse.upgrades import take_over
 

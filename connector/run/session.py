@@ -31,10 +31,11 @@ from connector.settings import RunScope, Settings
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.connection import LOADS, VERSIONS
 from connector.warehouse.erasing import empty_staging, erase_deleted
+from connector.warehouse.loads import forget_schemas
 from connector.warehouse.mending import keep_deleted
 from connector.warehouse.ownership import Dataset
 from connector.warehouse.promises import ask_again
-from connector.warehouse.state import WarehouseState, forget_schemas
+from connector.warehouse.state import WarehouseState
 from connector.warehouse.tables import (
     IMPORTS,
     LEDGER,

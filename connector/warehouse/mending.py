@@ -18,7 +18,8 @@ from connector.ledger import Due, State
 from connector.transform.schema import NOT_OURS, TableSchema
 from connector.warehouse.connection import LOADS, VERSIONS, Connection
 from connector.warehouse.ledger_table import distrust
-from connector.warehouse.state import WarehouseState, forget_schemas
+from connector.warehouse.loads import forget_schemas
+from connector.warehouse.state import WarehouseState
 from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID, RECORDS, RUNS, SOURCE
 
 log = logging.getLogger("connector.run")

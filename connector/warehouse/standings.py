@@ -8,7 +8,7 @@ from connector.ledger import LedgerRow
 from connector.standing import Standing, standing
 from connector.warehouse.connection import Connection, batches
 from connector.warehouse.ownership import Dataset, take_stock
-from connector.warehouse.state import ImportSeen, imports_seen, ledger_rows
+from connector.warehouse.stored_imports import ImportSeen, imports_seen, ledger_rows
 from connector.warehouse.tables import IMPORTS, OF_IMPORT, REJECTS, RUNS
 
 OPEN = (Standing.failed, Standing.unreconciled, Standing.waiting)  # what a run that succeeds leaves none of

@@ -12,46 +12,30 @@ Everything else is read again; rows of imports the ledger does not know become s
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
-from typing import Any
+from datetime import datetime
 
-import msgspec
-import pyarrow as pa
+from msgspec import structs
 
-from connector.ledger import LEDGER_COLUMNS, LedgerColumn, LedgerRow, State
-from connector.runs import UNSETTLED, Status
-from connector.standing import Shown
-from connector.transform import width
-from connector.transform.naming import SYSTEM_COLUMNS, decode_keys
-from connector.transform.schema import NOT_OURS, OVERFLOWED, Field, Keys, TableSchema, is_stored_as
-from connector.warehouse.connection import LOADS, VERSIONS, Connection
+from connector.ledger import LedgerRow, State
+from connector.transform.schema import TableSchema
+from connector.warehouse.connection import LOADS, Connection
 from connector.warehouse.history_tables import names_of_templates
+from connector.warehouse.loads import ended_properly
 from connector.warehouse.ownership import Dataset, take_stock
-from connector.warehouse.tables import (
-    FIELDS,
-    FIELDS_SCHEMA,
-    IMPORTS,
-    IMPORTS_SCHEMA,
-    LEDGER,
-    LEDGER_SCHEMA,
-    LOAD_ID,
-    RECORDS,
-    RUNS,
-    SYSTEM_SCHEMAS,
+from connector.warehouse.stored_fields import (
+    altered_columns,
+    counted_rows,
+    dropped_columns,
+    field_rows,
+    schemas_of,
+    template_tables,
+    unexplained_columns,
 )
-from connector.warehouse.values import values_of
-
-
-class ImportSeen(msgspec.Struct, frozen=True, gc=False):
-    """An import as the table `imports` has it; what a load brought that was not completed counts as `shown` alone."""
-
-    content_hash: str | None
-    deleted: bool
-    shown: Shown | None = None  # None once it is marked as deleted
+from connector.warehouse.stored_imports import ImportSeen, imports_seen, ledger_rows
+from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID, RECORDS, SYSTEM_SCHEMAS
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +95,7 @@ def recall(connection: Connection, dataset: Dataset | None = None, *, in_doubt: 
     state = remembered(connection, dataset)
     clean = not in_doubt and all(known.trusted for known in state.ledger.values()) and not state.lost
     there = {LEDGER, LOADS} <= state.tables or not state.tables
-    return state if clean and there and _ended_properly(connection, state.tables) else _recovered(connection, state)
+    return state if clean and there and ended_properly(connection, state.tables) else _recovered(connection, state)
 
 
 def remembered(
@@ -123,179 +107,30 @@ def remembered(
     """
     dataset = dataset or take_stock(connection)
     tables = dataset.ours
-    fields = [f for f in _fields(connection, dataset) if f["table_name"].casefold() not in dataset.foreign]
+    fields = [f for f in field_rows(connection, dataset) if f["table_name"].casefold() not in dataset.foreign]
     everything = ledger_rows(connection, dataset)
     ledger = everything
     if part is not None:
         ledger = {s: k for s, k in everything.items() if (k.template_slug or "") in part}
     homes = {table: frozenset({table} if table else ()) for table in {k.table_name for k in ledger.values()}}
-    schemas = _schemas(dataset, fields)
+    schemas = schemas_of(dataset, fields)
     return WarehouseState(
         tables=tables,
         foreign=dataset.foreign,
-        dropped=_dropped(dataset, schemas),
-        altered=_altered(schemas),
-        unexplained=_unexplained(dataset, schemas),
+        dropped=dropped_columns(dataset, schemas),
+        altered=altered_columns(schemas),
+        unexplained=unexplained_columns(dataset, schemas),
         ledger=ledger,
         imports=imports_seen(connection, dataset),
         schemas=schemas,
         first_seen={(f["table_name"], f["column_name"]): f["first_seen_at"] for f in fields},
-        template_tables=_template_tables(dataset, ledger.values(), fields),
+        template_tables=template_tables(dataset, ledger.values(), fields),
         template_names=names_of_templates(connection, dataset),
         homes={slug: homes[known.table_name] for slug, known in ledger.items()},
         miscounted=frozenset(f["table_name"] for f in fields if not f["trusted"]) - {IMPORTS},
         elsewhere=frozenset(everything.keys() - ledger.keys()),
-        counted=_counted(fields),
+        counted=counted_rows(fields),
     )
-
-
-def ledger_rows(connection: Connection, dataset: Dataset) -> dict[str, LedgerRow]:
-    """The ledger, slug by slug; a column that is not there, as in a ledger of an earlier version, is null."""
-    if LEDGER not in dataset.ours:
-        return {}
-    chosen = selected(connection, dataset, LEDGER, LEDGER_SCHEMA.names, "s")
-    known = "l.load_id IS NOT NULL" if LOADS in dataset.ours else f"s.state = '{State.deleted}'"
-    rows = connection.query(
-        # without the table of loads nothing is known of them, and what was deleted stays so: its rows are audited
-        f"SELECT {chosen}, CASE WHEN {known} THEN 1 ELSE 0 END AS trusted FROM {connection.name(LEDGER)} s "
-        f"LEFT JOIN {connection.completed_loads(dataset.ours)} l "
-        f"ON l.load_id = s.{connection.column(LOAD_ID)}"
-    )
-    return {row.slug: row for row in _parsed(rows, dataset.foreign)}
-
-
-def _parsed(rows: pa.Table, foreign: Collection[str]) -> Iterator[LedgerRow]:
-    """A column that was lost is null, which is not what any import listed says, or its count."""
-    read: list[list[Any]] = [_values(rows, column) for column in LEDGER_COLUMNS]
-    counted = rows.column("records_loaded").is_valid().to_pylist()
-    loaded: list[Any] = rows.column("trusted").to_pylist()
-    names = [column.field for column in LEDGER_COLUMNS]
-    states, tables = read[names.index("state")], read[names.index("table_name")]
-    trusted = [
-        bool(is_loaded) and (state is State.failed or bool(is_counted))
-        for state, is_counted, is_loaded in zip(states, counted, loaded, strict=True)
-    ]
-    taken = {table for table in set(tables) if table is not None and table.casefold() in foreign}
-    read[names.index("table_name")] = [None if table in taken else table for table in tables]
-    yield from map(LedgerRow, *read, trusted)  # `trusted` is the field behind the columns
-
-
-def _values(rows: pa.Table, column: LedgerColumn) -> list[Any]:
-    """The values of a column, equal ones as one object: most are the same in many rows."""
-    if column.name == "slug":  # no two are equal
-        return rows.column(column.name).to_pylist()
-    read: Mapping[Any, Any] = {None: column.absent}
-    if column.kind is State:
-        read = {None: column.absent, **{state.value: state for state in State}}
-    if column.kind is bool:
-        read = {None: column.absent, 0: False, 1: True}
-    return values_of(rows.column(column.name), read)
-
-
-def selected(connection: Connection, dataset: Dataset, table: str, names: Sequence[str], alias: str) -> str:
-    """The columns of a table by name, null for those that are not there."""
-    there = dataset.columns[table]
-    return ", ".join(
-        f"{alias}.{connection.column(name)} AS {connection.column(name)}"
-        if name in there
-        else f"NULL AS {connection.column(name)}"
-        for name in names
-    )
-
-
-def imports_seen(connection: Connection, dataset: Dataset) -> dict[str, ImportSeen]:
-    """The table `imports`, slug by slug; a column that is not there is null."""
-    if IMPORTS not in dataset.ours:
-        return {}
-    there = dataset.columns[IMPORTS]
-    content_hash, deleted_at, updated_at, row_count = (
-        f"i.{connection.column(name)}" if name in there else "NULL"
-        for name in ("_content_hash", "_deleted_at", "updated_at", "row_count")
-    )
-    lost = "l.load_id IS NULL" if LOADS in dataset.ours else "1 = 0"
-    # a row of a load that was never completed counts as neither written nor deleted, but its import is known:
-    # it may have been deleted since, and nothing else may speak of it
-    rows = connection.query(
-        f"SELECT i.slug, CASE WHEN l.load_id IS NULL THEN NULL ELSE {content_hash} END AS content_hash, "
-        f"CASE WHEN {lost} OR {deleted_at} IS NULL THEN 0 ELSE 1 END AS deleted, "
-        f"CASE WHEN {deleted_at} IS NULL THEN 1 ELSE 0 END AS live, {updated_at} AS updated_at, "
-        f"{row_count} AS row_count FROM {connection.name(IMPORTS)} i "
-        f"LEFT JOIN {connection.completed_loads(dataset.ours)} l "
-        f"ON l.load_id = i.{connection.column(LOAD_ID)}"
-    )
-    times, counts = values_of(rows.column("updated_at")), values_of(rows.column("row_count"))
-    shown = [
-        Shown(*version) if live else None
-        for live, *version in zip(values_of(rows.column("live")), times, counts, strict=True)
-    ]
-    deleted = map(bool, values_of(rows.column("deleted")))
-    slugs: list[Any] = rows.column("slug").to_pylist()
-    hashes = rows.column("content_hash").to_pylist()
-    return dict(zip(slugs, map(ImportSeen, hashes, deleted, shown), strict=True))
-
-
-def _fields(connection: Connection, dataset: Dataset) -> list[dict[str, Any]]:
-    """The rows of `sync_fields`; one that does not say which field it is about counts as lost."""
-    if FIELDS not in dataset.ours or not {"keys", "data_type"} <= set(dataset.columns[FIELDS]):
-        return []
-    rows = connection.query(
-        f"SELECT {selected(connection, dataset, FIELDS, FIELDS_SCHEMA.names, 'f')}, "
-        f"CASE WHEN l.load_id IS NULL THEN 0 ELSE 1 END AS trusted "
-        f"FROM {connection.name(FIELDS)} f "
-        f"LEFT JOIN {connection.completed_loads(dataset.ours)} l "
-        f"ON l.load_id = f.{connection.column(LOAD_ID)}"
-    ).to_pylist()
-    return [row for row in rows if row["keys"] is not None]
-
-
-def _counted(fields: Sequence[Mapping[str, Any]]) -> dict[str, frozenset[int | None]]:
-    found: dict[str, set[int | None]] = defaultdict(set)
-    for row in fields:
-        if row["table_name"] != IMPORTS and row["data_type"] != OVERFLOWED:
-            both = row["value_count"], row["null_count"]
-            found[row["table_name"]].add(None if None in both else sum(both))
-    return {table: frozenset(counts) for table, counts in found.items()}
-
-
-def _ended_properly(connection: Connection, tables: frozenset[str]) -> bool:
-    if not {RUNS, LOADS} <= tables:
-        return False
-    load_id = connection.column(LOAD_ID)
-    rows = connection.rows(
-        f"SELECT count(*) AS n, sum(CASE WHEN status = '{Status.running}' OR error_kind = '{UNSETTLED}' OR "
-        f"({load_id} IS NOT NULL AND {load_id} <> '' AND {load_id} NOT IN {connection.completed_loads(tables)}) "
-        f"THEN 1 ELSE 0 END) AS dead FROM {connection.name(RUNS)}"
-    )
-    return bool(rows[0]["n"]) and not rows[0]["dead"] and not loaded_late(connection)
-
-
-def loaded_late(connection: Connection) -> bool:
-    """Whether a package was completed after a later run had begun or ended: dlt alone finishes what a dead run left.
-
-    That package may have been superseded since. The one that brings the row of its run is always completed later than
-    that run ended. It may be the package of an earlier run all the same: then it was made before the latest one began.
-    """
-    runs, load_id = connection.name(RUNS), connection.column(LOAD_ID)
-    loads = connection.rows(
-        f"SELECT load_id, CASE WHEN inserted_at > (SELECT max(finished_at) FROM {runs}) AND "
-        f"load_id NOT IN (SELECT COALESCE({load_id}, '') FROM {runs}) THEN 1 ELSE 0 END AS behind_all "
-        f"FROM {connection.name(LOADS)} WHERE status = 0 AND inserted_at > (SELECT max(started_at) FROM {runs})"
-    )
-    if not loads or any(each["behind_all"] for each in loads):
-        return bool(loads)
-    [latest] = connection.query(
-        f"SELECT started_at, {load_id} AS load_id FROM {runs} ORDER BY started_at DESC LIMIT 1"
-    ).to_pylist()
-    others = (each["load_id"] for each in loads if each["load_id"] != latest["load_id"])
-    return any(_made_at(other) < latest["started_at"].timestamp() for other in others)
-
-
-def _made_at(load_id: str) -> float:
-    """Return when dlt made a package, in seconds since 1970, as its id says."""
-    try:
-        return float(load_id)
-    except ValueError:
-        return math.inf
 
 
 def rows_by_import(
@@ -375,40 +210,10 @@ def _recovered(connection: Connection, state: WarehouseState) -> WarehouseState:
     )
 
 
-def forget_schemas(connection: Connection, schema_name: str) -> None:
-    """Has dlt compare its schema with the tables again: it takes them as made once a schema of its hash was stored.
-
-    See `SqlJobClientBase.update_stored_schema`. The schemas stay, for they say which tables are ours.
-    """
-    connection.execute(f"UPDATE {connection.name(VERSIONS)} SET version_hash = '' WHERE schema_name = %s", schema_name)
-
-
-def make_newest(connection: Connection, schema_name: str, version_hash: str) -> None:
-    """Has the stored schema of this hash be the newest one, by which dlt and `ownership` go.
-
-    Else one that a run stored whose clock was ahead would bring back what a rebuild took away.
-    """
-    versions = connection.name(VERSIONS)
-    [found] = connection.query(
-        f"SELECT max(inserted_at) AS inserted_at FROM {versions} WHERE schema_name = %s AND version_hash = %s",
-        schema_name,
-        version_hash,
-    ).to_pylist()
-    if (stored := found["inserted_at"]) is not None:
-        connection.execute(
-            f"UPDATE {versions} SET inserted_at = %s WHERE schema_name = %s AND version_hash <> %s "
-            "AND inserted_at >= %s",
-            stored - timedelta(seconds=1),
-            schema_name,
-            version_hash,
-            stored,
-        )
-
-
 def _distrusted(slug: str, known: LedgerRow | None) -> LedgerRow:
     if known is None:
         return LedgerRow(slug, State.failed, has_raw=True)
-    return msgspec.structs.replace(known, trusted=False)
+    return structs.replace(known, trusted=False)
 
 
 def _agrees(known: LedgerRow, slug: str, present: Mapping[str, Mapping[str, tuple[int, set[str]]]]) -> bool:
@@ -424,77 +229,3 @@ def _agrees(known: LedgerRow, slug: str, present: Mapping[str, Mapping[str, tupl
         if live != wanted or (here and loads - {known.load_id}):
             return False
     return known.trusted
-
-
-def _template_tables(dataset: Dataset, ledger: Any, fields: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Typed table → slug of its template ('' for imports without one)."""
-    found = {table: slug for table, slug in dataset.templates.items() if table in dataset.ours}
-    found.update({k.table_name: k.template_slug or "" for k in ledger if k.table_name})
-    found.update({f["table_name"]: f["template_slug"] or "" for f in fields if f["table_name"] != IMPORTS})
-    return found
-
-
-def _schemas(dataset: Dataset, fields: Sequence[Mapping[str, Any]]) -> dict[str, TableSchema]:
-    by_table: dict[str, dict[Keys, Field]] = defaultdict(dict)
-    overflowed: dict[str, set[Keys]] = defaultdict(set)
-    for row in fields:
-        keys = decode_keys(row["keys"])
-        if row["data_type"] == OVERFLOWED:
-            if row["table_name"] != IMPORTS:
-                overflowed[row["table_name"]].add(keys)
-            continue
-        by_table[row["table_name"]][keys] = Field(
-            keys, row["column_name"], row["data_type"], bool(row["has_text"]), bool(row["has_double"])
-        )
-    return {
-        table: TableSchema(
-            table,
-            by_table.get(table, {}),
-            _physical(dataset, table, by_table.get(table, {}).values()),
-            frozenset(overflowed.get(table, ())),
-            len(overflowed.get(table, ())) >= width.WIDTH.listed,
-        )
-        for table in {*dataset.typed, *by_table, IMPORTS}
-    }
-
-
-def _physical(dataset: Dataset, table: str, fields: Collection[Field]) -> dict[str, str]:
-    """The columns that are there; what neither dlt made nor a field knows is the user's own."""
-    if table not in dataset.ours:
-        return {}
-    ours = {*SYSTEM_COLUMNS, *dataset.made.get(table, ()), *(column for each in fields for column in each.columns())}
-    return {name: kind if name in ours else NOT_OURS for name, kind in dataset.columns[table].items()}
-
-
-def _dropped(dataset: Dataset, schemas: Mapping[str, TableSchema]) -> dict[str, frozenset[str]]:
-    """By dlt's newest schema and `sync_fields`: an earlier schema has columns that a rebuild left out."""
-    found: dict[str, frozenset[str]] = {}
-    for table in dataset.ours - {LOADS, VERSIONS}:
-        known = schemas[table].fields.values() if table in schemas else ()
-        wanted = {*dataset.current.get(table, ()), *(column for each in known for column in each.columns())}
-        if missing := wanted - set(dataset.columns[table]):
-            found[table] = frozenset(missing)
-    return found
-
-
-def _altered(schemas: Mapping[str, TableSchema]) -> dict[str, dict[str, str]]:
-    """A hand changed the type of a column: what is loaded into it would be rounded or cut."""
-    found: dict[str, dict[str, str]] = {}
-    for table, schema in schemas.items():
-        columns = {name: kind for known in schema.fields.values() for name, kind in known.columns().items()}
-        there = {name: schema.physical[name] for name in columns if name in schema.physical}
-        if wrong := {name: columns[name] for name, kind in there.items() if not is_stored_as(kind, columns[name])}:
-            found[table] = wrong
-    return found
-
-
-def _unexplained(dataset: Dataset, schemas: Mapping[str, TableSchema]) -> dict[str, frozenset[str]]:
-    """A column that dlt did not make is the user's own, and no business of ours."""
-    found: dict[str, frozenset[str]] = {}
-    for table, schema in schemas.items():
-        if table in dataset.ours:
-            ours = SYSTEM_COLUMNS if table != IMPORTS else IMPORTS_SCHEMA.names
-            known = {*ours, *(column for each in schema.fields.values() for column in each.columns())}
-            if unknown := dataset.made.get(table, frozenset()) & set(schema.physical) - known:
-                found[table] = frozenset(unknown)
-    return found

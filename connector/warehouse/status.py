@@ -25,7 +25,8 @@ from connector.warehouse.destination import duckdb_file
 from connector.warehouse.lock import holder_of, lock_path
 from connector.warehouse.ownership import take_stock
 from connector.warehouse.standings import OPEN, standings_of, unread_in_listing
-from connector.warehouse.state import WarehouseState, imports_seen, ledger_rows
+from connector.warehouse.state import WarehouseState
+from connector.warehouse.stored_imports import imports_seen, ledger_rows
 from connector.warehouse.tables import LEDGER, RECORDS, RUNS
 
 OPEN_SHOWN = 20

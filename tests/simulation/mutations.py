@@ -31,7 +31,7 @@ from connector.service.outage import Outage
 from connector.transform.overflow import Rests
 from connector.transform.schema import TableSchema
 from connector.transform.width import UNBOUNDED, Width
-from connector.warehouse import Connection, history, state, upgrades
+from connector.warehouse import Connection, history, state, stored_fields, stored_imports, upgrades
 from connector.warehouse.ownership import Dataset
 
 Patch = Callable[[], AbstractContextManager[Any]]
@@ -252,13 +252,13 @@ def lose_what_has_no_column() -> AbstractContextManager[Any]:
 
 @mutation()
 def forget_which_fields_have_no_column() -> AbstractContextManager[Any]:
-    original = state._schemas
+    original = stored_fields.schemas_of
 
     def forgetful(*known: Any) -> dict[str, TableSchema]:
         found = original(*known)
         return {table: replace(schema, overflowed=frozenset(), closed=False) for table, schema in found.items()}
 
-    return mock.patch.object(state, "_schemas", forgetful)
+    return mock.patch.object(state, "schemas_of", forgetful)
 
 
 @mutation()
@@ -271,7 +271,7 @@ def leave_out_whatever_was_under_way_at_a_death() -> AbstractContextManager[Any]
 
 @mutation()
 def trust_the_ledger_of_loads_that_never_completed() -> AbstractContextManager[Any]:
-    original = state.ledger_rows
+    original = stored_imports.ledger_rows
 
     def trusting(connection: Connection, dataset: Dataset) -> dict[str, LedgerRow]:
         return {slug: structs.replace(known, trusted=True) for slug, known in original(connection, dataset).items()}
@@ -286,7 +286,7 @@ def skip_the_audit_after_a_dead_run() -> AbstractContextManager[Any]:
 
 @mutation(600)
 def believe_the_counts_of_a_table_that_a_dead_run_took_rows_out_of() -> AbstractContextManager[Any]:
-    return mock.patch.object(state, "_counted", return_value={})
+    return mock.patch.object(state, "counted_rows", return_value={})
 
 
 @mutation(600)
@@ -301,7 +301,7 @@ def audit_once_only() -> AbstractContextManager[Any]:
 
 @mutation(600)
 def forget_imports_of_loads_that_never_completed() -> AbstractContextManager[Any]:
-    original = state.imports_seen
+    original = stored_imports.imports_seen
 
     def forgetful(connection: Connection, dataset: Dataset) -> Any:
         return {slug: seen for slug, seen in original(connection, dataset).items() if seen.content_hash is not None}

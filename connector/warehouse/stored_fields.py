@@ -1,0 +1,115 @@
+"""Read `sync_fields`, and compare it with the columns that are there.
+
+Invariant: a column's values are taken for those of the field that `sync_fields` names, or for nobody's.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from connector.transform import width
+from connector.transform.naming import SYSTEM_COLUMNS, decode_keys
+from connector.transform.schema import NOT_OURS, OVERFLOWED, Field, Keys, TableSchema, is_stored_as
+from connector.warehouse.connection import LOADS, VERSIONS, Connection
+from connector.warehouse.ownership import Dataset
+from connector.warehouse.stored_imports import selected
+from connector.warehouse.tables import FIELDS, FIELDS_SCHEMA, IMPORTS, IMPORTS_SCHEMA, LOAD_ID
+
+
+def field_rows(connection: Connection, dataset: Dataset) -> list[dict[str, Any]]:
+    """The rows of `sync_fields`; one that does not say which field it is about counts as lost."""
+    if FIELDS not in dataset.ours or not {"keys", "data_type"} <= set(dataset.columns[FIELDS]):
+        return []
+    rows = connection.query(
+        f"SELECT {selected(connection, dataset, FIELDS, FIELDS_SCHEMA.names, 'f')}, "
+        f"CASE WHEN l.load_id IS NULL THEN 0 ELSE 1 END AS trusted "
+        f"FROM {connection.name(FIELDS)} f "
+        f"LEFT JOIN {connection.completed_loads(dataset.ours)} l "
+        f"ON l.load_id = f.{connection.column(LOAD_ID)}"
+    ).to_pylist()
+    return [row for row in rows if row["keys"] is not None]
+
+
+def counted_rows(fields: Sequence[Mapping[str, Any]]) -> dict[str, frozenset[int | None]]:
+    found: dict[str, set[int | None]] = defaultdict(set)
+    for row in fields:
+        if row["table_name"] != IMPORTS and row["data_type"] != OVERFLOWED:
+            both = row["value_count"], row["null_count"]
+            found[row["table_name"]].add(None if None in both else sum(both))
+    return {table: frozenset(counts) for table, counts in found.items()}
+
+
+def schemas_of(dataset: Dataset, fields: Sequence[Mapping[str, Any]]) -> dict[str, TableSchema]:
+    by_table: dict[str, dict[Keys, Field]] = defaultdict(dict)
+    overflowed: dict[str, set[Keys]] = defaultdict(set)
+    for row in fields:
+        keys = decode_keys(row["keys"])
+        if row["data_type"] == OVERFLOWED:
+            if row["table_name"] != IMPORTS:
+                overflowed[row["table_name"]].add(keys)
+            continue
+        by_table[row["table_name"]][keys] = Field(
+            keys, row["column_name"], row["data_type"], bool(row["has_text"]), bool(row["has_double"])
+        )
+    return {
+        table: TableSchema(
+            table,
+            by_table.get(table, {}),
+            _physical(dataset, table, by_table.get(table, {}).values()),
+            frozenset(overflowed.get(table, ())),
+            len(overflowed.get(table, ())) >= width.WIDTH.listed,
+        )
+        for table in {*dataset.typed, *by_table, IMPORTS}
+    }
+
+
+def _physical(dataset: Dataset, table: str, fields: Collection[Field]) -> dict[str, str]:
+    """The columns that are there; what neither dlt made nor a field knows is the user's own."""
+    if table not in dataset.ours:
+        return {}
+    ours = {*SYSTEM_COLUMNS, *dataset.made.get(table, ()), *(column for each in fields for column in each.columns())}
+    return {name: kind if name in ours else NOT_OURS for name, kind in dataset.columns[table].items()}
+
+
+def template_tables(dataset: Dataset, ledger: Any, fields: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Typed table → slug of its template ('' for imports without one)."""
+    found = {table: slug for table, slug in dataset.templates.items() if table in dataset.ours}
+    found.update({k.table_name: k.template_slug or "" for k in ledger if k.table_name})
+    found.update({f["table_name"]: f["template_slug"] or "" for f in fields if f["table_name"] != IMPORTS})
+    return found
+
+
+def dropped_columns(dataset: Dataset, schemas: Mapping[str, TableSchema]) -> dict[str, frozenset[str]]:
+    """By dlt's newest schema and `sync_fields`: an earlier schema has columns that a rebuild left out."""
+    found: dict[str, frozenset[str]] = {}
+    for table in dataset.ours - {LOADS, VERSIONS}:
+        known = schemas[table].fields.values() if table in schemas else ()
+        wanted = {*dataset.current.get(table, ()), *(column for each in known for column in each.columns())}
+        if missing := wanted - set(dataset.columns[table]):
+            found[table] = frozenset(missing)
+    return found
+
+
+def altered_columns(schemas: Mapping[str, TableSchema]) -> dict[str, dict[str, str]]:
+    """A hand changed the type of a column: what is loaded into it would be rounded or cut."""
+    found: dict[str, dict[str, str]] = {}
+    for table, schema in schemas.items():
+        columns = {name: kind for known in schema.fields.values() for name, kind in known.columns().items()}
+        there = {name: schema.physical[name] for name in columns if name in schema.physical}
+        if wrong := {name: columns[name] for name, kind in there.items() if not is_stored_as(kind, columns[name])}:
+            found[table] = wrong
+    return found
+
+
+def unexplained_columns(dataset: Dataset, schemas: Mapping[str, TableSchema]) -> dict[str, frozenset[str]]:
+    """A column that dlt did not make is the user's own, and no business of ours."""
+    found: dict[str, frozenset[str]] = {}
+    for table, schema in schemas.items():
+        if table in dataset.ours:
+            ours = SYSTEM_COLUMNS if table != IMPORTS else IMPORTS_SCHEMA.names
+            known = {*ours, *(column for each in schema.fields.values() for column in each.columns())}
+            if unknown := dataset.made.get(table, frozenset()) & set(schema.physical) - known:
+                found[table] = frozenset(unknown)
+    return found

@@ -1,0 +1,109 @@
+"""Read the ledger and the table `imports`, slug by slug."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from connector.ledger import LEDGER_COLUMNS, LedgerColumn, LedgerRow, State
+from connector.standing import Shown
+from connector.warehouse.connection import LOADS, Connection
+from connector.warehouse.ownership import Dataset
+from connector.warehouse.tables import IMPORTS, LEDGER, LEDGER_SCHEMA, LOAD_ID
+from connector.warehouse.values import values_of
+
+
+class ImportSeen(msgspec.Struct, frozen=True, gc=False):
+    """An import as the table `imports` has it; what a load brought that was not completed counts as `shown` alone."""
+
+    content_hash: str | None
+    deleted: bool
+    shown: Shown | None = None  # None once it is marked as deleted
+
+
+def ledger_rows(connection: Connection, dataset: Dataset) -> dict[str, LedgerRow]:
+    """The ledger, slug by slug; a column that is not there, as in a ledger of an earlier version, is null."""
+    if LEDGER not in dataset.ours:
+        return {}
+    chosen = selected(connection, dataset, LEDGER, LEDGER_SCHEMA.names, "s")
+    known = "l.load_id IS NOT NULL" if LOADS in dataset.ours else f"s.state = '{State.deleted}'"
+    rows = connection.query(
+        # without the table of loads nothing is known of them, and what was deleted stays so: its rows are audited
+        f"SELECT {chosen}, CASE WHEN {known} THEN 1 ELSE 0 END AS trusted FROM {connection.name(LEDGER)} s "
+        f"LEFT JOIN {connection.completed_loads(dataset.ours)} l "
+        f"ON l.load_id = s.{connection.column(LOAD_ID)}"
+    )
+    return {row.slug: row for row in _parsed(rows, dataset.foreign)}
+
+
+def _parsed(rows: pa.Table, foreign: Collection[str]) -> Iterator[LedgerRow]:
+    """A column that was lost is null, which is not what any import listed says, or its count."""
+    read: list[list[Any]] = [_values(rows, column) for column in LEDGER_COLUMNS]
+    counted = rows.column("records_loaded").is_valid().to_pylist()
+    loaded: list[Any] = rows.column("trusted").to_pylist()
+    names = [column.field for column in LEDGER_COLUMNS]
+    states, tables = read[names.index("state")], read[names.index("table_name")]
+    trusted = [
+        bool(is_loaded) and (state is State.failed or bool(is_counted))
+        for state, is_counted, is_loaded in zip(states, counted, loaded, strict=True)
+    ]
+    taken = {table for table in set(tables) if table is not None and table.casefold() in foreign}
+    read[names.index("table_name")] = [None if table in taken else table for table in tables]
+    yield from map(LedgerRow, *read, trusted)  # `trusted` is the field behind the columns
+
+
+def _values(rows: pa.Table, column: LedgerColumn) -> list[Any]:
+    """The values of a column, equal ones as one object: most are the same in many rows."""
+    if column.name == "slug":  # no two are equal
+        return rows.column(column.name).to_pylist()
+    read: Mapping[Any, Any] = {None: column.absent}
+    if column.kind is State:
+        read = {None: column.absent, **{state.value: state for state in State}}
+    if column.kind is bool:
+        read = {None: column.absent, 0: False, 1: True}
+    return values_of(rows.column(column.name), read)
+
+
+def imports_seen(connection: Connection, dataset: Dataset) -> dict[str, ImportSeen]:
+    """The table `imports`, slug by slug; a column that is not there is null."""
+    if IMPORTS not in dataset.ours:
+        return {}
+    there = dataset.columns[IMPORTS]
+    content_hash, deleted_at, updated_at, row_count = (
+        f"i.{connection.column(name)}" if name in there else "NULL"
+        for name in ("_content_hash", "_deleted_at", "updated_at", "row_count")
+    )
+    lost = "l.load_id IS NULL" if LOADS in dataset.ours else "1 = 0"
+    # a row of a load that was never completed counts as neither written nor deleted, but its import is known:
+    # it may have been deleted since, and nothing else may speak of it
+    rows = connection.query(
+        f"SELECT i.slug, CASE WHEN l.load_id IS NULL THEN NULL ELSE {content_hash} END AS content_hash, "
+        f"CASE WHEN {lost} OR {deleted_at} IS NULL THEN 0 ELSE 1 END AS deleted, "
+        f"CASE WHEN {deleted_at} IS NULL THEN 1 ELSE 0 END AS live, {updated_at} AS updated_at, "
+        f"{row_count} AS row_count FROM {connection.name(IMPORTS)} i "
+        f"LEFT JOIN {connection.completed_loads(dataset.ours)} l "
+        f"ON l.load_id = i.{connection.column(LOAD_ID)}"
+    )
+    times, counts = values_of(rows.column("updated_at")), values_of(rows.column("row_count"))
+    shown = [
+        Shown(*version) if live else None
+        for live, *version in zip(values_of(rows.column("live")), times, counts, strict=True)
+    ]
+    deleted = map(bool, values_of(rows.column("deleted")))
+    slugs: list[Any] = rows.column("slug").to_pylist()
+    hashes = rows.column("content_hash").to_pylist()
+    return dict(zip(slugs, map(ImportSeen, hashes, deleted, shown), strict=True))
+
+
+def selected(connection: Connection, dataset: Dataset, table: str, names: Sequence[str], alias: str) -> str:
+    """The columns of a table by name, null for those that are not there."""
+    there = dataset.columns[table]
+    return ", ".join(
+        f"{alias}.{connection.column(name)} AS {connection.column(name)}"
+        if name in there
+        else f"NULL AS {connection.column(name)}"
+        for name in names
+    )
