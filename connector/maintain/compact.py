@@ -26,7 +26,7 @@ from connector.warehouse.destination import destination_type, duckdb_file, local
 from connector.warehouse.erasing import empty_staging, erase_deleted
 from connector.warehouse.failures import explain_failure
 from connector.warehouse.history_tables import histories
-from connector.warehouse.lock import prove_held, sole_writer
+from connector.warehouse.lock import prove_held, sole_rewriter, sole_writer
 from connector.warehouse.ownership import staged, take_stock
 
 _OLD, _NEW = "importer_old", "importer_new"
@@ -75,7 +75,9 @@ def compact(pipeline: Pipeline, *, mirrors: bool, storage: str | None = None) ->
             file = duckdb_file(pipeline)
             if file is None:
                 raise ConfigError("Only a warehouse in a file or in PostgreSQL can be compacted.")
-            return _rewrite(pipeline, file.resolve(), storage)
+            file = file.resolve()
+            with sole_rewriter(file):  # another one, for another dataset, would put a copy in place that is older
+                return _rewrite(pipeline, file, storage)
     except Exception as error:
         raise explain_failure(error, pipeline) from None
 

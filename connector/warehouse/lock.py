@@ -79,6 +79,13 @@ def kept(pipeline: Pipeline) -> ExitStack:
     return held
 
 
+@contextmanager
+def sole_rewriter(file: Path) -> Iterator[None]:
+    """Hold the file of all its datasets while it is replaced. Raise LockedError at once if another process does."""
+    with _file_lock(file.with_name(f".{file.name}.rewrite.lock"), f"to rewrite the file {file}"):
+        yield
+
+
 def _working_lock(pipeline: Pipeline) -> AbstractContextManager[None]:
     path = _working_path(pipeline)
     path.parent.mkdir(parents=True, exist_ok=True)

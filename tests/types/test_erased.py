@@ -10,11 +10,12 @@ from typing import Any
 import duckdb
 import pytest
 
-from connector.errors import ConnectorError, DatabaseBusyError
+from connector.errors import ConnectorError, DatabaseBusyError, LockedError
 from connector.maintain import compact as compacting
 from connector.maintain.compact import compact
 from connector.runs import Status
 from connector.sandbox import Service
+from connector.warehouse.lock import sole_rewriter
 from tests.types.conftest import DuckDB, Warehouse
 from tests.types.test_ours import check_whole, execute
 
@@ -153,3 +154,12 @@ def test_a_file_stays_as_it_was_where_its_copy_is_not_equal_or_another_program_h
     assert warehouse.file.stat().st_ino == before
     assert not list(tmp_path.glob("*.compact*"))
     assert warehouse.run(service).fatal is None
+
+
+def test_a_file_of_several_datasets_is_rewritten_for_one_at_a_time(tmp_path: Path, service: Service) -> None:
+    """The second would put its older copy in place of what runs wrote once the first was done."""
+    warehouse = DuckDB(tmp_path)
+    warehouse.run(service)
+    with sole_rewriter(warehouse.file), pytest.raises(LockedError, match="to rewrite the file"):
+        compact(warehouse.pipeline(), mirrors=False)
+    assert compact(warehouse.pipeline(), mirrors=False).bytes_after
