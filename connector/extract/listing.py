@@ -90,12 +90,17 @@ async def together(requests: Iterable[Coroutine[object, object, R]]) -> list[R]:
         raise
 
 
-async def in_turn(requests: Iterable[Coroutine[object, object, R]], ahead: int) -> AsyncGenerator[R, None]:
+async def in_turn(
+    request: Callable[[int], Coroutine[object, object, R]], pages: range, ahead: int
+) -> AsyncGenerator[R, None]:
     """Results in order, with up to `ahead` more requests under way; closing it early cancels those."""
+    if len(pages) == 1:  # most imports have one page, and a task of its own costs as much as to prove it complete
+        yield await request(pages[0])
+        return
     tasks: deque[asyncio.Future[R]] = deque()
     try:
-        for request in requests:
-            tasks.append(asyncio.ensure_future(request))
+        for page in pages:
+            tasks.append(asyncio.ensure_future(request(page)))
             if len(tasks) > ahead:
                 yield await tasks.popleft()
         while tasks:

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
+from functools import lru_cache
 from http import HTTPStatus
 from random import Random
 from types import TracebackType
@@ -259,7 +260,7 @@ class ServiceClient:
             return await self._persist(call, decode, watched)
 
     async def _persist(self, call: Call, decode: Callable[[bytes], _T], watched: telemetry.Request | None = None) -> _T:
-        drawn: Counter[Budget] = Counter()
+        drawn: dict[Budget, int] = {}
         silences: set[int] = set()
         waited_s, attempts = 0.0, 0
         lasting = Lasting(self._monotonic)
@@ -273,8 +274,9 @@ class ServiceClient:
             budget = budget_of(result)
             in_silence = budget is Budget.ERRORS and self._outage.began and not call.once
             if not in_silence or self._outage.number not in silences:
-                drawn[budget] += 1
-            verdict = decide(result, drawn[budget], waited_s, self._policy, self._random, self._now(), once=call.once)
+                drawn[budget] = drawn.get(budget, 0) + 1
+            nth = drawn.get(budget, 0)
+            verdict = decide(result, nth, waited_s, self._policy, self._random, self._now(), once=call.once)
             if in_silence:
                 silences.add(self._outage.number)
                 verdict = self._in_silence(verdict)
@@ -342,7 +344,9 @@ class ServiceClient:
             watched.sent()
             received = _both(received, watched.received)
         headers = {"Authorization": f"Bearer {self._token.get_secret_value()}", **_HEADERS}
-        limits = replace(self._limits, attempt_s=min(self._limits.attempt_s, left_s))
+        limits = self._limits
+        if left_s < limits.attempt_s:
+            limits = replace(limits, attempt_s=left_s)
         reply = await exchange(transport, call, headers, received, self._room, limits)
         if watched is not None:
             watched.answered(reply.status)
@@ -384,6 +388,7 @@ def _both(first: Callable[[int], None], second: Callable[[int], None]) -> Callab
     return received
 
 
+@lru_cache(maxsize=16)  # the replies of one second say the same
 def _instant(date: str | None) -> datetime | None:
     """The header `Date` of a reply; None where it is absent or nonsense."""
     try:
