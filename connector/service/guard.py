@@ -1,10 +1,14 @@
 """Apply the privacy rules to each page as it is decoded, before anybody else sees it.
 
 Invariant: with any rule on, no page leaves the client unprotected: records by the rules of their import's template,
-metadata by its own, and a reject, whose fields cannot be told apart, without its payload.
+metadata by its own, and a reject, whose fields cannot be told apart, without its payload. A template has one name as
+long as the client is open, the one that it was shown with first: a rename meanwhile does not take the rules from what
+is read later, and the next run, which sees it before it reads, names it.
 """
 
 from __future__ import annotations
+
+from datetime import datetime
 
 from msgspec import structs
 from pydantic import SecretStr
@@ -21,6 +25,8 @@ class Guard:
         self._privacy = privacy
         self._key = privacy.key or token.get_secret_value().encode()
         self._templates: dict[str, Template | None] = {}
+        self._first_shown: dict[str, Template] = {}
+        self._listed: dict[str, tuple[datetime, int, str]] = {}
 
     def knows(self, slug: str) -> bool:
         return slug in self._templates
@@ -33,10 +39,18 @@ class Guard:
     def import_page(self, body: bytes) -> ImportPage:
         page = decode_import_page(body)
         rejects = [self._withheld(each) for each in page.rejects]
-        return ImportPage([self._import(each) for each in page.imports], rejects, page.size)
+        imports = [self._import(each) for each in page.imports]
+        for import_ in imports:
+            self._listed[import_.slug] = import_.fingerprint
+            self.learn(import_.slug, import_)
+        return ImportPage(imports, rejects, page.size)
 
     def import_(self, body: bytes) -> Import:
-        return self._import(decode_import(body))
+        """Return what its own address shows; of the version that was listed, the template counts that was listed."""
+        import_ = self._import(decode_import(body))
+        if self._listed.get(import_.slug) != import_.fingerprint:
+            self.learn(import_.slug, import_)
+        return import_
 
     def record_page(self, import_slug: str, body: bytes) -> RecordPage:
         page = decode_record_page(body)
@@ -56,7 +70,8 @@ class Guard:
         return RecordPage(records, rejects, page.size, self._metadata(page.metadata))
 
     def _import(self, import_: Import) -> Import:
-        self.learn(import_.slug, import_)
+        if (template := import_.template) is not None:
+            import_ = structs.replace(import_, template=self._first_shown.setdefault(template.slug, template))
         if self._privacy.of_metadata is None:
             return import_
         told = {name: self._metadata(getattr(import_, name)) for name in ("metadata_json", "extra_json")}

@@ -22,6 +22,7 @@ from connector.maintain.verify import verify
 from connector.models import Import
 from connector.run.sync import sync
 from connector.sandbox import Service, serve
+from connector.sandbox.messages import Request
 from connector.service.client import ServiceClient
 from connector.settings import RunScope, Selection, Settings
 from connector.warehouse.status import status
@@ -337,6 +338,53 @@ def test_templates_that_swap_their_names_are_not_read_under_each_others_rules(wa
     assert warehouse.run(service, privacy={payroll["slug"]: rules["payroll"]}).status == "succeeded"
     assert warehouse.query("SELECT data FROM records WHERE import_slug = ?", left) == [("{}",)] * 4
     assert ('{"salary":888}',) in warehouse.query("SELECT data FROM records WHERE import_slug = ?", other)
+
+
+@pytest.mark.parametrize("meanwhile", ["listed", "listed again", "edited", "read twice"])
+def test_a_template_that_is_renamed_while_a_run_reads_keeps_its_rules(warehouse: Warehouse, meanwhile: str) -> None:
+    service = Service(seed=5)
+    slugs = [service.add_import("payroll", [{"salary": 777}] * 3, status="submitted") for _ in range(150)]
+    [payroll] = service.templates()
+    waited_for = {"listed": (1, "imports"), "listed again": (3, "imports")}.get(meanwhile, (1, "records"))
+    if meanwhile == "read twice":
+        service.set_row_count(slugs[0], 4)  # as an upload that is not over has it
+
+    def rename(request: Request) -> None:
+        seen.append(request.path.rpartition("/")[2])
+        if seen.count(waited_for[1]) > waited_for[0] and service.templates() == [payroll]:
+            service.rename_template(payroll.slug, "wages")
+            if meanwhile == "edited":
+                for slug in slugs:
+                    service.append_rows(slug, [{"salary": 777}])
+
+    seen: list[str] = []
+    service.on_request = rename
+    rules: dict[str, Any] = {"privacy": {"payroll": {"salary": "drop"}}}
+    assert warehouse.run(service, **rules).status == "succeeded"
+    assert service.templates() != [payroll]
+    assert warehouse.query("SELECT DISTINCT data FROM records") == [("{}",)]
+    ran = warehouse.run(service, **rules)
+    assert ran.status == "partial"
+    assert f"Name the rules by its slug, {payroll.slug}." in ran.problems[0]
+    assert warehouse.query("SELECT DISTINCT data FROM records") == [("{}",)]
+
+
+def test_records_are_under_the_rules_of_the_template_that_was_listed(warehouse: Warehouse) -> None:
+    service, _, left, _ = make_service()
+    service.set_status(left, "submitted")
+    service.set_row_count(left, 4)  # it is read twice
+    orders = next(each.slug for each in service.templates() if each.name == "customers")
+    told = ServiceClient.get_import
+
+    async def get_import(client: ServiceClient, slug: str) -> Import:
+        service.find(left).template_slug = orders  # type: ignore[union-attr]
+        return await told(client, slug)
+
+    with mock.patch.object(ServiceClient, "get_import", get_import):
+        ran = warehouse.run(service, privacy={"payroll": {"salary": "drop"}})
+
+    assert ran.status == "succeeded"
+    assert warehouse.query("SELECT DISTINCT data FROM records WHERE import_slug = ?", left) == [("{}",)]
 
 
 def test_an_import_that_gets_another_template_is_read_under_the_rules_of_that(warehouse: Warehouse) -> None:
