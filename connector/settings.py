@@ -16,6 +16,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PrivateAttr,
     SecretStr,
     ValidationError,
     field_validator,
@@ -131,6 +132,7 @@ class Settings(BaseModel):
     allow_plain_http: bool = False
     allow_experimental: bool = False
     group_readable: bool = False
+    _http_client: Callable[[], Any] | None = PrivateAttr(None)
 
     @field_validator("base_url")
     @classmethod
@@ -217,6 +219,17 @@ class Settings(BaseModel):
     def _rules_can_be_read(self) -> Settings:
         self.protection.of_metadata  # noqa: B018
         return self
+
+    @property
+    def http_client(self) -> Callable[[], Any] | None:
+        """What makes the httpx client that the service is asked by, if not the one that is the default."""
+        return self._http_client
+
+    def with_client(self, http_client: Callable[[], Any] | None) -> Settings:
+        """Return the same settings, for a client that no configuration can name."""
+        made = self.model_copy()
+        made._http_client = http_client
+        return made
 
     @cached_property
     def protection(self) -> Privacy:

@@ -76,6 +76,7 @@ def importer_source(
     allow_experimental: bool | None = None,
     group_readable: bool | None = None,
     updated_at: Any = None,
+    http_client: Any = None,
 ) -> Iterable[DltResource]:
     """Return the source of imports and records, to be given to `pipeline.run`.
 
@@ -109,6 +110,8 @@ def importer_source(
         updated_at: A `dlt.sources.incremental("updated_at", initial_value=..., end_value=...)`, which bounds the run
             to imports last updated in `[initial_value, end_value)`. It limits what is read and never decides that an
             import is done.
+        http_client: A function that returns an `httpx.AsyncClient`, for a proxy, a client certificate, auth or hooks of
+            your own. Each run calls it once, and closes the client.
 
     Returns:
         A source with the resources `imports` and `records`, of which `with_resources` can select one.
@@ -124,7 +127,8 @@ def importer_source(
     given = {name: value for name, value in locals().items() if name in Settings.model_fields}
     believe_folders()
     refuse_unknown_keys()
-    shared = _SharedRun(Settings.load_from(whence, given), RunScope(window=_window(updated_at)))
+    settings = Settings.load_from(whence, given).with_client(http_client)
+    shared = _SharedRun(settings, RunScope(window=_window(updated_at)))
 
     @dlt.resource(name="imports", write_disposition="merge")
     def imports() -> Iterator[Any]:

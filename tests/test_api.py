@@ -107,7 +107,7 @@ def test_the_arguments_of_a_function_are_described(name: str) -> None:
 
 def test_the_source_has_an_argument_for_each_setting() -> None:
     arguments = inspect.signature(inspect.unwrap(importer_source)).parameters
-    assert [*arguments] == [*Settings.model_fields, "updated_at"]
+    assert [*arguments] == [*Settings.model_fields, "updated_at", "http_client"]
 
 
 def test_importing_has_no_effect() -> None:

@@ -67,6 +67,11 @@ class Ports:
 
 
 def _open_client(settings: Settings, retry: RetryPolicy | None) -> ServiceClient:
+    own = None
+    if settings.http_client is not None:
+        from connector.service.own_client import OwnClient  # httpx takes its time to import
+
+        own = OwnClient(settings.http_client)
     return ServiceClient(
         settings.base_url,
         settings.access_token.get_secret_value(),
@@ -74,6 +79,7 @@ def _open_client(settings: Settings, retry: RetryPolicy | None) -> ServiceClient
         requests_per_second=settings.requests_per_second,
         privacy=settings.protection,
         retry=retry,
+        transport=own,
     )
 
 

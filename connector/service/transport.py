@@ -95,7 +95,9 @@ class Room:
         self.large = asyncio.Lock()
 
 
-class _Unusable(Exception):
+class Unusable(Exception):
+    """A reply that cannot be used, or none at all, in words that hold nothing of the request."""
+
     def __init__(self, trouble: Trouble, words: str) -> None:
         super().__init__(words)
         self.trouble = trouble
@@ -120,7 +122,7 @@ class Reply(Protocol):
 
 
 class Transport(Protocol):
-    """What is used of an `aiohttp.ClientSession`."""
+    """What is used of an `aiohttp.ClientSession`; `own_client` has the same of an httpx client."""
 
     def request(
         self, method: str, url: str, *, headers: Mapping[str, str], data: bytes | None, allow_redirects: bool
@@ -191,7 +193,7 @@ async def exchange(
             async with AsyncExitStack() as until_read:
                 turn = _Turn(room, until_read, deadline)
                 return await _body(reply, call.max_bytes, received, turn, limits)
-    except _Unusable as why:
+    except Unusable as why:
         return AttemptFailure(why.trouble, why.words, status)
     except (aiohttp.ClientError, OSError) as problem:
         return _lost(problem, status)
@@ -230,20 +232,20 @@ async def _body(reply: Reply, most: int, received: Callable[[int], None], turn: 
             raise _too_large(most)
         lasted_s = clock() - began_s - turn.waited_s
         if lasted_s > limits.slow_start_s and size < limits.least_rate * lasted_s:
-            raise _Unusable(Trouble.TIMEOUT, f"sent less than {limits.least_rate:,} bytes a second")
+            raise Unusable(Trouble.TIMEOUT, f"sent less than {limits.least_rate:,} bytes a second")
     content = gathered.getvalue()
     del gathered
     headers = reply.headers
     announced = headers.get("content-length")
     if announced is not None and announced.isdecimal() and int(announced) != size:
-        raise _Unusable(Trouble.CUT, f"sent {size} of {announced} bytes")
+        raise Unusable(Trouble.CUT, f"sent {size} of {announced} bytes")
     coding = headers.get("content-encoding", "identity").strip().lower()
     if coding in ("gzip", "x-gzip"):
         content = _gunzip(content, most, limits.gzip_members)
     elif coding not in ("identity", ""):
-        raise _Unusable(Trouble.GARBAGE, "sent a compression that was not asked for")
+        raise Unusable(Trouble.GARBAGE, "sent a compression that was not asked for")
     if not content.strip():
-        raise _Unusable(Trouble.CUT, "sent an empty body")
+        raise Unusable(Trouble.CUT, "sent an empty body")
     found = _MEDIA_TYPE.match(headers.get("content-type", ""))
     framed = announced is not None or "transfer-encoding" in headers or coding not in ("identity", "")
     media_type = found[0] if found else "no content type"
@@ -257,7 +259,7 @@ def _gunzip(packed: bytes, most: int, most_members: int) -> bytes:
     while at < len(packed):
         members += 1
         if members > most_members:
-            raise _Unusable(Trouble.GARBAGE, f"sent gzip data of more than {most_members:,} parts")
+            raise Unusable(Trouble.GARBAGE, f"sent gzip data of more than {most_members:,} parts")
         at = _member(packed, at, unpacked, most)
         at = _PADDING.match(packed, at).end()  # type: ignore[union-attr]  # customary after the last member
     return unpacked.getvalue()
@@ -270,11 +272,11 @@ def _member(packed: bytes, at: int, unpacked: BytesIO, most: int) -> int:
     while not member.eof:
         piece = view[at : at + _PIECE]
         if not piece:
-            raise _Unusable(Trouble.CUT, "sent truncated gzip data")
+            raise Unusable(Trouble.CUT, "sent truncated gzip data")
         try:
             unpacked.write(member.decompress(piece, most + 1 - unpacked.tell()))
         except zlib.error:
-            raise _Unusable(Trouble.CUT, "sent damaged gzip data") from None
+            raise Unusable(Trouble.CUT, "sent damaged gzip data") from None
         if unpacked.tell() > most:
             raise _too_large(most)
         at += len(piece) - len(member.unused_data)
@@ -285,8 +287,8 @@ def _answered_without_tls(problem: aiohttp.ClientConnectorSSLError) -> bool:
     return str(getattr(problem.os_error, "reason", "")).replace(" ", "_").upper() in _NOT_TLS
 
 
-def _too_large(most: int) -> _Unusable:
-    return _Unusable(Trouble.TOO_LARGE, f"sent more than {most // MIB} MiB in one reply")
+def _too_large(most: int) -> Unusable:
+    return Unusable(Trouble.TOO_LARGE, f"sent more than {most // MIB} MiB in one reply")
 
 
 def _lost(problem: Exception, status: int | None) -> AttemptFailure:
