@@ -39,19 +39,20 @@ Patch = Callable[[], AbstractContextManager[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """`seeds` is how many are run before the mutation counts as unnoticed."""
+    """`seeds` is how many are run before the mutation counts as unnoticed; `first` is one that noticed it lately."""
 
     name: str
     patch: Patch
-    seeds: int = 2_000
+    seeds: int
+    first: int
 
 
 MUTATIONS: list[Mutation] = []
 
 
-def mutation(seeds: int = 2_000) -> Callable[[Patch], Patch]:
+def mutation(seeds: int = 2_000, *, first: int = 0) -> Callable[[Patch], Patch]:
     def register(patch: Patch) -> Patch:
-        MUTATIONS.append(Mutation(patch.__name__, patch, seeds))
+        MUTATIONS.append(Mutation(patch.__name__, patch, seeds, first))
         return patch
 
     return register
@@ -60,7 +61,7 @@ def mutation(seeds: int = 2_000) -> Callable[[Patch], Patch]:
 # -- listing -------------------------------------------------------------------------------------------------------
 
 
-@mutation()
+@mutation(first=18)
 def take_a_short_page_of_imports_as_the_last() -> AbstractContextManager[Any]:
     async def naive(self: Lister[Any]) -> Listing[Any]:
         page = 1
@@ -105,7 +106,7 @@ def overlap_no_pages() -> AbstractContextManager[Any]:
     return mock.patch.object(listing, "overlapping_segments", apart)
 
 
-@mutation()
+@mutation(first=19)
 def ask_no_proof_of_the_end_of_a_listing() -> AbstractContextManager[Any]:
     def unproven(self: Any) -> bool:
         return bool(self.calm)
@@ -118,12 +119,12 @@ def take_a_page_that_is_refused_for_an_error() -> AbstractContextManager[Any]:
     return mock.patch.object(listing, "means_no_such_page", return_value=False)
 
 
-@mutation(600)
+@mutation(600, first=7)
 def give_up_a_service_that_restarts_after_six_attempts() -> AbstractContextManager[Any]:
     return mock.patch.object(Outage, "failed", return_value=None)
 
 
-@mutation(600)
+@mutation(600, first=1)
 def take_a_404_for_the_records_of_an_empty_import_for_an_error() -> AbstractContextManager[Any]:
     async def strict(client: Any, import_: Import) -> bool:
         return False
@@ -192,7 +193,7 @@ def trust_a_scalar_watermark() -> AbstractContextManager[Any]:
     return mock.patch.object(discover, "make_plan", bounded)
 
 
-@mutation()
+@mutation(first=14)
 def compare_everything_but_updated_at() -> AbstractContextManager[Any]:
     original = plan.make_plan
 
@@ -208,7 +209,7 @@ def compare_everything_but_updated_at() -> AbstractContextManager[Any]:
     return mock.patch.object(discover, "make_plan", careless)
 
 
-@mutation()
+@mutation(first=22)
 def delete_what_is_not_listed_without_asking_for_it() -> AbstractContextManager[Any]:
     async def hasty(self: Any, suspects: list[str], **_: Any) -> tuple[list[Import], tuple[str, ...]]:
         return [], tuple(suspects)
@@ -216,7 +217,7 @@ def delete_what_is_not_listed_without_asking_for_it() -> AbstractContextManager[
     return mock.patch.object(discover.Discovery, "_question", hasty)
 
 
-@mutation()
+@mutation(first=2)
 def never_delete() -> AbstractContextManager[Any]:
     async def timid(self: Any, suspects: list[str], **_: Any) -> tuple[list[Import], tuple[str, ...]]:
         return [], ()
@@ -224,7 +225,7 @@ def never_delete() -> AbstractContextManager[Any]:
     return mock.patch.object(discover.Discovery, "_question", timid)
 
 
-@mutation()
+@mutation(first=18)
 def pass_over_listed_imports_that_answer_404() -> AbstractContextManager[Any]:
     async def credulous(self: Any, slugs: Sequence[str]) -> frozenset[str]:
         return frozenset(slugs)
@@ -232,7 +233,7 @@ def pass_over_listed_imports_that_answer_404() -> AbstractContextManager[Any]:
     return mock.patch.object(discover.Discovery, "departed", credulous)
 
 
-@mutation()
+@mutation(first=17)
 def ignore_the_limit_of_deletes() -> AbstractContextManager[Any]:
     return mock.patch.object(discover, "too_many_vanished", return_value=False)
 
@@ -240,17 +241,17 @@ def ignore_the_limit_of_deletes() -> AbstractContextManager[Any]:
 # -- the columns of typed tables -----------------------------------------------------------------------------------
 
 
-@mutation()
+@mutation(first=3)
 def give_every_field_a_column() -> AbstractContextManager[Any]:
     return mock.patch.object(Width, "room", return_value=UNBOUNDED)
 
 
-@mutation()
+@mutation(first=3)
 def lose_what_has_no_column() -> AbstractContextManager[Any]:
     return mock.patch.object(Rests, "column", return_value=None)
 
 
-@mutation()
+@mutation(first=10)
 def forget_which_fields_have_no_column() -> AbstractContextManager[Any]:
     original = stored_fields.schemas_of
 
@@ -284,7 +285,7 @@ def skip_the_audit_after_a_dead_run() -> AbstractContextManager[Any]:
     return mock.patch.object(state, "_recovered", lambda connection, remembered: replace(remembered, audited=True))
 
 
-@mutation(600)
+@mutation(600, first=214)
 def believe_the_counts_of_a_table_that_a_dead_run_took_rows_out_of() -> AbstractContextManager[Any]:
     return mock.patch.object(state, "counted_rows", return_value={})
 
@@ -309,7 +310,7 @@ def forget_imports_of_loads_that_never_completed() -> AbstractContextManager[Any
     return mock.patch.object(state, "imports_seen", forgetful)
 
 
-@mutation()
+@mutation(first=2)
 def leave_pending_packages_to_dlt() -> AbstractContextManager[Any]:
     return mock.patch.object(sync, "make_anew", return_value=None)
 
@@ -322,7 +323,7 @@ def forget_dead_runs() -> AbstractContextManager[Any]:
 # -- loading -------------------------------------------------------------------------------------------------------
 
 
-@mutation()
+@mutation(first=2)
 def replace_rows_without_clearing_the_import() -> AbstractContextManager[Any]:
     """Upserts only: what an import lost, up to all of it, stays."""
 
@@ -377,7 +378,7 @@ def count_text_conflicts_of_a_batch_for_its_first_import() -> AbstractContextMan
     return mock.patch.object(package, "_count_text_conflicts", first)
 
 
-@mutation()
+@mutation(first=1)
 def take_what_a_batch_needs_for_what_its_table_has() -> AbstractContextManager[Any]:
     """Imports are built together though one of them needs a column, a type or a variant that is not there."""
     original = Builder._flattened_as_known
@@ -395,7 +396,7 @@ def take_what_a_batch_needs_for_what_its_table_has() -> AbstractContextManager[A
     return mock.patch.object(Builder, "_flattened_as_known", hasty)
 
 
-@mutation()
+@mutation(first=5)
 def count_fields_of_this_package_only() -> AbstractContextManager[Any]:
     @contextmanager
     def patched() -> Iterator[None]:
