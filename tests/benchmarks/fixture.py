@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -50,14 +50,7 @@ class Served:
 @contextmanager
 def served(shape: Shape, **manners: float) -> Iterator[Served]:
     """`manners` are the server's options: latency_ms, rate, burst, retry_after."""
-    options = {
-        "imports": shape.imports,
-        "rows": shape.rows,
-        "templates": shape.templates,
-        "seed": shape.seed,
-        "token": TOKEN,
-        **manners,
-    }
+    options = {**asdict(shape), "token": TOKEN, **manners}
     words = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
     program = [sys.executable, "-m", "tests.benchmarks.server", *words]
     with subprocess.Popen(program, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:

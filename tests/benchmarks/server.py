@@ -13,7 +13,7 @@ import json
 import re
 import time
 from collections import deque
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 
 from tests.benchmarks.workload import Shape, Workload
 
@@ -193,9 +193,8 @@ async def serve(workload: Workload, manners: Manners, port: int) -> None:
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="python -m tests.benchmarks.server", description=(__doc__ or "").split("\n")[0])
-    whole = {"imports": 100, "rows": 2_000, "templates": 3, "seed": 1, "port": 0, "retry-after": 1}
-    for name, default in whole.items():
-        made.add_argument(f"--{name}", type=int, default=default)
+    for name, default in {**asdict(Shape()), "port": 0, "retry_after": 1}.items():
+        made.add_argument(f"--{name.replace('_', '-')}", type=int, default=default)
     for name, start in {"latency-ms": 0.0, "rate": 0.0, "burst": 10.0}.items():
         made.add_argument(f"--{name}", type=float, default=start)
     made.add_argument("--token", default=TOKEN)
@@ -204,7 +203,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main() -> None:
     given = parser().parse_args()
-    shape = Shape(given.imports, given.rows, given.templates, given.seed)
+    shape = Shape(**{each.name: getattr(given, each.name) for each in fields(Shape)})
     manners = Manners(given.latency_ms / 1_000, given.rate, given.burst, given.retry_after, given.token)
     asyncio.run(serve(Workload(shape), manners, given.port))
 

@@ -11,17 +11,14 @@ import math
 import re
 import sys
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
 
 from connector.ledger import COMPLETED, LedgerRow, State
-from connector.load.emission import Emission
-from connector.load.flatten_process import Flattener, Texts
-from connector.load.package import Package, _Arriving
+from connector.load.package import _Arriving
 from connector.models import Record
 from connector.run.plan import Rules, make_plan
 from connector.service.decode import decode_import_page, decode_record_page
@@ -129,44 +126,6 @@ def test_statements_do_not_grow_with_imports_or_rows(make_desk: MakeDesk) -> Non
     with served(Shape(imports=60, rows=130)) as service:
         many = make_desk("many").run(service)
     assert few.statements == many.statements
-
-
-@pytest.mark.long
-def test_small_imports_are_built_together(make_desk: MakeDesk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hundreds of imports make as many Arrow tables and flatten as often as their rows do, and a change does, too."""
-    flattened: list[int] = []
-    emitted: list[int] = []
-    call, due = Flattener.__call__, Package._due
-
-    def counting(flattener: Flattener, texts: Texts, *arguments: Any, **options: Any) -> Any:
-        flattened.append(len(texts.rows))
-        return call(flattener, texts, *arguments, **options)
-
-    def gathered(package: Package) -> Iterator[Emission]:
-        emitted.append(len(package._raw))
-        return due(package)
-
-    monkeypatch.setattr(Flattener, "__call__", counting)
-    monkeypatch.setattr(Package, "_due", gathered)
-    shape = Shape(imports=400, rows=3, templates=2)
-    with served(shape) as service:
-        for deletes in ("mirror", "keep"):
-            desk = make_desk(deletes)
-            first = desk.run(service, deletes=deletes)
-            assert first.tally.records_loaded == shape.total_rows
-            assert first.statements <= FIRST_STATEMENTS + TEMPLATE_STATEMENTS
-            assert len(flattened) <= 60  # 22: a batch is halved where an import brings the first value of a field
-            assert sum(emitted) <= 30
-            flattened.clear()
-            emitted.clear()
-            service.touch(200)
-            changed = desk.run(service, deletes=deletes)
-            assert changed.tally.records_loaded == 200 * shape.rows
-            assert changed.statements <= CHANGED_STATEMENTS + 2 * TEMPLATE_STATEMENTS
-            assert len(flattened) <= 2 + 2
-            assert sum(emitted) <= 2 + 3  # and one of placeholders
-            flattened.clear()
-            emitted.clear()
 
 
 @pytest.mark.long

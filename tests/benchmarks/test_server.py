@@ -44,6 +44,18 @@ def test_every_row_is_its_own() -> None:
     assert all(len(row["data"]) == 12 for row in rows)
 
 
+def test_large_imports_stand_among_small_ones() -> None:
+    workload = Workload(Shape(imports=30, rows=7, large=2, large_rows=230))
+    listed = json.loads(workload.listing(1, 100))["data"]
+    assert sorted(import_["row_count"] for import_ in listed) == [7] * 30 + [230] * 2
+    slugs: list[str] = []
+    for import_ in listed:
+        pages = [json.loads(workload.records(import_["slug"], page, 100))["data"] for page in (1, 2, 3)]
+        assert sum(map(len, pages)) == import_["row_count"]
+        slugs += [row["slug"] for page in pages for row in page]
+    assert len(set(slugs)) == len(slugs) == workload.shape.total_rows
+
+
 def test_a_seed_makes_the_same_service_and_another_one_another() -> None:
     first, again, other = (Workload(Shape(imports=3, rows=10, seed=seed)).listing(1, 100) for seed in (1, 1, 2))
     assert first == again != other

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from random import Random
@@ -33,16 +33,33 @@ CITY = ("Lisbon", "Oslo", "Porto", "Berlin", "Zürich", "Kyoto", "Austin", "Nair
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How much there is."""
+    """How much there is: `large` imports of `large_rows`, and `imports` of `rows` each."""
 
     imports: int = 100
     rows: int = 2_000
     templates: int = 3
     seed: int = 1
+    large: int = 0
+    large_rows: int = 100_000
+
+    @property
+    def all_imports(self) -> int:
+        return self.large + self.imports
 
     @property
     def total_rows(self) -> int:
-        return self.imports * self.rows
+        return self.large * self.large_rows + self.imports * self.rows
+
+    @property
+    def most_rows(self) -> int:
+        return max(self.rows, self.large_rows) if self.large else self.rows
+
+    def rows_of(self, number: int) -> int:
+        return self.large_rows if number < self.large else self.rows
+
+    def divided(self, by: int) -> Shape:
+        """Return the same with that many times fewer imports, of as many rows."""
+        return replace(self, imports=max(1, self.imports // by), large=self.large // by)
 
 
 @dataclass(slots=True)
@@ -62,13 +79,13 @@ class Workload:
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
-        self._blocks_each = max(1, math.ceil(shape.rows / BLOCK))
+        self._blocks_each = max(1, math.ceil(shape.most_rows / BLOCK))
         self._blocks = [
             [_block(Random(f"{shape.seed}/{template}/{n}"), template) for n in range(BLOCKS_OF_A_TEMPLATE)]
-            for template in range(min(shape.templates, shape.imports))
+            for template in range(min(shape.templates, shape.all_imports))
         ]
         random = Random(shape.seed)
-        self.imports = [_listed(random, number, number % shape.templates) for number in range(shape.imports)]
+        self.imports = [_listed(random, number, number % shape.templates) for number in range(shape.all_imports)]
         random.shuffle(self.imports)  # the order is unspecified, but stays
         self.by_slug = {import_.slug: import_ for import_ in self.imports}
         self.records = lru_cache(PAGES_KEPT)(self._records)
@@ -80,7 +97,7 @@ class Workload:
     def import_(self, import_: Listed) -> bytes:
         updated_at = import_.created_at + timedelta(minutes=10, seconds=import_.edits)
         return (
-            f'{{"slug":"{import_.slug}","row_count":{self.shape.rows},"created_at":"{_iso(import_.created_at)}",'
+            f'{{"slug":"{import_.slug}","row_count":{self.shape.rows_of(import_.number)},"created_at":"{_iso(import_.created_at)}",'
             f'"updated_at":"{_iso(updated_at)}","status":"completed",'
             f'"template":{{"name":"Template {import_.template}","slug":"template-{import_.template}"}},'
             f'"metadata":{{"user_id":{import_.user_id},"source":"fixture"}}}}'
@@ -88,7 +105,7 @@ class Workload:
 
     def _records(self, slug: str, page: int, per_page: int) -> bytes:
         import_ = self.by_slug[slug]
-        first, last = (page - 1) * per_page, min(page * per_page, self.shape.rows)
+        first, last = (page - 1) * per_page, min(page * per_page, self.shape.rows_of(import_.number))
         if per_page == BLOCK and last - first == BLOCK:
             rows = self._rendered(import_, page - 1)
         else:

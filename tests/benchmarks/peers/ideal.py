@@ -15,12 +15,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import count
 from typing import Any
 
+import aiohttp
 import arro3.io
 import duckdb
-import httpx
 import msgspec
 import pyarrow as pa
-from httpx_aiohttp import AiohttpTransport
 
 PER_PAGE, AT_ONCE = 100, 16
 BATCH_ROWS, WRITE_ROWS = 2_000, 122_880  # rows still in the processor's cache; a row group of DuckDB
@@ -130,12 +129,15 @@ def urls(imports: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], str]]:
 
 async def sync(base_url: str, token: str, sink: Sink) -> None:
     headers = {"Authorization": f"Bearer {token}"}
-    async with httpx.AsyncClient(
-        base_url=f"{base_url}/api/v1/", headers=headers, timeout=60, transport=AiohttpTransport()
-    ) as http:
+    async with aiohttp.ClientSession(f"{base_url}/api/v1/", headers=headers) as http:
+
+        async def get(url: str) -> bytes:
+            async with http.get(url, raise_for_status=True) as reply:
+                return await reply.read()
+
         listed: list[dict[str, Any]] = []
         for page in count(1):
-            rows = msgspec.json.decode((await http.get(f"imports?page={page}&per_page={PER_PAGE}")).content)["data"]
+            rows = msgspec.json.decode(await get(f"imports?page={page}&per_page={PER_PAGE}"))["data"]
             listed += rows
             if len(rows) < PER_PAGE:
                 break
@@ -146,7 +148,7 @@ async def sync(base_url: str, token: str, sink: Sink) -> None:
 
         async def worker() -> None:
             for import_, url in waiting:
-                sink.add(import_, (await http.get(url)).content)
+                sink.add(import_, await get(url))
 
         await asyncio.gather(*[worker() for _ in range(AT_ONCE)])
         sink.close(changed)
