@@ -35,6 +35,7 @@ from connector.maintain.compare import (
 from connector.maintain.service_view import Answer, ServiceView
 from connector.models import Import, Reject
 from connector.run.ports import Ports, Progress, Silent
+from connector.service.retry import WATCHED
 from connector.settings import Settings
 from connector.transform.escaping import storable
 from connector.transform.row_limits import LIMITS
@@ -95,7 +96,7 @@ def verify(
     ports: Ports | None = None,
 ) -> VerifyReport:
     """Compare both sides. Raise ConnectorError if it can't be done: no warehouse, no service, no right to see it."""
-    warehouse, world, told = Warehouse(pipeline), ports or Ports.real(), progress or Silent()
+    warehouse, world, told = Warehouse(pipeline), ports or Ports.real(until_there=WATCHED), progress or Silent()
     warehouse.check_supported()
     try:
         if not warehouse.exists():

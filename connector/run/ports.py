@@ -60,13 +60,16 @@ class Ports:
     aside: Aside
 
     @classmethod
-    def real(cls, retry: RetryPolicy | None = None) -> Ports:
-        """Return the real ones; by default a restart of the service is waited for."""
-        opened = partial(_open_client, retry=retry)
+    def real(cls, retry: RetryPolicy | None = None, *, until_there: RetryPolicy | None = None) -> Ports:
+        """Return the real ones; by default a restart of the service is waited for.
+
+        `until_there` is for the time before the service has answered anything.
+        """
+        opened = partial(_open_client, retry=retry, until_there=until_there)
         return cls(opened, start_blocking_portal, lambda: datetime.now(UTC), _one_thread())
 
 
-def _open_client(settings: Settings, retry: RetryPolicy | None) -> ServiceClient:
+def _open_client(settings: Settings, retry: RetryPolicy | None, until_there: RetryPolicy | None) -> ServiceClient:
     own = None
     if settings.http_client is not None:
         from connector.service.own_client import OwnClient  # httpx takes its time to import
@@ -79,6 +82,7 @@ def _open_client(settings: Settings, retry: RetryPolicy | None) -> ServiceClient
         requests_per_second=settings.requests_per_second,
         privacy=settings.protection,
         retry=retry,
+        until_there=until_there,
         transport=own,
     )
 

@@ -111,6 +111,7 @@ class ServiceClient:
         requests_per_second: float | None = None,
         transport: Transport | None = None,
         retry: RetryPolicy | None = None,
+        until_there: RetryPolicy | None = None,
         limits: Limits = LIMITS,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         monotonic: Callable[[], float] = time.monotonic,
@@ -133,7 +134,8 @@ class ServiceClient:
         self._max_concurrency = max_concurrency
         self._given_transport = transport
         self._transport: Transport | None = None
-        self._policy = retry or RetryPolicy()
+        self._once_there = retry or RetryPolicy()
+        self._policy = until_there or self._once_there  # until the service has answered anything
         self._limits = limits
         self._room = Room(limits.in_flight_bytes, max_concurrency)
         self._limiter = RateLimiter(max_concurrency, requests_per_second, sleep=sleep, monotonic=monotonic)
@@ -354,6 +356,9 @@ class ServiceClient:
 
     def _adapt(self, reply: Body | AttemptFailure, started: float, import_slug: str | None) -> None:
         if isinstance(reply, Body) or finds_somebody(reply):
+            if self._policy is not self._once_there:
+                self._policy = self._once_there
+                self._outage.wait_for(self._policy.outage_s)
             self._outage.answered()
         elif finds_nobody(without_endless_wait(reply, self._policy, self._now())):
             self._outage.failed(reply.words)

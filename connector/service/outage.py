@@ -82,6 +82,10 @@ class Outage:
         await self._sleep(pause_s)
         self._slept_s += pause_s
 
+    def wait_for(self, limit_s: float) -> None:
+        """Have a silence last up to `limit_s` from now on."""
+        self._limit_s = limit_s
+
     def answered(self) -> None:
         """End the silence: the service replied to a request, whatever it said."""
         if self._failures >= FAILURES:

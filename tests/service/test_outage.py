@@ -16,7 +16,7 @@ import pytest
 from connector.errors import ConnectorError, TransientError
 from connector.service.client import ServiceClient
 from connector.service.outage import FAILURES
-from connector.service.retry import QUICK, RetryPolicy
+from connector.service.retry import QUICK, WATCHED, RetryPolicy
 from tests.service.conftest import NOW, TOKEN, Clock
 from tests.service.hostile import Reply, Seen, hostile, http, page, row
 
@@ -37,6 +37,7 @@ class Place:
         self.clock = Clock()
         self.away = away
         self.policy = policy
+        self.until_there: RetryPolicy | None = None
         self.seen: list[Seen] = []
 
     def reply(self, seen: Seen) -> Reply:
@@ -48,6 +49,7 @@ class Place:
             url,
             TOKEN,
             retry=self.policy,
+            until_there=self.until_there,
             sleep=self.clock.sleep,
             monotonic=self.clock.monotonic,
             now=lambda: NOW + timedelta(seconds=self.clock.at),
@@ -69,6 +71,24 @@ async def many(client: ServiceClient) -> list[Any]:
 
 def events(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [vars(record)["event"] for record in caplog.records if record.levelno >= logging.INFO]
+
+
+def test_only_a_service_that_was_there_is_waited_for_if_so_asked() -> None:
+    """Who waits in front of the screen is told at once that nobody answers, and later that a restart is waited for."""
+    absent = Place(lambda seen: AWAY["503"])
+    absent.until_there = WATCHED
+    with pytest.raises(TransientError, match="503"):
+        absent.ask(lambda client: client.list_imports(1, 5))
+    assert (len(absent.seen), absent.clock.at - 1000 < 8) == (WATCHED.error_attempts, True)
+
+    async def twice(client: ServiceClient) -> Any:
+        await client.list_records("imp1", 1)
+        return await client.list_records("imp2", 1)
+
+    leaves = Place(lambda seen: AWAY["closed"] if len(leaves.seen) > 1 and leaves.clock.at < 1000 + 60 else None)
+    leaves.until_there = WATCHED
+    assert leaves.ask(twice).size == 1
+    assert leaves.clock.at >= 1000 + 60
 
 
 @pytest.mark.parametrize("reply", AWAY.values(), ids=AWAY.keys())
