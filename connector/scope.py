@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from zlib import crc32
 
 from connector.errors import ConfigError
 from connector.window import Window
@@ -43,3 +44,25 @@ class Scope:
                 )
         if len(self.templates) > 1 or isinstance(self.templates, str):
             raise ConfigError("A scope takes a list of one template; sync each of several by itself.")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one of several shards reads: all imports of its `templates`, and its share of those of the `shared` ones.
+
+    Both have slugs of templates, '' for the imports that have none.
+    """
+
+    number: int
+    shards: int
+    templates: frozenset[str]
+    shared: frozenset[str] = frozenset()
+
+    def contains(self, template_slug: str | None, slug: str) -> bool:
+        template = template_slug or ""
+        return template in self.templates or (template in self.shared and shard_of(slug, self.shards) == self.number)
+
+
+def shard_of(slug: str, shards: int) -> int:
+    """Return the shard, counted from 1, that reads the import if its template is shared: the same in every process."""
+    return crc32(slug.encode("utf-8", "surrogatepass")) % shards + 1

@@ -26,6 +26,7 @@ from pydantic import (
 from connector.durations import parse_duration
 from connector.errors import ConfigError
 from connector.nearest import instead_of
+from connector.scope import Part
 from connector.transform.privacy import Privacy
 from connector.window import Window as Window
 
@@ -36,17 +37,17 @@ class Selection(BaseModel):
     """What a backfill re-reads: every given condition must hold; empty means everything.
 
     Imports are asked for by `slugs`: whatever the service answers is meant, though it may spell the slug otherwise.
-    `part` has the slugs of the templates of a shard, '' for the imports that have none.
+    `part` is that of a shard.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     slugs: frozenset[str] = frozenset()
     template: str | None = None
-    part: frozenset[str] | None = None
+    part: Part | None = None
 
-    def contains(self, template_slug: str | None, template_name: str | None) -> bool:
-        if self.part is not None and (template_slug or "") not in self.part:
+    def contains(self, slug: str, template_slug: str | None, template_name: str | None) -> bool:
+        if self.part is not None and not self.part.contains(template_slug, slug):
             return False
         return self.template is None or self.template in (template_slug, template_name)
 

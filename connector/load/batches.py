@@ -68,7 +68,7 @@ class BuiltImports:
     """The rows of one import, or of several of one template; `reads` have their records no more.
 
     `sizes` are the records of each. Several have theirs in one `Rows` at most, one after the other. `refusal`: why the
-    destination cannot hold the rows typed.
+    destination cannot hold the rows typed. One that is `left` needs a column in a table that may get none now.
     """
 
     reads: tuple[ImportRead, ...]
@@ -76,6 +76,7 @@ class BuiltImports:
     table: str | None = None
     refusal: str | None = None
     rows: Iterable[Batch] = ()
+    left: bool = False
 
     @classmethod
     def of(
@@ -137,6 +138,7 @@ class Builder:
         template_tables: Mapping[str, str],
         *,
         foreign: frozenset[str] = frozenset(),
+        settled: frozenset[str] = frozenset(),
         limits: Limits | None,
         nul_safe: bool,
         width: Width | None = None,
@@ -146,6 +148,7 @@ class Builder:
         self._schemas = dict(schemas)
         self._template_tables = dict(template_tables)
         self._foreign = foreign
+        self._settled = settled  # tables that are to stay as they are
         self._limits = limits
         self._nul_safe = nul_safe
         self._width = width
@@ -172,7 +175,11 @@ class Builder:
     def build(self, read: ImportRead) -> BuiltImports:
         """Takes the rows out of `read`, whatever its verdict is. Raises ConnectorError for want of disk space."""
         table = self._table_for(read.import_) if self._settings.typed else None
+        before = self._schemas.get(table or "")
         rows, refusal = self._all_rows(read, table)
+        if before is not None and table in self._settled and self._schemas[table] != before:
+            self._schemas[table] = before
+            return BuiltImports((replace(read, records=()),), (0,), left=True)
         if refusal is not None:
             table = None
             rows, _ = self._all_rows(read, None)

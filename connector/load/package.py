@@ -432,8 +432,10 @@ class Package:
         writer = FieldRows(self._catalogue.first_seen, self._now, self.load_id, nul_safe=self._nul_safe)
         while self._catalogue.miscounted:  # by a dead run, and maybe none of its imports is there any more
             self._typed.setdefault(self._catalogue.miscounted.pop(), _Typed())
-        totals_by_table = self._totals() if self._typed else {}
-        for table, typed in self._typed.items():
+        # what all shards write is counted by the run after them
+        own = {table: typed for table, typed in self._typed.items() if table not in self._state.shared}
+        totals_by_table = self._totals(own) if own else {}
+        for table, typed in own.items():
             before, totals = totals_by_table[table]
             schema, template = self._catalogue.schema(table), self._catalogue.template_tables.get(table) or None
             elsewhere = self._catalogue.text_conflicts_of(table, typed.imports)
@@ -445,12 +447,12 @@ class Package:
             rows += writer.overflowed_rows(schema, template)
         return rows
 
-    def _totals(self) -> dict[str, tuple[int, dict[Keys, tuple[int, int]]]]:
+    def _totals(self, tables: Mapping[str, _Typed]) -> dict[str, tuple[int, dict[Keys, tuple[int, int]]]]:
         """Table → (live rows, (values, conflicts) by field) of the imports that this package does not touch."""
         found: dict[str, tuple[int, dict[Keys, tuple[int, int]]]] = {}
         with self._warehouse.connect() as connection:
             columns = connection.columns()
-            for table, typed in self._typed.items():
+            for table, typed in tables.items():
                 # the warehouse is asked, not sync_fields: rows without any field are rows all the same
                 physical = columns.get(table, {})
                 stored = TableSchema(table, self._catalogue.schema(table).fields, physical)

@@ -54,7 +54,7 @@ class Choice:
             return False
         selection = self.scope.selection
         return self.scope.window.contains(import_.updated_at) and selection.contains(
-            import_.template_slug, import_.template_name
+            import_.slug, import_.template_slug, import_.template_name
         )
 
     def includes(self, import_: Import) -> bool:

@@ -7,10 +7,12 @@ The run after the shards looks at every row, once (`connector.warehouse.split`).
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
+from connector.errors import ConfigError
 from connector.runs import Tally
+from connector.scope import Part
 from connector.settings import RunScope, Settings
 from connector.warehouse import Connection
 from connector.warehouse.connection import LOADS
@@ -20,7 +22,7 @@ from connector.warehouse.mending import mend
 from connector.warehouse.ownership import Dataset, prepare_staging, take_stock
 from connector.warehouse.promises import PROMISED, promise
 from connector.warehouse.runs_table import bury_dead_runs, latest_start, settle_dead_runs
-from connector.warehouse.split import distrust_doubles, end_of_split, split_of
+from connector.warehouse.split import distrust_counts, distrust_doubles, end_of_split, settled_tables, split_of
 from connector.warehouse.state import WarehouseState, recall, remembered
 from connector.warehouse.tables import IMPORTS, LEDGER, RUNS
 from connector.warehouse.upgrades import take_over
@@ -47,7 +49,7 @@ def begin_with(connection: Connection, settings: Settings, scope: RunScope, tall
     stock = take_stock(connection)
     stock.check()
     if scope.selection.part is not None:
-        return _begin_part(connection, stock, scope.selection.part, tally.mode, now)
+        return _begin_part(connection, stock, scope.selection.part, settings, tally.mode, now)
     taken = prepare_staging(connection, stock.ours)
     if take_over(connection, stock):
         stock = take_stock(connection)
@@ -58,6 +60,7 @@ def begin_with(connection: Connection, settings: Settings, scope: RunScope, tall
     split = split_of(connection, stock)
     if split is not None:
         distrust_doubles(connection, stock)
+        distrust_counts(connection, stock, split)
     state = mend(connection, recall(connection, stock, in_doubt=split is not None))
     latest, unsettled = None, split is not None and not state.sound
     if RUNS in state.tables:
@@ -79,11 +82,20 @@ def begin_with(connection: Connection, settings: Settings, scope: RunScope, tall
     return Beginning(state, taken, latest, unsettled)
 
 
-def _begin_part(connection: Connection, stock: Dataset, part: frozenset[str], mode: str, now: datetime) -> Beginning:
+def _begin_part(
+    connection: Connection, stock: Dataset, part: Part, settings: Settings, mode: str, now: datetime
+) -> Beginning:
     split = split_of(connection, stock)
-    stock = stock.only(() if split is None else split.tables_of(part))
+    shared = split.shared_tables if split is not None else frozenset()
+    stock = stock.only(() if split is None else split.tables_of(part.templates) | shared)
     taken = prepare_staging(connection, stock.ours)
-    state = mend(connection, remembered(connection, stock, part))
+    found = replace(remembered(connection, stock, part), shared=shared)
+    if settings.typed and (damaged := sorted(shared - settled_tables(found))):
+        raise ConfigError(
+            f"Columns of {damaged[0]} were changed since the shards divided the work, and none of them may mend a "
+            "table that all of them write; `importer-sync run` does, and ends the division."
+        )
+    state = mend(connection, found)
     _tell_of(bury_dead_runs(connection, now, state.tables, mode))
     return Beginning(state, taken)
 

@@ -84,6 +84,7 @@ class RunSession:
         self.merged: set[str] = set()  # tables in which rows of other imports may have been replaced
         self.unread: list[str] = []  # imports that were listed for the first time and gone before they were read
         self.exhausted = False
+        self.left = 0  # imports, for the run after all shards
         self.heaviest = 0  # bytes of the longest rows as they are built, some thousands at once
         now = ports.now()
         self.tally = Tally(make_run_id(now), scope.mode, now, scope.window, destination=warehouse.destination)
@@ -338,6 +339,9 @@ class RunSession:
         if built.reads[0].verdict is Verdict.gone:
             self._accept_gone(planned[0], built)
             return
+        if built.left:
+            self._leave(planned[0])
+            return
         for each, read, size in zip(planned, built.reads, built.sizes, strict=True):
             slug = each.import_.slug
             self.record.pending.imports.append(slug)
@@ -347,6 +351,18 @@ class RunSession:
             self.import_rows.add_read(each.import_, read)
         known = [self.state.ledger.get(each.import_.slug) for each in planned]
         yield from package.add(built, known, [self.reader.due(read) for read in built.reads])
+
+    def _leave(self, planned: Planned[Import]) -> None:
+        """Load nothing of an import that needs a column in a table that all shards write: it stays due."""
+        slug = planned.import_.slug
+        self.record.pending.imports.append(slug)
+        self.left += 1
+        log.info(
+            "Import %s needs a column that its table lacks; the run after the shards reads it.",
+            slug,
+            extra={"event": "import.left", "import_slug": slug},
+        )
+        self._progress.read(slug, 0, "left")
 
     def _accept_gone(self, planned: Planned[Import], built: BuiltImports) -> None:
         slug = planned.import_.slug

@@ -1,15 +1,17 @@
 """A full backfill divided among shards: processes side by side, on one machine or several, into one dataset.
 
 The first one alone lists the service, writes every row of `imports`, makes the typed tables, asks for each import in
-the ledger and notes which templates are whose (`connector.warehouse.split` has the invariants). Each then reads its
+the ledger, and notes which templates are whose and which all of them share, after it has loaded a few imports of a
+template that is too large for one shard and new (`connector.warehouse.split` has the invariants). Each then reads its
 part as any run reads what is due: one that is killed and started again goes on from there. The run after them reads
 what is left.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 
 from dlt.pipeline.pipeline import Pipeline
 
@@ -24,7 +26,7 @@ from connector.run.session import RunSession
 from connector.run.sync import carry_out
 from connector.run.sync import sync as sync_alone
 from connector.runs import Status, Tally
-from connector.scope import MOST_SHARDS
+from connector.scope import MOST_SHARDS, shard_of
 from connector.settings import RunScope, Selection, Settings
 from connector.transform.naming import table_name
 from connector.warehouse import Warehouse
@@ -34,12 +36,17 @@ from connector.warehouse.destination import (
     stage_apart,
     staging_name,
 )
+from connector.warehouse.failures import explain_failure
 from connector.warehouse.lock import one_of_shards, shard_path
 from connector.warehouse.lookup import index_keys
 from connector.warehouse.ownership import take_stock
-from connector.warehouse.split import Split, split_of, staging_suffix, write_split
+from connector.warehouse.split import SHARED, Split, settled_tables, split_of, staging_suffix, write_split
+from connector.warehouse.state import remembered
 from connector.warehouse.tables import NO_SLUG, RECORDS, TYPED_SCHEMA
 
+log = logging.getLogger("connector.run")
+
+SAMPLES = 3  # imports that settle the columns of a large template
 IMPORT_ROWS = 100  # that an import costs besides its rows: the request for them, and its share of a package
 NAME_BYTES = 63  # of a schema in PostgreSQL
 
@@ -60,15 +67,27 @@ def sync(
     return _Shard(pipeline, settings, scope.shard, progress, stop, ports or Ports.real(), load).sync()
 
 
-def divide(sizes: Mapping[str, int], shards: int) -> dict[str, int]:
-    """Give each template to a shard, counted from 1: the largest first, each to the shard that has least so far."""
+def divide(sizes: Mapping[str, Counter[int]], shards: int, settled: Collection[str]) -> dict[str, int]:
+    """Give each template to a shard, counted from 1: the largest first, each to the shard that has least so far.
+
+    All of them share one that is larger than a shard's part of all, if it is `settled`, and SHARED stands for a number.
+    `sizes` are those of each template's imports by the shard that would read them then.
+    """
+    assigned = {template: SHARED for template in too_large(sizes, shards) & set(settled) if len(sizes[template]) > 1}
     loads = Counter(dict.fromkeys(range(1, shards + 1), 0))
-    assigned: dict[str, int] = {}
-    for template, size in sorted(sizes.items(), key=lambda each: (-each[1], each[0])):
+    for template in assigned:
+        loads.update(sizes[template])
+    for template in sorted(sizes.keys() - assigned, key=lambda each: (-sizes[each].total(), each)):
         shard = min(loads, key=lambda each: (loads[each], each))
         assigned[template] = shard
-        loads[shard] += size
+        loads[shard] += sizes[template].total()
     return assigned
+
+
+def too_large(sizes: Mapping[str, Counter[int]], shards: int) -> Set[str]:
+    """Return the templates that are larger than a shard's part of all."""
+    total = sum(each.total() for each in sizes.values())
+    return {template for template, each in sizes.items() if each.total() * shards > total}
 
 
 class _Shard:
@@ -94,6 +113,8 @@ class _Shard:
         self._warehouse = Warehouse(pipeline)
         self._split: Split | None = None
         self._preparing: Tally | None = None  # that could not divide the work
+        self._listed: list[Import] = []  # while it is divided: all imports, and each typed table with its template
+        self._tables: dict[str, str] = {}
 
     def sync(self) -> Tally:
         """Return the tally of the shard's run, or of the dividing of the work where that did not succeed."""
@@ -152,6 +173,13 @@ class _Shard:
         )
         carry_out(self._pipeline, session, settings, self._load)
         under_way.close()
+        if session.left:
+            log.warning(
+                "%d imports need columns that the tables which all shards write lack; the run after the shards reads "
+                "them.",
+                session.left,
+                extra={"event": "shard.left", "imports": session.left},
+            )
         return session.tally
 
     # -- dividing the work -----------------------------------------------------------------------------------------
@@ -173,13 +201,27 @@ class _Shard:
             )
 
     def _divide(self) -> None:
-        scope = RunScope(mode=f"split {self._shards}", force=True)
-        session = RunSession(
-            self._settings, scope, self._warehouse, self._ports, progress=self._progress, stop=self._stop
-        )
+        session = self._session(RunScope(mode=f"split {self._shards}", force=True))
         carry_out(self._pipeline, session, self._settings, self._load, self._load_listing)
-        if self._split is None or session.tally.status in (Status.failed, Status.interrupted):
+        if _ended_early(session.tally):
+            self._preparing = session.tally
+            return
+        sizes = _sizes(self._listed, self._shards)
+        large = too_large(sizes, self._shards)
+        try:
+            samples = _samples(self._listed, large - self._settled(sizes))
+            if samples:
+                session = self._session(RunScope(mode=f"split {self._shards}", selection=Selection(slugs=samples)))
+                carry_out(self._pipeline, session, self._settings, self._load)
+            if not _ended_early(session.tally):
+                self._write(sizes, divide(sizes, self._shards, self._settled(sizes)))
+        except Exception as error:
+            session.tally.fatal = explain_failure(error, self._pipeline)
+        if _ended_early(session.tally):
             self._split, self._preparing = None, session.tally
+
+    def _session(self, scope: RunScope) -> RunSession:
+        return RunSession(self._settings, scope, self._warehouse, self._ports, progress=self._progress, stop=self._stop)
 
     def _load_listing(self, pipeline: Pipeline, session: RunSession, settings: Settings, load: LoadPackage) -> None:
         session.open(reading=False)
@@ -188,19 +230,68 @@ class _Shard:
         decided = session.reader.decided()
         if session.tally.interrupted_by is not None:
             return
-        imports = [planned.import_ for planned in decided.plan.read]
-        tables = dict(session.catalogue.template_tables)
+        self._listed = [planned.import_ for planned in decided.plan.read]
+        self._tables = dict(session.catalogue.template_tables)
         if settings.typed:
-            _name_tables(tables, imports, session.state.foreign | session.taken)
-        session.committed(load(pipeline, lambda load_id: _listing(session, tables, load_id)))
-        sizes: Counter[str] = Counter()
-        for import_ in imports:
-            sizes[import_.template_slug or ""] += max(import_.row_count, 0) + IMPORT_ROWS
-        split = Split(self._shards, divide(sizes, self._shards), {t: s for t, s in tables.items() if s in sizes})
+            _name_tables(self._tables, self._listed, session.state.foreign | session.taken)
+        session.committed(load(pipeline, lambda load_id: _listing(session, self._tables, load_id)))
+
+    def _settled(self, templates: Iterable[str]) -> Set[str]:
+        """Return the templates that bring no new column as far as is known: their typed tables are there and whole."""
+        if not self._settings.typed:
+            return set(templates)
         with self._warehouse.connect() as connection:
-            index_keys(connection, {RECORDS, *tables} & connection.columns().keys())
+            there = settled_tables(remembered(connection))
+        unsettled = {template for table, template in self._tables.items() if table not in there}
+        return set(self._tables.values()) - unsettled
+
+    def _write(self, sizes: Mapping[str, Counter[int]], assigned: Mapping[str, int]) -> None:
+        total = sum(each.total() for each in sizes.values())
+        names = {i.template_slug or "": i.template_name or i.template_slug for i in self._listed}
+        for template in sorted(too_large(sizes, self._shards)):
+            name = f"Template {names[template]}" if template else "What has no template"
+            told = f"{name} is {sizes[template].total() / total:.0%} of the work"
+            if assigned[template] == SHARED:
+                log.info("%s; all shards share it.", told, extra={"event": "shards.shared"})
+                continue
+            whole = f"shard {assigned[template]}/{self._shards} reads all of it"
+            log.warning(
+                "%s; %s, for it has too few imports to share, or columns that are not known.",
+                told,
+                whole,
+                extra={"event": "shards.whole"},
+            )
+        split = Split(self._shards, assigned, {t: s for t, s in self._tables.items() if s in sizes})
+        with self._warehouse.connect() as connection:
+            index_keys(connection, {RECORDS, *self._tables} & connection.columns().keys())
             write_split(connection, split)
         self._split = split
+
+
+def _ended_early(tally: Tally) -> bool:
+    return tally.status in (Status.failed, Status.interrupted)
+
+
+def _sizes(imports: Iterable[Import], shards: int) -> dict[str, Counter[int]]:
+    """Return the sizes of each template's imports by the shard that reads them if all share it."""
+    sizes: dict[str, Counter[int]] = defaultdict(Counter)
+    for import_ in imports:
+        sizes[import_.template_slug or ""][shard_of(import_.slug, shards)] += max(import_.row_count, 0) + IMPORT_ROWS
+    return sizes
+
+
+def _samples(imports: Iterable[Import], templates: Set[str]) -> frozenset[str]:
+    """Return some imports of each of these templates, not the largest, to be read first: they settle its columns."""
+    filled: dict[str, list[Import]] = defaultdict(list)
+    for import_ in imports:
+        if import_.row_count > 0 and (import_.template_slug or "") in templates:
+            filled[import_.template_slug or ""].append(import_)
+    chosen: set[str] = set()
+    for some in filled.values():
+        some.sort(key=lambda each: (each.row_count, each.slug))
+        middle = len(some) // 2
+        chosen.update(each.slug for each in some[middle : middle + min(SAMPLES, len(some) // 4)])
+    return frozenset(chosen)
 
 
 def _name_tables(tables: dict[str, str], imports: Iterable[Import], foreign: frozenset[str]) -> None:

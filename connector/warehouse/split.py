@@ -2,9 +2,12 @@
 
 Invariants:
 
-1. Two shards never write a row of one import, of one typed table, or of `sync_fields` about one table: each writes the
-   templates that the table gives it, and the table whose columns all of them share (`imports`) gets no new one.
-2. What no shard brought, and what two of them brought both, is found by the run after them, which looks at every row.
+1. Every import belongs to one shard, by the table and its slug: that of its template, or where all of them share the
+   template, the one that its slug says (`connector.scope.Part`). No two write a row of one import.
+2. A table that several write gets no new column meanwhile, and no row of `sync_fields`: `imports`, and the typed tables
+   of a template that they share. An import that would need one is left to the run after them.
+3. What no shard brought, and what two of them brought both, is found by the run after them, which looks at every row,
+   and counts the fields of shared tables anew.
 
 The table is made in one statement, once all tables are there and all imports are asked for, and goes when a run that
 excludes all others has noted in the ledger what it has to read again.
@@ -17,32 +20,45 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from connector.errors import ConfigError
+from connector.scope import Part
 from connector.warehouse.connection import VERSIONS, Connection
 from connector.warehouse.ledger_table import distrust
 from connector.warehouse.ownership import Dataset, staged
-from connector.warehouse.tables import LEDGER, RECORDS, keys_of
+from connector.warehouse.state import WarehouseState
+from connector.warehouse.tables import FIELDS, IMPORTS, LEDGER, LOAD_ID, RECORDS, keys_of
 
 log = logging.getLogger("connector.run")
 
 SHARDS = "sync_shards"
+SHARED = 0  # in the place of a shard's number
 _COLUMNS = frozenset({"template_slug", "table_name", "shard", "shards"})
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """How many shards there are; for each template its shard and its typed tables ('' for imports without one)."""
+    """How many shards there are; for each template its shard and its typed tables ('' for imports without one).
+
+    The shard is SHARED where all of them share the template.
+    """
 
     shards: int
     assigned: Mapping[str, int]
     tables: Mapping[str, str]
 
-    def part(self, shard: int) -> frozenset[str]:
-        """Return the slugs of the templates of a shard."""
-        return frozenset(template for template, owner in self.assigned.items() if owner == shard)
+    def part(self, shard: int) -> Part:
+        return Part(shard, self.shards, self._of(shard), self._of(SHARED))
 
-    def tables_of(self, part: Collection[str]) -> frozenset[str]:
+    @property
+    def shared_tables(self) -> frozenset[str]:
+        """Return the typed tables that all shards write."""
+        return self.tables_of(self._of(SHARED))
+
+    def tables_of(self, templates: Collection[str]) -> frozenset[str]:
         """Return the typed tables of these templates."""
-        return frozenset(table for table, template in self.tables.items() if template in part)
+        return frozenset(table for table, template in self.tables.items() if template in templates)
+
+    def _of(self, shard: int) -> frozenset[str]:
+        return frozenset(template for template, owner in self.assigned.items() if owner == shard)
 
 
 def split_of(connection: Connection, dataset: Dataset) -> Split | None:
@@ -50,7 +66,7 @@ def split_of(connection: Connection, dataset: Dataset) -> Split | None:
     if set(dataset.columns.get(SHARDS, ())) != _COLUMNS:
         return None
     rows = connection.query(f"SELECT * FROM {connection.name(SHARDS)}").to_pylist()
-    assigned = {row["template_slug"]: int(row["shard"]) for row in rows if row["shard"]}
+    assigned = {row["template_slug"]: int(row["shard"]) for row in rows if row["template_slug"] is not None}
     tables = {row["table_name"]: row["template_slug"] for row in rows if row["table_name"]}
     return Split(max((int(row["shards"]) for row in rows), default=0), assigned, tables)
 
@@ -75,6 +91,13 @@ def write_split(connection: Connection, split: Split) -> None:
     )
 
 
+def settled_tables(state: WarehouseState) -> frozenset[str]:
+    """Return the typed tables that have columns of their own, all of them as they were made and known as fields."""
+    unsettled = state.dropped.keys() | state.altered.keys() | state.unexplained.keys()
+    filled = {table for table, schema in state.schemas.items() if any(each.type for each in schema.fields.values())}
+    return frozenset(filled & state.tables - unsettled - {IMPORTS})
+
+
 def distrust_doubles(connection: Connection, dataset: Dataset) -> None:
     """Have the imports read again that share a record with another one: two shards may have brought it at once."""
     if LEDGER not in dataset.ours:
@@ -87,6 +110,17 @@ def distrust_doubles(connection: Connection, dataset: Dataset) -> None:
             f"WHERE {record} IN (SELECT {record} FROM {name} GROUP BY 1 HAVING count(*) > 1)"
         ).to_pylist()
         distrust(connection, [row["slug"] for row in rows], "Some of its records came with another import as well.")
+
+
+def distrust_counts(connection: Connection, dataset: Dataset, split: Split) -> None:
+    """Have the fields of shared tables counted anew: no shard counted what all of them wrote."""
+    shared = sorted(split.shared_tables)
+    if shared and FIELDS in dataset.ours:
+        connection.execute(
+            f"UPDATE {connection.name(FIELDS)} SET {connection.column(LOAD_ID)} = '' "
+            f"WHERE table_name IN ({', '.join(['%s'] * len(shared))})",
+            *shared,
+        )
 
 
 def end_of_split(connection: Connection, split: Split) -> None:

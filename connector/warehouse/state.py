@@ -20,6 +20,7 @@ from datetime import datetime
 from msgspec import structs
 
 from connector.ledger import LedgerRow, State
+from connector.scope import Part
 from connector.transform.schema import TableSchema
 from connector.warehouse.connection import LOADS, Connection
 from connector.warehouse.history_tables import names_of_templates
@@ -51,7 +52,8 @@ class WarehouseState:
     another type than their field, with the one it has, `unexplained` those that dlt made for a field that `sync_fields`
     does not know.
 
-    A shard knows the ledger rows of its templates alone, and which imports the ledger has `elsewhere`.
+    A shard knows the ledger rows of its part alone, and which imports the ledger has `elsewhere`. All shards write the
+    typed tables that are `shared`: none changes their columns or their counts in `sync_fields`.
     """
 
     tables: frozenset[str] = frozenset()
@@ -72,6 +74,7 @@ class WarehouseState:
     sound: bool = True
     audited: bool = False
     elsewhere: frozenset[str] = frozenset()
+    shared: frozenset[str] = frozenset()
 
     @property
     def lost(self) -> frozenset[str]:
@@ -98,12 +101,10 @@ def recall(connection: Connection, dataset: Dataset | None = None, *, in_doubt: 
     return state if clean and there and ended_properly(connection, state.tables) else _recovered(connection, state)
 
 
-def remembered(
-    connection: Connection, dataset: Dataset | None = None, part: frozenset[str] | None = None
-) -> WarehouseState:
-    """What the tables of this package say, taken at their word, whichever of them are there; or of those of a `part`.
+def remembered(connection: Connection, dataset: Dataset | None = None, part: Part | None = None) -> WarehouseState:
+    """What the tables of this package say, taken at their word, whichever of them are there; or the `part` of a shard.
 
-    That has slugs of templates, '' for none. A shard, whose part it is, audits no rows: the run after all shards does.
+    A shard audits no rows: the run after all shards does.
     """
     dataset = dataset or take_stock(connection)
     tables = dataset.ours
@@ -111,7 +112,7 @@ def remembered(
     everything = ledger_rows(connection, dataset)
     ledger = everything
     if part is not None:
-        ledger = {s: k for s, k in everything.items() if (k.template_slug or "") in part}
+        ledger = {s: k for s, k in everything.items() if part.contains(k.template_slug, s)}
     homes = {table: frozenset({table} if table else ()) for table in {k.table_name for k in ledger.values()}}
     schemas = schemas_of(dataset, fields)
     return WarehouseState(

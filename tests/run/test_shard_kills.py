@@ -30,6 +30,7 @@ SHARDS = 4
 KILLS = 6
 PATIENCE_S = 600
 TEMPLATES = ("customers", "orders", "products", "employees")
+LARGE = "events"  # so large that all shards share it
 
 
 class Round:
@@ -44,6 +45,8 @@ class Round:
         for name in (*TEMPLATES, "suppliers", "visits"):
             for _ in range(self.dice.randint(1, 4)):
                 self._add(name)
+        for _ in range(24):
+            self._add(LARGE)
         self.service.add_import(None, [{"untemplated": n} for n in range(7)])
         self.service.faults = Faults(latency=(0.0, 0.04))
         self.url = ""
@@ -65,11 +68,11 @@ class Round:
         elif what == 1:
             self.service.set_metadata(slug, {f"key {self.dice.randrange(3)}": self.dice.choice([1, "x", 2.5])})
         elif what == 2:
-            self._add(self.dice.choice((*TEMPLATES, "late")))
+            self._add(self.dice.choice((*TEMPLATES, LARGE, "late")))
         elif what == 3 and len(self.service.slugs()) > 8:
             self.service.delete_import(slug)
         else:
-            self.service.set_template(slug, self.dice.choice(TEMPLATES))
+            self.service.set_template(slug, self.dice.choice((*TEMPLATES, LARGE)))
 
     def start(self, *arguments: str) -> Process:
         environment = {
@@ -142,10 +145,23 @@ class Round:
         assert set(held) == shown
         typed = [t for (t,) in self.rows("SELECT DISTINCT table_name FROM sync_imports WHERE table_name IS NOT NULL")]
         assert sum(n for table in typed for ((n,),) in [self.rows(f'SELECT count(*) FROM "{table}"')]) == len(shown)
+        for table in typed:
+            self._check_counts(table)
         assert self.rows("SELECT run_id FROM sync_runs WHERE status = 'running'") == []
         schemas = "SELECT schema_name FROM information_schema.schemata WHERE schema_name LIKE '%s%%shard%%'"
         assert self.rows(schemas % self.dataset) == []
         assert self.rows(f"SELECT to_regclass('{self.dataset}.sync_shards')") == [(None,)]
+
+    def _check_counts(self, table: str) -> None:
+        """Compare what `sync_fields` says of the values of each field with the table itself."""
+        fields = self.rows(
+            "SELECT column_name, has_text, has_double, value_count, null_count FROM sync_fields "
+            f"WHERE table_name = '{table}' AND data_type IS NOT NULL"
+        )
+        for name, has_text, has_double, *counts in fields:
+            columns = [name, *[f"{name}__v_text"] * has_text, *[f"{name}__v_double"] * has_double]
+            values = " + ".join(f'count("{column}")' for column in columns)
+            assert self.rows(f'SELECT {values}, count(*) - ({values}) FROM "{table}"') == [tuple(counts)], (table, name)
 
 
 def test_four_shards_killed_at_random_end_equal_to_the_service(
@@ -161,6 +177,8 @@ def test_four_shards_killed_at_random_end_equal_to_the_service(
             if seed % 2:
                 assert round_.run()["status"] == "succeeded"
             kills += round_.killed()
+            shared = round_.rows("SELECT template_slug FROM sync_shards WHERE shard = 0 AND template_slug IS NOT NULL")
+            assert len(shared) == 1, "no template was shared"
             last = round_.run()
             assert last["status"] == "succeeded", (seed, last)
             round_.check()

@@ -20,8 +20,10 @@ from connector.maintain.verify import verify
 from connector.run.shards import divide, sync
 from connector.runs import Status, Tally
 from connector.sandbox import Service, serve
-from connector.settings import RunScope, Settings
+from connector.scope import shard_of
+from connector.settings import RunScope, Selection, Settings
 from connector.warehouse.lock import one_of_shards, sole_writer
+from connector.warehouse.split import SHARED, Split
 from tests.types.conftest import DuckDB, PostgreSQL, duck, postgres, postgres_uri
 
 __all__ = ["duck", "postgres", "postgres_uri"]
@@ -79,15 +81,34 @@ def shards(postgres: PostgreSQL, service: Service) -> Iterator[Shards]:
         yield Shards(postgres, url, service.token)
 
 
-@given(st.dictionaries(st.text(max_size=3), st.integers(0, 1000)), st.integers(2, 8))
-def test_the_work_is_divided_evenly(sizes: dict[str, int], count: int) -> None:
-    assigned = divide(sizes, count)
+@given(
+    st.dictionaries(st.text(max_size=3), st.lists(st.integers(0, 1000), min_size=1)), st.integers(2, 8), st.booleans()
+)
+def test_the_work_is_divided_evenly(sizes: dict[str, list[int]], count: int, settled: bool) -> None:
+    by_shard: dict[str, Counter[int]] = {}
+    for template, each in sizes.items():
+        by_shard[template] = Counter()
+        for number, size in enumerate(each):
+            by_shard[template][shard_of(f"{template} {number}", count)] += size
+    assigned = divide(by_shard, count, sizes if settled else ())
     assert assigned.keys() == sizes.keys()
-    assert set(assigned.values()) <= set(range(1, count + 1))
+    assert set(assigned.values()) <= {*range(1, count + 1), *[SHARED] * settled}
+    split = Split(count, assigned, {})
     loads = Counter(dict.fromkeys(range(1, count + 1), 0))
-    for template, number in assigned.items():
-        loads[number] += sizes[template]
-    assert max(loads.values()) - min(loads.values()) <= max(sizes.values(), default=0)
+    for template, each in sizes.items():
+        for number, size in enumerate(each):
+            [owner] = [n for n in loads if split.part(n).contains(template, f"{template} {number}")]
+            loads[owner] += size
+    whole = [sum(each) for template, each in sizes.items() if assigned[template] != SHARED]
+    if len(whole) == len(sizes):
+        assert max(loads.values()) - min(loads.values()) <= max(whole, default=0)
+
+
+def test_a_template_too_large_for_one_shard_is_shared_by_all() -> None:
+    large, small = Counter({1: 40, 2: 35, 3: 30}), Counter({2: 20})
+    assert divide({"a": large, "b": small}, 3, {"a", "b"}) == {"a": SHARED, "b": 3}
+    assert divide({"a": large, "b": small}, 3, {"b"}) == {"a": 1, "b": 2}
+    assert divide({"a": Counter({1: 90}), "b": small}, 3, {"a", "b"}) == {"a": 1, "b": 2}, "there is nothing to share"
 
 
 def test_shards_and_the_run_after_them_load_each_import_once(shards: Shards, service: Service) -> None:
@@ -172,6 +193,146 @@ def test_what_changes_meanwhile_is_left_to_the_run_after_them(shards: Shards, se
     assert last.imports_changed >= 3
     assert late in {slug for (slug,) in shards.postgres.tuples("SELECT import_slug FROM records")}
     assert shards.differences() == []
+
+
+class Large:
+    """A template that is most of the work, and a small one beside it."""
+
+    def __init__(self) -> None:
+        self.service = Service(seed=6)
+        for number in range(16):
+            self.add([{"n": n, "text": f"{number}", "rate": n / 4} for n in range(20)])
+        self.service.add_import("small", [{"a": 1}])
+
+    def add(self, rows: list[dict[str, Any]]) -> str:
+        return self.service.add_import("large", rows)
+
+    @property
+    def slug(self) -> str:
+        return str(next(i["template"]["slug"] for i in self.service.imports() if i["template"]["name"] == "large"))
+
+    def first_row(self, shard: int) -> tuple[str, str]:
+        """The first row of the first import that a shard of two reads."""
+        mine = (i["slug"] for i in self.service.imports() if i["template"]["slug"] == self.slug)
+        slug = next(each for each in mine if shard_of(each, 2) == shard)
+        return slug, next(iter(self.service.records(slug)))["slug"]
+
+
+@pytest.fixture
+def large() -> Large:
+    return Large()
+
+
+@pytest.fixture
+def sharing(postgres: PostgreSQL, large: Large) -> Iterator[Shards]:
+    with serve(large.service) as url:
+        yield Shards(postgres, url, large.service.token)
+
+
+def fields_of(shards: Shards) -> dict[str, tuple[int, int, int]]:
+    sql = "SELECT column_name, value_count, null_count, conflict_count FROM sync_fields"
+    rows = shards.postgres.tuples(f"{sql} WHERE table_name = 'records_large' AND data_type IS NOT NULL")
+    return {name: (values, nulls, conflicts) for name, values, nulls, conflicts in rows}
+
+
+def as_counted(shards: Shards) -> dict[str, tuple[int, int, int]]:
+    """What `sync_fields` has to say, counted in the table itself."""
+    found = {}
+    there = shards.postgres.columns("records_large")
+    for name in fields_of(shards):
+        variants = [f'count("{c}")' for c in (f"{name}__v_text", f"{name}__v_double") if c in there]
+        conflicts = " + ".join(variants) or "0"
+        sql = f'SELECT count("{name}") + {conflicts} AS v, {conflicts} AS c, count(*) AS n FROM records_large'
+        [(values, kept, rows)] = shards.postgres.tuples(sql)
+        found[name] = values, rows - values, kept
+    return found
+
+
+def test_shards_share_a_large_template_by_its_imports(
+    sharing: Shards, large: Large, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="connector.run")
+    first, second = sharing.run(1), sharing.run(2)
+    assert "Template large is 95% of the work; all shards share it." in caplog.text
+    assert (first.status, second.status) == (Status.succeeded, Status.succeeded)
+    assert first.records_loaded + second.records_loaded == 320 + 1 - 60, "three imports settle the columns before"
+    assert first.templates[large.slug] > 60 < second.templates[large.slug]
+    last = sharing.close()
+    assert (last.status, last.imports_changed) == (Status.succeeded, 0)
+    assert sharing.differences() == []
+    assert sharing.leftovers() == ([], [])
+    assert fields_of(sharing) == as_counted(sharing)
+
+
+def test_what_a_shared_table_has_no_column_for_is_left_to_the_run_after_the_shards(
+    sharing: Shards, large: Large, caplog: pytest.LogCaptureFixture
+) -> None:
+    sharing.close()  # settles the columns
+    large.add([{"n": "not a number"}])
+    sharing.close()  # and n__v_text with them
+    columns = sharing.postgres.columns("records_large")
+    new = [
+        large.add([{"n": 1, "new": 1}, {"n": 2}]),
+        large.add([{"n": 1.5}]),
+        large.add([{"rate": "text"}]),
+        large.add([{"only null": None}]),
+    ]
+    fits = large.add([{"n": "no number either"}])
+    tallies = [sharing.run(1), sharing.run(2)]
+    assert [tally.status for tally in tallies] == [Status.succeeded] * 2
+    assert sharing.postgres.columns("records_large") == columns
+    assert "which all shards write lack" in caplog.text
+    there = {slug for (slug,) in sharing.postgres.tuples("SELECT _import_slug FROM records_large")}
+    assert there.isdisjoint(new)
+    assert fits in there
+    last = sharing.close()
+    assert (last.status, last.imports_changed, last.records_loaded) == (Status.succeeded, 4, 5)
+    assert {"new", "n__v_double", "rate__v_text"} <= set(sharing.postgres.columns("records_large"))
+    assert sharing.differences() == []
+    assert fields_of(sharing) == as_counted(sharing)
+
+
+def test_fields_are_counted_anew_though_rows_are_as_many_as_before(sharing: Shards, large: Large) -> None:
+    sharing.close()
+    for shard in (1, 2):
+        large.service.edit_row(*large.first_row(shard), {"n": None, "text": None})
+    sharing.run(1)
+    sharing.run(2)
+    before = fields_of(sharing)
+    only = RunScope(mode="backfill", selection=Selection(template="small"), force=True)
+    sync(sharing.pipeline("run"), sharing.settings, only)  # any run ends the division, whatever else it reads
+    assert fields_of(sharing) == as_counted(sharing) != before
+    assert sharing.close().status is Status.succeeded
+    assert sharing.differences() == []
+
+
+def test_no_shard_mends_a_shared_table(sharing: Shards) -> None:
+    sharing.run(1)
+    with psycopg2.connect(sharing.postgres.uri) as connection, connection.cursor() as cursor:
+        cursor.execute(f"ALTER TABLE {sharing.postgres.dataset}.records_large DROP COLUMN rate")
+    refused = sharing.run(2)
+    assert "Columns of records_large were changed since the shards divided the work" in str(refused.fatal)
+    assert "rate" not in sharing.postgres.columns("records_large")
+    assert sharing.close().status is Status.succeeded
+    assert sharing.differences() == []
+
+
+@pytest.mark.parametrize("package", [1, 3])
+def test_a_shard_that_is_killed_goes_on_in_a_shared_table(sharing: Shards, package: int) -> None:
+    sharing.run(2)
+    loads = []
+
+    def dying(pipeline: Pipeline, *rest: Any) -> str | None:
+        loads.append(1)
+        if len(loads) == package:
+            raise Killed
+        return load_package(pipeline, *rest)
+
+    with pytest.raises(Killed):
+        sharing.run(1, load=dying)
+    assert sharing.run(1).status is Status.succeeded
+    assert sharing.close().status is Status.succeeded
+    assert sharing.differences() == []
 
 
 def test_a_record_that_two_shards_bring_is_there_once(shards: Shards, service: Service, postgres: PostgreSQL) -> None:
