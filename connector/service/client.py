@@ -1,7 +1,7 @@
 """The four endpoints of the service: requests with retries and pacing in, pages out.
 
-Each attempt ends in a value, a page or an `Outcome`, and errors are raised from outcomes only, outside any
-`except`: no exception of the transport, whose request carries the token, becomes a cause or context of ours.
+Each attempt ends in a value, a page or an `AttemptFailure`, and errors are raised from failures only, outside any
+`except`: no exception of the transport, whose request carries the token, becomes the cause or context of our own.
 """
 
 from __future__ import annotations
@@ -170,31 +170,35 @@ class ServiceClient:
     def service_time(self) -> datetime:
         """Return an instant that the service's clock has passed.
 
-        By the `Date` of its latest reply, for only the service's own clock can be compared with `updated_at`; from a
-        service that sends none, or one that no clock shows today, by this machine's clock, which may differ by more.
+        It is taken from the `Date` of the latest reply, because only the service's own clock can be compared with
+        `updated_at`. If the service sends no `Date`, or one that no clock shows today, it is taken from this machine's
+        clock, which may differ by more.
         """
         dated = self._clock_of_service()
         return self._now() - OUR_CLOCK_DIFFERS if dated is None else dated - SERVICE_CLOCKS_DIFFER
 
     @property
     def passed_by(self) -> timedelta:
-        """How far the service's clock may have passed `service_time()`; a minute is more than machines differ by."""
+        """Return how far the service's clock may be ahead of `service_time()`.
+
+        A minute is more than machines differ by.
+        """
         return 2 * OUR_CLOCK_DIFFERS if self._clock_of_service() is None else timedelta(minutes=1)
 
     @property
     def clocks_apart(self) -> timedelta:
-        """How far the service's `Date` is from this machine's clock, if that is too far to know which one is right."""
+        """Return how far the service's `Date` is from this machine's clock if it is too far to know which is right."""
         return self._apart if self._dated is not None and self._clock_of_service() is None else timedelta(0)
 
     def age_of(self, slug: str) -> timedelta:
-        """Return how old the oldest reply about an import and its records was when it came."""
+        """Return how old the oldest reply about an import and its records was when it arrived."""
         return self._ages.get(slug, timedelta(0))
 
     def _clock_of_service(self) -> datetime | None:
         return self._dated if abs(self._apart) <= CLOCKS_APART else None
 
     async def list_imports(self, page: int, per_page: int | None = 100, status: str | None = None) -> ImportPage:
-        """Without `per_page` the service sends as many as it likes to."""
+        """Return one page of the listing; without `per_page` the service chooses its length."""
         query = f"?page={page}" if per_page is None else f"?page={page}&per_page={per_page}"
         if status is not None:
             query += f"&status={quote(status, safe='')}"
@@ -228,7 +232,7 @@ class ServiceClient:
         return page
 
     async def create_session(self, importer_slug: str, metadata: Mapping[str, Any] | None) -> Session:
-        """Not repeated once it may have been carried out: only a 429 or 503 leads to another try."""
+        """Create an importer session; only a 429 or 503 is retried, as after other failures it may exist already."""
         path = "/importer/sessions"
         wanted: dict[str, Any] = {"importer_slug": importer_slug}
         if metadata is not None:
@@ -301,7 +305,11 @@ class ServiceClient:
             waited_s += verdict.delay_s
 
     def _in_silence(self, verdict: Retry | Raise) -> Retry | Raise:
-        """Of an attempt that shares its failure with all other requests, which have said so: its turn comes later."""
+        """Adapt the verdict on an attempt made during an outage.
+
+        All other requests fail in the same way and have reported it, so the attempt is repeated when its turn comes,
+        and fails only once the outage has lasted too long.
+        """
         if self._outage.is_over_limit:
             return Raise(TransientError)
         return Retry(0.0) if self._outage.is_waited_for and isinstance(verdict, Retry) else verdict
@@ -377,7 +385,7 @@ class ServiceClient:
             self._limiter.throttled(started, min(pause_s, self._policy.retry_after_cap_s) if patient else 0.0)
 
     def _note_age(self, slug: str, told: str | None, dated: datetime | None) -> None:
-        """By what a cache says, or else by the `Date` that it repeats."""
+        """Note the age of a reply: what a cache says in `Age`, or how far its `Date` is behind the newest, if more."""
         age = timedelta(seconds=int(told)) if told is not None and _AGE.fullmatch(told.strip()) else timedelta(0)
         if dated is not None and self._newest is not None:
             age = max(age, self._newest - dated)
@@ -395,7 +403,7 @@ def _both(first: Callable[[int], None], second: Callable[[int], None]) -> Callab
 
 @lru_cache(maxsize=16)  # the replies of one second say the same
 def _instant(date: str | None) -> datetime | None:
-    """The header `Date` of a reply; None where it is absent or nonsense."""
+    """Return the `Date` header of a reply as an instant; None if it is absent or unreadable."""
     try:
         found = parsedate_to_datetime(date or "")
         return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
@@ -411,7 +419,7 @@ def _not_json(reply: Body, why: NotJson) -> AttemptFailure:
 
 
 def _base_url(given: str) -> str:
-    """Ends in `/api/v1`, without a slash. What was given is not repeated in errors: it may hold a password."""
+    """Return the URL ending in `/api/v1`, without a slash. Errors do not show the input, which may hold a password."""
     try:
         given = given.strip().rstrip("/")
         url = URL(given) if given.isprintable() else URL()
@@ -434,7 +442,10 @@ def _sendable(token: str) -> str:
 
 
 def _segment(slug: str) -> str:
-    """A slug as one segment of a path; `.` and `..` would be taken for steps in it."""
+    """Return a slug as one segment of a path.
+
+    Raises ConfigError for an empty slug, and for `.` and `..`, which mean steps.
+    """
     encoded = quote(slug, safe="", errors="replace")
     if encoded in ("", ".", ".."):
         raise ConfigError(f"{slug!r} is not the slug of an import; nothing was sent.")

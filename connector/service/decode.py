@@ -1,8 +1,8 @@
-"""Bytes of a reply → pages of imports and records, losing no digit and no neighbour of a bad element.
+"""Decode the bytes of a reply into pages of imports and records: no digit is lost, nor a neighbour of a bad element.
 
-Fast: msgspec reads a page of records in one go, keeping each row's own bytes. Where it refuses (a bad element, a
-lone surrogate escape, extreme depth), the page is cut into its elements, and each is read for itself. Fields that the
-interface does not name are looked for only in a page that is known to have some.
+The fast path: msgspec decodes a page of records at once and keeps each row's own bytes. If it refuses the page (a bad
+element, a lone surrogate escape, extreme depth), the page is cut into its elements, and each is decoded alone. Fields
+that the interface does not name are looked for only in a page that is known to have some.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ _RAW_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def decode_record_page(body: bytes) -> RecordPage:
-    """Raises `NotJson` or `WrongShape` where the page as a whole can't be read."""
+    """Decode a page of records. Raises `NotJson` or `WrongShape` if the page as a whole can't be read."""
     if _is_utf8(body):
         for decode in (_usual_page, _page_with_extras):
             with suppress(ValueError, OverflowError, RecursionError):
@@ -133,7 +133,7 @@ def _usual_page(body: bytes) -> RecordPage:
 
 
 def decode_import_page(body: bytes) -> ImportPage:
-    """Raises `NotJson` or `WrongShape` where the page as a whole can't be read."""
+    """Decode a page of imports. Raises `NotJson` or `WrongShape` if the page as a whole can't be read."""
     imports: list[Import] = []
     rejects: list[Reject] = []
     elements = _elements(body)
@@ -164,7 +164,7 @@ def decode_session(body: bytes) -> Session:
 
 
 def parse_instant(text: str) -> datetime:
-    """An ISO 8601 date-time as an instant in UTC; no offset means UTC, digits beyond microseconds are dropped.
+    """Return an ISO 8601 date-time as an instant in UTC; no offset means UTC, digits beyond microseconds are dropped.
 
     Raises ValueError or OverflowError.
     """
@@ -186,7 +186,7 @@ def is_naive(text: str) -> bool:
 
 
 def _page_with_extras(body: bytes) -> RecordPage:
-    """A page with fields that the interface does not name. Raises what `_records` raises."""
+    """Return a page with fields that the interface does not name. Raises what `_records` raises."""
     page = _LAX_ROW_PAGE.decode(body)
     _check_elements(len(page.data))
     extras = [_unnamed(members, _RECORD_FIELDS) for members in _MEMBERS_PAGE.decode(body).data]
@@ -194,7 +194,7 @@ def _page_with_extras(body: bytes) -> RecordPage:
 
 
 def _unnamed(members: Mapping[str, bytes | msgspec.Raw], named: frozenset[str]) -> bytes | None:
-    """The members that are not `named` as one JSON object, each value as received; None if there are none."""
+    """Return the members that are not `named` as one JSON object, each value as received; None if there are none."""
     found = [(key, value) for key, value in members.items() if key not in named]
     return _object_text(found) if found else None
 
@@ -214,7 +214,7 @@ def _or_none(text: bytes | msgspec.Raw) -> bytes | None:
 
 
 def _records(rows: Sequence[_Row], extras: Sequence[bytes | None] | None = None) -> list[Record]:
-    """Of rows as they were decoded. Raises ValueError or OverflowError if one of them can't be used."""
+    """Build records from decoded rows. Raises ValueError or OverflowError if one of them can't be used."""
     slugs = [row.slug for row in rows]
     data = [bytes(row.data) for row in rows]  # copied on purpose: a row must not keep its whole page alive
     if {text[0] for text in data} - {_BRACE} or "\0" in "".join(slugs):
@@ -225,7 +225,7 @@ def _records(rows: Sequence[_Row], extras: Sequence[bytes | None] | None = None)
 
 
 def _instants(texts: Sequence[str | None]) -> Sequence[int | None]:
-    """`parse_instant` of each in microseconds since 1970: by Arrow, all at once, if they are spelled as usual."""
+    """Return `parse_instant` of each text, in microseconds since 1970; Arrow parses texts in usual form all at once."""
     if len(texts) > _FEW and None not in texts and _USUAL_LENGTHS.issuperset(map(len, cast("Sequence[str]", texts))):
         with suppress(pa.ArrowInvalid):
             stamps: Any = pa.array(texts, pa.string()).cast(_UTC_US)
@@ -261,7 +261,7 @@ def _read_record(text: bytes) -> Record | Reject:
 
 
 def _rejected(slug: str | None, why: _Refused, text: bytes) -> Reject:
-    """`slug` as far as it was read; it may be legible where the element as a whole is not JSON."""
+    """Build the reject of an element; if its slug was not read yet, try to, as it may be legible in invalid JSON."""
     if slug is None:
         with suppress(ValueError, RecursionError):
             slug = _slug(object_members(text))
@@ -300,7 +300,7 @@ def _read_import(text: bytes) -> Import | Reject:
 
 
 def _usual_import(found: _Upload) -> Import:
-    """An import without fields that the interface does not name. Raises ValueError or OverflowError if it has some."""
+    """Build an import without unnamed fields. Raises ValueError or OverflowError if it needs the slower path."""
     template, rest = _template(bytes(found.template))
     if rest is not None or found.slug in _NO_SLUGS or "\0" in found.slug or "\0" in found.status:
         raise _Refused("not as usual")
@@ -326,7 +326,7 @@ def _same_template(text: bytes) -> tuple[Template | None, bytes | None]:
 
 
 def _read_template(text: bytes) -> tuple[Template | None, bytes | None]:
-    """The template, and what else its object has, as JSON."""
+    """Return the template, and the other members of its object as JSON."""
     if text == b"null":
         return None, None
     members = _members(text, "template")
@@ -341,7 +341,7 @@ def _document(body: bytes) -> bytes:
 
 
 def _elements(body: bytes) -> list[bytes]:
-    """The exact text of each element of the page's `data`."""
+    """Return the exact text of each element of the page's `data`. Raises `NotJson` or `WrongShape`."""
     body = _document(body)
     try:
         if len(body) <= _SHORT and _is_utf8(body):
@@ -363,7 +363,7 @@ def _elements(body: bytes) -> list[bytes]:
 
 
 def _uncut(body: bytes) -> bytes | None:
-    """The exact text of the page's `data`, in which elements may be malformed; nothing beside it may."""
+    """Return the exact text of the page's `data`, whose elements may be malformed; nothing beside it may be."""
     if _is_utf8(body):
         with suppress(ValueError, RecursionError):
             return bytes(_UNCUT_PAGE.decode(body).data)
@@ -402,7 +402,7 @@ def _members(text: bytes, what: str) -> Mapping[str, bytes]:
 
 
 def _key(members: Mapping[str, bytes]) -> str:
-    """The slug of a record or an import, which every destination can look up."""
+    """Return the slug of a record or an import. Raises `_Refused` if it is too long for some destination's index."""
     slug = _slug(members)
     if len(slug.encode()) > _LONGEST_KEY:
         raise _Refused(f"slug is longer than {_LONGEST_KEY:,} bytes")
@@ -461,7 +461,7 @@ def _required(value: _T | None, field: str) -> _T:
 
 
 def _loosely(text: bytes) -> Any:
-    """A value parsed with the standard library's leniency; text too extreme even for that stays as it is."""
+    """Parse a value as leniently as the standard library; text too extreme even for that is returned as it is."""
     if plain := _PLAIN_TEXT.fullmatch(text):
         return plain[1].decode()
     if _PLAIN_NUMBER.fullmatch(text):

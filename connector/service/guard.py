@@ -1,9 +1,9 @@
 """Apply the privacy rules to each page as it is decoded, before anybody else sees it.
 
 Invariant: with any rule on, no page leaves the client unprotected: records by the rules of their import's template,
-metadata by its own, and a reject, whose fields cannot be told apart, without its payload. A template has one name as
-long as the client is open, the one that it was shown with first: a rename meanwhile does not take the rules from what
-is read later, and the next run, which sees it before it reads, names it.
+metadata by its own, and a reject, whose fields cannot be told apart, without its payload. While the client is open, a
+template keeps the name it was first seen with: a rename meanwhile does not take the rules from what is read later. The
+next run sees the new name before it reads, and reports it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Guard:
         return slug in self._templates
 
     def learn(self, slug: str, import_: Import) -> None:
-        """Keep the template; an address of its own that leaves out a template does not take it from the import."""
+        """Keep the template of an import; a later reply without a template does not remove it."""
         if import_.template is not None or slug not in self._templates:
             self._templates[slug] = import_.template
 
@@ -46,7 +46,7 @@ class Guard:
         return ImportPage(imports, rejects, page.size)
 
     def import_(self, body: bytes) -> Import:
-        """Return what its own address shows; of the version that was listed, the template counts that was listed."""
+        """Return an import read from its own URL; for the version that was listed, the listing's template counts."""
         import_ = self._import(decode_import(body))
         if self._listed.get(import_.slug) != import_.fingerprint:
             self.learn(import_.slug, import_)
@@ -78,7 +78,7 @@ class Guard:
         return structs.replace(import_, **told)
 
     def _metadata(self, text: bytes | None) -> bytes | None:
-        """Metadata as protected; what is no object, or cannot be taken apart, has no paths to tell and is left out."""
+        """Return protected metadata; None if it is no object or can't be parsed, since no rule can find its paths."""
         rules = self._privacy.of_metadata
         if rules is None or text is None:
             return text

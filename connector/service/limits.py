@@ -1,4 +1,4 @@
-"""What a reply may cost, as one table; docs/limits.md is written from it. What follows a failure: `retry`.
+"""Limit what a reply may cost, in one table; docs/limits.md is generated from it. `retry` decides what follows.
 
 Invariant: whatever a service sends, no reply holds more memory or lasts longer than this table says, and what goes
 beyond ends as a classified outcome of that one request.
@@ -24,7 +24,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of each client; sizes in bytes, times in seconds."""
+    """The limits of each client; sizes in bytes, times in seconds."""
 
     reply_bytes: Annotated[
         int,
@@ -60,7 +60,7 @@ QUICK_LIMITS = Limits(attempt_s=30.0, call_s=60.0)
 
 
 class Lasting:
-    """How long the attempts of a call took, without the time they waited for their turn."""
+    """A stopwatch of the attempts of a call; the time they waited for their turn does not count."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic

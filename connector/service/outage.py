@@ -1,7 +1,7 @@
-"""Whether the service answers at all, as all requests of a client see it together.
+"""Notice that the service does not answer at all, from the requests of a client together.
 
-Invariant: from the third failure in a row until the next reply, one request at a time asks whether the service is
-back while all others wait; and none of them fails for it before the service has been silent for `limit_s`.
+Invariant: from the third failure in a row until the next reply, one request at a time is sent while all others wait;
+and no request fails because of the outage before the service has been silent for `limit_s`.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ class Outage:
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether requests wait for their turn."""
+        """Return whether requests wait for their turn."""
         return self._failures >= FAILURES and not self.is_over_limit
 
     @property
     def is_over_limit(self) -> bool:
-        """Whether the silence has lasted so long that nobody waits for its end any more."""
+        """Return whether the outage has lasted so long that requests fail instead of waiting."""
         return self.began and self._lasted_s() >= self._limit_s
 
     def _lasted_s(self) -> float:
-        """By the clock, and by what was slept where the clock stands still."""
+        """Return the seconds since the outage began, or those slept in it if more, as where the clock stands still."""
         return max(self._monotonic() - self._since_s, self._slept_s)
 
     @asynccontextmanager
@@ -96,7 +96,7 @@ class Outage:
             self._reset()
 
     def failed(self, words: str) -> None:
-        """Count a request that found nobody there; `words` complete "the service …"."""
+        """Count a request that got no answer; `words` complete "the service …"."""
         if self._limit_s <= 0:
             return
         now_s = self._monotonic()

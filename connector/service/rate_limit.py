@@ -1,4 +1,4 @@
-"""How many requests are in flight, and when each may start.
+"""Decide how many requests are in flight, and when each may start.
 
 The number in flight follows the service: it grows by one a round while all goes well and halves on a 429, between 1
 and the configured maximum. Starts follow a ceiling on requests a second, where there is one, and from the first 429
@@ -40,13 +40,13 @@ class Ceiling:
         self._next = -math.inf
 
     def earliest(self) -> float:
-        """When the next start may be."""
+        """Return when the next request may start."""
         if len(self._recent) < (self._recent.maxlen or 0):
             return self._next
         return max(self._next, self._recent[0] + len(self._recent) * self._interval_s)
 
     def started(self, wanted: float, at: float) -> None:
-        """A start at `at`, of a request that was ready since `wanted`."""
+        """Note a start at `at`, of a request that was ready since `wanted`."""
         self._next = max(self._next, wanted, at - _CEILING_SLACK_S) + self._interval_s
         self._recent.append(at)
 
@@ -84,11 +84,11 @@ class LearnedPace:
         return self._base * math.exp2(doublings)
 
     def earliest(self) -> float:
-        """When the next start may be."""
+        """Return when the next request may start."""
         return self._next
 
     def started(self, wanted: float, at: float) -> None:
-        """A start at `at`, of a request that was ready since `wanted`."""
+        """Note a start at `at`, of a request that was ready since `wanted`."""
         self._advance(at)
         if math.isfinite(self._base):
             self._next = max(self._next, wanted, at - _LEARNED_SLACK_S) + 1 / self.rate
@@ -103,7 +103,7 @@ class LearnedPace:
             ages.popleft()
 
     def refused(self, started: float, at: float, asked_s: float) -> None:
-        """A 429 that asks for a pause of `asked_s`; of those to requests sent at one pace only the first counts."""
+        """Note a 429 that asks for a pause of `asked_s`; of those to requests sent at one pace, the first counts."""
         self._advance(at)
         self._welcome.append(False)
         unlimited = math.isinf(self._base)
@@ -139,7 +139,7 @@ class LearnedPace:
 
 
 class RateLimiter:
-    """Every request passes here: `enter` before it is sent, `leave` when its reply is read or lost."""
+    """The gate that every request passes: `enter` before it is sent, `leave` when its reply is read or lost."""
 
     def __init__(
         self,
@@ -164,11 +164,11 @@ class RateLimiter:
 
     @property
     def limit(self) -> int:
-        """How many requests may be in flight at present."""
+        """Return how many requests may be in flight at present."""
         return int(self._limit)
 
     async def enter(self, *, urgent: bool = False) -> float:
-        """Waits for a place, an urgent request in front of others, and for the time to start; returns that time."""
+        """Wait for a place, an urgent request before the others, and for the time to start; return that time."""
         if self.in_flight < self.limit and not self._urgent and not self._waiting:
             self.in_flight += 1
         else:
@@ -184,14 +184,14 @@ class RateLimiter:
         self._admit()
 
     def went_well(self) -> None:
-        """A reply without a 429: room for one more, after a round of such replies."""
+        """Note a reply other than a 429; a whole round of them makes room for one more request in flight."""
         self._pace.let_through(self._monotonic())
         if self._limit < self._max:
             self._limit = min(float(self._max), self._limit + 1 / self._limit)
             self._admit()
 
     def throttled(self, started: float, pause_s: float) -> None:
-        """A 429 to a request that started at `started`: slow down, once a round, and start nothing for `pause_s`."""
+        """Note a 429 to a request that started at `started`: halve the limit, once a round, and pause for `pause_s`."""
         now = self._monotonic()
         self._pace.refused(started, now, pause_s)
         if started >= self._limit_cut_at:

@@ -1,4 +1,4 @@
-"""Reply → decision, as a table: what is tried again, after how long, and what is raised in the end.
+"""Decide, by a table, what is tried again, after how long, and what is raised in the end.
 
 ===================================  ==================  ================
 outcome                              tried again         error in the end
@@ -19,10 +19,10 @@ reply too large                      never               TooLargeError
 certificate not trusted              never               ConfigError
 ===================================  ==================  ================
 
-Whatever befalls a request in one silence of the service (`outage`) counts as one error attempt: a restart is waited
+All failures of a request during one outage (`outage`) count as one error attempt: a restart of the service is waited
 for, and a request that fails while others are answered is given up.
 
-Whatever it was, nothing is tried again that has taken as long as a call may (`limits`).
+No call is retried once it has taken as long as a call may (`limits`).
 
 A request that must not be carried out twice is repeated only after a 429 or 503: the service said it did not act.
 """
@@ -165,10 +165,9 @@ def decide(
     *,
     once: bool = False,
 ) -> Retry | Raise:
-    """What to do after the `attempt`-th outcome (counted from 1) that draws on the same budget.
+    """Decide what to do after the `attempt`-th failure (counted from 1) that draws on the same budget.
 
-    `waited` is the time this call has spent waiting so far; `once` marks a request that must not be
-    carried out twice.
+    `waited` is the time this call has spent waiting so far; `once` marks a request that must not be carried out twice.
     """
     rule = _rule(outcome)
     if once and outcome.status not in _NOT_CARRIED_OUT:
@@ -180,7 +179,7 @@ def decide(
 
 
 def without_endless_wait(outcome: AttemptFailure, policy: RetryPolicy, now: datetime) -> AttemptFailure:
-    """A `Retry-After` beyond the whole waiting budget is tried a few times like an error, and waited for by nobody."""
+    """Drop a `Retry-After` longer than the whole waiting budget: such a reply is retried a few times, as an error."""
     asked_s = retry_after_s(outcome.retry_after, now)
     if asked_s is None or asked_s <= policy.wait_budget_s:
         return outcome
@@ -189,28 +188,28 @@ def without_endless_wait(outcome: AttemptFailure, policy: RetryPolicy, now: date
 
 
 def finds_nobody(outcome: AttemptFailure) -> bool:
-    """Return whether the service did not get to answer, and nothing says how long that will last."""
+    """Return whether the service itself gave no answer, and no `Retry-After` says how long that will last."""
     nobody = outcome.trouble is Trouble.CONNECTION or outcome.status in _NOBODY_THERE
     return nobody and budget_of(outcome) is Budget.ERRORS
 
 
 def finds_somebody(outcome: AttemptFailure) -> bool:
-    """Return whether the service itself answered, if only that it did not want to."""
+    """Return whether the service itself answered, even with an error."""
     return outcome.trouble is Trouble.STATUS and (outcome.status or 0) // 100 < 5
 
 
 def budget_of(outcome: AttemptFailure) -> Budget:
-    """Which budget an outcome draws on; the caller counts attempts for each."""
+    """Return the budget that a failure draws on; the caller counts attempts for each."""
     return _rule(outcome).budget
 
 
 def error_of(outcome: AttemptFailure) -> type[ConnectorError]:
-    """Which error the outcome is in the end."""
+    """Return the error that is raised for the failure in the end."""
     return _rule(outcome).kind
 
 
 def retry_after_s(value: str | None, now: datetime) -> float | None:
-    """A `Retry-After` header as seconds from `now`, in both of its forms; None where it is absent or nonsense."""
+    """Return a `Retry-After` header, in either form, as seconds from `now`; None if it is absent or unreadable."""
     if value is None:
         return None
     value = value.strip()

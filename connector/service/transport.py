@@ -1,8 +1,8 @@
-"""One HTTP request → the complete body of its reply, or an `Outcome` in words. aiohttp lives here.
+"""Send one HTTP request; return the complete body of its reply, or an `AttemptFailure` in words. Wraps aiohttp.
 
-Nothing is raised for what a service or network can do wrong: exceptions of the transport may carry the request's
-headers, so none of them leaves this file. A body counts as complete only when its framing (Content-Length, chunks)
-and its compression say so.
+No failure of the service or the network raises: exceptions of the transport may carry the request's headers, so none
+of them leaves this file. A body counts as complete only if its framing (Content-Length, chunks) and its compression
+say so.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class Call:
 
     @property
     def once(self) -> bool:
-        """Whether it must not be carried out twice."""
+        """Return whether it must not be carried out twice."""
         return self.method != "GET"
 
     def fields(self, event: str | None = None, status: int | None = None, **more: Any) -> dict[str, Any]:
-        """For logs and traces that programs read, what `words` is for people."""
+        """Return the fields of a log entry or trace, for programs; `words` is for people."""
         named = {
             "event": event,
             "endpoint": self.endpoint,
@@ -84,7 +84,7 @@ class Body:
 
 
 class Room:
-    """What replies may hold while they arrive: each its share, and one at a time as much as a reply may have.
+    """What replies may hold in memory while they arrive: a share each, and one reply at a time up to its limit.
 
     Invariant: whoever waits for the rest of a reply holds no more than a share, and whoever holds more waits for
     nobody, so that replies never wait for each other in a circle.
@@ -142,7 +142,7 @@ class _Connections(aiohttp.TCPConnector):
 
 
 def open_transport(base_url: str, max_concurrency: int, limits: Limits) -> Transport:
-    """On the running loop; certificates and proxies as the environment says, cookies never."""
+    """Open a session on the running loop, with the environment's certificates and proxies, and without cookies."""
     url = URL(base_url)
     if url.scheme == "https":
         from httpx import create_ssl_context  # it knows where certificates may lie
@@ -178,7 +178,7 @@ async def exchange(
     room: Room,
     limits: Limits,
 ) -> Body | AttemptFailure:
-    """Sends `call`; `received` hears of the bytes of the body as they come."""
+    """Send `call` and return its body or failure; `received` is called with the size of each piece of the body."""
     status: int | None = None
     try:
         async with (
@@ -253,7 +253,7 @@ async def _body(reply: Reply, most: int, received: Callable[[int], None], turn: 
 
 
 def _gunzip(packed: bytes, most: int, most_members: int) -> bytes:
-    """All members of a gzip body; zlib alone would take a truncated one for complete."""
+    """Unpack all members of a gzip body. Raises Unusable for a truncated one, which zlib takes for complete."""
     unpacked = BytesIO()
     at = members = 0
     while at < len(packed):
@@ -266,7 +266,10 @@ def _gunzip(packed: bytes, most: int, most_members: int) -> bytes:
 
 
 def _member(packed: bytes, at: int, unpacked: BytesIO, most: int) -> int:
-    """Unpacks the member that begins `at`, by pieces since zlib copies what follows its end; returns where that is."""
+    """Unpack the member that begins at `at`, and return where it ends.
+
+    It is unpacked in pieces, since zlib copies what follows the end.
+    """
     member = zlib.decompressobj(wbits=31)
     view = memoryview(packed)
     while not member.eof:
