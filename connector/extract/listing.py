@@ -79,7 +79,10 @@ class Listing(Generic[T]):
 
 
 async def together(requests: Iterable[Coroutine[object, object, R]]) -> list[R]:
-    """Results in order; the first failure cancels the others and is raised as it is."""
+    """Run the requests together and return the results in order.
+
+    The first failure cancels the other requests and is raised as it is.
+    """
     tasks = [asyncio.ensure_future(request) for request in requests]
     try:
         return await asyncio.gather(*tasks)
@@ -93,7 +96,7 @@ async def together(requests: Iterable[Coroutine[object, object, R]]) -> list[R]:
 async def in_turn(
     request: Callable[[int], Coroutine[object, object, R]], pages: range, ahead: int
 ) -> AsyncGenerator[R, None]:
-    """Results in order, with up to `ahead` more requests under way; closing it early cancels those."""
+    """Yield results in order, with up to `ahead` more requests under way; closing the generator early cancels those."""
     if len(pages) == 1:  # most imports have one page, and a task of its own costs as much as to prove it complete
         yield await request(pages[0])
         return
@@ -112,7 +115,7 @@ async def in_turn(
 
 
 class _Ending(Enum):
-    """What a plain sweep came to: empty pages, pages without anything new, or no end at all."""
+    """How a plain sweep ended: with empty pages, with pages that bring nothing new, or not at all."""
 
     empty = "empty"
     barren = "barren"
@@ -166,9 +169,9 @@ class Lister(Generic[T]):
         self._doubt: str | None = None  # why not even an end that is proven is one
 
     async def all(self) -> Listing[T]:
-        """One orderly sweep if the service holds still, else as many as it takes, bounded.
+        """List by one orderly sweep if the listing holds still, else by as many sweeps as it takes, up to a bound.
 
-        Where a page has more bytes than are taken at once, all are asked for anew as shorter ones.
+        If a page exceeds the limit on a reply, everything is requested again in shorter pages.
         """
         while True:
             try:
@@ -185,7 +188,7 @@ class Lister(Generic[T]):
         return self._listing(self._doubt if proven else await self._agree())
 
     async def again(self) -> Listing[T]:
-        """For a listing found wanting by other means: sweeps until they agree, on top of what was seen."""
+        """List again, for a listing found incomplete by other means: sweep until sweeps agree, keeping the rows."""
         await self.counts_from_zero()
         return self._listing(await self._agree())
 
@@ -214,11 +217,11 @@ class Lister(Generic[T]):
             return ()
 
     async def counts_from_zero(self) -> bool:
-        """Whether page 0 is the first one, and not unknown, another name of page 1 or, say, of the last page.
+        """Return whether page 0 is the first page, and not unknown, or another name of page 1 or the last page.
 
-        Then page 1 is the shorter one, or the first row of page 0 is on no other page of any size and small pages 1
-        continue it. It is asked for where pages contradicted each other, as pages 1 of different sizes do then, and
-        where there are too few rows for that.
+        If it is the first, page 1 is the shorter one, or the first row of page 0 is on no other page of any size and
+        small pages 1 continue it. Page 0 is requested where pages contradicted each other, as pages 1 of different
+        sizes then do, and where there are too few rows for a contradiction.
         """
         if self.first_page == 0:
             return False
@@ -291,7 +294,7 @@ class Lister(Generic[T]):
         return False
 
     async def _front_stands(self, positions: Positions) -> bool:
-        """Whether the first page is what it was, now that all others were read, and nothing follows behind the end.
+        """Return whether the first page is unchanged after all others were read, and nothing follows behind the end.
 
         A single page is its own proof.
         """
@@ -305,15 +308,16 @@ class Lister(Generic[T]):
         return positions.proven()
 
     def _around(self, end: int, far: Iterable[int]) -> list[Segment]:
-        """What else must agree before `end` is believed: so many pages behind it, right behind it, and the very front.
+        """Return what else must agree before `end` is believed: pages far behind it, one right behind it, and page 1.
 
-        A page of one row is what no clamp can shorten, its number is far from those of the large pages, and it shows
-        whether the service minds sizes, and whether its first page is number 1.
+        The page of one row right behind the end, and that at the front, can be shortened by no clamp, have numbers far
+        from those of the large pages, and show whether the service heeds page sizes and whether its first page is
+        number 1.
         """
         return [*(far_look(end, self._size, pages) for pages in far), Segment(end + 1, 1), FRONT]
 
     def _learn_size(self, positions: Positions) -> None:
-        """A service that clamps `per_page` shows it: the first page is short, and yet others follow."""
+        """Learn the size to which the service clamps `per_page`: the first page is short, and yet others follow."""
         lengths = positions.lengths
         longest = max(lengths, default=0)
         followed = any(n and s.first > longest for s, n in zip(positions.segments, lengths, strict=True))
@@ -323,7 +327,7 @@ class Lister(Generic[T]):
             self._size = longest
 
     async def _agree(self) -> str | None:
-        """None once the union stopped growing, else why it is not known to be complete."""
+        """Sweep until the union stops growing; return None then, else why it is not known to be complete."""
         quiet, misses, paged, halve, refused = 0, 0.0, False, 0, None
         youngest: datetime | None = None
         before: int | None = None
@@ -361,10 +365,10 @@ class Lister(Generic[T]):
         return f"the listing still changed after {self._sweeps} sweeps"
 
     def _refused_within(self, swept: _Swept, before: int | None, added: int) -> ConnectorError | None:
-        """Return how a page was refused that is not known to lie behind the last row.
+        """Return the error of a refused page that is not known to lie behind the last row; None if there is none.
 
-        It is where nothing followed, and the sweep before, which had other sizes, found the end there too, but for the
-        rows that were `added` since.
+        A refused page does lie behind it if nothing followed, and the sweep before, which had other sizes, found the
+        end at the same row, apart from the rows that were `added` since.
         """
         if swept.before_refusal is None:
             return None
@@ -373,7 +377,7 @@ class Lister(Generic[T]):
         return None if behind else next(iter(self._refused.values()))
 
     async def _plain_sweep(self, size: int) -> _Swept:
-        """Pages 1, 2, 3 … until several in a row are empty or bring nothing this sweep had not seen."""
+        """Read pages 1, 2, 3 … until several in a row are empty or bring nothing that this sweep had not seen."""
         self._sweeps += 1
         front: set[str] = set()
         shown: set[str] = set()
@@ -419,7 +423,10 @@ _SHRINK = (0, 1, 3, 11, 17, 21, 27, 29, 33, 39)
 
 
 def quiet_sweeps_needed(miss_rate: float) -> int:
-    """How many sweeps must add nothing before a row missed with `miss_rate` by each is out of the question."""
+    """Return how many sweeps must add nothing before the odds of having missed a row are one in a million.
+
+    `miss_rate` is the share of the rows that each sweep misses.
+    """
     if miss_rate <= 0:
         return 2
     if miss_rate >= 1:

@@ -1,4 +1,4 @@
-"""What the pages of one sweep over a listing prove, and which pages to ask for so that they can. Pure.
+"""Decide what the pages of one sweep over a listing prove, and which pages to request for the proof. Pure.
 
 A page claims rows for positions. The proof of completeness (`connector.extract.listing`, overlap) is that no two claims
 contradict each other, that no position is missing, and that the end was seen from within and from beyond.
@@ -36,7 +36,7 @@ FRONT = Segment(1, 1)
 
 
 def overlapping_segments(size: int) -> Iterator[Segment]:
-    """Pages of at most `size` rows, each sharing positions with the one before and reaching as far as possible."""
+    """Yield pages of at most `size` rows; each shares positions with the one before and reaches as far as possible."""
     segment = Segment(1, size)
     while True:
         yield segment
@@ -84,19 +84,19 @@ class Positions:
 
     @property
     def beyond(self) -> int:
-        """How many pages were asked for that lie wholly behind the last row, and not far from it."""
+        """Return how many pages were requested that lie wholly behind the last row, and not far from it."""
         return sum(1 for s in self.segments if self.end < s.first <= self.end + (FAR - 1) * s.per_page)
 
     @property
     def oversized(self) -> bool:
-        """Whether a page was longer than asked for: then all page sizes are one."""
+        """Return whether a page was longer than requested: then the service ignores page sizes."""
         return any(length > s.per_page for s, length in zip(self.segments, self.lengths, strict=True))
 
     @property
     def holed(self) -> bool:
-        """Whether a page was empty though another has rows of its positions or behind them, clamped as they may be.
+        """Return whether a page was empty though another has rows of its positions or behind them, even if clamped.
 
-        Pages of one row do not count: one that was asked for too early hides nothing.
+        Pages of one row do not count: one that was requested too early hides nothing.
         """
         longest = max(self.lengths, default=0)
         firsts = [(s.page - 1) * (1 if self.oversized else min(s.per_page, longest)) for s in self.segments]
@@ -105,19 +105,19 @@ class Positions:
         return any(first < end for segment, first, length in pages if not length and segment.per_page > 1)
 
     def contradicted(self) -> bool:
-        """Two replies disagree, rows follow where there should be none, or the end keeps out of sight."""
+        """Return whether two replies disagree, rows follow where there should be none, or the end does not show."""
         gap = self.empty_from is not None and self.empty_from <= self.end
         return not self.calm or gap or (not self.looks and self.beyond > END_PROOF)
 
     def proven(self) -> bool:
-        """No contradiction, no gap, and the end was seen from within and from beyond."""
+        """Return whether there is no contradiction and no gap, and the end was seen from within and from beyond."""
         after = self.end + 1
         whole = self.empty_from == after and len(self.keys) == self.end and len(self.looks) == 1
         return self.calm and whole and len(self.looks[after]) > 1 and self.beyond >= END_PROOF
 
 
 def covering(segments: Iterator[Segment], upto: int) -> Iterator[Segment]:
-    """The next segments until one reaches position `upto`, one at least."""
+    """Yield the next segments until one reaches position `upto`, at least one."""
     for segment in segments:
         yield segment
         if segment.last >= upto:
@@ -125,19 +125,20 @@ def covering(segments: Iterator[Segment], upto: int) -> Iterator[Segment]:
 
 
 def through(segments: Iterator[Segment], upto: int) -> list[Segment]:
-    """The segments that cover positions 1 to `upto`, and as many beyond as the proof of an end takes."""
+    """Return the segments that cover positions 1 to `upto`, and as many beyond as the proof of an end takes."""
     return [*covering(segments, upto), *islice(segments, END_PROOF)]
 
 
 def far_look(end: int, size: int, pages: int) -> Segment:
-    """A page that many pages behind the one with position `end`."""
+    """Return the page that lies `pages` pages behind the one with position `end`."""
     return Segment(max(1, math.ceil(end / size)) + pages, size)
 
 
 def second_look(end: int, size: int, asked: Sequence[Segment]) -> Segment:
-    """Another page that holds position `end` and has room for more, for a page may be cut short by mistake.
+    """Return another page that holds position `end` and has room for more, since a page may be cut short by mistake.
 
-    Its size is well below that of the first: of two that a service clamps to the same, the second shows nothing more.
+    Its size is well below that of the first: of two that a service clamps to the same size, the second shows nothing
+    more.
     """
     apart = size - size // 10
     pages = (Segment(max(end - 1, 0) // s + 1, s) for s in (*range(apart, 1, -1), *range(size, apart, -1)))

@@ -105,7 +105,7 @@ class ImportRead:
 
     @property
     def miscounted(self) -> bool:
-        """A finished import that only counts wrongly: what the setting `reconcile` is about, and nothing else is."""
+        """Return whether a finished import stood still and only its count is wrong, as meant by `reconcile`."""
         return self.verdict is Verdict.unreconciled and self.import_.status == COMPLETED
 
 
@@ -125,7 +125,7 @@ class _Pass:
     before_refusal: int = 0  # rows on the pages before that one
 
     def note(self, page: RecordPage | ConnectorError) -> RecordPage:
-        """Return the page itself, an empty one if it was refused."""
+        """Note a page and return it; return an empty page if it was refused."""
         if isinstance(page, ConnectorError):
             if self.refusal is None:
                 self.refusal, self.before_refusal = page, self.received
@@ -142,7 +142,10 @@ class _Pass:
 
     @property
     def neat(self) -> bool:
-        """As many rows as positions: while nothing is added or deleted, their order alone can hide none."""
+        """Return whether it had as many rows as positions.
+
+        If so, order alone can hide no row while nothing is added or deleted.
+        """
         return not self.ragged and self.received == len(self.shown)
 
 
@@ -171,7 +174,7 @@ class _Gathered:
             self.rejects[reject.payload] = reject
 
     def close(self, swept: _Pass, known: int) -> bool:
-        """After a pass, with what was known before it: whether two neat ones in a row showed the same."""
+        """Close a pass that began with `known` rows; return whether two neat passes in a row showed the same rows."""
         before, self.latest = self.latest, swept
         self.quiet = self.quiet + 1 if before is not None and len(self) == known else 0
         self.hole = self.hole if self.quiet else None
@@ -188,9 +191,9 @@ class _Gathered:
 
 
 async def read_import(client: RecordsClient, import_: Import) -> ImportRead:
-    """Reads all records of `import_`. Raises what the client raises, but for a 404, which is the verdict `gone`.
+    """Read all records of `import_`. Raises what the client raises, except a 404, which is the verdict `gone`.
 
-    Where a page has more bytes than are taken at once, all are asked for anew as shorter ones.
+    If a page exceeds the limit on a reply, everything is requested again in shorter pages.
     """
     size = MAX_PER_PAGE
     while True:
@@ -225,10 +228,10 @@ async def _read_of(client: RecordsClient, import_: Import, size: int) -> ImportR
 
 
 async def _has_no_records(client: RecordsClient, import_: Import) -> bool:
-    """Return whether a 404 of its records, which came twice while it stood still, is how the service says "none".
+    """Return whether a 404 of its records, received twice while the import stood still, is how the service says "none".
 
-    `row_count` says so too, and there is nothing on page 0 either, where a service has all that counts its pages from
-    there while its `row_count` lags behind.
+    Its `row_count` must be 0 too, and page 0 of an unfinished import must be empty: a service that counts pages from 0
+    may have all its records there while `row_count` lags behind.
     """
     if import_.row_count != 0:
         return False
@@ -260,10 +263,10 @@ def _gone(import_: Import) -> ImportRead:
 
 
 def as_listed(listed: Import, own: Import) -> Import:
-    """Return the version that its own address shows, as the listing shows it, as far as that can be told.
+    """Return the version that an import's own URL shows, in the terms of the listing as far as possible.
 
-    One that agrees in all but the finer time is taken for the version listed: if it is a later one, the next listing
-    shows another time, and it is read again.
+    A version that differs from the listed one only by a finer time is taken for the listed one: if it is a later one,
+    the next listing shows another time, and the import is read again.
     """
     earlier, later = sorted((listed.updated_at, own.updated_at))
     same_time = any(earlier == later - (later - _EPOCH) % unit for unit in _UNITS)
@@ -274,7 +277,7 @@ def as_listed(listed: Import, own: Import) -> Import:
 
 
 async def _read(client: RecordsClient, import_: Import, size: int, own: Import | None = None) -> ImportRead:
-    """`own` is what its own address showed last, if it was asked."""
+    """Read all records by pages of `size`; `own` is what the import's own URL showed last, if it was requested."""
     current = import_ if own is None else as_listed(import_, own)
     gathered, moves = _Gathered(client.service_time()), 0
     from_zero = client.first_page == 1  # whether it may be that the service counts from there, unnoticed so far
@@ -319,7 +322,7 @@ async def _read(client: RecordsClient, import_: Import, size: int, own: Import |
 
 
 def _known_room(client: RecordsClient, import_: Import) -> int:
-    """As many as the service is known to send at once; of records, which it may clamp lower, if the count may lag."""
+    """Return the largest page the service is known to send: of records, maybe clamped lower, if the count may lag."""
     return client.largest_page if import_.status == COMPLETED else client.largest_page_of_records
 
 
@@ -350,7 +353,7 @@ def _outcome(
 
 
 async def _read_pages(client: RecordsClient, import_: Import, gathered: _Gathered, size: int) -> _Pass:
-    """One pass: the pages `row_count` promises side by side, then on until the count is met or the pages end."""
+    """Read one pass: the pages `row_count` promises concurrently, then on until the count is met or the pages end."""
     swept = _Pass(size)
     expected = max(import_.row_count, len(gathered))
     promised = expected // size + 1  # the last of them has room for more
@@ -378,7 +381,7 @@ async def _read_pages(client: RecordsClient, import_: Import, gathered: _Gathere
 async def _read_on(
     client: RecordsClient, import_: Import, gathered: _Gathered, swept: _Pass, page: int, size: int
 ) -> None:
-    """Pages behind the promised ones, more and more at once, until they are empty or only repeat this pass."""
+    """Read pages behind the promised ones, more and more at once, until they are empty or only repeat this pass."""
     idle, window, limit = 0, 1, page + MAX_PAGES_BEYOND
     while idle < (1 if len(gathered) == import_.row_count else EMPTY_PAGES):
         if page >= limit:
@@ -393,9 +396,9 @@ async def _read_on(
 
 
 async def _page_0_adds(client: RecordsClient, import_: Import, gathered: _Gathered, swept: _Pass) -> bool:
-    """Looks for more where a service has them that counts its pages from 0, before it is believed to have no more.
+    """Read page 0 and return whether it adds records, as it does if the service counts its pages from 0.
 
-    Raises what the client raises where no other check would notice that something is missing.
+    Raises what the client raises if no other check would notice that records are missing.
     """
     known = len(gathered)
     try:
@@ -420,7 +423,10 @@ async def _ask(client: RecordsClient, import_: Import, pages: range, size: int) 
 
 
 async def _page(client: RecordsClient, slug: str, page: int, size: int) -> RecordPage | ConnectorError:
-    """Return the page, or how it was refused if it may lie behind the last one; a deleted import shows later."""
+    """Return the page, or the error of a page that may lie behind the last one.
+
+    That the import was deleted shows later.
+    """
     try:
         return await client.list_records(slug, page, size)
     except ConnectorError as error:

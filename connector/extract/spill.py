@@ -1,4 +1,4 @@
-"""What one import has too much of for memory waits in a temporary file without a name, gone with the process.
+"""Spill the records of one import that exceed memory to an unnamed temporary file, which vanishes with the process.
 
 Invariant: of every slug the version that counts comes out, whether the records stayed in memory or not.
 """
@@ -97,7 +97,7 @@ Records = tuple[Record, ...] | SpilledRecords
 
 
 def batches(records: Records) -> Iterator[Sequence[Record]]:
-    """About `BATCH_ROWS` at a time."""
+    """Yield about `BATCH_ROWS` records at a time."""
     if isinstance(records, SpilledRecords):
         yield from records.batches()
         return
@@ -134,12 +134,12 @@ class LatestRecords:
             self._kept = {}
 
     def all(self) -> Records:
-        """Nothing can be added afterwards."""
+        """Return all records; nothing can be added afterwards."""
         return tuple(self._kept.values()) if self._spilling is None else self._spilling.all()
 
 
 class _Spilling:
-    """Of each record its slug, time and hash stay in memory, so that what comes again is written once."""
+    """A spill that keeps the slug, time and hash of each record in memory, so that an unchanged one is written once."""
 
     def __init__(self) -> None:
         self.places: dict[str, int] = {}
