@@ -1,1 +1,1 @@
-"""Rows as JSON text, and from them typed Arrow columns. Pure: no network, no warehouse, no environment, no log."""
+"""Turn rows of JSON text into typed Arrow columns. Pure: no network, no warehouse, no environment, no log."""

@@ -1,4 +1,4 @@
-"""One value and one column type: does the value fit unchanged, and what is its text if it doesn't.
+"""Decide whether a value fits a column type unchanged, and what its text is if it doesn't.
 
 A `Fit` gives what to store, or None when the value must go to a variant.
 """
@@ -76,9 +76,9 @@ class Votes:
 
 
 def choose_kind(values: Iterable[Value]) -> Kind:
-    """The type of a column from the first values it holds, whatever their order; nulls are not among them.
+    """Choose the type of a column from the first values it holds, whatever their order; nulls are not among them.
 
-    The class most of them belong to wins; json before text before number before bool when they are even. Empty
+    The class most of them belong to wins; in a tie json comes before text, number and bool, in this order. Empty
     strings have no vote unless there is nothing else.
     """
     votes = Votes()
@@ -87,14 +87,14 @@ def choose_kind(values: Iterable[Value]) -> Kind:
 
 
 def text_of(value: Value, *, nul_safe: bool = False) -> str:
-    """The value unchanged as text: a string as it is, anything else as its JSON text."""
+    """Return the value unchanged as text: a string as it is, anything else as its JSON text."""
     if isinstance(value, str) and not isinstance(value, JsonText):
         return storable(value, nul_safe=nul_safe)
     return json_text(value, nul_safe=nul_safe)
 
 
 def json_text(value: Value, *, nul_safe: bool = False) -> str:
-    """The value as JSON, numbers digit for digit, keys in their order."""
+    """Return the value as JSON, numbers digit for digit, keys in their order."""
     if isinstance(value, JsonText):
         return storable_json(value, nul_safe=nul_safe)
     if isinstance(value, str):
@@ -103,7 +103,7 @@ def json_text(value: Value, *, nul_safe: bool = False) -> str:
 
 
 def double_beside_bigint(value: Value) -> float | None:
-    """A fraction that meets a bigint column, if a double gives it back."""
+    """Return a fraction in a bigint column as a double, if the double is exactly the same number; None otherwise."""
     if not isinstance(value, Raw):
         return None
     literal = _literal(value)
@@ -111,7 +111,7 @@ def double_beside_bigint(value: Value) -> float | None:
 
 
 def fit_for(column_type: ColumnType, *, hint: Hint | None, nul_safe: bool) -> Fit:
-    """Return how values enter a column; with a `hint` the user asked for this type, so strings are read as it says."""
+    """Return how values enter a column; a `hint` means that the user chose this type, so strings are parsed by it."""
     if hint is not None and hint.read is not None:
         read_written, fit = hint.read, fit_for(column_type, hint=None, nul_safe=nul_safe)
         return lambda value: read_written(value) if type(value) is str else fit(value)
@@ -201,7 +201,10 @@ def _as_date(value: Value) -> date | None:
 
 
 def _as_timestamp(value: Value) -> datetime | None:
-    """ISO 8601 with a time of day; without an offset it is UTC; finer than a microsecond does not fit."""
+    """Return an ISO 8601 text with a time of day as an instant in UTC, also without an offset.
+
+    Return None if it does not fit, as if it is finer than microseconds.
+    """
     found = _TIMESTAMP.fullmatch(value) if type(value) is str else None
     if found is None:
         return None

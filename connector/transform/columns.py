@@ -1,7 +1,7 @@
-"""The values of one field in one batch → its Arrow column, and its variants if something does not fit.
+"""Convert the values of one field in one batch to its Arrow column, and to its variants if some do not fit.
 
-Nearly every column holds one kind of value, all of which fit: such a column is converted as a whole and only the
-others are looked at value by value.
+Nearly every column holds one kind of value, all of which fit: such a column is converted as a whole, and only the
+others value by value.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(frozen=True, slots=True)
 class FieldCount:
-    """Of one field in one batch: values that are not null there, and how many of them are not of the column's type.
+    """The values of one field in one batch that are not null, and how many of them are not of the column's type.
 
-    Those are in a variant, but for the `kept` ones: a text column takes every scalar. `kept_rows` says in which rows.
+    Those are in a variant, except the `kept` ones: a text column takes every scalar. `kept_rows` says in which rows.
     """
 
     values: int
@@ -52,7 +52,11 @@ class Placed:
 def place(
     cells: Sequence[Value], kinds: frozenset[type], column_type: str, *, hint: Hint | None, nul_safe: bool
 ) -> Placed:
-    """`kinds` are the types of the cells without null; a `hint` of the column's type lets strings be read as it."""
+    """Convert the cells of one field to its column and its variants.
+
+    `kinds` are the types of the cells without null; with a `hint` of the column's type, strings are parsed as that
+    type.
+    """
     whole = _whole_column(cells, kinds, parse_type(column_type).kind, nul_safe)
     if whole is not None:
         return Placed(whole, None, None, FieldCount(len(whole) - whole.null_count, 0))
@@ -60,7 +64,7 @@ def place(
 
 
 def _whole_column(cells: Sequence[Value], kinds: frozenset[type], kind: Kind, nul_safe: bool) -> pa.Array[Any] | None:
-    """The column at once, or None if a value may not fit."""
+    """Convert the whole column at once; return None if a value may not fit."""
     try:
         if kind is Kind.TEXT and kinds == {str}:
             return _unless_found(pa.array(cells, pa.string()), "\0" if nul_safe else None)
@@ -85,10 +89,10 @@ def _unless_found(texts: pa.Array[Any], pattern: str | None) -> pa.Array[Any] | 
 
 
 def _doubles(cells: Sequence[Value], *, mixed: bool) -> pa.Array[Any] | None:
-    """Number literals as doubles if each double gives its literal back.
+    """Convert number literals to doubles; return None unless each double is exactly the number of its literal.
 
-    So does every literal of few digits. Arrow writes a double with the fewest digits that read as the same double,
-    so an equal text is the proof for most others; the rest is compared as numbers.
+    A double always is for a literal of few digits. Arrow writes a double with the fewest digits that read as the same
+    double, so an equal text is the proof for most others; the rest is compared as numbers.
     """
     if mixed and any(type(cell) is int and not -_EXACT_WHOLE <= cell <= _EXACT_WHOLE for cell in cells):
         return None

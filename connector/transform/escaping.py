@@ -1,4 +1,4 @@
-"""Text that every destination can hold, without losing what it said.
+"""Escape text so that every destination can hold it and nothing is lost.
 
 Two things in a JSON string cannot be stored everywhere: a lone surrogate (in no UTF-8 text, so nowhere) and the NUL
 character (not in PostgreSQL). Only a string that holds one of them is changed: it is written as JSON would escape
@@ -15,17 +15,17 @@ _JSON_STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 
 
 def storable(text: str, *, nul_safe: bool = False) -> str:
-    """`text` itself if it can be stored, else its escape; `nul_safe` for destinations without NUL."""
+    """Return `text` itself if it can be stored, else escaped; `nul_safe` is for destinations without NUL."""
     if not (nul_safe and "\0" in text) and (text.isascii() or not _SURROGATE.search(text)):
         return text
     return (_ESCAPED_WITH_NUL if nul_safe else _ESCAPED).sub(_escape, text)
 
 
 def storable_json(text: str, *, nul_safe: bool = False) -> str:
-    """The same for the strings inside a JSON text: every other character of it stays as it is.
+    """Escape the strings inside a JSON text as `storable` does; every other character stays as it is.
 
-    JSON can spell a lone surrogate or NUL with an escape, but DuckDB's and PostgreSQL's JSON types refuse the first
-    and PostgreSQL's `jsonb` the second.
+    JSON can spell a lone surrogate or NUL with an escape, but DuckDB's and PostgreSQL's JSON types refuse the first and
+    PostgreSQL's `jsonb` the second.
     """
     if "\\u" not in text:
         return text

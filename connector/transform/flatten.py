@@ -1,12 +1,12 @@
-"""Rows of any shape → Arrow columns that lose nothing.
+"""Flatten rows of any shape into Arrow columns that lose nothing.
 
-Objects become `a__b__c` down to three levels of keys, deeper ones and arrays JSON text. A value that does not fit
-the type its column has goes unchanged to the column's variant: `__v_double` for a fraction beside whole numbers,
-`__v_text` for all else. Two things are not in the typed columns, only in the raw row: an empty string where the
-column is neither text nor JSON, and the earlier values of a key that occurs twice in one object.
+Objects become `a__b__c` down to three levels of keys; deeper objects and arrays become JSON text. A value that does not
+fit the type of its column goes unchanged to the column's variant: `__v_double` for a fraction among whole numbers,
+`__v_text` for anything else. Two things are only in the raw row: an empty string where the column is neither text nor
+JSON, and the earlier values of a key that occurs twice in one object.
 
-A value that may get no column is in `_more`, an object of the row's own keys: a field beyond the room that the table
-has (`width`), or a value that would need a variant for which there is none left. It is not in `counts`.
+A value that may get no column is in `_more`, an object with the row's own keys: a field beyond the room that the table
+has (`width`), or a value that would need a variant when there is no room for one. It is not in `counts`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def flatten(
     nul_safe: bool = False,
     room: Room = UNBOUNDED,
 ) -> Flattened:
-    """The records' `data` objects, as JSON in UTF-8, against what is known of their table.
+    """Flatten the `data` objects of records, JSON in UTF-8, into columns of the table described by `schema`.
 
     `hints` name a type, and how strings are written, by column name or by original key. `nul_safe` is for destinations
     that hold no NUL character: see `connector.transform.escaping`. Raises TooWide for more new fields than there is
@@ -77,7 +77,7 @@ def flatten(
 
 
 def leaf_values(rows: Sequence[bytes], schema: TableSchema) -> Iterator[tuple[Keys, Iterable[Value]]]:
-    """Each path that `flatten` has a column for, with what the rows hold there, nulls left out."""
+    """Yield each path that `flatten` has a column for, with the values that the rows have there, without nulls."""
     try:
         objects = read_rows(rows)
         leaves = list(_leaves(Rests(len(rows)).split(objects, schema) if schema.is_bounded else objects, ()))
@@ -148,7 +148,7 @@ def _flatten(
 def _with_variants(
     schema: TableSchema, all_placed: dict[Keys, Placed], leaves: Iterable[Leaf], rests: Rests, room: Room
 ) -> TableSchema:
-    """The table with the variants that these values need; those for which there is no room go to `rests`."""
+    """Return the table with the variants that these values need; values whose variant has no room go to `rests`."""
     wanted: list[tuple[Keys, str]] = []
     for keys, placed in all_placed.items():
         known = schema.fields[keys]
@@ -172,7 +172,7 @@ def _with_variants(
 
 
 def _moved(placed: Placed, variant: str, keys: Keys, cells: Sequence[Value], rests: Rests) -> Placed:
-    """The column without that variant, the values of which are in `rests`."""
+    """Move the values of the variant to `rests` and return the column without it."""
     column = placed.text if variant == "text" else placed.double
     rows = [row for row, there in enumerate(() if column is None else column.is_valid().to_pylist()) if there]
     for row in rows:
@@ -185,7 +185,7 @@ def _moved(placed: Placed, variant: str, keys: Keys, cells: Sequence[Value], res
 
 
 def _first_type(column: str, leaf: Leaf, schema: TableSchema, hint: Hint | None) -> str:
-    """The type for ever: the warehouse's if the column is there already, else the hint's, else the values'."""
+    """Choose the column's permanent type: that of the column in the warehouse, else the hint's, else the values'."""
     there = schema.physical.get(column)
     if there is not None:
         return str(parse_type(there))
@@ -195,8 +195,10 @@ def _first_type(column: str, leaf: Leaf, schema: TableSchema, hint: Hint | None)
 
 
 def _leaves(objects: Sequence[Row], prefix: Keys) -> Iterator[Leaf]:
-    """One leaf per path that is a value in some object. An object above the last level is no value but members;
-    an empty one has no member to stand for it, so it is a value."""
+    """Yield one leaf per path that is a value in some object.
+
+    An object above the last level is no value, its members are; an empty one has no members, so it is a value.
+    """
     for name, cells in _members(objects):
         keys = (*prefix, name)
         kinds = set(map(type, cells))
@@ -213,7 +215,7 @@ def _leaves(objects: Sequence[Row], prefix: Keys) -> Iterator[Leaf]:
 
 
 def _members(objects: Sequence[Row]) -> Iterator[tuple[str, Sequence[Value]]]:
-    """Each name with what every object has there, null where it has nothing."""
+    """Yield each name with the value that each object has there, null where it has none."""
     names = list(objects[0]) if objects else []
     if len(names) > 1 and set(map(len, objects)) == {len(names)}:
         try:

@@ -1,9 +1,9 @@
-"""Texts → the hint that would read them, or none where that would be a guess.
+"""Propose the hint that would read the texts of a column, or none if that would be a mere guess.
 
-What the values look like gives one candidate per column; whether it is proposed is for the share of them that fit,
-read as a rebuild would read them. What is a code rather than a number gets no candidate: leading zeros, long whole
-numbers, or whole numbers of one length, as zip codes, phone numbers and years are. Day and month, and what stands
-before a fraction, are decided by values that can be read in one way only, and by none that contradict.
+The form of the values gives one candidate per column. It is proposed if enough of them fit, parsed as a rebuild would
+parse them. Codes rather than numbers give no candidate: leading zeros, long whole numbers, or whole numbers of one
+length, as zip codes, phone numbers and years are. The order of day and month, and the decimal separator, are decided by
+values that can be read in one way only, provided that none contradict.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _WORDS = (
 
 
 def guess(texts: Iterable[str]) -> str | None:
-    """Return the hint that most of these texts look like, None where they look like none or could be another's."""
+    """Return the hint that most of these texts look like; None if there is none, or several hints are possible."""
     dates, numbers, words = _Dates(), _Numbers(), Counter[str]()
     count = 0
     for text in texts:
@@ -72,7 +72,7 @@ def guess(texts: Iterable[str]) -> str | None:
 
 
 def share(hint: str, texts: Counted) -> tuple[int, int]:
-    """Return how many texts fit, as a load with this hint would decide it, and how many there are."""
+    """Return how many texts fit, as a load with this hint would decide, and how many there are."""
     fit = _fit(parse_hint(hint))
     fitting = rows = 0
     for text, count in texts:
@@ -130,7 +130,7 @@ def _form(found: re.Match[str]) -> str:
 
 
 def _decided(votes: Counter[str]) -> str | None:
-    """Return what nearly all the votes are for, None without one."""
+    """Return what nearly all the votes are for; None without any."""
     total = votes.total()
     winner, most = votes.most_common(1)[0] if total else ("", 0)
     return winner if total and most >= SHARE * total else None

@@ -1,4 +1,4 @@
-"""JSON rows → Python values that still know every digit.
+"""Parse JSON rows into Python values that keep every digit.
 
 whole number → int; number with fraction or exponent, and `-0` → its literal as `msgspec.Raw`; the rest as usual. A key
 that occurs twice in an object counts with its last value (the raw row keeps both).
@@ -39,12 +39,12 @@ def may_have_minus_zero(*rows: bytes) -> bool:
 
 
 def without_minus_zero(row: bytes) -> bytes:
-    """The row with 0 for each number `-0`."""
+    """Return the row with 0 for each number `-0`."""
     return _STRING_OR_MINUS_ZERO.sub(lambda found: b"0" if found.group() == b"-0" else found.group(), row)
 
 
 def read_rows(rows: Sequence[bytes]) -> list[Row]:
-    """Every row, fast where msgspec can hold it and exact everywhere."""
+    """Parse every row, fast if msgspec can hold it, and exactly in any case."""
     if may_have_minus_zero(*rows):
         return [_read_row(row) for row in rows]
     try:
@@ -64,9 +64,10 @@ def _read_row(row: bytes) -> Row:
 
 
 def read_exactly(row: bytes) -> Row:
-    """What msgspec refuses or changes: lone surrogates, `-0`, numbers of thousands of digits, nesting without end.
+    """Parse a row that msgspec refuses or changes.
 
-    Arrays and deep objects come back as their source text, so that depth costs no recursion.
+    Such rows have lone surrogates, `-0`, numbers of thousands of digits, or unbounded nesting. Arrays and deep objects
+    are returned as their source text, so that depth costs no recursion.
     """
     reader = _Reader(row.decode())
     if reader.lexeme() != "{":

@@ -1,6 +1,6 @@
-"""Exact slices of JSON text, for the pages that a parser refuses: which bytes belong to which element.
+"""Slice JSON text exactly, for pages that a parser refuses: which bytes belong to which element.
 
-Splitting looks at strings, brackets and commas only, so that one malformed element does not hide its
+Splitting considers strings, brackets and commas only, so that one malformed element does not hide its
 neighbours; `is_json` then says whether a slice is JSON. Both are iterative: depth costs no stack.
 """
 
@@ -29,7 +29,7 @@ _AFTER = re.compile(_GAP + rb"([,}\]])")
 
 
 class NotJson(ValueError):
-    """The text is not JSON; `cut` when it simply ends too early."""
+    """The text is not JSON; `cut` if it ends too early."""
 
     def __init__(self, message: str, *, cut: bool = False) -> None:
         super().__init__(message)
@@ -41,17 +41,17 @@ class TooDeep(ValueError):
 
 
 def array_elements(text: bytes, most: int | None = None) -> list[bytes]:
-    """The exact text of each element of the JSON array `text`; of more than `most` only some more than that."""
+    """Return the exact text of each element of the JSON array `text`; of more than `most` elements, not all of them."""
     return _parts(text, b"[", most)
 
 
 def object_members(text: bytes) -> dict[str, bytes]:
-    """The exact text of each value of the JSON object `text`; of equal keys the last counts."""
+    """Return the exact text of each value of the JSON object `text`; of equal keys the last counts."""
     return {key: value for _, key, value in members_of(text)}
 
 
 def members_of(text: bytes) -> Iterator[tuple[bytes, str, bytes]]:
-    """Each member of the JSON object `text` as (exact text up to the value, key, exact text of the value)."""
+    """Yield each member of the JSON object `text` as (exact text up to the value, key, exact text of the value)."""
     for part in _parts(text, b"{"):
         key = _KEY.match(part)
         if key is None or key.end() == len(part):
@@ -63,7 +63,7 @@ def members_of(text: bytes) -> Iterator[tuple[bytes, str, bytes]]:
 
 
 def _parts(text: bytes, bracket: bytes, most: int | None = None) -> list[bytes]:
-    """What stands between the commas of the one container that `text` is."""
+    """Return the texts between the commas of the one container that `text` is."""
     text = text.strip(SPACE)
     if text[:1] != bracket:
         raise NotJson(f"it does not begin with {bracket.decode()}")
@@ -102,7 +102,7 @@ def _closed(text: bytes, begin: int, at: int, found: list[bytes]) -> list[bytes]
 
 
 def is_json(text: bytes, deepest: float = math.inf) -> bool:
-    """Whether `text` is exactly one JSON value (RFC 8259; lone surrogate escapes are legal there).
+    """Return whether `text` is exactly one JSON value (RFC 8259; lone surrogate escapes are legal there).
 
     Raises TooDeep once more than `deepest` brackets are open.
     """
@@ -132,7 +132,10 @@ def is_json(text: bytes, deepest: float = math.inf) -> bool:
 
 
 def _close(text: bytes, at: int, open_brackets: bytearray) -> int | None:
-    """Goes from the end of a value past the brackets it closes: to where the next value begins, or the end."""
+    """Move from the end of a value past the brackets it closes.
+
+    Return where the next value begins, or the end of the text; None if it is not JSON.
+    """
     while open_brackets:
         after = _AFTER.match(text, at)
         if after is None:

@@ -1,8 +1,8 @@
-"""The free-form objects of an import → columns of the table `imports`, within what one table and one row can hold.
+"""Flatten the free-form objects of an import into columns of the table `imports`, within what table and row can hold.
 
 Invariant: each scalar at the top of such an object is in the column of its key or in a variant of it, whatever other
 imports have there; arrays, objects, and what is beyond the limits are in the object's JSON alone. What is written
-follows from the values of one import and the columns there are, so that `verify` finds the same.
+depends on the values of one import and the existing columns only, so that `verify` computes the same.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def flatten_members(
     row_bytes: int | None,
     nul_safe: bool,
 ) -> Members:
-    """Of each row its objects by name; `beside` are the other columns of the table.
+    """Flatten the objects of each row, given by name; `beside` are the other columns of the table.
 
     A scalar that does not fit into the `row_bytes` of its row has no column there.
     """
@@ -75,7 +75,7 @@ def flatten_members(
 
 
 def _scalars(text: bytes | None) -> Iterator[tuple[str, str]]:
-    """The members at the top that are neither object nor array, each value as its text."""
+    """Yield the top-level members that are neither object nor array, each value as its text."""
     if text is None or text[:1] != b"{":
         return
     members: Mapping[str, bytes | msgspec.Raw]
@@ -90,7 +90,7 @@ def _scalars(text: bytes | None) -> Iterator[tuple[str, str]]:
 
 
 def _within_table(flat: Flattened, before: set[str]) -> tuple[Flattened, set[str]]:
-    """Without the new variants that a table with the columns `before` has no room for, and their names."""
+    """Drop the new variants that a table with the columns `before` has no room for; return their names too."""
     names = before | {each.column for each in flat.schema.fields.values()}
     new = sorted(column for column in flat.columns if column not in names)
     cut = set(new[max(MOST_WITH_VARIANTS - len(names), 0) :])
@@ -109,7 +109,7 @@ def _within_table(flat: Flattened, before: set[str]) -> tuple[Flattened, set[str
 
 
 def _names(schema: TableSchema) -> set[str]:
-    """Every column that there is or will be; a field that was only null so far has its place, too."""
+    """Return every column that exists or will; a field that was only null so far has its place, too."""
     fields = schema.fields.values()
     return {*schema.physical, *(each.column for each in fields), *(name for each in fields for name in each.columns())}
 

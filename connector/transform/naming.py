@@ -1,7 +1,7 @@
-"""Original keys → stable, readable column and table names.
+"""Turn original keys into stable, readable column and table names.
 
-Every name is a fixed point of dlt's snake_case naming at 63 characters, so dlt never renames a column behind our
-back. Base names stop at 53 characters to leave room for the longest variant suffix in PostgreSQL's 63.
+Every name is a fixed point of dlt's snake_case naming at 63 characters, so dlt never renames a column. Base names end
+at 53 characters to leave room for the longest variant suffix in PostgreSQL's 63.
 """
 
 import json
@@ -48,7 +48,7 @@ _UNDERSCORES = re.compile(r"_{2,}")
 
 
 def column_name(keys: tuple[str, ...], taken: Container[str]) -> str:
-    """The column for a key path: readable if that name is free, else with a hash of the exact keys."""
+    """Return the column for a key path: readable if that name is free, else with a hash of the exact keys."""
     segments = [_segment(key) for key in keys]
     readable = "__".join(segment or "blank" for segment in segments)
     names = _candidates(readable, encode_keys(keys), _COLUMN_LIMIT, plain=all(segments))
@@ -56,12 +56,12 @@ def column_name(keys: tuple[str, ...], taken: Container[str]) -> str:
 
 
 def more_column(taken: Container[str]) -> str:
-    """The column for what has none of its own: `_more`, unless an earlier version gave that name to a field."""
+    """Return the column for values without one of their own: `_more`, unless an earlier version used the name."""
     return next(name for name in chain([MORE], (f"{MORE}_{n}" for n in count(2))) if name not in taken)
 
 
 def overflowed_name(keys: tuple[str, ...]) -> str:
-    """What stands for the column of a field that has none, `_more.` and a name; no column is called so."""
+    """Return what stands for the column of a field that has none: `_more.` and a name; no column has such a name."""
     readable = "__".join(_segment(key) or "blank" for key in keys)
     return f"{MORE}.{next(_candidates(readable, encode_keys(keys), _COLUMN_LIMIT, plain=False))}"
 
@@ -69,10 +69,10 @@ def overflowed_name(keys: tuple[str, ...]) -> str:
 def table_name(
     template_name: str | None, template_slug: str | None, taken: Mapping[str, str], foreign: Container[str] = ()
 ) -> str:
-    """The typed table of a template; `taken` maps the known tables to the slug of their template, '' for none.
+    """Return the typed table of a template; `taken` maps the known tables to the slug of their template, '' for none.
 
     A slug that already has a table keeps it, whatever the template is called by now. Names in `foreign` are those of
-    somebody else's tables and views.
+    tables and views that do not belong to this package.
     """
     identity = template_slug or template_name or ""
     known = next((table for table, slug in taken.items() if slug == identity), None)
@@ -86,7 +86,7 @@ def table_name(
 
 
 def display_path(keys: tuple[str, ...]) -> str:
-    """The path as people write it, `address.city`. For reading only: `encode_keys` is the exact form.
+    """Return the path as people write it, `address.city`. For reading only: `encode_keys` is the exact form.
 
     The path without keys is that of the column with the rest of the row.
     """
@@ -96,7 +96,7 @@ def display_path(keys: tuple[str, ...]) -> str:
 
 
 def encode_keys(keys: tuple[str, ...]) -> str:
-    """The exact path as an ASCII JSON array, the same on every machine; `decode_keys` reads it back."""
+    """Return the exact path as an ASCII JSON array, the same on every machine; `decode_keys` reads it back."""
     return json.dumps(keys, separators=(",", ":"))
 
 
@@ -105,8 +105,10 @@ def decode_keys(text: str) -> tuple[str, ...]:
 
 
 def naming_order(keys: tuple[str, ...]) -> tuple[bool, tuple[str, ...]]:
-    """Sort key for naming the new paths of one batch: a key that is its own readable name comes first,
-    so that `a_b` is called `a_b` and `a-b` gets the hash, in whatever order the rows came."""
+    """Return the sort key for naming the new paths of one batch: a key that is its own readable name comes first.
+
+    So `a_b` is called `a_b`, and `a-b` gets the hash, in whatever order the rows came.
+    """
     return any(_segment(key) != key for key in keys), keys
 
 
@@ -130,7 +132,7 @@ def _candidates(readable: str, identity: str, limit: int, *, plain: bool) -> Ite
 
 
 def _segment(key: str) -> str:
-    """One key as lower snake case, or "" if nothing in it can be read."""
+    """Return one key as lower snake case, or "" if nothing in it can be read."""
     latin = _NOT_WORD.sub("_", anyascii(storable(key)))
     if not latin.strip("_"):
         latin = _NOT_WORD.sub("_", " ".join(unicodedata.name(char, "") for char in key.strip("_ ")))

@@ -1,4 +1,4 @@
-"""What of each row has no column of its own, as one JSON object per row with the row's own keys."""
+"""Collect the values of each row that have no column of their own, as one JSON object with the row's own keys."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Rests:
         self._rests: list[Row] = []
 
     def split(self, objects: Sequence[Row], schema: TableSchema) -> list[Row]:
-        """Return the objects without what gets no column, which is kept here."""
+        """Return the objects without the fields that get no column, which are kept here."""
         both = [_split(members, (), schema) for members in objects]
         self._rests = [rest for _, rest in both]
         return [kept for kept, _ in both]
@@ -34,7 +34,7 @@ class Rests:
         members[keys[-1]] = value
 
     def column(self, *, nul_safe: bool) -> pa.Array[Any] | None:
-        """The objects as JSON text, null for a row without rest; None if no row has one."""
+        """Return the objects as JSON text, null for a row without rest; None if no row has one."""
         if not any(self._rests):
             return None
         return pa.array([_text(rest, 1, nul_safe) if rest else None for rest in self._rests], pa.string())

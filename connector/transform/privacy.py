@@ -1,7 +1,8 @@
-"""Privacy rules: JSON text → JSON text in which no value under a rule can be read (docs/privacy.md).
+"""Apply privacy rules to JSON text, so that no value under a rule can be read in the result (docs/privacy.md).
 
-Invariant: a value whose path a rule names is in the result only as the rule says, however its key is spelled and how
-often it comes; every other value keeps its bytes. What cannot be told apart is refused (`Unprotectable`), never let by.
+Invariant: a value whose path a rule names is in the result only as the rule says, however its key is spelled and
+however often it occurs; every other value keeps its bytes. Text that cannot be parsed is refused (`Unprotectable`),
+never let through.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _next_member = re.compile(rb"()" + _MEMBER, re.DOTALL).match
 
 
 class Unprotectable(ValueError):
-    """The text cannot be taken apart, so its values cannot be protected; the message says why and shows none."""
+    """The text cannot be parsed, so its values cannot be protected; the message says why and shows none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class Action:
 
     @classmethod
     def parse(cls, text: object) -> Action:
-        """Raises ValueError with what a rule can be."""
+        """Parse a rule. Raises ValueError that says what a rule can be."""
         found = _ACTION.fullmatch(text) if isinstance(text, str) else None
         if found is None:
             raise ValueError("a rule is drop, null, hash or mask:N with N the characters that stay")
@@ -97,7 +98,7 @@ class Section:
 
     @classmethod
     def parse(cls, given: Mapping[str, Any]) -> Section:
-        """Raises ValueError that names the path which cannot be read."""
+        """Parse the rules under one name. Raises ValueError that names the path which cannot be parsed."""
         rules: dict[str, Action] = {}
         allow: tuple[str, ...] | None = None
         for path, value in _flat(given):
@@ -132,7 +133,7 @@ class Section:
 
 
 def _flat(given: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """TOML makes a table of each step of a path without quotes."""
+    """Yield each path with its value; TOML makes a table of each step of a path without quotes."""
     for key, value in given.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{before}{key}.")
@@ -141,7 +142,10 @@ def _flat(given: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any
 
 
 def _advanced(steps: tuple[str, ...], at: int, key: str | None) -> Iterator[int]:
-    """Where in `steps` one is behind `key`, or behind an element of a list (None); a key with dots may be several."""
+    """Yield the positions in `steps` behind `key`, or behind a list element (None).
+
+    A key with dots may be several steps.
+    """
     if key is None:
         if steps[at] == "*" or steps[at].isdigit():
             yield at + 1
@@ -156,7 +160,7 @@ def _advanced(steps: tuple[str, ...], at: int, key: str | None) -> Iterator[int]
 
 
 def _string(text: bytes) -> str:
-    """What the JSON string says."""
+    """Return the value of a JSON string."""
     if b"\\" not in text:
         return text[1:-1].decode()
     said: str = _decode(text.decode())
@@ -231,11 +235,14 @@ class Protection:
 
     @staticmethod
     def _order(rank: int, path: str, action: Action) -> tuple[int, bool, int, int]:
-        """The least counts: the template's before `*`, a path in full before a pattern, then the stricter rule."""
+        """Return the sort key of a rule; the lowest counts.
+
+        The template's rules come before those of `*`, a literal path before a pattern, and then the stricter rule.
+        """
         return rank, not Path(path).is_literal, _STRICTEST.index(action.kind), action.shown
 
     def _scanner(self) -> re.Pattern[bytes]:
-        """Members that no rule can be about, the one after them, and what follows it."""
+        """Compile a pattern that matches the members no rule can concern, the member after them, and the delimiter."""
         firsts = {steps[0] for steps in self.steps}
         other = rb"(?!)"
         if not (self.patterns or self._allows or "*" in firsts):
@@ -265,7 +272,7 @@ class Protection:
         return node
 
     def concerns(self, keys: Sequence[str], *, nested: bool) -> bool:
-        """Return whether a rule may be about the value behind these keys; with `nested`, or about what is inside it."""
+        """Return whether a rule may concern the value behind these keys, or, with `nested`, something inside it."""
         node = self._root
         for key in keys:
             node = node.below(key)
@@ -282,7 +289,7 @@ class Protection:
             raise why if isinstance(why, Unprotectable) else Unprotectable("it is not JSON") from None
 
     def _scanned(self, text: bytes, parent: _Node, depth: int, following: _Scanner) -> bytes | None:
-        """The same as `_container` does of an object, several times as fast; None where it is nested too deeply."""
+        """Protect an object as `_container` does, but several times as fast; None if it is nested too deeply."""
         kept: list[bytes] = []  # each ends with a comma
         at, changed = 1, False
         while found := following(text, at):
@@ -303,7 +310,7 @@ class Protection:
         return None
 
     def _value(self, text: bytes, node: _Node, depth: int) -> bytes | None:
-        """What stands for the value; None where it is dropped with its key."""
+        """Return what replaces the value; None if it is dropped with its key."""
         nested = text[:1] in (b"{", b"[")
         if not (node.kept or nested):
             return None
@@ -317,7 +324,7 @@ class Protection:
         return text if action is None else action.of(text, self._key)
 
     def _nested(self, text: bytes, node: _Node, depth: int) -> bytes:
-        """What `_container` returns, by a shorter way where there is one."""
+        """Return what `_container` returns, by a faster way if there is one."""
         if text[:1] == b"{":
             scanned = self._scanned(text, node, depth, _next_member)
             return self._container(text, node, depth) if scanned is None else scanned
@@ -327,7 +334,7 @@ class Protection:
         return self._container(text, node, depth)
 
     def _container(self, text: bytes, node: _Node, depth: int) -> bytes:
-        """The same object or list, its members protected; as it was where none of them is."""
+        """Return the object or list with its members protected, or unchanged if none of them is."""
         if depth > _DEEPEST:
             raise Unprotectable(f"it is nested deeper than {_DEEPEST} levels")
         kept: list[bytes] = []
@@ -367,7 +374,10 @@ class Privacy:
 
     @classmethod
     def parse(cls, given: Mapping[str, Any], key: str | None) -> Privacy:
-        """Raises ValueError that names the rule which cannot be read, or says that the key is missing."""
+        """Parse all rules.
+
+        Raises ValueError that names the rule which cannot be parsed, or says that the key is missing.
+        """
         sections: dict[str, Section] = {}
         for name, rules in given.items():
             if not isinstance(rules, Mapping):
@@ -385,11 +395,14 @@ class Privacy:
 
     @property
     def templates(self) -> tuple[str, ...]:
-        """The names and slugs of templates that have rules."""
+        """Return the names and slugs of templates that have rules."""
         return tuple(sorted(self.sections.keys() - {ANY_TEMPLATE, METADATA}))
 
     def _sections(self, slug: str | None, name: str | None) -> list[Section]:
-        """Return those that count for a template; for an import that shows none, which may be of any, all as one."""
+        """Return the sections that count for a template.
+
+        An import without a template may be of any: for it, all sections are merged into one.
+        """
         if slug is None and name is None:
             every = [each for title, each in sorted(self.sections.items()) if title != METADATA]
             return [_strictest(every)] if every else []
@@ -397,7 +410,7 @@ class Privacy:
         return [self.sections[each] for each in (*wanted, ANY_TEMPLATE) if each in self.sections]
 
     def of_template(self, slug: str | None, name: str | None) -> Protection | None:
-        """Return what protects the records of a template; None where no rule does."""
+        """Return the protection of the records of a template; None if no rule concerns them."""
         known = self._protections.get((slug, name))
         if known is None:
             sections = self._sections(slug, name)
@@ -410,11 +423,11 @@ class Privacy:
 
     @cached_property
     def of_metadata(self) -> Protection | None:
-        """Return what protects the metadata of imports and of replies with records; None where no rule does."""
+        """Return the protection of the metadata of imports and of replies with records; None if no rule concerns it."""
         return Protection([self.sections[METADATA]], self.key) if METADATA in self.sections else None
 
     def fingerprint(self, slug: str | None, name: str | None) -> str | None:
-        """Return what is the same as long as the rules for imports of a template are; None where there are none."""
+        """Return a fingerprint that changes only with the rules for imports of a template; None if there are none."""
         if (slug, name) not in self._fingerprints:
             self._fingerprints[slug, name] = self._fingerprint(slug, name)
         return self._fingerprints[slug, name]
@@ -435,5 +448,5 @@ class Privacy:
 
 
 def withheld(payload: str, key: bytes) -> str:
-    """Return what stands for the payload of a reject; the same for the same one, so that each still counts once."""
+    """Return what replaces the payload of a reject: the same for the same payload, so that each still counts once."""
     return f"{WITHHELD} {hmac.digest(key, payload.encode('utf-8', 'surrogatepass'), 'sha256').hex()[:16]}"

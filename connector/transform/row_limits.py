@@ -1,4 +1,4 @@
-"""Whether rows fit into a table of the destination at all: asked before anything of them is written.
+"""Decide, before anything is written, whether rows fit into a table of the destination at all.
 
 A row of PostgreSQL lives in one page of 8 kB. Long texts move elsewhere and leave a pointer; numbers, times and short
 texts don't, so a thousand of them in one row are too many, whatever the number of columns.
@@ -30,7 +30,7 @@ class Limits:
     system_bytes: int = 300
 
     def refusal(self, schema: TableSchema, batches: Iterable[Mapping[str, pa.Array[Any]]]) -> str | None:
-        """Why rows of this schema cannot be stored, or None if they can."""
+        """Return why rows of this schema cannot be stored, or None if they can."""
         columns = {*schema.physical, *(name for known in schema.fields.values() for name in known.columns())}
         count = len(columns) + (0 if schema.physical else self.system_columns)
         if count > self.columns:
@@ -52,7 +52,7 @@ LIMITS: Mapping[str, Limits] = {
 
 
 def _widest(columns: Mapping[str, pa.Array[Any]], room: int) -> int:
-    """Bytes that the widest row takes in its page at least; not looked for where there are too few columns."""
+    """Return the least bytes that the widest row takes in its page; 0 if there are too few columns to matter."""
     if len(columns) * _POINTER_BYTES <= room:
         return 0
     kernels: Any = pc  # their stubs know no sums of arrays that began as zero
@@ -80,8 +80,10 @@ def _inline_bytes(kernels: Any, column: pa.Array[Any], filled: pa.Array[Any]) ->
 
 
 def within_row(columns: Mapping[str, pa.Array[Any]], room: int) -> dict[str, pa.Array[Any]]:
-    """The columns with null in place of what a row of `room` bytes does not hold: in the order of their names, whatever
-    does not fit beside those before it."""
+    """Return the columns with null in place of values that a row of `room` bytes does not hold.
+
+    Columns are filled in the order of their names; a value is left out if it does not fit beside those before it.
+    """
     kept = dict(columns)
     if len(columns) * _POINTER_BYTES <= room:
         return kept

@@ -1,4 +1,4 @@
-"""The type lattice: which types exist, which one a column gets, and what a table's columns are called.
+"""Define the column types, which one a column gets, and how a table's columns are named.
 
 A column's type is chosen once, from the first batch that has a value for it, by counting, so that the order of the
 rows does not matter; after that it never changes. A schema is a value: extending it gives another one.
@@ -55,7 +55,7 @@ class ColumnType:
 
 @lru_cache(maxsize=512)
 def parse_type(text: str) -> ColumnType:
-    """`bigint`, `decimal(10,2)`, … → ColumnType; ValueError says what is wrong with anything else."""
+    """Parse `bigint`, `decimal(10,2)`, …; ValueError says what is wrong with anything else."""
     found = _TYPE.fullmatch(text.lower())
     name = found.group(1) if found else ""
     if found is None or name not in set(Kind):
@@ -71,7 +71,7 @@ def parse_type(text: str) -> ColumnType:
 
 
 def is_stored_as(there: str, kind: str) -> bool:
-    """Whether a column that is `there` is what a field of that type is kept in: JSON may be a text in the warehouse."""
+    """Return whether a column of type `there` stores a field of type `kind`: JSON may be a text in the warehouse."""
     wanted = parse_type(kind)
     try:
         found = parse_type(there)
@@ -92,7 +92,7 @@ _ARROW: Mapping[Kind, pa.DataType] = {
 
 
 def arrow_type(text: str) -> pa.DataType:
-    """The Arrow type of a column type; JSON is its text, the caller tells the destination that it is JSON."""
+    """Return the Arrow type of a column type; JSON is a string, and the caller tells the destination it is JSON."""
     column_type = parse_type(text)
     if column_type.kind is Kind.DECIMAL:
         return pa.decimal128(column_type.precision, column_type.scale)
@@ -116,7 +116,7 @@ class Field:
         return self.column + DOUBLE_VARIANT
 
     def columns(self) -> dict[str, str]:
-        """The physical columns of this field with their types; none before the first value."""
+        """Return the physical columns of this field with their types; none before the first value."""
         if self.type is None:
             return {}
         columns = {self.column: self.type}
@@ -151,7 +151,7 @@ class TableSchema:
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
     def with_paths(self, paths: Iterable[Keys]) -> "TableSchema":
-        """Names for the paths not known yet: the same names whatever order the paths come in."""
+        """Return the table with names for the paths not known yet: the same names whatever order the paths come in."""
         unknown = [keys for keys in paths if keys not in self.fields]
         if not unknown:
             return self
@@ -165,31 +165,31 @@ class TableSchema:
 
     @property
     def width(self) -> int:
-        """Columns of fields and variants; a field that was only null so far counts too, for it will get one."""
+        """Return the number of columns of fields and variants; a field that was only null so far counts too."""
         return sum(1 + known.has_text + known.has_double for keys, known in self.fields.items() if keys != REST)
 
     @property
     def size(self) -> int:
-        """Fields that have a column or will get one with their first value."""
+        """Return the number of fields that have a column or will get one with their first value."""
         return len(self.fields) - (REST in self.fields)
 
     @property
     def is_bounded(self) -> bool:
-        """Whether some fields get no column."""
+        """Return whether some fields get no column."""
         return self.closed or bool(self.overflowed)
 
     def admits(self, keys: Keys) -> bool:
-        """Whether a field has a column or may get one."""
+        """Return whether a field has a column or may get one."""
         return keys in self.fields or not (self.closed or keys in self.overflowed)
 
     def overflowing(self, paths: Iterable[Keys], listed: int) -> "TableSchema":
-        """The table without columns for these fields; at most `listed` of all such fields are known by name."""
+        """Return the table without columns for these fields; at most `listed` of all such fields are known by name."""
         room = max(listed - len(self.overflowed), 0)
         overflowed = self.overflowed.union(sorted(paths, key=naming_order)[:room])
         return replace(self, overflowed=overflowed, closed=self.closed or len(overflowed) >= listed)
 
     def with_rest(self) -> "TableSchema":
-        """The table with a column for what has none of its own."""
+        """Return the table with a column for the values that have none of their own."""
         if REST in self.fields:
             return self
         taken = {name for known in self.fields.values() for name in (known.column, *known.columns())}
@@ -197,12 +197,12 @@ class TableSchema:
         return self.with_fields([Field(REST, more_column(taken), Kind.JSON.value)])
 
     def with_fields(self, changed: Iterable[Field]) -> "TableSchema":
-        """The same table with these fields in place of those with the same keys."""
+        """Return the table with these fields in place of those with the same keys."""
         updates = {each.keys: each for each in changed}
         return replace(self, fields={**self.fields, **updates}) if updates else self
 
     def retyped(self) -> "TableSchema":
-        """The same names with every type open again, as a rebuild of the table needs it."""
+        """Return the table with the same names and every type undecided, as a rebuild of the table needs it."""
         names = {keys: Field(keys, known.column) for keys, known in self.fields.items() if keys != REST}
         return TableSchema(self.table, names)
 
@@ -229,5 +229,5 @@ class TableSchema:
 
 
 def hint_for(known: Field, hints: Mapping[str, str]) -> str | None:
-    """The hint for a field, by column name or by original key."""
+    """Return the hint for a field, by column name or by original key."""
     return hints.get(known.column) or hints.get(display_path(known.keys))

@@ -1,7 +1,7 @@
-"""Rows whose keys are all known, decoded straight into one structure per row: half the work of a dict per row.
+"""Decode rows whose keys are all known straight into one structure per row: half the work of a dict per row.
 
-A shape is made of the keys of a table. A row of another shape (a key not known, a value where members were, members
-where a value was) makes the whole batch be read the general way, so that what comes out is the same either way.
+A shape is made of the keys of a table. If a row has another shape (an unknown key, a value where members were, members
+where a value was), the whole batch is decoded the general way; the result is the same either way.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _Tree = dict[str, "_Tree"]
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """What every row has at one path; `kinds` are the types of the cells without null."""
+    """The values of all rows at one path; `kinds` are the types of the cells without null."""
 
     keys: Keys
     cells: Sequence[Value]
@@ -44,13 +44,13 @@ class _Objects:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Decodes rows of exactly these keys, any of which may be missing."""
+    """A decoder of rows of exactly these keys, any of which may be missing."""
 
     _top: _Objects
     _decoder: msgspec.json.Decoder[Any]
 
     def read(self, rows: Iterable[bytes]) -> list[Leaf] | None:
-        """One leaf per path that has a value other than null, or None if a row is of another shape."""
+        """Return one leaf per path that has a value other than null, or None if a row is of another shape."""
         decode = self._decoder.decode
         try:
             return list(_leaves(self._top, [decode(row) for row in rows], ()))
@@ -60,7 +60,7 @@ class Shape:
 
 @lru_cache(maxsize=256)
 def shape_of(paths: tuple[Keys, ...]) -> Shape | None:
-    """The shape of a table with these fields; None for one that is too wide or has a name msgspec does not take."""
+    """Return the shape of a table with these fields; None if it is too wide or has a name msgspec does not take."""
     if not 0 < len(paths) <= MOST_LEAVES:
         return None
     tree: _Tree = {}

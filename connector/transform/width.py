@@ -1,7 +1,7 @@
-"""How many columns the rows of uploads may make, and which new fields get them.
+"""Limit how many columns the rows of uploads may add, and decide which new fields get them.
 
-Invariant: no import makes more columns than its `Room` allows, whatever its rows are, and which fields get one depends
-on the set of its rows alone, not on their order. Everything else is in the column `_more` of its row, whole.
+Invariant: no import adds more columns than its `Room` allows, whatever its rows are, and which fields get one depends
+on the set of its rows alone, not on their order. Everything else is in the column `_more` of its row, complete.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class Width:
     listed: int = 1_000
 
     def room(self, schema: TableSchema) -> Room:
-        """For one import that comes to this table."""
+        """Return the room for one import that is loaded into this table."""
         left = max(self.columns - schema.width, 0)
         return Room(min(left, self.fresh) if any(schema.fields) else left, self.columns)
 
     def narrowed(self, schema: TableSchema, new: NewFields, room: Room) -> TableSchema:
-        """Give columns to the first of the new fields, as many as there is room for, and keep the others from any."""
+        """Give columns to as many of the new fields as there is room for, and none to the others, now or later."""
         ranked = new.ranked()
         most = min(room.fresh, len(ranked))
         while most and (excess := schema.with_paths(ranked[:most]).width - room.columns) > 0:

@@ -1,4 +1,4 @@
-"""How people write dates, amounts and yes or no: the part of a hint behind its colon, and the strings it reads.
+"""Parse dates, amounts and yes or no as people write them: the part of a hint behind its colon, and its strings.
 
 A string is either exactly what the format says or it does not fit: no locale, no guess, no float in between. Values
 that are not strings are read as without a format.
@@ -55,7 +55,7 @@ class Hint:
 
 @lru_cache(maxsize=512)
 def parse_hint(text: str) -> Hint:
-    """`date`, `date:%d.%m.%Y`, `decimal(12,2):1.234,56 €`, … → Hint; ValueError says what is wrong with any other."""
+    """Parse `date`, `date:%d.%m.%Y`, `decimal(12,2):1.234,56 €`, …; ValueError says what is wrong with any other."""
     kind, colon, form = text.partition(":")
     column_type = parse_type(kind)
     if not colon:
@@ -70,7 +70,7 @@ def parse_hint(text: str) -> Hint:
 
 
 def hints_as_stored(fields: Iterable[Field], hints: Mapping[str, str]) -> dict[str, str]:
-    """Column → hint for columns that are there: the type that each has, read as a hint of that type says."""
+    """Return column → hint of existing columns: the given hint if it has the column's type, else that type."""
     return {
         known.column: hint
         if (hint := hint_for(known, hints)) and parse_hint(hint).type == parse_type(known.type)
@@ -96,7 +96,7 @@ def _date(form: str, _: ColumnType) -> Read:
 
 
 def _timestamp(form: str, _: ColumnType) -> Read:
-    """Without an offset it is UTC, as without a format."""
+    """Return the parser of a timestamp in this form; without an offset it is UTC, as it is without a form."""
     pattern = _pattern(form, _OF_DATES + "HIpMSfz")
     names = set(pattern.groupindex)
     if not ({"H"} <= names or {"I", "p"} <= names) or {"H", "I"} <= names or ("p" in names) != ("I" in names):
@@ -123,7 +123,7 @@ def _timestamp(form: str, _: ColumnType) -> Read:
 
 
 def _pattern(form: str, allowed: str) -> re.Pattern[str]:
-    """Two digits where another directive follows at once, else one may do, as `strptime` has it."""
+    """Compile the form: a directive takes two digits if another follows at once, else one or two, as in `strptime`."""
     parts: list[str] = []
     seen: list[str] = []
     end = 0
@@ -206,7 +206,7 @@ def _decimal(form: str, column_type: ColumnType) -> Read:
 
 
 def _around(text: str, form: str) -> str:
-    """The currency before or behind the amount, which a value may be without, and the blank between the two."""
+    """Return a pattern for the currency before or behind the amount, which may be absent, and the blank between."""
     sign = text.strip(_BLANK)
     if not sign:
         return ""
