@@ -1,1 +1,1 @@
-"""Imports that were read, and from them the tables of one load package of dlt."""
+"""Build the tables of one dlt load package from imports that were read."""

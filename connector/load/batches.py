@@ -1,9 +1,9 @@
-"""From imports read to the Arrow columns of their rows.
+"""Build the Arrow columns of the rows of imports.
 
-Invariant: the columns are those of imports built one at a time, in the order in which they are loaded, for what one
-brings decides how the next one is named and typed. Where their rows change nothing in the schema of their table, the
-order decides nothing either, and imports of one template are built together. They may be built long before they are
-loaded, as neither the package nor its load id is known here.
+Invariant: the columns are those of imports built one at a time, in the order in which they are loaded, because the
+fields of one decide how those of the next are named and typed. If their rows change nothing in the schema of their
+table, the order does not matter, and imports of one template are built together. They may be built long before they
+are loaded, as neither the package nor its load id is known here.
 """
 
 from __future__ import annotations
@@ -65,10 +65,11 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class BuiltImports:
-    """The rows of one import, or of several of one template; `reads` have their records no more.
+    """The rows of one import, or of several of one template; the records are removed from `reads`.
 
-    `sizes` are the records of each. Several have theirs in one `Rows` at most, one after the other. `refusal`: why the
-    destination cannot hold the rows typed. One that is `left` needs a column in a table that may get none now.
+    `sizes` are the numbers of records of each. Several imports share at most one `Batch`, one after the other.
+    `refusal` says why the destination cannot hold the rows in a typed table. An import that is `left` needs a column in
+    a table that may get none now.
     """
 
     reads: tuple[ImportRead, ...]
@@ -91,7 +92,7 @@ class BuiltImports:
 
 
 class SpilledRows:
-    """Rows that wait in a spool, all but their slugs; they come as often as they are asked for."""
+    """Rows in a spool, except their slugs, which stay in memory; they can be iterated more than once."""
 
     def __init__(self) -> None:
         self._spool = Spool()
@@ -129,7 +130,7 @@ class SpilledRows:
 
 
 class Builder:
-    """Knows the typed tables as they will be once everything it built is loaded. Not for several threads at once."""
+    """A builder that knows the typed tables as they will be once all it built is loaded; not thread-safe."""
 
     def __init__(
         self,
@@ -155,7 +156,7 @@ class Builder:
         self._flatten = flatten
 
     def build_all(self, reads: Iterable[ImportRead]) -> Iterator[BuiltImports]:
-        """Build imports with their records in memory, those of a template together as far as they can be."""
+        """Build imports whose records are in memory, those of one template together if possible."""
         by_template: dict[str | None, list[ImportRead]] = {}
         for read in reads:
             by_template.setdefault(read.import_.template_slug, []).append(read)
@@ -173,7 +174,10 @@ class Builder:
                     parts += reversed(found)
 
     def build(self, read: ImportRead) -> BuiltImports:
-        """Takes the rows out of `read`, whatever its verdict is. Raises ConnectorError for want of disk space."""
+        """Build one import and remove the records from `read`, whatever its verdict.
+
+        Raises ConnectorError if the disk is full.
+        """
         table = self._table_for(read.import_) if self._settings.typed else None
         before = self._schemas.get(table or "")
         rows, refusal = self._all_rows(read, table)
@@ -186,10 +190,10 @@ class Builder:
         return BuiltImports.of((read,), table, rows, refusal)
 
     def _together(self, reads: list[ImportRead]) -> BuiltImports | list[list[ImportRead]]:
-        """The imports at once, or the parts to build instead where what one of them brings decides about the others.
+        """Build the imports at once, or return the parts to build instead if one of them affects the others.
 
-        A schema grows up to its bounds and then no more, so halves find what makes it grow at little cost; a refusal
-        may come again and again.
+        A schema grows up to its bounds and then no more, so halving finds the import that makes it grow at little cost;
+        a refusal may occur again and again.
         """
         records = [record for read in reads for record in read.records]
         texts = _texts(records)
@@ -208,7 +212,10 @@ class Builder:
         return BuiltImports.of(reads, table, [self._rows(records, texts, flat)])
 
     def _flattened_as_known(self, texts: Texts, schema: TableSchema) -> Flattened | None:
-        """Rows that fit a table as it is; None if they need anything new, or the rows beside them decide their text."""
+        """Flatten rows into a table as it is.
+
+        Return None if they need anything new in it, or if rows beside them would decide their text.
+        """
         hints = self._settings.hints.get(schema.table, {})
         room = Room(0, UNBOUNDED.columns if self._width is None else self._width.columns)
         try:
@@ -218,7 +225,7 @@ class Builder:
         return flat if flat.schema == schema and not flat.verbatim else None
 
     def _all_rows(self, read: ImportRead, table: str | None) -> tuple[Iterable[Batch], str | None]:
-        """With typed columns if there is a `table`; or why the destination cannot hold them."""
+        """Build all rows, typed if there is a `table`, or return why the destination cannot hold them typed."""
         if table is None:
             rows = _place_for(read)
             for some in batches(read.records):
@@ -233,7 +240,10 @@ class Builder:
             return self._typed_rows(read, narrowed, Room(0, room.columns))
 
     def _typed_rows(self, read: ImportRead, schema: TableSchema, room: Room) -> tuple[Iterable[Batch], str | None]:
-        """Raises TooWide for more new fields than there is room for."""
+        """Build all rows with typed columns, as `_all_rows` does.
+
+        Raises TooWide for more new fields than there is room for.
+        """
         rows, table, most = _place_for(read), schema.table, schema.size + room.fresh
         hints = self._settings.hints.get(table, {})
         for some in _pieces(read):
@@ -250,7 +260,7 @@ class Builder:
         return rows, None
 
     def _narrowed(self, read: ImportRead, schema: TableSchema, room: Room) -> TableSchema:
-        """The table as it is once the new fields of these records that there is room for are in it, and no others."""
+        """Return the table with as many of the new fields of these records as there is room for, and no others."""
         width = self._width or Width()
         new = NewFields(schema, room.fresh + width.listed)
         for some in batches(read.records):
@@ -284,7 +294,7 @@ def _place_for(read: ImportRead) -> list[Batch] | SpilledRows:
 
 
 def _pieces(read: ImportRead) -> Iterator[Sequence[Record]]:
-    """The records as they are flattened at once: what is decoded takes ten times the memory of its text."""
+    """Yield the records in pieces to flatten at once: decoded, they take ten times the memory of their text."""
     for some in batches(read.records):
         start = size = 0
         for at, record in enumerate(some):

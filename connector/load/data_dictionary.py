@@ -1,4 +1,4 @@
-"""The data dictionary: what is known of the typed tables and their fields, and their rows of `sync_fields`."""
+"""Keep the data dictionary: the typed tables, their fields, and the rows of `sync_fields`."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from connector.warehouse.tables import IMPORTS, LOAD_ID
 
 @dataclass(slots=True)
 class Catalogue:
-    """What is known of the typed tables and grows during a run: their schemas, whose they are, when fields came.
+    """What is known of the typed tables during a run: their schemas, their templates, and when fields were first seen.
 
-    `text_conflicts` has, for the imports that have any, their table and what the ledger says of them there.
+    `text_conflicts` has, for each import that has any, its table and the counts of its ledger row.
     """
 
     schemas: dict[str, TableSchema]
@@ -41,7 +41,7 @@ class Catalogue:
         return cls(*known, set(state.miscounted), conflicts)
 
     def text_conflicts_of(self, table: str, without: Collection[str]) -> Counter[str]:
-        """Column → scalars that text columns of the table took from imports other than these."""
+        """Return column → scalars that text columns of the table took from imports other than these."""
         found: Counter[str] = Counter()
         for slug, (home, counts) in self.text_conflicts.items():
             if home == table and slug not in without:
@@ -53,9 +53,9 @@ class Catalogue:
 
 
 def schema_changes(before: Mapping[str, TableSchema], after: Mapping[str, TableSchema]) -> Iterator[str]:
-    """Yield what is new in typed tables: tables, fields, and fields that have their first values of another type.
+    """Yield what is new in typed tables: tables, fields, and fields with their first values of another type.
 
-    Nothing where there was no table before: of a first load all is new.
+    Yields nothing for a first load, in which everything is new.
     """
     for table in sorted(after) if before.keys() - {IMPORTS} else ():
         old, now = before.get(table), after[table]
@@ -75,7 +75,7 @@ def schema_changes(before: Mapping[str, TableSchema], after: Mapping[str, TableS
 
 @dataclass(slots=True)
 class FieldTotals:
-    """Of one field: values that are not null, and how many of them are not of the column's type."""
+    """The values of one field that are not null, and how many of them are not of the column's type."""
 
     values: int = 0
     conflicts: int = 0
@@ -87,7 +87,7 @@ class FieldTotals:
 
 @dataclass(frozen=True, slots=True)
 class FieldRows:
-    """Makes rows of `sync_fields`; `first_seen` is filled with the fields that it does not have yet."""
+    """A maker of rows of `sync_fields`; fields seen for the first time are added to `first_seen`."""
 
     first_seen: dict[tuple[str, str], datetime]
     now: datetime
@@ -102,7 +102,7 @@ class FieldRows:
         count: FieldTotals | None = None,
         live_rows: int = 0,
     ) -> dict[str, Any]:
-        """Return the row of a field; without a `count` nobody counts its values."""
+        """Return the row of a field; without a `count`, its counts are null."""
         return {
             **self._named(table, known.column, known.keys, template),
             "data_type": known.type,

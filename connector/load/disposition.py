@@ -1,4 +1,4 @@
-"""dlt's write disposition for each table of records in a package: append where nothing of it is there, else merge."""
+"""Choose dlt's write disposition for each table of records in a package: append if all rows are new, else merge."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class IncomingRows:
 def write_dispositions(warehouse: Warehouse, incoming: Sequence[IncomingRows]) -> WriteDispositions:
     """Choose append or merge for each table of the package just built.
 
-    Rows are appended where the destination holds none of these records and imports, which this process, its only
-    writer, has just asked; else a merge need not look for doubles if there are none. Both hold for a package that is
+    Rows are appended if the destination holds none of these records and imports, which this process, its only writer,
+    has just asked; else a merge skips the search for duplicates if there are none. Both hold for a package that is
     loaded at once or never (`make_anew`), and its rows are counted afterwards all the same.
     """
     found: dict[str, dict[str, Any]] = {}
@@ -51,10 +51,10 @@ def write_dispositions(warehouse: Warehouse, incoming: Sequence[IncomingRows]) -
 
 
 def is_new(connection: Connection, incoming: IncomingRows) -> bool:
-    """Tell whether the table holds no row of these records or imports (DuckDB and PostgreSQL).
+    """Return whether the table holds no row of these records or imports (DuckDB and PostgreSQL).
 
-    DuckDB compares hashes of the slugs, which takes a fraction of the memory: what two of them share makes rows that
-    are new look as if they were not, and never the other way round.
+    DuckDB compares hashes of the slugs, which takes a fraction of the memory: a collision makes new rows look as if
+    they were not new, never the other way round.
     """
     record, import_ = map(connection.column, keys_of(incoming.table))
     imports = f"{import_} IN (SELECT slug FROM arriving_imports)"
@@ -69,7 +69,7 @@ def is_new(connection: Connection, incoming: IncomingRows) -> bool:
 
 
 def are_elsewhere(connection: Connection, incoming: IncomingRows) -> bool:
-    """Tell whether the table holds some of these records as another import's (DuckDB and PostgreSQL)."""
+    """Return whether the table holds some of these records as another import's (DuckDB and PostgreSQL)."""
     record, import_ = map(connection.column, keys_of(incoming.table))
     with connection.relations(_relations(incoming)):
         return _any_row(

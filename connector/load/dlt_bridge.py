@@ -1,6 +1,6 @@
-"""What is used of dlt beyond its documented interface; `connector.warehouse.destination` has what the warehouse needs.
+"""Use dlt beyond its documented interface; `connector.warehouse.destination` does so for the warehouse.
 
-Everything here was read off dlt's source and may change with a minor version of dlt.
+Everything here relies on dlt's source and may change with a minor version of dlt.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ def package_state() -> Mapping[str, Any]:
 
 
 def refuse_half_loads() -> None:
-    """Raise ConfigError where dlt is told to complete a package though some of its tables could not be loaded.
+    """Raise ConfigError if dlt is configured to complete a package though some of its tables could not be loaded.
 
-    The ledger, loaded with them, would speak of rows that are not there.
+    The ledger, loaded with them, would list rows that are not there.
     """
     if not resolve_configuration(LoaderConfiguration(), sections=("load",), accept_partial=True).raise_on_failed_jobs:
         raise ConfigError(
@@ -86,14 +86,13 @@ def refuse_half_loads() -> None:
 
 
 def hold_until_loaded(pipeline: Pipeline, held: ExitStack) -> Callable[[], None]:
-    """Keep what is held for a pipeline that is extracting until it has loaded; return what releases it.
+    """Keep what is held for a pipeline that is extracting until it has loaded; return a function that releases it.
 
-    Invariant: from what a run recalls of the warehouse to its last row there, nobody else writes, whoever calls dlt.
-
-    dlt tells nobody once it has loaded. So its steps are stood in for on this one object, until they were called; what
-    is never loaded is released with the object.
+    Invariant: from the moment a run reads the state of the warehouse to its last row there, nobody else writes, whoever
+    calls dlt. dlt has no callback after a load, so its steps are replaced on this one object until they were called; if
+    the package is never loaded, what is held is released with the object.
     """
-    loading = ref(pipeline)  # which would else be kept by what it keeps
+    loading = ref(pipeline)  # weak, as the pipeline holds what would refer to it
 
     def release() -> None:
         if (pipeline := loading()) is not None:
@@ -163,10 +162,10 @@ def _load_id(loaded: LoadInfo) -> str | None:
 
 
 def forget_tables(pipeline: Pipeline, tables: Sequence[str], now: datetime) -> str | None:
-    """Make dlt forget what it knows of these tables, here, in the warehouse, and in other working directories.
+    """Make dlt forget these tables: here, in the warehouse, and in other working directories.
 
     The mark makes this schema unlike any before, so that dlt stores it; the changed state makes every other working
-    directory fetch it before its next run. Return the load id, or None where dlt has no schema yet.
+    directory fetch it before its next run. Return the load id, or None if dlt has no schema yet.
     """
     pipeline.sync_destination()
     schema = pipeline.schemas[SOURCE] if SOURCE in pipeline.schemas else _stored_schema(pipeline)
@@ -190,10 +189,10 @@ def forget_tables(pipeline: Pipeline, tables: Sequence[str], now: datetime) -> s
 
 
 def take_over_rebuilt(pipeline: Pipeline, live: Schema) -> None:
-    """Make the schema that dlt extracts with agree with the warehouse's on typed tables, where they contradict.
+    """Make the schema that dlt extracts with agree with the warehouse's on typed tables, where they differ.
 
-    A rebuild under another name of the pipeline, or while this process was running, leaves what dlt remembers here as
-    it was, and what it took for frozen would be refused for ever.
+    After a rebuild under another pipeline name, or while this process was running, dlt still has the earlier schema
+    here, and would refuse every later load because it takes the earlier types for frozen.
     """
     typed = [table for table in live.tables if table.startswith(TYPED_PREFIX)]
     stored = _stored_schema(pipeline) if typed else None
@@ -215,7 +214,7 @@ def _kind(table: TTableSchema, column: str) -> tuple[Any, ...]:
 
 
 def _stored_schema(pipeline: Pipeline) -> Schema | None:
-    """Return the schema that the warehouse has by the work of other pipelines, or None."""
+    """Return the schema that other pipelines stored in the warehouse, or None."""
     with pipeline.destination_client() as client:
         stored = client.get_stored_schema(SOURCE) if isinstance(client, WithStateSync) else None
     return None if stored is None else Schema.from_dict(json.loads(stored.schema))
@@ -224,7 +223,7 @@ def _stored_schema(pipeline: Pipeline) -> Schema | None:
 def load_beside(
     pipeline: Pipeline, schema_name: str, table: str, batches: Iterator[pa.Table], json_columns: Sequence[str]
 ) -> None:
-    """Load a table under a schema of its own, in a working directory that nothing is left of."""
+    """Load a table under a schema of its own, in a working directory that is removed afterwards."""
     folder = tempfile.mkdtemp(prefix="importer-rebuild-")
     try:
         beside = dlt.pipeline(

@@ -1,4 +1,4 @@
-"""What a package hands to dlt: rows for one table, and the hints by which dlt merges them into the warehouse.
+"""Define what a package hands to dlt: rows for one table, and the hints by which dlt merges them.
 
 All merges are delete-insert by a scope with a primary key: the one strategy of dlt that neither doubles rows when a
 process dies between the destination's commit and dlt's own bookkeeping, nor leaves rows behind that an import lost.
@@ -42,14 +42,14 @@ class Emission:
 
 
 def without_rows(table: str) -> Emission:
-    """Return a row that the merge keeps out; it makes the table exist where an empty file would not be loaded."""
+    """Return a row that the merge drops; it makes dlt create the table, which an empty file would not."""
     schema = RECORDS_SCHEMA if table == RECORDS else SYSTEM_SCHEMAS[table]
     row = {column.name: NO_SLUG for column in schema if not column.nullable}
     return Emission(table, table_of(schema, [row]))
 
 
 def hints(emission: Emission) -> dict[str, Any]:
-    """Return the arguments of `dlt.mark.make_hints`: key, merge, and the guard that no column ever changes its type."""
+    """Return the arguments of `dlt.mark.make_hints`: key, merge, and the contract that no column changes its type."""
     table = emission.table
     if table != RECORDS and table in PRIMARY_KEYS:
         disposition, key = _upserting(PRIMARY_KEYS[table][0]), PRIMARY_KEYS[table]
@@ -61,7 +61,7 @@ def hints(emission: Emission) -> dict[str, Any]:
         "primary_key": list(key),
         "schema_contract": {"data_type": "freeze"},
         "file_format": "parquet",
-        # also where no row of this package has a value: dlt keeps what it is told first and takes any change, even of
+        # even if no row of this package has a value: dlt keeps the first type it gets and takes any change, even of
         # nullability, for another type
         "columns": [{"name": n, "data_type": "json", "nullable": True} for n in sorted(emission.json_columns)],
         "additional_table_hints": _own_hints(emission),
@@ -75,10 +75,10 @@ def _own_hints(emission: Emission) -> dict[str, Any]:
 
 
 def _replacing(record_key: str, import_key: str) -> dict[str, Any]:
-    """All rows of the imports in the package are replaced, and a record that moved between imports moves.
+    """Return the merge that replaces all rows of the imports in the package and moves records between imports.
 
-    Rows are deleted by one set of keys: PostgreSQL can look those up in an index or in a hash table, while for each row
-    of the table it would go through both parts of an OR of two sets.
+    Rows are deleted by one set of keys: PostgreSQL can look those up in an index or in a hash table, while for an OR of
+    two sets it would go through both parts for each row of the table.
     """
     scope = (
         f"{record_key} IN (SELECT {record_key} FROM {{staging_table}} UNION ALL "
@@ -98,7 +98,7 @@ def _upserting(key: str) -> dict[str, Any]:
 
 
 def placeholders(schema: pa.Schema, table: str, slugs: Sequence[str], load_id: str) -> pa.Table:
-    """Return a row for each of these imports that clears its scope, and that the merge keeps out."""
+    """Return a row for each of these imports that clears its scope, and that the merge drops."""
     record_key, import_key = keys_of(table)
     constant = {record_key: NO_SLUG, LOAD_ID: load_id}
     columns = [

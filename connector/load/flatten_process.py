@@ -1,7 +1,7 @@
-"""Flattening in a process of its own, which leaves this one's interpreter to reading.
+"""Flatten rows in a child process, so that this one's interpreter is free for reading.
 
-It is the same function with the same arguments, and nothing is kept there: where no such process can be had, or it
-dies, the rows are flattened here.
+It is the same function with the same arguments, and the child keeps no state: if no child can be started, or it dies,
+the rows are flattened here.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Texts:
 def flatten_here(
     texts: Texts, schema: TableSchema, hints: Mapping[str, str], /, *, nul_safe: bool, room: Room = UNBOUNDED
 ) -> Flattened:
-    """`connector.transform.flatten.flatten` of some records."""
+    """Flatten some records by `connector.transform.flatten.flatten`."""
     return flatten(texts.rows, schema, hints, nul_safe=nul_safe, room=room)
 
 
@@ -109,7 +109,7 @@ class Flattener:
                 self._helper = _Helper()
 
     def close(self) -> None:
-        """For good; safe to call twice."""
+        """End the process for good; safe to call twice."""
         with self._changing:
             self._closed = True
             helper, self._helper = self._helper, None
@@ -118,7 +118,7 @@ class Flattener:
 
 
 class _Helper:
-    """The other process as it is seen from here. Any exception means that it is of no more use."""
+    """The child process as seen from the parent. After any exception it is unusable."""
 
     def __init__(self) -> None:
         self._ready = False
@@ -140,7 +140,7 @@ class _Helper:
             raise
 
     def is_ready(self) -> bool:
-        """Whether it has imported what it needs, and the same code as is running here."""
+        """Return whether it has imported what it needs. Raises ImportError if its code is not what is running here."""
         if not self._ready:
             try:
                 self._line.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK)
@@ -169,7 +169,7 @@ class _Helper:
 
 
 def serve() -> None:
-    """The other process, until the line to it is closed or breaks."""
+    """Flatten what the parent sends, until the socket to it is closed or breaks; the main function of the child."""
     with socket.socket(fileno=sys.stdin.fileno()) as line, suppress(OSError, EOFError):
         _send(line, _code())
         while True:
@@ -181,14 +181,17 @@ def serve() -> None:
 
 
 def _is_of_use() -> bool:
-    """Not where Python is part of another program, was told to look at nothing around it, or has to share."""
+    """Return whether a child pays: not if Python is embedded or isolated, or has one processor only."""
     embedded = hasattr(sys, "frozen") or "python" not in Path(sys.executable or "").name
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return processors > 1 and not embedded and not sys.flags.ignore_environment
 
 
 def _stamps() -> list[tuple[str, int, int]]:
-    """Of each file that decides about rows: installed anew under a running program, it is no longer the same code."""
+    """Return time and size of each file that decides about rows.
+
+    If one was reinstalled under a running program, a child would run other code.
+    """
     files = [
         Path(__file__),
         *sorted(Path(__file__).parents[1].glob("transform/*.py")),
@@ -213,7 +216,7 @@ _REDUCERS: Mapping[type, Any] = {MappingProxyType: lambda view: (_read_only, (di
 
 
 def _send(line: socket.socket, message: object) -> None:
-    """How many parts and bytes; the length of each part; the message; columns and the like as they lie in memory."""
+    """Send a message: the number of parts and bytes, the length of each part, the pickle, and its buffers uncopied."""
     buffers: list[pickle.PickleBuffer] = []
     packed = io.BytesIO()
     pickler = pickle.Pickler(packed, pickle.HIGHEST_PROTOCOL, buffer_callback=buffers.append)

@@ -1,7 +1,7 @@
-"""Rows of the table `imports`: what changed, with its metadata as columns, and tombstones.
+"""Build rows of the table `imports`: those that changed, with their metadata as columns, and tombstones.
 
-Invariant: a row shows what the listing and the records' reply said last, and each part stays as it was where only the
-other one was read: `_content_hash` has a hash of each.
+Invariant: a row shows what the listing and the records' reply said last; if only one of them was read, the other's part
+stays as it was: `_content_hash` has a hash of each.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ImportRow:
 
     @property
     def content_hash(self) -> str:
-        """Changes whenever a column of the row does."""
+        """Return a hash that changes whenever a column of the row does."""
         if self.records_metadata is None:
             return listing_hash(self.import_)
         digest = hashlib.blake2b(self.records_metadata.encode(), digest_size=16).hexdigest()
@@ -54,13 +54,13 @@ class ImportRow:
 
 
 def read_row(import_: Import, records_metadata: bytes | None) -> ImportRow:
-    """The row of an import whose records were just read."""
+    """Return the row of an import whose records were just read."""
     text = None if records_metadata is None else records_metadata.decode("utf-8", "backslashreplace")
     return ImportRow(import_, text)
 
 
 def listing_hash(import_: Import) -> str:
-    """Of what the listing shows of an import: the first part of the row's `_content_hash`."""
+    """Return the hash of what the listing shows of an import: the first part of the row's `_content_hash`."""
     parts: list[Any] = [
         _FORMAT,
         import_.slug,
@@ -77,7 +77,7 @@ def listing_hash(import_: Import) -> str:
 
 
 def is_listed_as(stored_hash: str | None, import_: Import) -> bool:
-    """Whether the row with this `_content_hash` is what the listing shows."""
+    """Return whether the row with this `_content_hash` is what the listing shows."""
     return stored_hash is not None and stored_hash.partition(":")[0] == listing_hash(import_)
 
 
@@ -90,7 +90,7 @@ def import_emissions(
     row_bytes: int | None,
     nul_safe: bool,
 ) -> Iterable[Emission]:
-    """The rows of these imports, and what `sync_fields` says of the columns that they have a value for."""
+    """Yield the rows of these imports, and the rows of `sync_fields` for the columns in which they have a value."""
     if not imports:
         return
     rows = table_of(IMPORTS_SCHEMA, [_row(each, load_id, nul_safe) for each in imports])
@@ -112,7 +112,7 @@ def import_emissions(
 
 
 def records_metadata_of(rows: pa.Table) -> dict[str, str | None]:
-    """Slug → `records_metadata` of stored rows; a table of an earlier version has none."""
+    """Return slug → `records_metadata` of stored rows; a table of an earlier version has none."""
     if not rows.num_rows or "records_metadata" not in rows.column_names:
         return {}
     texts = rows.column("records_metadata").cast(pa.string()).to_pylist()
@@ -121,9 +121,10 @@ def records_metadata_of(rows: pa.Table) -> dict[str, str | None]:
 
 
 def tombstones(old: pa.Table, slugs: Sequence[str], load_id: str, now: datetime, *, keeps: bool) -> Emission:
-    """The rows of deleted imports as the warehouse has them, marked; one it never had gets a row of its slug.
+    """Return the rows of deleted imports as the warehouse has them, marked as deleted.
 
-    Unless `keeps`, what the service told of an import goes with it.
+    An import without a row gets one with its slug. Unless `keeps`, the other columns, which hold what the service said
+    of an import, are dropped.
     """
     rows = old if keeps else old.select([name for name in old.column_names if name in TOMBSTONE])
     if rows.num_rows:

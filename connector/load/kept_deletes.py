@@ -1,4 +1,4 @@
-"""With `deletes = "keep"`: rows that the warehouse has and the service has no more stay, marked as deleted.
+"""Keep rows that the service no longer has, marked as deleted, if `deletes = "keep"`.
 
 Invariant: such a row goes into the package that replaces its import, unless its record comes with that package.
 """
@@ -36,7 +36,7 @@ class KeptDeletes:
         self._json: dict[str, frozenset[str]] = {}
 
     def vanished(self, built: BuiltImports, known: Sequence[LedgerRow | None]) -> dict[str, pa.Table]:
-        """Return the rows of imports that do not come again, per table, marked as deleted."""
+        """Return the rows that the imports no longer have, per table, marked as deleted."""
         before = [row for row in known if row is not None]
         if not self._keeps or not before:
             return {}
@@ -78,15 +78,18 @@ class KeptDeletes:
         return old
 
     def json_columns(self, table: str) -> frozenset[str]:
-        """Return the JSON columns of rows that are carried over: they bring each column there is, of whatever field."""
+        """Return the JSON columns of rows that are carried over: they have every column of the table."""
         return self._json.get(table, frozenset())
 
     def carry(self, table: str, rows: pa.Table) -> None:
-        """Have these rows come with the package."""
+        """Add these rows to the package."""
         self._carried.append((table, rows))
 
     def rows(self, arrived: Callable[[str], pa.ChunkedArray[Any]]) -> Iterator[tuple[str, pa.Table]]:
-        """Yield what is carried over, by table; not what came with another import: `arrived(table)` are its records."""
+        """Yield the rows that are carried over, by table, without records that came with another import.
+
+        `arrived(table)` returns the slugs of those.
+        """
         for table, vanished in self._carried:
             known = pc.is_in(vanished.column(keys_of(table)[0]), value_set=arrived(table))
             rows = vanished.filter(pc.invert(known))

@@ -1,4 +1,4 @@
-"""From imports read to the tables of one load package: records, typed rows, ledger, rejects and fields.
+"""Build the tables of one load package from imports: records, typed rows, ledger, rejects and fields.
 
 Invariant: whatever is emitted for an import goes into the same package as its ledger row, all of it under the
 package's load id, and replaces everything the warehouse had of that import, in every typed table it ever lived in.
@@ -123,7 +123,7 @@ class Package:
         return list(self._typed)
 
     def incoming(self) -> list[IncomingRows]:
-        """What the package brings for each table of records."""
+        """Return what the package brings for each table of records."""
         arriving = self._arriving
         # no import has a record twice (`LatestRecords`), and every typed row has a raw one beside it, if there are any
         all_distinct = self._sources < 2 or (
@@ -140,9 +140,9 @@ class Package:
     def add(
         self, built: BuiltImports, known: Sequence[LedgerRow | None], due: Sequence[Due | None]
     ) -> Iterator[Emission]:
-        """Imports whose records were read; yields what has become due to be written.
+        """Add imports whose records were read, and yield the emissions that are due.
 
-        For each of them `known` is its ledger row so far, and `due` why to read it again.
+        For each import, `known` is its ledger row so far, and `due` is why it was read again.
         """
         table, imports = built.table, [read.import_ for read in built.reads]
         if built.refusal is not None:
@@ -233,10 +233,10 @@ class Package:
         killed_runs: int | None = None,
         fewer: int | None = None,
     ) -> None:
-        """An import that could not be read: what the warehouse has of it stays as it is.
+        """Note an import that could not be read: its rows in the warehouse stay as they are.
 
-        One that killed runs is left out while it is as it is now, so its ledger row says how that is. `fewer` records
-        than are loaded: since when it is so many is in the ledger row, too.
+        An import that killed runs is left out until it changes, so its ledger row keeps its present version. `fewer` is
+        a number of records lower than what is loaded; the ledger row notes since when.
         """
         row = self._as_before(import_.slug, known)
         if fewer is not None and fewer != row.fewer_found:
@@ -254,9 +254,9 @@ class Package:
         self._ledger.append(replace(row, state=State.failed, attempts=attempts, error=error))
 
     def add_excluded(self, import_: Import, known: LedgerRow | None) -> None:
-        """An import that the settings leave out: what was loaded of it before stays, at the version that it has.
+        """Note an import that the settings leave out: the rows loaded before stay, at their version.
 
-        Where that is half of it, it has failed, for as long as it is left out.
+        An import of which only a part is loaded counts as failed for as long as it is left out.
         """
         if known is not None and known.torn:
             torn = self._as_before(import_.slug, known)
@@ -274,7 +274,7 @@ class Package:
         self._ledger.append(replace(row, fewer_found=None, fewer_since=None))
 
     def add_deleted(self, slug: str, known: LedgerRow | None) -> None:
-        """An import that the service answers 404 for: its rows go, or stay as deleted, by the setting `deletes`."""
+        """Note an import that the service answers 404 for: its rows go, or stay as deleted if `deletes` says so."""
         old = self._kept.vanished_all(slug, known)
         self._clear_homes(slug, known, None)
         self._carry(old)
@@ -285,7 +285,7 @@ class Package:
         self._ledger.append(replace(row, state=State.deleted, attempts=1, error=None, **nothing))
 
     def finish(self) -> Iterator[Emission]:
-        """The rest of the rows, then rejects, fields and ledger."""
+        """Yield the remaining rows, then rejects, fields and ledger."""
         self._bring_carried()
         yield from self._due()
         yield from self.rejects.emissions()
@@ -296,7 +296,7 @@ class Package:
             yield Emission(LEDGER, ledger_table(self._ledger))
 
     def _as_before(self, slug: str, known: LedgerRow | None) -> LedgerRow:
-        """The ledger row of an import of which nothing new is loaded."""
+        """Return the ledger row of an import of which nothing new is loaded."""
         row = known or LedgerRow(slug, State.failed)
         due = Due.torn if row.torn else row.due
         return replace(row, killed_runs=None, run_id=self._run_id, load_id=self.load_id, due=due)
@@ -357,7 +357,7 @@ class Package:
             self._clear_homes(import_.slug, known, table)
 
     def _clear_homes(self, slug: str, known: LedgerRow | None, table: str | None) -> None:
-        """Placeholders, so that the merge removes what an import had where nothing of it comes any more."""
+        """Add placeholders, so that the merge removes an import's rows from the tables it no longer has rows for."""
         if self._settings.raw or RECORDS in self._state.tables:
             self._arriving[RECORDS].replacing = True
             self._raw_cleared.append(slug)
@@ -375,7 +375,7 @@ class Package:
             typed.rows += 1
 
     def _with_dropped(self, table: str, rows: pa.Table) -> pa.Table:
-        """The columns that the table lost come again though no row has a value for them now."""
+        """Add the columns that the table lost in the warehouse, all null, so that dlt creates them again."""
         kinds = {n: k for known in self._catalogue.schema(table).fields.values() for n, k in known.columns().items()}
         for column in sorted(self._state.dropped.get(table, frozenset()) & set(kinds)):
             rows = rows.append_column(column, pa.array([None] * rows.num_rows, arrow_type(kinds[column])))
@@ -399,7 +399,7 @@ class Package:
                 self._typed[table].rows += rows.num_rows
 
     def _as_declared(self, table: str, rows: pa.Table) -> dict[str, pa.Array[Any]]:
-        """The columns with the types they were written with: a client may read narrower ones off the values."""
+        """Return the columns with the types they were written with: a client may infer narrower ones from values."""
         fields = self._catalogue.schema(table).fields.values()
         declared = {name: arrow_type(kind) for known in fields for name, kind in known.columns().items()}
         columns = {name: rows.column(name).combine_chunks() for name in rows.column_names}
@@ -430,7 +430,7 @@ class Package:
     def _field_rows(self) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = []
         writer = FieldRows(self._catalogue.first_seen, self._now, self.load_id, nul_safe=self._nul_safe)
-        while self._catalogue.miscounted:  # by a dead run, and maybe none of its imports is there any more
+        while self._catalogue.miscounted:  # by a dead run, whose imports may all be gone
             self._typed.setdefault(self._catalogue.miscounted.pop(), _Typed())
         # what all shards write is counted by the run after them
         own = {table: typed for table, typed in self._typed.items() if table not in self._state.shared}
@@ -448,7 +448,7 @@ class Package:
         return rows
 
     def _totals(self, tables: Mapping[str, _Typed]) -> dict[str, tuple[int, dict[Keys, tuple[int, int]]]]:
-        """Table → (live rows, (values, conflicts) by field) of the imports that this package does not touch."""
+        """Return table → (live rows, (values, conflicts) by field) of the imports that this package does not touch."""
         found: dict[str, tuple[int, dict[Keys, tuple[int, int]]]] = {}
         with self._warehouse.connect() as connection:
             columns = connection.columns()
@@ -461,7 +461,7 @@ class Package:
 
 
 def _import_slugs(built: BuiltImports, n: int) -> pa.Array[Any]:
-    """The slug of its import for each of `n` rows: some of the only import, or all of several."""
+    """Return the slug of its import for each of `n` rows: some of the only import, or all of several."""
     slugs = [read.import_.slug for read in built.reads]
     if len(slugs) == 1:
         return pa.repeat(pa.scalar(slugs[0]), n)
@@ -471,7 +471,7 @@ def _import_slugs(built: BuiltImports, n: int) -> pa.Array[Any]:
 
 
 def _count_text_conflicts(rows: Batch, sizes: Sequence[int], counts: Sequence[Counter[str]]) -> None:
-    """For each import: column → scalars that it took as their text."""
+    """Count for each import: column → scalars that it took as their text."""
     if rows.flat is None:
         return
     ends = list(accumulate(sizes))

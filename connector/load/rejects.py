@@ -1,4 +1,4 @@
-"""What could not be loaded: the rows of `sync_rejects` of one load package."""
+"""Collect the rows of `sync_rejects` of one load package: what could not be loaded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from connector.warehouse.tables import LOAD_ID, REJECTS, REJECTS_SCHEMA, table_o
 
 
 class Rejects:
-    """Collected while a package is built; a reject that is met twice in a run has the same key."""
+    """The rejects of a package; a reject that occurs twice in a run has the same key."""
 
     def __init__(self, load_id: str, run_id: str, now: datetime, *, nul_safe: bool) -> None:
         self._load_id = load_id

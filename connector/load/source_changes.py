@@ -1,4 +1,4 @@
-"""What a user may change on the source before dlt runs it, and what would lose rows.
+"""Decide what a user may change on the source before dlt runs it, and refuse what would lose rows.
 
 Nothing is nested and every column keeps its type, so any `max_table_nesting` holds, and so does a schema contract that
 lets tables and columns evolve. Every other hint decides how rows reach the warehouse, which the guarantees fix.

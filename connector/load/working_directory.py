@@ -1,8 +1,8 @@
-"""Prepare dlt's working directory, which serves one run and is thrown away (docs/guarantees.md, "Working directory").
+"""Prepare dlt's working directory, which serves one run and is then deleted (docs/guarantees.md, "Working directory").
 
-Invariant: nothing is read of what an earlier run left there. What a run needs to know, dlt fetches from the warehouse,
-so the directory is made anew under the lock at each beginning. A command that only reads has one of its own for as long
-as it takes; that of a run belongs to pipeline × destination × dataset, for dlt loads whatever lies in it.
+Invariant: nothing that an earlier run left there is read. What a run needs to know, dlt fetches from the warehouse, so
+each run creates the directory again under the lock. A command that only reads has a temporary one of its own; that of a
+run belongs to pipeline × destination × dataset, because dlt loads whatever lies in it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _lasting: WeakKeyDictionary[Pipeline, Path] = WeakKeyDictionary()
 
 
 def opened(make: Callable[[str], Pipeline]) -> Pipeline:
-    """Return the pipeline that `make` opens in an empty directory; `make_anew` moves it to the one that lasts."""
+    """Return the pipeline that `make` opens in an empty directory; `make_anew` moves it to the permanent one."""
     scratch = tempfile.mkdtemp(prefix="importer-sync-")
     try:
         pipeline = make(scratch)
@@ -55,8 +55,8 @@ def pipelines_dir_of(pipeline: Pipeline) -> Path:
 def make_anew(pipeline: Pipeline) -> None:
     """Empty the working directory: the ledger does not count what a dead run left in it, so that is read again.
 
-    The caller holds the lock. A pipeline that was told to take nothing from its destination keeps its state, which is
-    nowhere else. Raises ConfigError where the warehouse itself would go with the directory.
+    The caller holds the lock. A pipeline that restores nothing from its destination keeps its state, which exists
+    nowhere else. Raises ConfigError if the warehouse itself would be deleted with the directory.
     """
     file = local_file(pipeline)
     if file is not None and file.is_relative_to(pipeline.working_dir):
@@ -82,13 +82,13 @@ def make_anew(pipeline: Pipeline) -> None:
 
 
 def work_apart(pipeline: Pipeline, name: str) -> None:
-    """Have the pipeline work in a directory of its own, where others load into the same dataset beside it."""
+    """Make the pipeline work in a directory of its own, as others load into the same dataset at the same time."""
     if (lasting := _lasting.get(pipeline)) is not None:
         _lasting[pipeline] = lasting.with_name(f"{lasting.name}-{name}")
 
 
 def unfinished(pipeline: Pipeline) -> list[Path]:
-    """Return the load packages that a dead run left, whole or torn."""
+    """Return the load packages that a dead run left, complete or not."""
     lasting = _lasting.get(pipeline)
     own = [Path(pipeline.working_dir)]
     places = own if lasting is None else [lasting / pipeline.pipeline_name, _first_layout(pipeline)]
@@ -98,7 +98,7 @@ def unfinished(pipeline: Pipeline) -> list[Path]:
 def _first_layout(pipeline: Pipeline) -> Path:
     """Return where an earlier version worked for all datasets of a destination, if it last did so for this one.
 
-    Else a path where nothing is: what it left there for another dataset is for a run into that one.
+    Otherwise return a path that does not exist: what it left there for another dataset concerns a run into that one.
     """
     file, config = duckdb_file(pipeline), destination_config(pipeline)
     place = [getattr(config.credentials, name, None) for name in ("host", "port", "database")]
@@ -112,7 +112,7 @@ def _first_layout(pipeline: Pipeline) -> Path:
 
 
 def believe_folders() -> None:
-    """Raise ConfigError if dlt, which others imported, takes settings or packages from a folder of others."""
+    """Raise ConfigError if dlt takes settings or packages from a folder of other users, as other code set it up."""
     context = active()
     for folder in {context.global_dir, context.data_dir}:
         believe(Path(folder))
