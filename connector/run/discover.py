@@ -266,6 +266,7 @@ class Discovery:
             return Discovered(tuple(wanted), (), plan, (), unit)
         excluded = [i for i in wanted if not self._choice.includes(i)]
         left_out = tuple(i for i in excluded if not self._is_noted_as_excluded(i))
+        self._mention_older_rules(excluded, listing)
         for slug in (i.slug for i in excluded if i.slug in self._state.ledger and self._state.ledger[i.slug].torn):
             self._tally.shortfall = True
             self._tally.problems.append(f"Import {slug}: {TORN}")
@@ -324,6 +325,29 @@ class Discovery:
             if known is not None and known.killed_runs and import_.slug not in reading:
                 self._tally.imports_failed += 1
                 self._tally.problems.append(f"Import {import_.slug}: {KilledTwice(import_.slug)}")
+
+    def _mention_older_rules(self, excluded: Sequence[Import], listing: Listing[Any]) -> None:
+        """Name what was loaded under other privacy rules and is not read again, as the settings leave it out.
+
+        Invariant: a run that succeeded left no value in the rows of an import that its rules do not leave there.
+        """
+        protection, ledger = self._settings.protection, self._state.ledger
+        loaded = {s: k for s, k in ledger.items() if k.live and k.records_loaded} if protection else {}
+        rules = {i.slug: {protection.fingerprint(i.template_slug, i.template_name)} for i in excluded}
+        if self._settings.status is not None and not self._choice.selects:
+            listed = {_slug_of(row) for row in listing.rows}
+            for slug, known in loaded.items():
+                if slug not in listed:
+                    names = self._state.template_names.get(known.template_slug or "") or {None}
+                    rules[slug] = {protection.fingerprint(known.template_slug, name) for name in names}
+        older = [slug for slug, now in rules.items() if slug in loaded and loaded[slug].privacy not in now]
+        if older:
+            self._tally.shortfall = True
+            self._tally.problems.append(
+                f"{len(older)} imports were loaded under other privacy rules and are not read again under those of now "
+                f"({', '.join(sorted(older)[:3])}{', …' * (len(older) > 3)}): templates, exclude_templates or status "
+                "leaves them out. Run once without it."
+            )
 
     def _permitted(self, gone: tuple[str, ...], plan: Plan[Import]) -> tuple[str, ...]:
         limit = self._settings.mass_delete_limit

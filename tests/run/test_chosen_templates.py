@@ -387,6 +387,25 @@ def test_records_are_under_the_rules_of_the_template_that_was_listed(warehouse: 
     assert warehouse.query("SELECT DISTINCT data FROM records WHERE import_slug = ?", left) == [("{}",)]
 
 
+@pytest.mark.parametrize("left_out", [{"exclude_templates": ["payroll"]}, {"status": "completed"}])
+@pytest.mark.parametrize("named", [True, False])
+def test_rules_that_do_not_reach_what_is_left_out_make_a_run_partial(
+    warehouse: Warehouse, left_out: dict[str, Any], named: bool
+) -> None:
+    service, _, left, _ = make_service()
+    if "status" in left_out:
+        service.set_status(left, "submitted")
+    rules: dict[str, Any] = {"privacy": {"payroll" if named else "*": {"salary": "drop"}}}
+    assert warehouse.run(service).status == "succeeded"
+    for _ in range(2):
+        ran = warehouse.run(service, **rules, **left_out)
+        assert ran.status == "partial"
+        assert f"are not read again under those of now ({left}): templates," in ran.problems[0]
+    assert warehouse.run(service, **rules).status == "succeeded"
+    assert warehouse.query("SELECT data FROM records WHERE import_slug = ?", left) == [("{}",)] * 3
+    assert warehouse.run(service, **rules, **left_out).status == "succeeded"
+
+
 def test_an_import_that_gets_another_template_is_read_under_the_rules_of_that(warehouse: Warehouse) -> None:
     service = Service(seed=5)
     slug = service.add_import("payroll", [{"salary": 1}])
