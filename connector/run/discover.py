@@ -8,10 +8,12 @@ nothing; with the setting `status` it asks for what it knows at that status.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
+
+from msgspec import structs
 
 from connector.errors import AuthError, ConnectorError, NotFoundError
 from connector.extract.listing import Lister, Listing, together
@@ -242,7 +244,7 @@ class Discovery:
 
     def _decide(self, listing: Listing[Any], unlisted: tuple[Import, ...], gone: tuple[str, ...]) -> Discovered:
         found = [row for row in listing.rows if isinstance(row, Import)] + list(self._told(unlisted))
-        imports = list({i.slug: i for i in found}.values())  # a backfill may name one in several ways
+        imports = _with_one_name({i.slug: i for i in found}.values())  # a backfill may name one in several ways
         rejects = tuple(row for row in listing.rows if isinstance(row, Reject))
         wanted = [i for i in imports if self._choice.wants(i)]
         included = [i for i in wanted if self._may_be_read(i)]
@@ -338,7 +340,7 @@ class Discovery:
             listed = {_slug_of(row) for row in listing.rows}
             for slug, known in loaded.items():
                 if slug not in listed:
-                    names = self._state.template_names.get(known.template_slug or "") or {None}
+                    names = self._state.template_names.get(known.template_slug or "") or (None,)
                     rules[slug] = {protection.fingerprint(known.template_slug, name) for name in names}
         older = [slug for slug, now in rules.items() if slug in loaded and loaded[slug].privacy not in now]
         if older:
@@ -360,6 +362,20 @@ class Discovery:
             "was deleted. If that is right, run once with --allow-mass-delete."
         )
         return ()
+
+
+def _with_one_name(imports: Collection[Import]) -> list[Import]:
+    """Return the imports with one name for each template, though it was renamed between two pages of the listing.
+
+    Else some of its imports would be chosen by its name and others left out, and nobody would miss them.
+    """
+    named = {i.template.slug: i.template for i in imports if i.template is not None}
+    return [
+        i
+        if i.template is None or i.template.name == named[i.template.slug].name
+        else structs.replace(i, template=named[i.template.slug])
+        for i in imports
+    ]
 
 
 def _slug_of(row: Import | Reject) -> str | None:

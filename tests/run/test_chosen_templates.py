@@ -7,7 +7,7 @@ it is read as new once it is included again.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 from unittest import mock
@@ -367,6 +367,31 @@ def test_a_template_that_is_renamed_while_a_run_reads_keeps_its_rules(warehouse:
     assert ran.status == "partial"
     assert f"Name the rules by its slug, {payroll.slug}." in ran.problems[0]
     assert warehouse.query("SELECT DISTINCT data FROM records") == [("{}",)]
+
+
+@pytest.mark.parametrize("key", ["templates", "exclude_templates"])
+def test_a_template_that_is_renamed_between_two_pages_is_chosen_whole_or_not_at_all(
+    warehouse: Warehouse, key: str
+) -> None:
+    service = Service(seed=5)
+    for _ in range(350):  # of the listing, its first page and its end are read twice
+        service.add_import("payroll", [{"salary": 1}])
+    service.add_import("customers", [{"name": "Ada"}])
+    [payroll] = [each for each in service.templates() if each.name == "payroll"]
+
+    def rename(request: Request) -> None:
+        seen.append(request.path)
+        if len(seen) == 3:
+            service.rename_template(payroll.slug, "wages")
+
+    seen: list[str] = []
+    chosen: dict[str, Any] = {key: ["payroll"]}
+    assert warehouse.run(service, **chosen).status == "succeeded"
+    service.on_request = rename
+    with suppress(ConfigError):
+        warehouse.run(service, **chosen)
+    states = warehouse.query("SELECT DISTINCT template_slug, state FROM sync_imports")
+    assert len(states) == len({template for template, _ in states}), states
 
 
 def test_records_are_under_the_rules_of_the_template_that_was_listed(warehouse: Warehouse) -> None:
