@@ -1,21 +1,21 @@
-"""The destination of one pipeline, read and kept with plain SQL through dlt's client.
+"""Read and maintain the destination of one pipeline, with plain SQL through dlt's client.
 
-connection         → Warehouse, Connection: what every question needs
+connection         → Warehouse, Connection: what every query needs
 tables             the schemas of our tables
 lock               one run a dataset
 ownership          which tables of the dataset are ours
-state              what earlier runs left: ledger, fields, and whether the rows are those that the ledger speaks of
-ledger_table       questions about one load, and what makes the next run read an import again
-upgrades           a warehouse of an earlier format, taken over
+state              what earlier runs left: ledger, fields, and whether the rows are those of the ledger
+ledger_table       queries about one load, and what makes the next run read an import again
+upgrades           convert a warehouse of an earlier format
 promises           what the next run reads again though it looks unchanged
 mending            what the warehouse lost, noted so that the next run reads it again
-lookup             rows found by a set of keys
-runs_table         the rows of `sync_runs`, of dead runs too
-standings, status  how every import stands, and what `status` shows of it
-typed_tables       a typed table written anew beside the old one
+lookup             indexes, for rows found by a set of keys
+runs_table         the rows of `sync_runs`, also of dead runs
+standings, status  the state of every import, and what `status` shows of it
+typed_tables       rebuild a typed table beside the old one
 memory_limit       DuckDB's memory and threads
-blocked            who has a table locked that a statement waited for
-failures           what a destination's exception means, in a sentence
+blocked            which session has a table locked that a statement waited for
+failures           explain a destination's exception in a sentence
 """
 
 from connector.warehouse.connection import Connection, Warehouse

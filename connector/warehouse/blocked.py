@@ -1,8 +1,8 @@
-"""A table of PostgreSQL that another session has locked: the typed error for it, which names that session.
+"""Explain that another session has a table of PostgreSQL locked, by a typed error that names the session.
 
 Invariant: no statement of ours waits for a lock without end (`destination.LOCK_TIMEOUT_S`), and the error of one that
-gave up says whom it waited for. PostgreSQL tells who blocks a session only while that one waits (`pg_blocking_pids`),
-so those are named that hold a lock on the table afterwards.
+gave up names the sessions it waited for. PostgreSQL shows who blocks a session only while it waits
+(`pg_blocking_pids`), so the error names those that hold a lock on the table afterwards.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CURE = "run again: what is missing is loaded then."
 
 
 def as_blocked(errors: Sequence[BaseException], pipeline: Pipeline | None) -> DatabaseBusyError | None:
-    """Return the error to show if one of these says that a lock was not to be had in time, else None."""
+    """Return the error to show if one of these says that a lock could not be acquired in time, else None."""
     if not any(sign in f"{type(error).__name__} {error}" for error in errors for sign in _SIGNS):
         return None
     holders: list[tuple[Any, ...]] = []
@@ -51,7 +51,7 @@ def as_blocked(errors: Sequence[BaseException], pipeline: Pipeline | None) -> Da
 
 
 def _holders(pipeline: Pipeline, statement: str) -> list[tuple[Any, ...]]:
-    """Return (table, pid, user, application, state, begin of its transaction), those first that wait longest."""
+    """Return (table, pid, user, application, state, begin of its transaction), the longest transaction first."""
     with open_client(pipeline) as client:
         rows = client.execute_sql(_HOLDERS, client.dataset_name, client.staging_dataset_name) or ()
     found = [tuple(row) for row in rows]
@@ -59,7 +59,7 @@ def _holders(pipeline: Pipeline, statement: str) -> list[tuple[Any, ...]]:
 
 
 def _statement(errors: Sequence[BaseException]) -> str:
-    """Return the SQL that gave up; '' where that is not told, as of a job of dlt's."""
+    """Return the SQL that gave up; '' if it is unknown, as for a job of dlt's."""
     for error in errors:
         query = getattr(getattr(error, "cursor", None), "query", None)
         if isinstance(query, bytes):
@@ -68,7 +68,7 @@ def _statement(errors: Sequence[BaseException]) -> str:
 
 
 def _described(pid: int, user: str | None, application: str | None, state: str | None, since: datetime | None) -> str:
-    """Describe a session; PostgreSQL tells only its own user and a superuser what one does."""
+    """Describe a session; PostgreSQL shows what it does only to its own user and to superusers."""
     parts = [
         user and f"user {user}",
         application and f"application {application}",

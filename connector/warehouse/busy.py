@@ -1,7 +1,7 @@
-"""A DuckDB file that another process has open: the typed error for it, and waiting until the file is free.
+"""Explain that another process has a DuckDB file open, by a typed error, and wait until the file is free.
 
-DuckDB lets one process at a time open a file for writing, and says so in the text of its message alone; this is the one
-place that reads it.
+DuckDB lets one process at a time open a file for writing, and says so only in the text of its message; this is the one
+place that parses it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def as_busy(error: BaseException) -> DatabaseBusyError | None:
 
 
 def _run_with(file: Path, process: str | None) -> Holder | None:
-    """Return the run of ours that is the process which has the file open, by the notes beside its locks."""
+    """Return our run that has the file open as that process, by the notes beside its locks; None for others."""
     for lock in sorted(file.parent.glob(f".{glob.escape(file.name)}.*.lock")):
         holder = Holder.noted_at(lock)
         if holder is not None and holder.lives and process in (None, f"PID {holder.process}"):

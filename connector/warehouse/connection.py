@@ -1,4 +1,4 @@
-"""The dataset of a pipeline, and an open connection to it."""
+"""Connect to the dataset of a pipeline, and query it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ R = TypeVar("R")
 
 
 class Warehouse:
-    """The dataset of one pipeline; `connect` opens it. Making one changes nothing, neither here nor there."""
+    """The dataset of one pipeline; `connect` opens it. Creating an instance changes nothing, here or there."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
@@ -52,7 +52,7 @@ class Warehouse:
 
     @property
     def traits(self) -> Traits:
-        """What the destination can do."""
+        """Return what the destination can do."""
         return self.adapter.traits
 
     def check_supported(self) -> None:
@@ -60,11 +60,11 @@ class Warehouse:
         check_supported(self._pipeline)
 
     def check_writable(self, *, experimental: bool = False) -> None:
-        """Raise ConfigError where loading is not possible, or not without loss, e.g. PostgreSQL without ADBC."""
+        """Raise ConfigError if loading is not possible, or not without loss, e.g. PostgreSQL without ADBC."""
         check_writable(self._pipeline, experimental=experimental)
 
     def exists(self) -> bool:
-        """Tell whether a run has been here, without making a database file."""
+        """Return whether a run has loaded into it, without creating a database file."""
         file = local_file(self._pipeline)
         if file is not None and not file.exists():
             return False
@@ -73,7 +73,10 @@ class Warehouse:
 
     @contextmanager
     def connect(self) -> Iterator[Connection]:
-        """Yield a connection for several calls: the one that is held, if there is one. PostgreSQL answers in UTC."""
+        """Yield a connection for several calls: the one that is held, if there is one.
+
+        PostgreSQL's answers are in UTC.
+        """
         if self._held is not None:
             yield self._held
             return
@@ -82,7 +85,7 @@ class Warehouse:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Keep one connection open: DuckDB writes its file anew whenever the last one closes, which dlt does often.
+        """Keep one connection open: DuckDB rewrites its file whenever the last one closes, which dlt does often.
 
         dlt's threshold of a gigabyte of log for a checkpoint (`DuckDbSqlClient._global_config`) stays as it is: where a
         load job has just run out of memory, a checkpoint in the commit of another makes DuckDB 2.0 unusable.
@@ -93,11 +96,14 @@ class Warehouse:
 
     @property
     def allowance(self) -> MemoryLimit | None:
-        """Of the connection that is held, if it has one."""
+        """Return the memory limit of the connection that is held, if it has one."""
         return None if self._held is None else self._held.allowance
 
     def lift(self) -> bool:
-        """Opens what is held anew without an allowance, if it had one: DuckDB is not itself once its memory ran out."""
+        """Reopen what is held without a memory limit; return False if it had none.
+
+        DuckDB is not reliable once its memory ran out.
+        """
         if self.allowance is None or not self.allowance.lift():
             return False
         self._holding.close()
@@ -127,7 +133,7 @@ class Connection:
 
     @property
     def sql(self) -> Sql:
-        """Pieces of SQL as the destination writes them."""
+        """Return the dialect of the destination."""
         return self.adapter.sql
 
     def name(self, table: str) -> str:
@@ -137,16 +143,19 @@ class Connection:
         return self.client.escape_column_name(name)
 
     def completed_loads(self, tables: Collection[str] | None = None) -> str:
-        """SQL for the ids of the loads that dlt completed (`_dlt_loads.status = 0`), each once.
+        """Return SQL for the ids of the loads that dlt completed (`_dlt_loads.status = 0`), each once.
 
-        `tables` are those of the dataset, where the caller knows them.
+        `tables` are those of the dataset, if the caller knows them.
         """
         if LOADS not in (self.names()[0] if tables is None else tables):
             return "(SELECT load_id FROM (SELECT '' AS load_id) AS nothing WHERE 1 = 0)"
         return f"(SELECT DISTINCT load_id FROM {self.name(LOADS)} WHERE status = 0)"
 
     def sparing(self, *, columns: int, slugs: int) -> AbstractContextManager[None]:
-        """For questions that read so many columns of a whole table and look up so many slugs (`MemoryLimit.asking`)."""
+        """Limit memory for queries that read so many columns of a whole table and look up so many slugs.
+
+        `MemoryLimit.asking` does so; on other destinations nothing changes.
+        """
         return nullcontext() if self.allowance is None else self.allowance.asking(columns, slugs)
 
     def query(self, sql: str, *args: Any) -> pa.Table:
@@ -154,11 +163,14 @@ class Connection:
         return self._ask(lambda: self.adapter.ask(self.client, sql, args))
 
     def rows(self, sql: str, *args: Any) -> list[dict[str, Any]]:
-        """Ask for what is a few rows: DuckDB plans a query for Arrow twice, which takes it longer than to answer."""
+        """Return the rows of a SELECT that has few.
+
+        For an Arrow table, DuckDB would plan the query twice, which takes longer than the answer.
+        """
         return self._ask(lambda: self.adapter.fetch(self.client, sql, args))
 
     def _ask(self, ask: Callable[[], R]) -> R:
-        """Return what `ask` returns, with more memory where DuckDB had too little for it."""
+        """Return what `ask` returns, with more memory if DuckDB had too little for it."""
         try:
             return ask()
         except duckdb.OutOfMemoryException:
@@ -174,9 +186,9 @@ class Connection:
         self.adapter.run(self.client, sql, args)
 
     def pack_raw_rows(self) -> None:
-        """Has DuckDB keep `data` as zstd, which takes a third less of its file and less time to write.
+        """Make DuckDB store `data` as zstd, which takes a third less of its file and less time to write.
 
-        A column's compression is chosen when its table is made, so an empty one is made anew as dlt made it.
+        A column's compression is chosen when its table is created, so an empty table is created again as dlt made it.
         """
         native: duckdb.DuckDBPyConnection = self.client.native_connection
         found: Any = native.execute(
@@ -199,11 +211,11 @@ class Connection:
             raise
 
     def columns(self) -> dict[str, dict[str, str]]:
-        """Return table → column → type, as `connector.transform.schema.parse_type` reads it where it can."""
+        """Return table → column → type, as `connector.transform.schema.parse_type` reads it if it can."""
         return self.adapter.columns(self.client)
 
     def ordered_columns(self) -> dict[str, dict[str, str]]:
-        """Return table → column → type as the destination calls it, in their order."""
+        """Return table → column → type in the destination's words, in their order."""
         return self.adapter.ordered_columns(self.client)
 
     def declared(self, table: str) -> dict[str, str]:
@@ -215,11 +227,11 @@ class Connection:
         return self.adapter.required(self.client)
 
     def names(self) -> tuple[set[str], set[str]]:
-        """Return the names of all tables, which views are not, and all names that no new table may have."""
+        """Return the names of all tables, without views, and all names that no new table may have."""
         return self.adapter.names(self.client)
 
     def add_column(self, table: str, column: str, kind: str = "text") -> None:
-        """Give a table a column of one of our types, if it has none of that name."""
+        """Add a column of one of our types to a table, if it has none of that name."""
         self.adapter.add_column(self.client, table, column, kind)
 
     def make_like(self, table: str, like: str, columns: Sequence[str], more: Mapping[str, str]) -> None:
@@ -247,7 +259,7 @@ class Connection:
         self.execute(f"INSERT INTO {self.name(table)} ({columns}) VALUES ({marks})", *[row[name] for name in names])
 
     def rows_of(self, table: str, import_key: str, slugs: Sequence[str]) -> pa.Table:
-        """All rows of these imports in one table, with all its columns; DuckDB's by their names in lower case."""
+        """Return all rows of these imports in one table, with all columns; in DuckDB under names in lower case."""
         parts = [self._rows_of(table, import_key, some) for some in batches(slugs)]
         return pa.concat_tables(parts, promote_options="default") if parts else pa.table({})
 
@@ -257,7 +269,7 @@ class Connection:
         return self.rows_in(table, sql, *slugs)
 
     def set_type(self, table: str, column: str, kind: str) -> None:
-        """Give a column one of our types, and its values with it, on a destination whose types are known."""
+        """Change a column, with its values, to one of our types, on a destination whose catalog shows types."""
         self.adapter.set_type(self.client, table, column, kind)
 
     def drop_table(self, table: str) -> None:

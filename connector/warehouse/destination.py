@@ -1,4 +1,4 @@
-"""Questions about a pipeline's destination, and what the warehouse uses of dlt beyond its documented interface.
+"""Inspect a pipeline's destination, and use dlt beyond its documented interface for the warehouse.
 
 Only `open_client` opens a connection: another run may hold the DuckDB file.
 """
@@ -53,7 +53,7 @@ _UNLESS_GIVEN = (f"-clock_timeout={LOCK_TIMEOUT_S}s",)
 
 @dataclass(frozen=True, slots=True)
 class _Resolved:
-    """What dlt makes of a destination: its configuration, and the dataset by the name that it has there."""
+    """What dlt resolves of a destination: its configuration, and the name of the dataset there."""
 
     destination: Any
     asked: str
@@ -77,7 +77,7 @@ def destination_name(pipeline: Pipeline) -> str:
 
 
 def destination_config(pipeline: Pipeline) -> Any:
-    """Return the configuration of the pipeline's destination, which dlt resolves anew each time it is asked."""
+    """Return the configuration of the pipeline's destination, which dlt resolves again at each call."""
     return _of(pipeline).config
 
 
@@ -108,30 +108,30 @@ def duckdb_file(pipeline: Pipeline) -> Path | None:
 
 
 def local_file(pipeline: Pipeline) -> Path | None:
-    """Return the path of the file that the dataset lies in; None where it lies in no file of its own."""
+    """Return the path of the file that holds the dataset; None if it has no file of its own."""
     if destination_type(pipeline) == "sqlite":
         return file_of(destination_config(pipeline).credentials.database, dataset_name(pipeline))
     return duckdb_file(pipeline)
 
 
 def file_of(path: str, dataset: str) -> Path:
-    """Return the file of a dataset in SQLite: the one that was named, or one beside it for any other dataset."""
+    """Return the file of a dataset in SQLite: the named one for the default dataset, else one beside it."""
     named = Path(path)
     return named if dataset == DATASET else named.with_name(f"{named.stem}__{dataset}{named.suffix}")
 
 
 def destination_fingerprint(pipeline: Pipeline) -> str:
-    """Tell one warehouse from another without saying where it is; no password or user is part of it."""
+    """Return an id of the warehouse that does not say where it is; no password or user is part of it."""
     return _digest(destination_type(pipeline), _data_location(pipeline))
 
 
 def dataset_fingerprint(pipeline: Pipeline) -> str:
-    """Tell one dataset from all others, of whatever warehouse."""
+    """Return an id of the dataset, distinct from all others in any warehouse."""
     return _digest(destination_fingerprint(pipeline), dataset_name(pipeline))
 
 
 def _data_location(pipeline: Pipeline) -> str:
-    """Return where the data is, in dlt's words: a file, or `host:port/database`."""
+    """Return where the data is, as dlt puts it: a file, or `host:port/database`."""
     file, config = local_file(pipeline), destination_config(pipeline)
     if file is not None:
         return str(file.resolve())
@@ -160,9 +160,9 @@ def check_supported(pipeline: Pipeline) -> None:
 
 
 def _check_normalizer(pipeline: Pipeline) -> None:
-    """Raise ConfigError where dlt is told to give every row an id: rows of ours have the columns of ours, and no more.
+    """Raise ConfigError if dlt is configured to give every row an id: our rows have our columns only.
 
-    Asked is as dlt asks, so that what counts for one pipeline alone does.
+    The setting is resolved as dlt does it, so that one for a single pipeline counts too.
     """
     with inject_section(ConfigSectionContext(pipeline_name=pipeline.pipeline_name)):
         told = resolve_configuration(ItemsNormalizerConfiguration(), sections=_NORMALIZER)
@@ -175,9 +175,9 @@ def _check_normalizer(pipeline: Pipeline) -> None:
 
 
 def _check_staging(pipeline: Pipeline) -> None:
-    """Raise ConfigError where dlt is told to stage the rows of all datasets in one place.
+    """Raise ConfigError if dlt is configured to stage the rows of all datasets in one place.
 
-    The lock is that of a dataset, so two runs would stage there at once, and one merge what the other one staged.
+    The lock is that of a dataset, so two runs would stage there at once, and one would merge what the other staged.
     """
     try:
         layout = destination_config(pipeline).staging_dataset_name_layout
@@ -191,7 +191,7 @@ def _check_staging(pipeline: Pipeline) -> None:
 
 
 def check_proven(kind: str, name: str, *, experimental: bool) -> None:
-    """Raise ConfigError for a kind of destination that can lose a row, or where nobody has proven that it cannot."""
+    """Raise ConfigError for a kind of destination that can lose a row, or that is not proven to lose none."""
     if kind in PROVEN:
         return
     why = next((f", {why}" for why, kinds in _REFUSED.items() if kind in kinds), "")
@@ -209,10 +209,10 @@ def check_proven(kind: str, name: str, *, experimental: bool) -> None:
 
 
 def check_writable(pipeline: Pipeline, *, experimental: bool = False) -> None:
-    """Raise ConfigError where loading is not possible, or not without loss, e.g. PostgreSQL without ADBC.
+    """Raise ConfigError if loading is not possible, or not without loss, e.g. PostgreSQL without ADBC.
 
-    Without Parquet dlt loads Arrow tables by way of CSV, where an empty text and none are the same
-    (`dlt.destinations._adbc_jobs._loader_file_format_selector` says of what is installed).
+    Without Parquet, dlt loads Arrow tables by way of CSV, which cannot tell an empty text from null
+    (`dlt.destinations._adbc_jobs._loader_file_format_selector` decides by what is installed).
     """
     check_supported(pipeline)
     check_proven(destination_type(pipeline), destination_name(pipeline), experimental=experimental)
@@ -247,19 +247,19 @@ def check_writable(pipeline: Pipeline, *, experimental: bool = False) -> None:
 
 
 def prepare_for_loading(pipeline: Pipeline) -> None:
-    """Have dlt merge each table whole or not at all, in sessions of our settings.
+    """Make dlt merge each table atomically, in sessions with our settings.
 
-    To be called once before a pipeline loads: it changes the pipeline's destination.
+    Call it once before a pipeline loads: it changes the pipeline's destination.
     """
     _merge_in_transactions(pipeline)
     _set_sessions(pipeline)
 
 
 def _merge_in_transactions(pipeline: Pipeline) -> None:
-    """Declare that a destination which can make tables in a transaction has transactions.
+    """Declare that a destination which can create tables in a transaction has transactions.
 
-    dlt leaves that open for DuckDB and PostgreSQL and takes it for a no, unless the statements of a job have the word
-    CREATE somewhere (`SqlLoadJob.maybe_transaction`): what dies after the DELETE of a merge then loses the rows.
+    dlt leaves that open for DuckDB and PostgreSQL and takes it for a no, unless the statements of a job contain the
+    word CREATE (`SqlLoadJob.maybe_transaction`): a process that dies after the DELETE of a merge then loses the rows.
     """
     destination: Any = pipeline.destination  # may be None, and is not typed so
     if destination is None:
@@ -270,9 +270,9 @@ def _merge_in_transactions(pipeline: Pipeline) -> None:
 
 
 def _set_sessions(pipeline: Pipeline) -> None:
-    """Have every session with PostgreSQL that the pipeline's destination opens be set as `session_options` says.
+    """Make every session with PostgreSQL that the pipeline's destination opens use `session_options`.
 
-    The encoding is a parameter of its own: PGCLIENTENCODING and one in the address would count for more than an option.
+    The encoding is a parameter of its own: PGCLIENTENCODING and one in the URL would take precedence over an option.
     """
     destination: Any = pipeline.destination
     if destination_type(pipeline) != "postgres":
@@ -293,7 +293,7 @@ def staging_name(pipeline: Pipeline) -> str:
 
 
 def stage_apart(pipeline: Pipeline, name: str) -> None:
-    """Have dlt stage rows in a schema of this pipeline's own: all that stage in one empty each other's tables."""
+    """Make dlt stage rows in a schema of this pipeline's own: pipelines that share one empty each other's tables."""
     destination: Any = pipeline.destination
     layout = destination_config(pipeline).staging_dataset_name_layout
     destination.config_params["staging_dataset_name_layout"] = f"{layout}_{name}"
@@ -301,26 +301,27 @@ def stage_apart(pipeline: Pipeline, name: str) -> None:
 
 
 def session_options(given: str) -> str:
-    """Return the options of a session: those that an address gives, with ours, of which each is there once.
+    """Return the options of a session: those given in the URL, and ours, each once.
 
-    Of two options the last one counts, so an address may have a lock_timeout of its own. dlt writes a blank between
-    them as a plus into the address, which PostgreSQL takes for a plus.
+    Of two equal options the last one counts, so a URL may have a lock_timeout of its own. dlt writes the blank between
+    them as a plus into the URL, which PostgreSQL takes for a plus.
     """
     ours = {*_UNLESS_GIVEN, *_FIXED}
     return "\t".join([*_UNLESS_GIVEN, *(each for each in given.split() if each not in ours), *_FIXED])
 
 
 def is_writable(pipeline: Pipeline) -> bool:
-    """Return False where the dataset lies in a file that is there, and that this user cannot write."""
+    """Return False if the dataset is in an existing file that this user cannot write."""
     file = local_file(pipeline)
     return file is None or not file.exists() or os.access(file, os.W_OK)
 
 
 @contextmanager
 def open_client(pipeline: Pipeline) -> Iterator[SqlClientBase[Any]]:
-    """Yield dlt's client of the destination, connected; a session with PostgreSQL is set as all of ours are.
+    """Yield dlt's client of the destination, connected; a session with PostgreSQL has our settings.
 
-    A DuckDB file that cannot be written is opened for reading: who wants to write was refused by `sole_writer`.
+    A DuckDB file that cannot be written is opened for reading: `sole_writer` has already refused whoever wants to
+    write.
     """
     _set_sessions(pipeline)
     opened: Any = pipeline.sql_client()
@@ -334,7 +335,7 @@ def open_client(pipeline: Pipeline) -> Iterator[SqlClientBase[Any]]:
 
 @contextmanager
 def capabilities_resolved_once(pipeline: Pipeline) -> Iterator[None]:
-    """Have dlt resolve what the destination can do once, not some twenty times a package.
+    """Make dlt resolve the capabilities of the destination once, not some twenty times a package.
 
     Each time it reads the whole configuration of the destination: a run with one small package takes 0.97 s of
     processor time instead of 1.25 (medians of six on a busy machine).

@@ -1,8 +1,8 @@
-"""Gone means gone: with `deletes = "mirror"` nothing stays in the warehouse of an import that the service erased.
+"""Erase what is left of deleted imports: with `deletes = "mirror"`, nothing stays in the warehouse.
 
-Its rows go with the package that says so, and its row in `imports` keeps no more than what tells imports apart. What is
-left then is erased here, by what the warehouse itself says: so a run that died in between left nothing that the next
-one does not find.
+The rows of an import go with the package that marks it as deleted, and its row in `imports` keeps no more than what
+identifies it. The rest is erased here, by what the warehouse itself says: so if a run dies in between, the next one
+finds what it left.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from connector.warehouse.tables import IMPORTS, REJECTS, TOMBSTONE
 
 
 def erase_deleted(connection: Connection, dataset: Dataset) -> None:
-    """Erase the rejects of deleted imports, what `imports` still says of them, and what was staged."""
+    """Erase the rejects of deleted imports, what `imports` still has of them, and staged rows."""
     empty_staging(connection)
     if IMPORTS not in dataset.ours:
         return
@@ -33,7 +33,7 @@ def erase_deleted(connection: Connection, dataset: Dataset) -> None:
 
 
 def has_rejects_of_deleted(connection: Connection, dataset: Dataset) -> bool:
-    """Tell whether rejects of a deleted import are there: a load by dlt alone does not erase them."""
+    """Return whether there are rejects of a deleted import: a load by dlt alone does not erase them."""
     return {IMPORTS, REJECTS} <= dataset.ours and (
         connection.query(
             f"SELECT 1 FROM {connection.name(REJECTS)} WHERE import_slug IN (SELECT slug FROM "
@@ -44,7 +44,7 @@ def has_rejects_of_deleted(connection: Connection, dataset: Dataset) -> bool:
 
 
 def empty_staging(connection: Connection) -> None:
-    """Empty the tables in which dlt staged rows: it empties each before it is used again, and not before."""
+    """Empty the tables in which dlt staged rows; dlt itself empties each only before it is used again."""
     tables = sorted(staged(connection))
     if not tables:
         return

@@ -1,6 +1,7 @@
 """Explain a failure of dlt or of the destination to an operator, in a sentence and by a type.
 
-This, `busy` and `blocked` are the only places that read the text of a destination's message, as some say no more.
+This module, `busy` and `blocked` are the only ones that parse the text of a destination's message: some errors have no
+type of their own.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _FILE_NOT_WRITTEN = re.compile(r'Could not write (?:all bytes to )?file "[^"]*"'
 def explain_failure(error: BaseException, pipeline: Pipeline | None = None) -> ConnectorError:
     """Return the cause that an operator can act on, out of dlt's layers of exceptions.
 
-    With the pipeline, the session is looked for that a lock was waited for in vain.
+    With the pipeline, the session is named that held a lock too long.
     """
     seen: list[BaseException] = []
     cause: BaseException | None = error
@@ -73,7 +74,7 @@ def explain_failure(error: BaseException, pipeline: Pipeline | None = None) -> C
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Tell whether DuckDB's memory ran out, however deep in dlt's exceptions that is."""
+    """Return whether DuckDB's memory ran out, however deep in dlt's exceptions that is."""
     seen: list[BaseException] = []
     while error is not None and error not in seen:
         if isinstance(error, duckdb.OutOfMemoryException) or any(sign in str(error) for sign in _NO_MEMORY):
@@ -84,7 +85,10 @@ def is_out_of_memory(error: BaseException | None) -> bool:
 
 
 def _without_room(error: BaseException) -> str | None:
-    """What could not be written, of an error that says so: DuckDB and dlt have the system's words for it in theirs."""
+    """Return what could not be written for want of space, None for other errors.
+
+    DuckDB and dlt quote the system's message in theirs.
+    """
     if isinstance(error, OSError) and error.errno in _NO_ROOM:
         return str(error)
     reason = next((why for number in _NO_ROOM if (why := os.strerror(number)) in str(error)), None)

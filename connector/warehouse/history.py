@@ -1,11 +1,11 @@
-"""Every version of a row (docs/history.md): what each run changes in the tables is kept beside them.
+"""Keep every version of a row (docs/history.md): what each run changes in the tables is kept beside them.
 
 Invariant: after a run that recorded, the open versions (`_valid_to` null) are the live rows of the table, each once;
 versions of a record never overlap, and none is made where its data, its import and its place are the same.
 
-Versions are made after the packages are loaded, by comparing the rows of the imports that were loaded since with the
-open versions, in one transaction that notes in the ledger which load of an import is recorded. So a run that died
-before is caught up with by the next one, and what is recorded twice adds nothing.
+Versions are made after the packages are loaded, by comparing the rows of the imports loaded since with the open
+versions, in one transaction that notes in the ledger which load of an import is recorded. So the next run catches up
+on a run that died before, and recording the same twice adds nothing.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ def record(
     whole: bool,
     ruled: Ruled,
 ) -> None:
-    """Make the versions of what was loaded since this was done last; without `wanted`, only erase from those there are.
+    """Make the versions of what was loaded since the last call; without `wanted`, only erase existing ones.
 
-    With `keeps`, a version says that a row was deleted; without, the versions of what is gone for good go as well, once
-    a run was `whole`: until then a record that is nowhere may have moved to an import that is not read yet. What was
-    read under other privacy rules than before leaves no value under a rule in older versions.
+    With `keeps`, a version says that a row was deleted; without, the versions of what is permanently gone go as well,
+    once a run was `whole`: until then a record that is nowhere may have moved to an import that is not read yet.
+    Imports read under other privacy rules than before leave no value under a rule in older versions.
     """
     ledger = connection.name(LEDGER)
     connection.add_column(LEDGER, "history")
@@ -89,7 +89,7 @@ def record(
                 _gather(connection, _LEFT, *left)
                 done += f" AND slug NOT IN (SELECT k FROM {_LEFT})"
             connection.execute(f"UPDATE {ledger} SET history = {mark} WHERE {done}")
-        if scrubbed:  # the others stay due; what comes under the rules of now is not to be emptied next time
+        if scrubbed:  # the others stay due; versions made under the present rules must not be emptied next time
             rules = connection.sql.joined("' '", "privacy")
             ruled_now = f"slug IN (SELECT k FROM {_RULED}) AND {unlike}"
             connection.execute(f"UPDATE {ledger} SET history = {rules} WHERE {ruled_now}")
@@ -97,13 +97,13 @@ def record(
 
 
 def _gather(connection: Connection, name: str, *selects: str) -> None:
-    """Make a temporary table of what SELECTs of one column, `k`, find; none reads another temporary table twice."""
+    """Make a temporary table of the results of SELECTs of one column, `k`; none reads another temporary table twice."""
     connection.gather(name, *selects)
     _analyze(connection, [name], temporary=True)
 
 
 def _held(connection: Connection, each: Versioned) -> tuple[str, ...]:
-    """SQL for the imports that have rows in a table whose versions are not kept now, or open versions of it.
+    """Return SQL for the imports with rows in a table whose versions are not kept now, or with open versions of it.
 
     Such an import stays due, for when they are kept again.
     """
@@ -118,7 +118,7 @@ def _held(connection: Connection, each: Versioned) -> tuple[str, ...]:
 
 
 def _ruled_columns(connection: Connection, tables: Sequence[Versioned], ruled: Ruled) -> dict[str, list[str]]:
-    """Return table → columns of its versions that a rule may be about; empty where no rules changed."""
+    """Return table → columns of its versions that a rule may concern; empty if no rules changed."""
     if not connection.query(f"SELECT 1 FROM {_RULED} LIMIT 1").num_rows:
         return {}
     columns = connection.columns()
@@ -126,10 +126,10 @@ def _ruled_columns(connection: Connection, tables: Sequence[Versioned], ruled: R
 
 
 def _empty_ruled(connection: Connection, dataset: Dataset, each: Versioned, columns: Sequence[str]) -> None:
-    """Have versions hold nothing of what changed rules may be about but what the rows have now.
+    """Empty the columns of versions that changed rules may concern, except for the values that the rows have now.
 
-    The open version of a row that is there takes its values, so that a change of rules makes no version. An import that
-    is gone is not read under any rules: versions that a record has of it are emptied with those of the record's import.
+    The open version of an existing row takes its values, so that a change of rules makes no version. A deleted import
+    is not read under any rules: versions that a record has from it are emptied with those of the record's import.
     """
     if not columns:
         return
@@ -153,20 +153,23 @@ def _empty_ruled(connection: Connection, dataset: Dataset, each: Versioned, colu
 
 
 def _analyze(connection: Connection, tables: Sequence[str], *, temporary: bool = False) -> None:
-    """Have PostgreSQL count rows now that it would count some time later: it plans by what it knows of them."""
+    """Make PostgreSQL count rows now, not some time later: it plans by these counts."""
     for table in tables if connection.traits.counts_rows else ():
         connection.execute(f"ANALYZE {table if temporary else connection.name(table)}")
 
 
 def _same(connection: Connection, each: Versioned) -> str:
-    """SQL for a row (`R`) that is the version (`V`); a join by its key, which is never null."""
+    """Return SQL for a row (`R`) that equals the version (`V`); a join by its key, which is never null."""
     column = connection.column
     content = (connection.sql.same(f"{R}.{column(c)}", f"{V}.{column(c)}") for c in each.content)
     return " AND ".join([f"{R}.{column(each.key)} = {V}.{column(each.key)}", *content])
 
 
 def _imports_due(connection: Connection, history: str, columns: Iterable[str]) -> str:
-    """SQL for the imports whose row is not their open version: a load brought it, or a lost column was made whole."""
+    """Return SQL for the imports whose row is not their open version.
+
+    That is so after a load brought the row, or a lost column was restored.
+    """
     name, column = connection.name, connection.column
     gone = column("_deleted_at")
     compared = [column(c) for c in columns if c not in ("slug", "_deleted_at")]
@@ -179,8 +182,11 @@ def _imports_due(connection: Connection, history: str, columns: Iterable[str]) -
 
 
 def is_due(connection: Connection, dataset: Dataset, wanted: Choice) -> bool:
-    """Tell whether there is something to record though nothing is loaded: a table has no versions yet or is another
-    one than they were made for, or there are rows that came without versions, with dlt alone or a run that died."""
+    """Return whether there is something to record although nothing is loaded.
+
+    That is so if a table has no versions yet or differs from the one they were made for, or if rows were loaded without
+    versions, by dlt alone or by a run that died.
+    """
     tables = versioned(connection, dataset, wanted)
     if _is_behind(connection, dataset, tables):
         return True
@@ -192,7 +198,7 @@ def is_due(connection: Connection, dataset: Dataset, wanted: Choice) -> bool:
 
 
 def _is_behind(connection: Connection, dataset: Dataset, tables: Sequence[Versioned]) -> bool:
-    """Tell whether tables lack versions, or columns of them, or imports were loaded since they were recorded."""
+    """Return whether tables lack versions, or columns of them, or imports were loaded since they were recorded."""
     if not all(each.history in dataset.columns and is_aligned(dataset, each) for each in tables):
         return True
     if not tables or LEDGER not in dataset.ours or "history" not in dataset.columns[LEDGER]:
@@ -258,7 +264,7 @@ class _Recorder:
         execute(sql.update_from(history, V, new, f"{table} AS {R}", paired))
 
     def _touched(self) -> str:
-        """SQL for the slugs of the imports whose rows may differ from their open versions."""
+        """Return SQL for the slugs of the imports whose rows may differ from their open versions."""
         name, column, each = self.connection.name, self.connection.column, self.each
         if each.table != IMPORTS and self.new:
             return f"SELECT DISTINCT {column(each.import_key)} AS k FROM {name(each.table)}"
@@ -267,7 +273,10 @@ class _Recorder:
         return _imports_due(self.connection, each.history, each.columns)
 
     def _note_deletions(self, names: str) -> None:
-        """A version of no length for each record that is gone, so that its deletion is seen and no moment shows it."""
+        """Add a version of no length for each record that is gone.
+
+        It shows the deletion, and is valid at no moment.
+        """
         name, column, each = self.connection.name, self.connection.column, self.each
         history, key = name(each.history), column(each.key)
         started, ended = column(VALID_FROM), column(VALID_TO)
@@ -290,10 +299,10 @@ def _erase(
     *,
     whole: bool,
 ) -> list[str]:
-    """Delete all versions of what is alive nowhere any more, in no table that holds records, or in `imports`.
+    """Delete all versions of keys that are alive nowhere any more, in no table of records and not in `imports`.
 
-    Looked at are those of imports that were loaded since: in tables that are recorded, the versions that are over. If
-    the run was not whole, nothing is deleted, and SQL is returned for the imports to look at again.
+    Candidates are the versions of imports loaded since, and in recorded tables the versions that ended. If the run was
+    not whole, nothing is deleted, and SQL is returned for the imports to look at again.
     """
     left: list[str] = []
     name, column = connection.name, connection.column
@@ -328,7 +337,7 @@ def _erase(
 
 
 def disagreeing(connection: Connection, wanted: Choice) -> dict[str, int]:
-    """Return table of versions → rows without an open version equal to them, and open versions without a row.
+    """Return table of versions → rows without an equal open version, plus open versions without a row.
 
     Nothing is compared while a run has yet to record what another one loaded.
     """

@@ -1,7 +1,7 @@
-"""The tables that hold versions (docs/history.md): which they are, and that they can hold what their tables hold.
+"""Create the tables that hold versions (docs/history.md), and keep their columns in step with their tables'.
 
-Invariant: no value of a version is ever altered. Where a rebuild gives a column another type, the values of before
-move into a column `<column>__was_1` as they were, and from there into the new one only if they come back unaltered.
+Invariant: no value of a version is ever altered. If a rebuild gives a column another type, the earlier values move
+into a column `<column>__was_1` as they were, and from there into the new one only if they convert unaltered.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _OWN_TYPES = {VALID_FROM: "timestamp", VALID_TO: "timestamp", CHANGE: "text", RU
 class Versioned:
     """A table and the one with its versions; `told` are columns that change without a new version.
 
-    `columns` are those of ours: one that somebody else added to the table is in no version.
+    `columns` are ours only: a column that somebody else added to the table is in no version.
     """
 
     table: str
@@ -54,7 +54,8 @@ Choice = Callable[[str | None, Collection[str]], bool]  # a template's slug and 
 def versioned(connection: Connection, dataset: Dataset, wanted: Choice) -> list[Versioned]:
     """Return the tables whose versions are to be kept: `imports`, and the typed ones of the templates `wanted`.
 
-    Raises ConfigError for a table in which an earlier version gave a field the name of a column of versions.
+    Raises ConfigError for a table in which an earlier version of this package gave a field the name of a version
+    column.
     """
     names = names_of_templates(connection, dataset)
     slugs = {table: dataset.templates.get(table) for table in sorted(dataset.typed)}
@@ -84,7 +85,7 @@ def _versioned(dataset: Dataset, table: str) -> Versioned:
 
 
 def history_of(columns: Mapping[str, Mapping[str, str]], table: str) -> str:
-    """Return the name of the table with the versions: another one where somebody else's has the first."""
+    """Return the name of the table with the versions: a later choice if a foreign table has the first."""
     names = (f"{table}_history" if n == 1 else f"{table}_history_{n}" for n in count(1))
     key = "slug" if table == IMPORTS else keys_of(table)[0]
     return next(name for name in names if name not in columns or {key, *OWN} <= columns[name].keys())
@@ -103,15 +104,15 @@ def names_of_templates(connection: Connection, dataset: Dataset) -> dict[str, se
 
 
 def columns_aside(column: str, history: Collection[str], table: Collection[str]) -> list[str]:
-    """Return the columns of a table of versions that hold values of a field which its table has no such column for."""
+    """Return the columns of a table of versions with values of a field for which its table has no such column."""
     beside = (name for name in history if name.startswith(f"{column}__") and name not in table)
     return [name for name in beside if _ASIDE.fullmatch(name, len(column))]
 
 
 def align(connection: Connection, each: Versioned, there: Mapping[str, str] | None, like: str | None = None) -> bool:
-    """Make the table with the versions, and return True, or give it the columns and types that its table has by now.
+    """Create the table with the versions, and return True; or add the columns and types that its table has by now.
 
-    `there` are the columns that it has; `like` is the table whose types count, where its table is about to get them.
+    `there` are the columns that it has; `like` is the table whose types count, if its table is about to get them.
     """
     name, column = connection.name, connection.column
     history = name(each.history)
@@ -132,7 +133,7 @@ def align(connection: Connection, each: Versioned, there: Mapping[str, str] | No
         connection.execute(f"ALTER TABLE {history} RENAME COLUMN {column(retyped)} TO {column(aside)}")
         connection.execute(f"ALTER TABLE {history} ADD COLUMN {column(retyped)} {want[retyped]}")
         have[aside] = have[retyped]
-    # where somebody died between these two statements, the column is lacking, and its values are aside
+    # if the process died between these two statements, the column is missing, and its values are aside
     changed += [c for c in lacking if any(name.startswith(f"{c}{_WAS}") for name in have)]
     for base in want if changed or like is not None else ():
         if asides := {c: have[c] for c in columns_aside(base, have, want)}:
@@ -143,7 +144,7 @@ def align(connection: Connection, each: Versioned, there: Mapping[str, str] | No
 
 
 def _bring_back(connection: Connection, each: Versioned, base: str, kind: str, asides: Mapping[str, str]) -> None:
-    """Move values that stand aside into the column again where it holds them unaltered; drop what is empty then."""
+    """Move values that were set aside back into the column where they convert unaltered; drop columns then empty."""
     history, column = connection.name(each.history), connection.column(base)
     for name, was in asides.items():
         aside = connection.column(name)
@@ -160,14 +161,14 @@ def _bring_back(connection: Connection, each: Versioned, base: str, kind: str, a
 
 
 def recorded_mark(connection: Connection, columns: Collection[str]) -> str:
-    """SQL for what the ledger notes once an import is recorded: its load, and the privacy rules it was read under."""
+    """Return SQL for what the ledger notes of a recorded import: its load, and the privacy rules it was read under."""
     load, joined = connection.column(LOAD_ID), connection.sql.joined
     rules = joined("' '", "privacy")
     return joined(load, f"COALESCE({rules}, '')") if "privacy" in columns else load
 
 
 def refresh_open(connection: Connection, each: Versioned) -> None:
-    """Write the values of the open versions of what is recorded as the table has them now: it is the same data."""
+    """Update the open versions of recorded imports to the values that the table has now: it is the same data."""
     columns = connection.columns()
     names = [c for c in each.columns if c not in (each.key, each.import_key)]
     mark = recorded_mark(connection, columns[LEDGER])
@@ -179,7 +180,7 @@ def refresh_open(connection: Connection, each: Versioned) -> None:
 def copy_to_open(
     connection: Connection, each: Versioned, names: Sequence[str], imports: str, *, emptied: Sequence[str] = ()
 ) -> None:
-    """Copy columns of the rows of some imports (SQL for their slugs) to their open versions, and empty others there."""
+    """Copy columns of the rows of some imports (SQL for their slugs) to their open versions; empty others there."""
     if not names:
         return
     column = connection.column
@@ -197,9 +198,9 @@ def copy_to_open(
 
 
 def prepare_for_rebuild(connection: Connection, table: str, beside: str) -> Versioned | None:
-    """Give the versions of a table the types of the one that is about to replace it; None where there are none.
+    """Give the versions of a table the types of the one that is about to replace it; None if there are none.
 
-    If that does not happen, the next run that records gives them the types of before again (`align`, `is_aligned`).
+    If the rebuild does not happen, the next run that records restores the earlier types (`align`, `is_aligned`).
     """
     dataset = take_stock(connection)
     each = histories(dataset).get(table)

@@ -1,4 +1,4 @@
-"""Questions about one load after it, and what makes the next run read an import again."""
+"""Query the ledger about one load, and note which imports the next run has to read again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DUE = "due"
 def missing_rows(
     connection: Connection, load_id: str, raw: bool, typed_tables: Sequence[str]
 ) -> list[tuple[str, str, int, int]]:
-    """After a load: (import, table, rows accepted, rows that are there) wherever the two differ."""
+    """Return (import, table, rows accepted, rows found) after a load, wherever the two differ."""
     ledger = {
         r["slug"]: r
         for r in connection.rows(
@@ -42,9 +42,9 @@ def missing_rows(
 
 
 def distrust(connection: Connection, slugs: Sequence[str], why: str) -> None:
-    """Note that rows of these imports are not whole, so that the next run reads them again.
+    """Note that rows of these imports are not complete, so that the next run reads them again.
 
-    One that is left out stays so: nothing is promised of its rows, and it is read as new once it is included.
+    One that is left out stays so: its rows are not guaranteed, and it is read as new once it is included.
     """
     if slugs:
         complete_due(connection)
@@ -58,8 +58,10 @@ def distrust(connection: Connection, slugs: Sequence[str], why: str) -> None:
 
 
 def doubt(connection: Connection, slugs: Sequence[str], known: Collection[str], why: str) -> None:
-    """Takes their load from the ledger rows of these imports, and gives those without a row one that has none:
-    the next run then audits all rows, and reads these imports again."""
+    """Remove the load from the ledger rows of these imports; those without a row get one that has none.
+
+    The next run then audits all rows, and reads these imports again.
+    """
     for some in batches([slug for slug in slugs if slug in known]):
         connection.execute(
             f"UPDATE {connection.name(LEDGER)} SET {connection.column(LOAD_ID)} = '', error = %s "
@@ -74,13 +76,13 @@ def doubt(connection: Connection, slugs: Sequence[str], known: Collection[str], 
 
 
 def complete_due(connection: Connection) -> None:
-    """Add the column `due` to a ledger of an earlier version; dlt takes it as it finds it."""
+    """Add the column `due` to a ledger of an earlier version; dlt takes over the columns it finds."""
     if DUE not in connection.columns()[LEDGER]:
         connection.add_column(LEDGER, DUE)
 
 
 def errors(connection: Connection) -> list[tuple[str, str, str | None]]:
-    """(import, state, error) of every import that is not as it should be."""
+    """Return (import, state, error) of every import that needs attention."""
     rows = connection.rows(
         f"SELECT slug, state, error FROM {connection.name(LEDGER)} "
         f"WHERE state IN ('{State.failed}', '{State.unreconciled}') ORDER BY slug"

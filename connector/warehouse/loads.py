@@ -1,4 +1,4 @@
-"""Ask dlt's tables of loads and schemas how earlier runs ended, and set straight what they say of the schema."""
+"""Query dlt's tables of loads and schemas for how earlier runs ended, and correct what they say of the schema."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ def ended_properly(connection: Connection, tables: frozenset[str]) -> bool:
 
 
 def loaded_late(connection: Connection) -> bool:
-    """Whether a package was completed after a later run had begun or ended: dlt alone finishes what a dead run left.
+    """Return whether a package was completed after a later run had begun or ended.
 
-    That package may have been superseded since. The one that brings the row of its run is always completed later than
-    that run ended. It may be the package of an earlier run all the same: then it was made before the latest one began.
+    dlt alone finishes what a dead run left, which may have been superseded since. The package that brings the row of
+    its run is always completed later than that run ended. It may be the package of an earlier run all the same: then it
+    was made before the latest one began.
     """
     runs, load_id = connection.name(RUNS), connection.column(LOAD_ID)
     loads = connection.rows(
@@ -52,17 +53,18 @@ def _made_at(load_id: str) -> float:
 
 
 def forget_schemas(connection: Connection, schema_name: str) -> None:
-    """Has dlt compare its schema with the tables again: it takes them as made once a schema of its hash was stored.
+    """Make dlt compare its schema with the tables again.
 
-    See `SqlJobClientBase.update_stored_schema`. The schemas stay, for they say which tables are ours.
+    It takes tables as made once a schema of its hash was stored: see `SqlJobClientBase.update_stored_schema`. The
+    schemas stay, because they say which tables are ours.
     """
     connection.execute(f"UPDATE {connection.name(VERSIONS)} SET version_hash = '' WHERE schema_name = %s", schema_name)
 
 
 def make_newest(connection: Connection, schema_name: str, version_hash: str) -> None:
-    """Has the stored schema of this hash be the newest one, by which dlt and `ownership` go.
+    """Make the stored schema of this hash the newest one, which dlt and `ownership` use.
 
-    Else one that a run stored whose clock was ahead would bring back what a rebuild took away.
+    Otherwise one stored by a run whose clock was ahead would bring back what a rebuild removed.
     """
     versions = connection.name(VERSIONS)
     [found] = connection.query(

@@ -1,9 +1,9 @@
 """Lock a dataset for one writer, whatever the name of its pipeline (docs/guarantees.md, "One writer").
 
-Where the dataset lies in a file (DuckDB, SQLite), the lock lies beside that, so that it holds whatever working
-directory dlt uses; PostgreSQL and MySQL keep it themselves, as a lock of a session, so that it holds across machines;
-for other destinations it lies in dlt's data directory and holds on this machine. The operating system drops a lock with
-its process, a database with its session; a run whose session ended meanwhile is no longer the only writer and commits
+If the dataset is in a file (DuckDB, SQLite), the lock is a file beside it, so that it holds whatever working directory
+dlt uses; PostgreSQL and MySQL hold it themselves, as a lock of a session, so that it holds across machines; for other
+destinations it is in dlt's data directory and holds on this machine. The operating system releases a lock with its
+process, a database with its session; a run whose session ended meanwhile is no longer the only writer and commits
 nothing more.
 """
 
@@ -51,9 +51,9 @@ _kept: WeakKeyDictionary[ExitStack, tuple[int, Path, Path]] = WeakKeyDictionary(
 def sole_writer(pipeline: Pipeline) -> Iterator[None]:
     """Hold the lock of the dataset, and the one of dlt's working directory, which two datasets may share.
 
-    Raise LockedError at once if another process has one of them, and names that process, and ConfigError where the
-    file of the dataset cannot be written. What `kept` took earlier in this thread of one of the two is released: who
-    begins anew there does not go on with that.
+    Raises LockedError, which names the process, at once if another one has either lock, and ConfigError if the file of
+    the dataset cannot be written. If `kept` took one of the two earlier in this thread, that is released: whoever
+    begins again there has given up the earlier run.
     """
     path, working = lock_path(pipeline), _working_path(pipeline)
     for before, (thread, *locks) in list(_kept.items()):
@@ -72,7 +72,10 @@ def sole_writer(pipeline: Pipeline) -> Iterator[None]:
 
 
 def kept(pipeline: Pipeline) -> ExitStack:
-    """Enter `sole_writer`, and return what leaves it when it is closed or collected, or this thread enters it again."""
+    """Enter `sole_writer`; return the stack that leaves it when it is closed or collected.
+
+    It is also left when this thread enters `sole_writer` again.
+    """
     held = ExitStack()
     held.enter_context(sole_writer(pipeline))
     _kept[held] = (threading.get_ident(), lock_path(pipeline), _working_path(pipeline))
@@ -81,7 +84,10 @@ def kept(pipeline: Pipeline) -> ExitStack:
 
 @contextmanager
 def sole_rewriter(file: Path) -> Iterator[None]:
-    """Hold the file of all its datasets while it is replaced. Raise LockedError at once if another process does."""
+    """Hold the lock of a file, with all its datasets, while it is replaced.
+
+    Raises LockedError at once if another process holds it.
+    """
     with _file_lock(file.with_name(f".{file.name}.rewrite.lock"), f"to rewrite the file {file}"):
         yield
 
@@ -117,7 +123,7 @@ def _file_lock(path: Path, which: str) -> Iterator[None]:
 
 
 def prove_held(pipeline: Pipeline) -> None:
-    """Raise ConnectorError if the session with the lock of a database is gone: another run may have begun since."""
+    """Raise ConnectorError if the session with the database lock is gone: another run may have begun since."""
     session = _sessions.get(pipeline)
     if session is None:
         return
@@ -133,9 +139,9 @@ def prove_held(pipeline: Pipeline) -> None:
 
 
 def prove_lockable(pipeline: Pipeline) -> None:
-    """Raise ConfigError if there is a file in the lock's place that is not ours alone, a link say; make none.
+    """Raise ConfigError if the lock's path is a file that is not ours alone, such as a link; create none.
 
-    So it does where the file of the dataset cannot be written.
+    Raises it too if the file of the dataset cannot be written.
     """
     path = lock_path(pipeline)
     if os.path.lexists(path):
@@ -165,10 +171,10 @@ def lock_path(pipeline: Pipeline) -> Path:
 
 @contextmanager
 def one_of_shards(pipeline: Pipeline, shard: int, shards: int, prepare: Callable[[bool], None]) -> Iterator[None]:
-    """Hold the dataset beside the other shards into it (PostgreSQL); a run excludes all of them, and they exclude it.
+    """Hold the dataset together with the other shards (PostgreSQL); a run and the shards exclude each other.
 
-    First call `prepare` while no other shard begins, and tell it whether there is none either that has begun. Raise
-    LockedError if a run is under way, or this very shard.
+    First call `prepare` while no other shard begins, with whether none has begun at all. Raises LockedError if a run is
+    under way, or this very shard.
     """
     with ExitStack() as held:
         own = shard_path(pipeline, shard, shards)
@@ -207,7 +213,7 @@ def _advisory_lock(pipeline: Pipeline) -> Iterator[None]:
 
 @contextmanager
 def _session(pipeline: Pipeline) -> Iterator[Any]:
-    """Yield a connection of its own for locks: dlt's would connect once more after an error, without them."""
+    """Yield a separate connection for locks: dlt's would reconnect after an error, without them."""
     import psycopg2
 
     address = destination_config(pipeline).credentials.to_native_representation()
@@ -284,14 +290,14 @@ class Holder:
 
     @classmethod
     def noted_at(cls, lock: Path) -> Holder | None:
-        """Return the holder of this lock; None without a note that can be read. A run that ends removes its note."""
+        """Return the holder of this lock; None without a readable note. A run that ends removes its note."""
         with suppress(OSError, ValueError, TypeError):
             return cls(**json.loads(_note_of(lock).read_text()))
         return None
 
     @property
     def lives(self) -> bool:
-        """Tell whether the process is still there; one of another host is taken to be."""
+        """Return whether the process still exists; one of another host is assumed to."""
         try:
             if self.host == socket.gethostname() and os.name == "posix":
                 os.kill(self.process, 0)
@@ -306,7 +312,7 @@ class Holder:
 
 
 def holder_of(pipeline: Pipeline) -> Holder | None:
-    """Return who holds the lock of the dataset by the note beside it; the process may be dead."""
+    """Return who holds the lock of the dataset, as the note beside it says; the process may be dead."""
     return Holder.noted_at(lock_path(pipeline))
 
 
@@ -315,7 +321,7 @@ def _note_of(lock: Path) -> Path:
 
 
 def _user() -> str:
-    """Return the user's name, or the number of one who has none here, as in a container."""
+    """Return the user's name, or the number of a user without one, as in a container."""
     try:
         return getpass.getuser()
     except (KeyError, OSError, ImportError):

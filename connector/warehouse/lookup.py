@@ -1,7 +1,7 @@
-"""Looking up rows by key: the indexes that make it quick.
+"""Create the indexes that make looking up rows by key fast.
 
-Invariant: what a package asks of a table of records, and what it deletes there, costs as much as the package has rows,
-not as much as the table holds. DuckDB reads one column for it; PostgreSQL has an index on each key.
+Invariant: what a package looks up and deletes in a table of records costs in proportion to the rows of the package,
+not of the table. DuckDB reads one column for it; PostgreSQL has an index on each key.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _INDEXED_BYTES = 2_000  # of a slug; one that is longer is rejected as it arrive
 
 
 def index_keys(connection: Connection, tables: Collection[str]) -> None:
-    """Give a database of rows the indexes that these tables of records lack, and the statistics to use them by.
+    """Create the indexes that these tables of records lack in a row store, and the statistics to use them.
 
-    Without an index on each key a merge reads the whole table for every package. Destinations that read a column at a
-    time need none.
+    Without an index on each key, a merge reads the whole table for every package. Destinations that store columns need
+    none.
     """
     if not connection.traits.indexes or not tables:
         return
@@ -35,7 +35,7 @@ def index_keys(connection: Connection, tables: Collection[str]) -> None:
 
 
 def _without_long_keys(connection: Connection, table: str) -> None:
-    """Delete rows that no index takes, which an earlier version loaded; their imports are read again."""
+    """Delete rows whose keys no index takes, loaded by an earlier version; their imports are read again."""
     keys = [connection.column(key) for key in keys_of(table)]
     long = " OR ".join(f"octet_length({key}) > {_INDEXED_BYTES}" for key in keys)
     found = connection.rows(f"SELECT DISTINCT {keys[1]} AS slug FROM {connection.name(table)} WHERE {long}")

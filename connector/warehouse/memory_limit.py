@@ -1,12 +1,12 @@
-"""What DuckDB may take of the machine during a run: by itself it fills most of the memory with what it wrote or read.
+"""Limit DuckDB's memory and threads during a run; by default it fills most of the memory with what it wrote or read.
 
-The allowance of memory grows with the number of threads, with the widest table, since DuckDB needs blocks per column
-and thread to write one, with the longest rows, of which it holds some thousands at each step, and with the rows that
-replace others, since a merge keeps something of each. It saves memory and decides nothing: whoever runs out of it lifts
-it and tries again, and whether all rows are there is counted afterwards as ever.
+The limit grows with the number of threads, with the widest table, since DuckDB needs blocks per column and thread to
+write one, with the longest rows, of which it holds some thousands at each step, and with the rows that replace others,
+since a merge keeps something of each. It saves memory and affects no result: a step that exceeds it is repeated without
+the limit, and afterwards the rows are counted as ever.
 
-dlt loads several tables at once, each on a thread of its own. Where rows are only appended, DuckDB's own threads are no
-help to those: they share one table's rows out and put them back in order, which takes nearly twice the processor time.
+dlt loads several tables at once, each on a thread of its own. If rows are only appended, DuckDB's own threads do not
+help: they divide one table's rows and put them back in order, which takes nearly twice the processor time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SETTING = "SELECT current_setting('memory_limit')"
 
 
 class MemoryLimit:
-    """For one open DuckDB instance. A limit that somebody else has set stays as it is."""
+    """The memory limit of one open DuckDB instance. A limit set by somebody else stays as it is."""
 
     def __init__(self, native: duckdb.DuckDBPyConnection) -> None:
         self._native = native
@@ -42,8 +42,10 @@ class MemoryLimit:
         self._threads = _threads(native)
 
     def fit(self, columns: int, slice_bytes: int, replaced: int) -> None:
-        """Enough for tables of so many columns, for rows of which about 2,000 have so many bytes, and for a merge of so
-        many rows."""
+        """Set a limit that suffices for tables of so many columns and a merge of so many rows.
+
+        About 2,000 of the rows have `slice_bytes`. An earlier, larger limit stays.
+        """
         each_thread = (THREAD_MB + COLUMN_MB * columns) * 2**20 + COPIES * slice_bytes
         wanted = int(BASE_MB * 2**20 + self._threads * each_thread + REPLACED_BYTES * replaced)
         wanted = min(wanted, int(_bytes(_default())))
@@ -54,10 +56,10 @@ class MemoryLimit:
 
     @contextmanager
     def asking(self, columns: int, slugs: int) -> Iterator[None]:
-        """For a question that reads so many columns of a whole table, and looks for so many slugs in it.
+        """Limit memory for a query that reads so many columns of a whole table and looks for so many slugs in it.
 
-        DuckDB keeps what it reads until memory is at the limit, and gains nothing from it. A question that takes more
-        after all gets what was there before, once (`lift`).
+        DuckDB keeps what it reads until memory is at the limit, and gains nothing from it. A query that needs more gets
+        the earlier limit, once (`lift`).
         """
         if not self._is_open_to_limits():
             yield
@@ -73,7 +75,7 @@ class MemoryLimit:
             self._limit(self._given)
 
     def rest(self) -> None:
-        """Between packages the blocks that DuckDB keeps are worth less than the room they take."""
+        """Release the blocks that DuckDB keeps between packages, where they are worth less than their memory."""
         if math.isinf(self._given):
             return
         with suppress(duckdb.Error):  # some blocks cannot go
@@ -81,7 +83,7 @@ class MemoryLimit:
         self._limit(self._given)
 
     def lift(self) -> bool:
-        """Whether there was something to lift."""
+        """Remove the limit, or that of a query; return whether there was one."""
         if self._asking:
             self._asking = False
             self._limit(self._given)
@@ -95,7 +97,7 @@ class MemoryLimit:
         return True
 
     def end(self) -> None:
-        """Take back the limits of this run: a connection of the user's own outlives it."""
+        """Restore the settings from before this run: a user's own connection outlives it."""
         if math.isfinite(self._given):
             self._given = math.inf
             with suppress(duckdb.Error):
@@ -103,19 +105,19 @@ class MemoryLimit:
         self.all_threads()
 
     def one_thread(self) -> None:
-        """For each table that is loaded, until `all_threads`."""
+        """Use one DuckDB thread for each table that is loaded, until `all_threads`."""
         self._set_threads(1)
 
     def all_threads(self) -> None:
-        """As many as before, which somebody may have set."""
+        """Restore the number of threads from before, which somebody may have set."""
         self._set_threads(self._threads)
 
     def _is_open_to_limits(self) -> bool:
-        """Whether there is a limit of ours, or none that anybody has set."""
+        """Return whether the limit is ours, or nobody has set one."""
         return math.isfinite(self._given) or (not self._lifted and _ask(self._native) == _default())
 
     def _limit(self, size: float) -> None:
-        """To so many bytes, or as DuckDB does by itself."""
+        """Set `memory_limit` to `size` bytes; infinity restores DuckDB's default."""
         how = "RESET memory_limit" if math.isinf(size) else f"SET memory_limit = '{int(size)} bytes'"
         self._native.execute(how).fetchall()
 

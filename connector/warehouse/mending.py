@@ -1,8 +1,8 @@
-"""What the warehouse lost and a run has to make whole, noted in the warehouse before anything is loaded.
+"""Note what the warehouse lost and a run has to restore, in the warehouse, before anything is loaded.
 
 Invariant: no column ever holds values of two fields or loses a part of one, and no import counts as synced while a
-value of its rows is nowhere. Whose rows are not whole is written into the ledger first, so that a run that dies, or
-reads only some imports, leaves the rest to the next one, to which the column may look as good as new.
+value of its rows is missing. Imports with incomplete rows are noted in the ledger first, so that a run that dies, or
+reads only some imports, leaves the rest to the next one, to which the column may look intact.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ log = logging.getLogger("connector.run")
 
 
 def mend(connection: Connection, state: WarehouseState) -> WarehouseState:
-    """Has dlt make again what is missing, and the imports read again whose values went with it.
+    """Make dlt create again what is missing, and have the imports read again whose values were lost with it.
 
-    Returns what is remembered now. Written is only what says that something is lost, and into columns of ours that no
+    Return the state as it is now. The only writes are notes of what is lost, and those into columns of ours that no
     field knows any more.
     """
     if state.lacking and VERSIONS in state.tables:
         forget_schemas(connection, SOURCE)
     if state.tables and LOADS not in state.tables and RUNS in state.tables:
-        # they had ended; that nothing knows of their loads any more does not make them dead
+        # they had ended; that the table of their loads is lost does not make them dead
         connection.execute(
             f"UPDATE {connection.name(RUNS)} SET {connection.column(LOAD_ID)} = '' WHERE status <> 'running'"
         )
@@ -49,7 +49,7 @@ def mend(connection: Connection, state: WarehouseState) -> WarehouseState:
 
 
 def keep_deleted(connection: Connection, load_id: str, tables: Collection[str]) -> None:
-    """Has this load vouch for what was marked as deleted, where the table of loads that did was lost."""
+    """Put what was marked as deleted under this load, if the table of loads that confirmed it was lost."""
     conditions = {LEDGER: f"state = '{State.deleted}'", IMPORTS: f"{connection.column('_deleted_at')} IS NOT NULL"}
     for table, condition in conditions.items():
         if table in tables:
@@ -66,7 +66,7 @@ def _without_columns(
 
 
 def _as_made(connection: Connection, state: WarehouseState, table: str, types: Mapping[str, str]) -> WarehouseState:
-    """Columns of another type than they were made with get theirs back, and what was changed with it is read again."""
+    """Restore the type of columns that was changed, and have the imports with values there read again."""
     schema = state.schemas[table]
     found = ", ".join(f"{name} {schema.physical[name]} where it was {types[name]}" for name in sorted(types))
     state = _whole_again(connection, state, table, f"In {table} somebody made {found}")
@@ -84,7 +84,7 @@ def _as_made(connection: Connection, state: WarehouseState, table: str, types: M
 
 
 def _whole_again(connection: Connection, state: WarehouseState, table: str, what: str) -> WarehouseState:
-    """All that has rows in the table is read again, or written again where it is `imports`."""
+    """Have all imports with rows in the table read again; in `imports`, have all rows written again."""
     if table == IMPORTS:
         return _imports_anew(connection, state, what)
     slugs = [
@@ -96,7 +96,7 @@ def _whole_again(connection: Connection, state: WarehouseState, table: str, what
 
 
 def imports_with(connection: Connection, table: str, columns: Collection[str]) -> list[str]:
-    """The imports of which live rows have a value in one of these columns."""
+    """Return the imports of which live rows have a value in one of these columns."""
     key = "slug" if table == IMPORTS else "_import_slug"
     rows = connection.query(
         f"SELECT DISTINCT {connection.column(key)} AS slug FROM {connection.name(table)} "
@@ -114,9 +114,9 @@ def _filled(connection: Connection, table: str, columns: Collection[str]) -> str
 def _without_dictionary(
     connection: Connection, state: WarehouseState, table: str, columns: Collection[str]
 ) -> WarehouseState:
-    """Values of which nothing says of which field they are: away with them, but for those of rows that are kept.
+    """Empty the columns of fields that `sync_fields` does not know, except in rows that are kept.
 
-    A table is only looked through here, where a column is there that no field knows.
+    A table is scanned only if it has a column that no field knows.
     """
     slugs = imports_with(connection, table, columns)
     if slugs:
@@ -134,7 +134,10 @@ def _without_dictionary(
 
 
 def _doubtful(state: WarehouseState, table: str, slugs: Collection[str]) -> list[str]:
-    """Of a load that died its imports; else the dictionary is not whole, and fields without a value are gone too."""
+    """Return the imports to read again: those of a load that died, else all of the table.
+
+    In the second case the dictionary is incomplete, and fields without a value are lost too.
+    """
     known = [state.ledger[slug] for slug in slugs if slug in state.ledger]
     if any(each.trusted and each.state is not State.failed for each in known):
         known = [each for each in state.ledger.values() if each.live and each.table_name == table]
@@ -163,7 +166,7 @@ def _read_again(connection: Connection, state: WarehouseState, slugs: Collection
 
 
 def _imports_anew(connection: Connection, state: WarehouseState, what: str) -> WarehouseState:
-    """The row of each import that is listed is written again, which takes no request."""
+    """Have the row of each listed import written again, which takes no request."""
     log.warning("%s; all rows of imports are written again.", what, extra={"event": "warehouse.mended"})
     if "_content_hash" not in state.dropped.get(IMPORTS, ()):
         connection.execute(f"UPDATE {connection.name(IMPORTS)} SET {connection.column('_content_hash')} = NULL")

@@ -1,9 +1,9 @@
-"""Which tables of the dataset are ours: one function says so, and every reader and writer asks it.
+"""Decide which tables of the dataset are ours, in one function that every reader and writer asks.
 
 A table is ours if something of ours names it (this package's fixed names, the ledger, `sync_fields`, or the schema
 that dlt stores in the dataset with every table it makes, in one transaction with it), if it is a table and no view,
-and if it has the columns by which its rows are told apart. Whatever else has a name like ours belongs to somebody
-else: it is not read, not written, and its name is taken.
+and if it has the columns that identify its rows. Anything else with a name like ours belongs to somebody else: it is
+not read, not written, and its name is taken.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ _SYSTEM = (*SYSTEM_SCHEMAS, RECORDS, LOADS, VERSIONS)
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """What is in the dataset.
+    """The contents of the dataset.
 
-    `columns`: of each table and view, with their types; `ours`: the tables that are; `foreign`: the names of all the
-    rest, in lower case; `made`: the columns that dlt made in each table, by any of its schemas; `current`: by the
-    newest one, which does not know a table that was rebuilt since; `added`: columns of our tables that somebody else
-    added; `templates`: typed table → slug of its template, as dlt's schema has it; `format`: that of the warehouse, 0
-    where it was written before formats had a number.
+    `columns`: of each table and view, with their types; `ours`: our tables; `foreign`: the names of all the rest, in
+    lower case; `made`: the columns that dlt made in each table, by any of its schemas; `current`: by the newest one,
+    which does not know a table that was rebuilt since; `added`: columns that somebody else added to our tables;
+    `templates`: typed table → slug of its template, by dlt's schema; `format`: that of the warehouse, 0 if it was
+    written before formats had a number.
     """
 
     columns: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -67,12 +67,12 @@ class Dataset:
         return frozenset(table for table in self.ours if table.startswith(TYPED_PREFIX))
 
     def only(self, typed: Collection[str]) -> Dataset:
-        """Return the dataset as a shard sees it: typed tables other than these are somebody else's."""
+        """Return the dataset as a shard sees it: typed tables other than these count as foreign."""
         others = self.typed - set(typed)
         return replace(self, ours=self.ours - others, foreign=self.foreign | {table.casefold() for table in others})
 
     def check(self) -> None:
-        """Raises ConfigError where a name that this package cannot do without is taken by something else."""
+        """Raise ConfigError if a name that this package cannot do without is taken by something else."""
         for table in _SYSTEM:
             if table in self.columns and table not in self.ours:
                 lacking = ", ".join(c for c in _identity(table) if c not in self.columns[table]) or "being a table"
@@ -83,10 +83,10 @@ class Dataset:
 
 
 def take_stock(connection: Connection) -> Dataset:
-    """Return what is in the dataset, from the catalog, the small tables and dlt's stored schema.
+    """Return the contents of the dataset, from the catalog, the small tables and dlt's stored schema.
 
     No table of records is read. Raises NewerFormatError for a warehouse of a newer format than this version knows, and
-    ConfigError for one that takes two keys for one.
+    ConfigError for one that takes two different keys for the same.
     """
     connection.adapter.check(connection.client)
     columns = connection.columns()
@@ -115,7 +115,7 @@ def take_stock(connection: Connection) -> Dataset:
 
 
 def _not_fields(connection: Connection, beyond: Mapping[str, Collection[str]]) -> dict[str, frozenset[str]]:
-    """Return which of these columns, which dlt did not make, no field knows either: a rebuild makes some without it."""
+    """Return those of the columns not made by dlt that no field knows either: a rebuild makes some without dlt."""
     sql = f"SELECT table_name, column_name FROM {connection.name(FIELDS)}"
     fields: dict[str, set[str]] = defaultdict(set)
     for row in connection.rows(sql):
@@ -136,11 +136,11 @@ def _too_new(connection: Connection, found: int, has_runs: bool) -> str:
 def prepare_staging(connection: Connection, ours: Collection[str]) -> frozenset[str]:
     """Return the names, in lower case, that others have taken where rows are staged: no new table may have one.
 
-    Where a table is gone that dlt staged in, dlt is made to forget what it made there, for it would not look again.
-    dlt empties and drops tables there by their names, so this raises ConfigError where a table of `ours` would be
-    staged into one of somebody else's, or where the schema itself is somebody else's: dlt stores its schema in each one
-    it stages in, in one transaction with the first tables where the destination has such; and it notes no loads there,
-    as it does in every dataset.
+    If a table that dlt staged in is gone, dlt is made to forget it, because it would not look again. dlt empties and
+    drops tables there by their names, so this raises ConfigError if a table of `ours` would be staged into a foreign
+    one, or if the schema itself belongs to somebody else: dlt stores its schema in each one it stages in, in one
+    transaction with the first tables if the destination has such; and it notes no loads there, as it does in every
+    dataset.
     """
     whole = connection.client.capabilities.supports_ddl_transactions
     made = staged(connection)
@@ -159,7 +159,7 @@ def prepare_staging(connection: Connection, ours: Collection[str]) -> frozenset[
 
 
 def staged(connection: Connection, schema: str | None = None) -> frozenset[str]:
-    """Return the tables in which dlt stages rows, without those of others there; `schema` may be another than ours.
+    """Return the tables in which dlt stages rows, without foreign ones; `schema` may be another than ours.
 
     A table there is dlt's if its keys cannot be null, as dlt makes them: those of a copy by CREATE TABLE AS can, and
     those of a view.
@@ -200,7 +200,7 @@ class _Stored:
 
     @classmethod
     def any_version(cls, connection: Connection, tables: Collection[str]) -> _Stored:
-        """What any version says of these tables: dlt's schema may have been begun anew since."""
+        """Return what any version says of these tables: dlt's schema may have been started again since."""
         found = cls()
         content = connection.column("schema")
         for table in sorted(tables):
@@ -227,7 +227,7 @@ class _Stored:
 
 
 def _decoded(content: str) -> dict[str, Any]:
-    """A stored schema, which dlt compresses where a text may not be long."""
+    """Return a stored schema; dlt compresses it if the destination's texts are short."""
     with suppress(ValueError, zlib.error):
         content = zlib.decompress(base64.b64decode(content, validate=True)).decode()
     try:
@@ -238,7 +238,7 @@ def _decoded(content: str) -> dict[str, Any]:
 
 
 def _named_in(connection: Connection, tables: Sequence[str]) -> set[str]:
-    """The tables that rows of these tables speak of."""
+    """Return the tables that rows of these tables name."""
     if not tables:
         return set()
     rows = connection.rows(" UNION ".join(f"SELECT table_name FROM {connection.name(table)}" for table in tables))
@@ -246,7 +246,7 @@ def _named_in(connection: Connection, tables: Sequence[str]) -> set[str]:
 
 
 def _identity(table: str) -> tuple[str, ...]:
-    """The columns without which no row of the table can be told from another."""
+    """Return the columns that identify the rows of the table."""
     if table == LOADS:
         return "load_id", "schema_name", "status", "inserted_at"
     if table == VERSIONS:

@@ -1,6 +1,6 @@
-"""What asks for imports in the ledger (`sync_imports.due`): the next run reads them though they look unchanged.
+"""Mark imports in the ledger as due (`sync_imports.due`): the next run reads them though they look unchanged.
 
-Invariant: what a backfill asks for is in the warehouse before its first request, and each import gives it up only with
+Invariant: the marks of a backfill are in the warehouse before its first request, and an import loses its mark only with
 the load that brings its records: however the backfill ends, the next run reads what it has not read.
 """
 
@@ -19,7 +19,7 @@ PROMISED = frozenset({"slug", "state", "status", "updated_at", "template_slug"})
 
 
 def promise(connection: Connection, scope: RunScope, status: str | None) -> None:
-    """Note what the warehouse knows of the imports that a backfill asks for; it reads all others as new or changed."""
+    """Mark the known imports that a backfill covers; it reads all others as new or changed."""
     window, selection = scope.window, scope.selection
     bounds: dict[str, Any] = {
         "status = %s": status,
@@ -37,12 +37,12 @@ def promise(connection: Connection, scope: RunScope, status: str | None) -> None
 
 
 def ask_for_all(connection: Connection, why: Due) -> None:
-    """Have the next run read every import again."""
+    """Mark every import as due for the next run."""
     _ask(connection, why, {})
 
 
 def ask_again(connection: Connection, slugs: Sequence[str], why: Due) -> None:
-    """Have the next run read these imports; those that the ledger does not know it reads anyway."""
+    """Mark these imports as due for the next run; those that the ledger does not know it reads anyway."""
     for some in batches(slugs):
         _ask(connection, why, {f"slug IN ({', '.join(['%s'] * len(some))})": list(some)})
 

@@ -1,4 +1,4 @@
-"""The rows of `sync_runs`: this run's, and those of runs that died before they could write how they ended."""
+"""Read and write `sync_runs`: this run's row, and those of runs that died before they wrote how they ended."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DIED = "The process ended without a word (killed, or the machine stopped); what 
 
 
 def dead_runs(connection: Connection, tables: Collection[str] | None = None, mode: str | None = None) -> list[str]:
-    """Runs that never ended, or whose load never completed; those of one mode, or all."""
+    """Return the runs that never ended, or whose load never completed; those of one mode, or all."""
     load_id = connection.column(LOAD_ID)
     rows = connection.rows(
         f"SELECT run_id FROM {connection.name(RUNS)} WHERE (status = '{Status.running}' OR "
@@ -27,7 +27,10 @@ def dead_runs(connection: Connection, tables: Collection[str] | None = None, mod
 def bury_dead_runs(
     connection: Connection, now: datetime, tables: Collection[str] | None = None, mode: str | None = None
 ) -> list[str]:
-    """Marks runs that never ended as failed; returns their ids. The caller holds the lock, a shard that of its mode."""
+    """Mark runs that never ended as failed; return their ids.
+
+    The caller holds the lock, a shard that of its mode.
+    """
     found = dead_runs(connection, tables, mode)
     for run_id in found:
         connection.execute(
@@ -48,14 +51,14 @@ def latest_start(connection: Connection) -> datetime | None:
 
 
 def settle_dead_runs(connection: Connection) -> None:
-    """Nothing that dead runs left is in disorder any more: the next run need not look again."""
+    """Note that nothing left by dead runs is in disorder any more, so that the next run need not look again."""
     connection.execute(
         f"UPDATE {connection.name(RUNS)} SET error_kind = '{SETTLED}' WHERE error_kind = '{UNSETTLED}'",
     )
 
 
 def note_progress(connection: Connection, tally: Tally) -> None:
-    """Note in the row of a run that goes on what it has done so far, in one statement: it may die at any moment."""
+    """Note in the row of a running run what it has done so far, in one statement: it may die at any moment."""
     row = tally.as_row(Status.running)
     names = [name for name in RUNS_SCHEMA.names if name in row and name not in ("run_id", "status")]
     values = ", ".join(f"{connection.column(name)} = %s" for name in names)
@@ -67,10 +70,10 @@ def note_progress(connection: Connection, tally: Tally) -> None:
 def write_run(
     connection: Connection, tally: Tally, status: Status | None = None, *, first: bool = False, whole: bool = False
 ) -> bool:
-    """Write this run's row, in the columns that are there, and return whether all are.
+    """Write this run's row, in the columns that exist, and return whether all of them do.
 
-    Unless it is the `first` time, the row is replaced. Nobody has to ask for the columns of a table that is known to be
-    `whole`; where there is no table yet, nothing is written. A backfill that was refused leaves no row.
+    Unless it is the `first` time, the row is replaced. The columns of a table known to be `whole` are not queried; if
+    there is no table yet, nothing is written. A backfill that was refused leaves no row.
     """
     there = RUNS_SCHEMA.names if whole else connection.declared(RUNS)
     if not there:

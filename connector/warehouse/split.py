@@ -1,4 +1,4 @@
-"""A full backfill that several processes have divided among them: `sync_shards`, a table that is there meanwhile.
+"""Divide a full backfill among several processes, by a table that exists meanwhile: `sync_shards`.
 
 Invariants:
 
@@ -99,7 +99,7 @@ def settled_tables(state: WarehouseState) -> frozenset[str]:
 
 
 def distrust_doubles(connection: Connection, dataset: Dataset) -> None:
-    """Have the imports read again that share a record with another one: two shards may have brought it at once."""
+    """Have imports read again that share a record with another one: two shards may have brought it at once."""
     if LEDGER not in dataset.ours:
         return
     for table in sorted(({RECORDS} | dataset.typed) & dataset.ours):

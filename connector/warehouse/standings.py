@@ -1,4 +1,4 @@
-"""How every import stands that the service is known to have."""
+"""Determine the standing of every import that the service is known to have."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OPEN = (Standing.failed, Standing.unreconciled, Standing.waiting)  # what a run 
 
 
 def standings(connection: Connection, dataset: Dataset | None = None) -> dict[str, tuple[Standing, LedgerRow | None]]:
-    """Import → how it stands, and its ledger row; of live imports, and of those that only the ledger knows."""
+    """Return import → its standing and ledger row, for live imports and those that only the ledger knows."""
     dataset = dataset or take_stock(connection)
     return standings_of(ledger_rows(connection, dataset), imports_seen(connection, dataset))
 
@@ -23,7 +23,7 @@ def standings(connection: Connection, dataset: Dataset | None = None) -> dict[st
 def standings_of(
     ledger: Mapping[str, LedgerRow], imports: Mapping[str, ImportSeen]
 ) -> dict[str, tuple[Standing, LedgerRow | None]]:
-    """Return the same as `standings`, from the two tables as they were read before."""
+    """Return the same as `standings`, from the two tables as read before."""
     found: dict[str, tuple[Standing, LedgerRow | None]] = {}
     for slug, seen in imports.items():
         if seen.shown is not None:
@@ -38,7 +38,7 @@ def standings_of(
 def unread_in_listing(connection: Connection, tables: Collection[str]) -> int:
     """Return how many elements of the listing the latest run could not read as imports.
 
-    `sync_rejects` has them once for each run that met them, as it has each record that was rejected.
+    `sync_rejects` has them once for each run in which they occurred, like each record that was rejected.
     """
     if not {REJECTS, RUNS} <= set(tables):
         return 0
@@ -52,7 +52,7 @@ def unread_in_listing(connection: Connection, tables: Collection[str]) -> int:
 
 
 def forget_unread(connection: Connection, slugs: Sequence[str]) -> None:
-    """Removes the rows of imports that this run listed first, and that were gone before anything of them was read."""
+    """Delete the rows of imports that this run listed first and that were gone before any of them was read."""
     for some in batches(slugs):
         connection.execute(
             f"DELETE FROM {connection.name(IMPORTS)} WHERE slug IN ({', '.join(['%s'] * len(some))})", *some

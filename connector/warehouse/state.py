@@ -1,11 +1,11 @@
-"""What earlier runs left: ledger, imports, field names; and whether the rows are those that the ledger speaks of.
+"""Load what earlier runs left: ledger, imports, field names; and whether the rows are those of the ledger.
 
 The ledger (docs/guarantees.md, "Incremental") decides what is read. A row of it is trusted only if
 
 1. dlt completed the load it came with (`_dlt_loads.status = 0`), and
 2. after a run that did not end properly, the rows of that import are really there: as many live ones as the ledger
-   says, each from the ledger row's own load, in its own table and nowhere else. Every run looks again until one finds
-   all in order, for the run after a dead one may be bounded, stopped or refused, and not repair what it found.
+   says, each from the ledger row's own load, in its own table and nowhere else. Every run checks again until one finds
+   all in order, because the run after a dead one may be bounded, stopped or refused, and not repair what it found.
 
 Everything else is read again; rows of imports the ledger does not know become suspects like vanished imports do.
 """
@@ -78,22 +78,22 @@ class WarehouseState:
 
     @property
     def lost(self) -> frozenset[str]:
-        """Tables that hold rows by the word of the ledger, and are not there."""
+        """Return the tables that, by the ledger, hold rows, and that do not exist."""
         filled = [k for k in self.ledger.values() if k.records_loaded and k.live and k.state is not State.excluded]
         wanted = {RECORDS} if any(known.has_raw for known in filled) else set()
         return frozenset(wanted | {known.table_name for known in filled if known.table_name}) - self.tables
 
     @property
     def lacking(self) -> frozenset[str]:
-        """Tables of a warehouse that dlt has to make or to complete, though it may take them for whole."""
+        """Return the tables that dlt has to create or complete, though it may take them for complete."""
         wanted = frozenset({*SYSTEM_SCHEMAS, LOADS})
         return (wanted - self.tables | self.lost | frozenset(self.dropped)) if self.tables else frozenset()
 
 
 def recall(connection: Connection, dataset: Dataset | None = None, *, in_doubt: bool = False) -> WarehouseState:
-    """Reads everything; audits the rows themselves unless nothing speaks against them, or if they are `in_doubt`.
+    """Read everything; audit the rows themselves if anything speaks against them, or if they are `in_doubt`.
 
-    That is: all runs ended properly, all loads completed, and no table is missing.
+    Nothing does if all runs ended properly, all loads completed, and no table is missing.
     """
     state = remembered(connection, dataset)
     clean = not in_doubt and all(known.trusted for known in state.ledger.values()) and not state.lost
@@ -102,9 +102,10 @@ def recall(connection: Connection, dataset: Dataset | None = None, *, in_doubt: 
 
 
 def remembered(connection: Connection, dataset: Dataset | None = None, part: Part | None = None) -> WarehouseState:
-    """What the tables of this package say, taken at their word, whichever of them are there; or the `part` of a shard.
+    """Return what the tables of this package say, unaudited, whichever of them exist; or only for a `part`.
 
-    A shard audits no rows: the run after all shards does.
+    A part is a set of slugs of templates, '' for none. A shard, whose part it is, audits no rows: the run after all
+    shards does.
     """
     dataset = dataset or take_stock(connection)
     tables = dataset.ours
@@ -137,7 +138,7 @@ def remembered(connection: Connection, dataset: Dataset | None = None, part: Par
 def rows_by_import(
     connection: Connection, state: WarehouseState, only: Collection[str] | None = None
 ) -> dict[str, dict[str, tuple[int, set[str]]]]:
-    """Table → import → (live rows, loads its rows came with), by one scan of each table."""
+    """Return table → import → (live rows, loads its rows came with), by one scan of each table."""
     found: dict[str, dict[str, tuple[int, set[str]]]] = {}
     tables = ({RECORDS, *state.schemas} & state.tables - {IMPORTS}) | state.lost
     for table in sorted(tables if only is None else tables & set(only)):
@@ -161,9 +162,9 @@ def rows_by_import(
 def audit(
     connection: Connection, state: WarehouseState, only: Collection[str] | None = None
 ) -> dict[str, frozenset[str]]:
-    """Imports whose rows are not exactly those their ledger row speaks of → the tables that hold rows of them.
+    """Return the imports whose rows are not exactly those of their ledger row → the tables that hold rows of them.
 
-    `only` some tables may be looked at.
+    If `only` is given, other tables are not looked at.
     """
     return _contradicted(state, rows_by_import(connection, state, only))
 
@@ -183,9 +184,9 @@ def _contradicted(
 
 
 def _recovered(connection: Connection, state: WarehouseState) -> WarehouseState:
-    """Distrusts every import whose rows are not exactly those its ledger row speaks of.
+    """Distrust every import whose rows are not exactly those of its ledger row.
 
-    A dead run may have taken rows out of a table, and noted in the ledger where they are now, but not in `sync_fields`
+    A dead run may have removed rows from a table and noted in the ledger where they are now, but not in `sync_fields`
     that they are gone: no import that is read again leads to that table, so its counts are compared with its rows.
     """
     ledger, homes = dict(state.ledger), dict(state.homes)

@@ -1,6 +1,6 @@
-"""How a warehouse stands: last runs, freshness, what is open. A run leaves it as a note for those it keeps waiting.
+"""Report the status of a warehouse: last runs, freshness, open imports. A run leaves it in a note for other processes.
 
-DuckDB lets nobody read a file while a run has it open, which may take hours; a monitor has to know all the same.
+DuckDB lets nobody read a file while a run has it open, which may take hours; a monitor needs the status all the same.
 """
 
 from __future__ import annotations
@@ -94,10 +94,10 @@ class WarehouseStatus:
 
 
 def look(connection: Connection, runs: int, state: WarehouseState | None = None) -> WarehouseStatus:
-    """Return how the warehouse stands, with its last `runs` runs.
+    """Return the status of the warehouse, with its last `runs` runs.
 
-    `memory` is what was read of it just now: then records are counted by the word of the ledger, unless that was in
-    doubt, for no run looks through a table of records.
+    `state` is what was just read of it: then records are counted by the ledger, unless that was in doubt, because no
+    run scans a table of records.
     """
     if state is None:
         dataset = take_stock(connection)
@@ -142,7 +142,7 @@ def look(connection: Connection, runs: int, state: WarehouseState | None = None)
 
 
 def _counted(ledger: Mapping[str, LedgerRow], found: Mapping[str, tuple[Standing, LedgerRow | None]]) -> dict[str, int]:
-    """Return state → number of imports; what is not loaded as it was listed last is waiting, whatever was of it."""
+    """Return state → number of imports; one that is not loaded as listed last counts as waiting, whatever its state."""
     states = [standing.value if standing in OPEN else row.state for standing, row in found.values() if row is not None]
     states += [Standing.waiting.value for _, row in found.values() if row is None]
     # deleted here, or about to be: of those the table `imports` has no live row
@@ -195,7 +195,7 @@ def status(pipeline: Pipeline, *, runs: int = RUNS_SHOWN) -> WarehouseStatus:
 
 @contextmanager
 def noted(pipeline: Pipeline, connection: Connection, state: WarehouseState | None = None) -> Iterator[None]:
-    """Within, whoever cannot open the file finds how it stood when the run began; see `left_by_a_run`."""
+    """Leave a note of the status while the file is in use, for processes that cannot open it; see `left_by_a_run`."""
     note = _note(pipeline)
     if note is None:
         yield
@@ -208,7 +208,10 @@ def noted(pipeline: Pipeline, connection: Connection, state: WarehouseState | No
 
 
 def left_by_a_run(pipeline: Pipeline) -> WarehouseStatus | None:
-    """What the run under way noted, or None. To be asked only if the file is taken: a dead run leaves its note too."""
+    """Return the status that the run under way noted, or None.
+
+    Call it only if the file is in use: a dead run leaves its note too.
+    """
     holder = holder_of(pipeline)
     note = _note(pipeline) if holder is not None and holder.lives else None
     with suppress(OSError, msgspec.MsgspecError):

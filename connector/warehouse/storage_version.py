@@ -1,4 +1,4 @@
-"""The format of a new DuckDB file: the newest, or one that older versions of DuckDB can read as well."""
+"""Choose the format of a new DuckDB file: the newest, or one that older versions of DuckDB can read as well."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _VERSION = re.compile(r"v\d+\.\d+\.\d+")
 
 
 def checked(version: str) -> str:
-    """Return `version`. Raise ConfigError if it is none that DuckDB can write."""
+    """Return `version`. Raise ConfigError if DuckDB cannot write it."""
     problem = ""
     if _VERSION.fullmatch(version):
         try:
@@ -29,9 +29,9 @@ def checked(version: str) -> str:
 
 
 def make_file(file: Path, version: str) -> None:
-    """Make an empty DuckDB file that `version` and all later ones can read; a file that is there stays as it is.
+    """Create an empty DuckDB file that `version` and all later ones can read; an existing file stays as it is.
 
-    Raises ConfigError if `version` is none.
+    Raises ConfigError if there is no such version.
     """
     checked(version)
     if not file.exists():

@@ -1,6 +1,6 @@
-"""Read `sync_fields`, and compare it with the columns that are there.
+"""Read `sync_fields`, and compare it with the existing columns.
 
-Invariant: a column's values are taken for those of the field that `sync_fields` names, or for nobody's.
+Invariant: a column's values are taken for those of the field that `sync_fields` names, or of no field.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from connector.warehouse.tables import FIELDS, FIELDS_SCHEMA, IMPORTS, IMPORTS_S
 
 
 def field_rows(connection: Connection, dataset: Dataset) -> list[dict[str, Any]]:
-    """The rows of `sync_fields`; one that does not say which field it is about counts as lost."""
+    """Return the rows of `sync_fields`; one that does not name its field counts as lost."""
     if FIELDS not in dataset.ours or not {"keys", "data_type"} <= set(dataset.columns[FIELDS]):
         return []
     rows = connection.query(
@@ -66,7 +66,7 @@ def schemas_of(dataset: Dataset, fields: Sequence[Mapping[str, Any]]) -> dict[st
 
 
 def _physical(dataset: Dataset, table: str, fields: Collection[Field]) -> dict[str, str]:
-    """The columns that are there; what neither dlt made nor a field knows is the user's own."""
+    """Return the existing columns with their types; a column that neither dlt nor a field made is the user's own."""
     if table not in dataset.ours:
         return {}
     ours = {*SYSTEM_COLUMNS, *dataset.made.get(table, ()), *(column for each in fields for column in each.columns())}
@@ -74,7 +74,7 @@ def _physical(dataset: Dataset, table: str, fields: Collection[Field]) -> dict[s
 
 
 def template_tables(dataset: Dataset, ledger: Any, fields: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Typed table → slug of its template ('' for imports without one)."""
+    """Return typed table → slug of its template ('' for imports without one)."""
     found = {table: slug for table, slug in dataset.templates.items() if table in dataset.ours}
     found.update({k.table_name: k.template_slug or "" for k in ledger if k.table_name})
     found.update({f["table_name"]: f["template_slug"] or "" for f in fields if f["table_name"] != IMPORTS})
@@ -82,7 +82,10 @@ def template_tables(dataset: Dataset, ledger: Any, fields: Sequence[Mapping[str,
 
 
 def dropped_columns(dataset: Dataset, schemas: Mapping[str, TableSchema]) -> dict[str, frozenset[str]]:
-    """By dlt's newest schema and `sync_fields`: an earlier schema has columns that a rebuild left out."""
+    """Return table → its missing columns, by dlt's newest schema and `sync_fields`.
+
+    Earlier schemas have columns that a rebuild left out.
+    """
     found: dict[str, frozenset[str]] = {}
     for table in dataset.ours - {LOADS, VERSIONS}:
         known = schemas[table].fields.values() if table in schemas else ()
@@ -93,7 +96,10 @@ def dropped_columns(dataset: Dataset, schemas: Mapping[str, TableSchema]) -> dic
 
 
 def altered_columns(schemas: Mapping[str, TableSchema]) -> dict[str, dict[str, str]]:
-    """A hand changed the type of a column: what is loaded into it would be rounded or cut."""
+    """Return table → columns whose type somebody changed, with the type they had.
+
+    Values loaded into them would be rounded or cut.
+    """
     found: dict[str, dict[str, str]] = {}
     for table, schema in schemas.items():
         columns = {name: kind for known in schema.fields.values() for name, kind in known.columns().items()}
@@ -104,7 +110,7 @@ def altered_columns(schemas: Mapping[str, TableSchema]) -> dict[str, dict[str, s
 
 
 def unexplained_columns(dataset: Dataset, schemas: Mapping[str, TableSchema]) -> dict[str, frozenset[str]]:
-    """A column that dlt did not make is the user's own, and no business of ours."""
+    """Return table → columns that dlt made and no field knows; columns that dlt did not make are the user's own."""
     found: dict[str, frozenset[str]] = {}
     for table, schema in schemas.items():
         if table in dataset.ours:

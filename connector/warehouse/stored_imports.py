@@ -17,7 +17,7 @@ from connector.warehouse.values import values_of
 
 
 class ImportSeen(msgspec.Struct, frozen=True, gc=False):
-    """An import as the table `imports` has it; what a load brought that was not completed counts as `shown` alone."""
+    """An import as the table `imports` has it; a row of a load that was not completed counts for `shown` only."""
 
     content_hash: str | None
     deleted: bool
@@ -25,7 +25,7 @@ class ImportSeen(msgspec.Struct, frozen=True, gc=False):
 
 
 def ledger_rows(connection: Connection, dataset: Dataset) -> dict[str, LedgerRow]:
-    """The ledger, slug by slug; a column that is not there, as in a ledger of an earlier version, is null."""
+    """Return the ledger by slug; a missing column, as in a ledger of an earlier version, is null."""
     if LEDGER not in dataset.ours:
         return {}
     chosen = selected(connection, dataset, LEDGER, LEDGER_SCHEMA.names, "s")
@@ -40,7 +40,7 @@ def ledger_rows(connection: Connection, dataset: Dataset) -> dict[str, LedgerRow
 
 
 def _parsed(rows: pa.Table, foreign: Collection[str]) -> Iterator[LedgerRow]:
-    """A column that was lost is null, which is not what any import listed says, or its count."""
+    """Yield the ledger rows; a lost column is null, which equals no listed version and no count."""
     read: list[list[Any]] = [_values(rows, column) for column in LEDGER_COLUMNS]
     counted = rows.column("records_loaded").is_valid().to_pylist()
     loaded: list[Any] = rows.column("trusted").to_pylist()
@@ -56,7 +56,7 @@ def _parsed(rows: pa.Table, foreign: Collection[str]) -> Iterator[LedgerRow]:
 
 
 def _values(rows: pa.Table, column: LedgerColumn) -> list[Any]:
-    """The values of a column, equal ones as one object: most are the same in many rows."""
+    """Return the values of a column, equal ones as one object: most occur in many rows."""
     if column.name == "slug":  # no two are equal
         return rows.column(column.name).to_pylist()
     read: Mapping[Any, Any] = {None: column.absent}
@@ -68,7 +68,7 @@ def _values(rows: pa.Table, column: LedgerColumn) -> list[Any]:
 
 
 def imports_seen(connection: Connection, dataset: Dataset) -> dict[str, ImportSeen]:
-    """The table `imports`, slug by slug; a column that is not there is null."""
+    """Return the table `imports` by slug; a missing column is null."""
     if IMPORTS not in dataset.ours:
         return {}
     there = dataset.columns[IMPORTS]
@@ -99,7 +99,7 @@ def imports_seen(connection: Connection, dataset: Dataset) -> dict[str, ImportSe
 
 
 def selected(connection: Connection, dataset: Dataset, table: str, names: Sequence[str], alias: str) -> str:
-    """The columns of a table by name, null for those that are not there."""
+    """Return the SQL of the columns of a table by name, null for missing ones."""
     there = dataset.columns[table]
     return ", ".join(
         f"{alias}.{connection.column(name)} AS {connection.column(name)}"

@@ -163,17 +163,17 @@ SYSTEM_SCHEMAS: Mapping[str, pa.Schema] = {
 
 
 def keys_of(table: str) -> tuple[str, str]:
-    """The columns with the slug of the record and of the import, in `records` or a typed table."""
+    """Return the columns with the slug of the record and of the import, in `records` or a typed table."""
     return ("slug", "import_slug") if table == RECORDS else ("_record_slug", "_import_slug")
 
 
 def table_of(schema: pa.Schema, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Rows as dicts → Arrow; a key that is missing is null."""
+    """Return an Arrow table of rows given as dicts; a missing key is null."""
     return pa.Table.from_pylist([dict(row) for row in rows], schema=schema)
 
 
 def ledger_table(rows: Sequence[LedgerRow]) -> pa.Table:
-    """Ledger rows → Arrow, column by column."""
+    """Return an Arrow table of ledger rows, built column by column."""
     columns = [pa.array([getattr(row, column.field) for row in rows], _ARROW[column.kind]) for column in LEDGER_COLUMNS]
     return pa.Table.from_arrays(columns, schema=LEDGER_SCHEMA)
 

@@ -1,4 +1,4 @@
-"""The templates whose imports are in the warehouse, by the ledger alone: no request, no table of records is read."""
+"""List the templates in the warehouse by the ledger alone: without a request, and without reading records."""
 
 from __future__ import annotations
 

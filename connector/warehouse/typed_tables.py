@@ -1,4 +1,4 @@
-"""A typed table written anew beside the old one: its raw rows, its counts, and the exchange of the two."""
+"""Rebuild a typed table beside the old one: its raw rows, its counts, and the exchange of the two."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from connector.warehouse.tables import FIELDS, FIELDS_SCHEMA, LEDGER, RECORDS
 
 
 def raw_counts(connection: Connection, template_slug: str) -> dict[str, int]:
-    """Import → raw rows of this template, deleted ones too; '' stands for rows without a template."""
+    """Return import → raw rows of this template, deleted ones too; '' stands for rows without a template."""
     rows = connection.rows(
         f"SELECT import_slug, count(*) AS n FROM {connection.name(RECORDS)} "
         f"WHERE COALESCE(template_slug, '') = %s GROUP BY 1 ORDER BY 1",
@@ -24,7 +24,7 @@ def raw_counts(connection: Connection, template_slug: str) -> dict[str, int]:
 
 
 def raw_rows(connection: Connection, template_slug: str, slugs: Sequence[str]) -> pa.Table:
-    """The raw rows of these imports that are of this template."""
+    """Return the raw rows of these imports that are of this template."""
     rows = connection.rows_of(RECORDS, "import_slug", slugs)
     if not rows.num_rows:
         return rows
@@ -33,7 +33,7 @@ def raw_rows(connection: Connection, template_slug: str, slugs: Sequence[str]) -
 
 
 def without_raw_row(connection: Connection, table: str) -> int:
-    """Rows of a typed table that no raw row stands behind."""
+    """Return the number of rows of a typed table that have no raw row."""
     rows = connection.rows(
         f"SELECT count(*) AS n FROM {connection.name(table)} t WHERE NOT EXISTS "
         f"(SELECT 1 FROM {connection.name(RECORDS)} r WHERE r.slug = t.{connection.column('_record_slug')})"
@@ -42,7 +42,7 @@ def without_raw_row(connection: Connection, table: str) -> int:
 
 
 def count_rows(connection: Connection, table: str, key: str) -> tuple[int, int]:
-    """(rows, distinct keys)."""
+    """Return (rows, distinct keys)."""
     row = connection.rows(
         f"SELECT count(*) AS n, count(DISTINCT {connection.column(key)}) AS d FROM {connection.name(table)}"
     )[0]
@@ -52,7 +52,7 @@ def count_rows(connection: Connection, table: str, key: str) -> tuple[int, int]:
 def totals(
     connection: Connection, schema: TableSchema, without: Sequence[str]
 ) -> tuple[int, dict[Keys, tuple[int, int]]]:
-    """Live rows of a typed table that belong to other imports, and (values, conflicts) of each field in them."""
+    """Return live rows of a typed table that belong to other imports, and (values, conflicts) of each field in them."""
     fields = [f for f in schema.fields.values() if any(c in schema.physical for c in f.columns())]
     counts = [f"count({connection.column(c)})" for f in fields for c in f.columns() if c in schema.physical]
     marks = ", ".join(["%s"] * len(without))
@@ -75,7 +75,7 @@ def totals(
 
 
 def discard(connection: Connection, beside: str, schema_name: str) -> None:
-    """Drops a half-written table, and what dlt noted of it: else it would believe that it is there."""
+    """Drop an incomplete table, and dlt's record of it: else dlt would assume that it exists."""
     connection.drop_table(beside)
     _forget_schema(connection, schema_name)
 
@@ -95,10 +95,12 @@ def swapped(
     text_conflicts: Mapping[str, str | None],
     views: AbstractContextManager[None],
 ) -> Iterator[None]:
-    """In one transaction, with what is done within: `beside` becomes `table`, `fields` its rows of `sync_fields`, and
-    `text_conflicts` what the ledger says of these imports; dlt's staging copy of the table goes, for its columns have
-    the types of before, and so do the traces of the schema that made `beside`. `views` takes away what reads the table,
-    and brings it back."""
+    """Rename `beside` to `table`, in one transaction with what is done within.
+
+    `fields` become its rows of `sync_fields`, and `text_conflicts` what the ledger says of these imports. dlt's staging
+    copy of the table is dropped, since its columns have the earlier types, and so is the schema that made `beside`.
+    `views` drops the views that read the table, and restores them.
+    """
     if text_conflicts:  # an earlier version made no such column
         connection.add_column(LEDGER, "text_conflicts")
     with connection.client.begin_transaction(), views:

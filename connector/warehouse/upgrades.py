@@ -1,8 +1,8 @@
-"""Take over a warehouse of an earlier format (docs/guarantees.md, "Upgrades").
+"""Upgrade a warehouse of an earlier format (docs/guarantees.md, "Upgrades").
 
-`STEPS[n]` turns format n into n + 1. Invariant: a step may be repeated, for the new format is in the warehouse only
-with the first load that comes after it, and a step leaves a warehouse with which the earlier version can go on. Columns
-are not made here: dlt makes them with the first load that has them.
+`STEPS[n]` turns format n into n + 1. Invariant: a step may be repeated, because the new format is in the warehouse only
+with the first load after it, and it leaves a warehouse with which the earlier version can go on. Columns are not added
+here: dlt adds them with the first load that has them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def take_over(connection: Connection, dataset: Dataset) -> bool:
 
 
 def _read_what_was_not_kept(connection: Connection, dataset: Dataset) -> bool:
-    """Ask for every import: `records_metadata` and `extra` were not kept, and only the service knows them."""
+    """Mark every import as due: `records_metadata` and `extra` were not kept, and only the service has them."""
     if not {IMPORTS, LEDGER} <= dataset.ours or "records_metadata" in dataset.columns[IMPORTS]:
         return False
     log.warning(

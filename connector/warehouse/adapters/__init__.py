@@ -1,6 +1,6 @@
-"""The adapter of a pipeline's destination, by its family.
+"""Choose the adapter of a pipeline's destination, by its family.
 
-base       what each family does alike, and `Traits`: what one can do, as data
+base       what all families have in common, and `Traits`: what each can do, as data
 dialect    pieces of SQL that families write differently
 duck       DuckDB
 postgres   PostgreSQL
@@ -36,5 +36,5 @@ _FAMILIES: Mapping[str, type[Adapter]] = {
 
 
 def adapter_of(pipeline: Pipeline) -> Adapter:
-    """Return the adapter of the pipeline's destination; of one that is not supported that of standard SQL."""
+    """Return the adapter of the pipeline's destination; for an unsupported one, the adapter of standard SQL."""
     return _FAMILIES.get(destination_type(pipeline), Adapter)()

@@ -1,7 +1,7 @@
-"""What SQLite and MySQL have in common, which dlt speaks to through SQLAlchemy.
+"""Adapt SQLite and MySQL, which dlt reaches through SQLAlchemy: what both have in common.
 
-The rows that come back say too little of their types: instants are known by the names of our columns, and the values of
-typed rows by the types in the catalog.
+Result rows say too little about their types: instants are known by the names of our columns, and the values of typed
+rows by the types in the catalog.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _STORED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}")
 
 
 class Alchemy(Adapter):
-    """A database that SQLAlchemy speaks to."""
+    """A database reached through SQLAlchemy."""
 
     slug_type = "TEXT"
     drop_temporary = "DROP TABLE IF EXISTS temp."
@@ -56,7 +56,7 @@ class Alchemy(Adapter):
             client.execute_sql(f"DELETE FROM {client.make_qualified_table_name(table)}")
 
     def make_like(self, client: Client, table: str, like: str, columns: Sequence[str], more: Mapping[str, str]) -> None:
-        """Name the types, which are not those of the other table's columns in one that is made of a SELECT."""
+        """Create the table with named types, as one made by a SELECT would not have those of the other's columns."""
         declared = self.declared(client, like)
         kinds = {c: declared[c] for c in columns} | {c: self.made_type(kind) for c, kind in more.items()}
         made = ", ".join(f"{client.escape_column_name(column)} {kind}" for column, kind in kinds.items())
@@ -90,7 +90,7 @@ def _insert(client: Client, sql: str, rows: list[dict[str, Any]]) -> None:
 
 
 def _text(sql: str) -> str:
-    """Return the statement as SQLAlchemy reads it, to which a colon is the beginning of a parameter."""
+    """Return the statement as SQLAlchemy parses it: a colon begins a parameter, so others are escaped."""
     return sql.replace(":", r"\:")
 
 
@@ -120,7 +120,7 @@ def _found(name: str, values: list[Any]) -> pa.Array[Any]:
 
 
 def _typed(values: list[Any], kind: str) -> pa.Array[Any]:
-    """Return values as the type says that they were written."""
+    """Return the values as the type they were written with."""
     read = _READ.get(kind.partition("(")[0], str)
     wanted = pa.string() if kind == "json" else arrow_type(kind) if kind.partition("(")[0] in _READ else pa.string()
     return pa.array([None if value is None else read(value) for value in values], wanted)

@@ -1,8 +1,8 @@
-"""What one family of destinations needs done its own way; whoever asks for it does not know which family it is.
+"""Adapt to what one family of destinations does its own way; callers do not know which family it is.
 
 A destination has to answer `ask`, take `put` (rows of the small tables, by key) and `replace` (all rows of some imports
-at once). dlt's merge is `replace`, and its load jobs are how rows arrive; the rest is SQL that an adapter lets run.
-What is only a difference of ability is data (`Traits`), so that no code asks for a name.
+at once). dlt's merge is `replace`, and its load jobs bring the rows; the rest is SQL that an adapter runs. A mere
+difference in ability is data (`Traits`), so that no code checks for a name.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class Traits:
     """What a family of destinations can do.
 
     `dialect` is sqlglot's name of its SQL. `keeps_nul`: a text may hold U+0000. `keeps_json`: a column of type JSON
-    gives back what was written. `knows_types`: the types that it tells are those that a load makes. `finds_slugs`:
-    arriving slugs can be looked up in a table, by their hashes with `hashes_slugs`. `indexes`: a look-up by key needs
-    an index. `counts_rows`: the planner is told to count rows, and no index takes long keys. `views`: analysts' views
-    can be made. `binds_views`: a table that a view reads cannot be dropped. `history`: versions of rows can be made.
+    returns what was written. `knows_types`: its catalog shows the types that a load creates. `finds_slugs`: arriving
+    slugs can be looked up in a table, by their hashes with `hashes_slugs`. `indexes`: a look-up by key needs an index.
+    `counts_rows`: the planner is told to count rows, and no index takes long keys. `views`: analysts' views can be
+    made. `binds_views`: a table that a view reads cannot be dropped. `history`: versions of rows can be kept.
     `temporary` is the schema of temporary tables.
     """
 
@@ -71,7 +71,7 @@ class Adapter:
     sql: ClassVar[Sql] = Sql()
 
     def check(self, client: Client) -> None:
-        """Raise ConfigError where the dataset takes two keys for one."""
+        """Raise ConfigError if the dataset would take two different keys for the same."""
 
     def ask(self, client: Client, sql: str, args: Sequence[Any]) -> pa.Table:
         """Return the rows of a SELECT as Arrow, instants in UTC."""
@@ -80,7 +80,7 @@ class Adapter:
         return table if table is not None else pa.table({})
 
     def fetch(self, client: Client, sql: str, args: Sequence[Any]) -> list[dict[str, Any]]:
-        """Return a few rows, as `ask` does, and as quickly as the destination can."""
+        """Return a few rows, as `ask` does, but as quickly as the destination can."""
         found: list[dict[str, Any]] = self.ask(client, sql, args).to_pylist()
         return found
 
@@ -89,10 +89,10 @@ class Adapter:
         client.execute_sql(sql, *args)
 
     def columns(self, client: Client) -> dict[str, dict[str, str]]:
-        """Return table → column → type, as `connector.transform.schema.parse_type` reads it where it can.
+        """Return table → column → type, as `connector.transform.schema.parse_type` reads it if it can.
 
-        Names are in lower case: DuckDB, and dlt on any destination, take those that differ only in case for one. Where
-        PostgreSQL has both, the one in lower case counts, as ours are.
+        Names are in lower case: DuckDB, and dlt on any destination, treat names that differ only in case as the same.
+        If PostgreSQL has both, the one in lower case counts, as ours are.
         """
         rows = self.fetch(
             client,
@@ -110,7 +110,7 @@ class Adapter:
         return "information_schema.columns WHERE table_schema = %s"
 
     def ordered_columns(self, client: Client) -> dict[str, dict[str, str]]:
-        """Return table → column → type as the destination calls it, in their order; of tables, which views are not."""
+        """Return table → column → type in the destination's words, in their order; tables only, no views."""
         rows = self.fetch(
             client,
             "SELECT c.table_name, c.column_name, c.data_type FROM information_schema.columns c "
@@ -148,7 +148,7 @@ class Adapter:
         return dict(found)
 
     def names(self, client: Client) -> tuple[set[str], set[str]]:
-        """Return the names of all tables, which views are not, and all names that no new table may have."""
+        """Return the names of all tables, without views, and all names that no new table may have."""
         sql = (
             "SELECT table_name AS name, table_type AS kind FROM information_schema.tables WHERE table_schema = %s"
             f"{self._more_names()}"
@@ -160,34 +160,34 @@ class Adapter:
         return ""
 
     def type_of(self, declared: str, precision: int | None, scale: int | None) -> str:
-        """Return our name of a type; one that we never write stays as it is, and its column is avoided."""
+        """Return our name of a type; an unknown one is returned as it is, and its column is avoided."""
         name = declared.lower()
         if name.startswith(("decimal", "numeric")):
             return f"decimal({precision},{scale})"
         return _STORED_TYPES.get(name, name)
 
     def made_type(self, kind: str) -> str:
-        """Return what one of our types is called in a definition."""
+        """Return the destination's name of one of our types, as in a definition."""
         return _MADE_TYPES.get(kind, kind)
 
     def ask_rows(self, client: Client, table: str, sql: str, args: Sequence[Any]) -> pa.Table:  # noqa: ARG002
-        """Return rows of all columns of one table, by the names and with the types that `columns` tells."""
+        """Return rows of all columns of one table, with the names and types that `columns` returns."""
         rows = self.ask(client, sql, args)
         return rows.rename_columns([lower(name) for name in rows.column_names])
 
     def add_column(self, client: Client, table: str, column: str, kind: str) -> None:
-        """Add a column of one of our types to a table, if it is not there."""
+        """Add a column of one of our types to a table, if it does not exist."""
         name = f"{client.escape_column_name(column)} {self.made_type(kind)}"
         self.run(client, f"ALTER TABLE {client.make_qualified_table_name(table)} ADD COLUMN IF NOT EXISTS {name}", [])
 
     def set_type(self, client: Client, table: str, column: str, kind: str) -> None:
-        """Give a column one of our types, and its values with it."""
+        """Change a column, with its values, to one of our types."""
         name, made = client.escape_column_name(column), self.made_type(kind)
         to = f"ALTER COLUMN {name} TYPE {made} USING CAST({name} AS {made})"
         self.run(client, f"ALTER TABLE {client.make_qualified_table_name(table)} {to}", [])
 
     def replace_table(self, client: Client, table: str, beside: str) -> None:
-        """Drop a table and have `beside` take its name, in the caller's transaction."""
+        """Drop a table and rename `beside` to its name, in the caller's transaction."""
         self.run(client, f"DROP TABLE IF EXISTS {client.make_qualified_table_name(table)}", [])
         old, new = client.make_qualified_table_name(beside), client.escape_column_name(table)
         self.run(client, f"ALTER TABLE {old} RENAME TO {new}", [])
@@ -197,15 +197,15 @@ class Adapter:
         client.execute_sql("; ".join(f"TRUNCATE TABLE {client.make_qualified_table_name(t)}" for t in tables))
 
     def drop_empty(self, client: Client) -> None:
-        """Drop the dataset, in which no table is; raise where one is."""
+        """Drop the dataset if it has no table; raise if it has one."""
         client.execute_sql(f"DROP SCHEMA {client.fully_qualified_dataset_name()}")
 
     def indexed(self, client: Client) -> dict[str, set[str]]:
-        """Return table → columns that an index of the whole table begins with."""
+        """Return table → the columns that a complete index of the table begins with."""
         raise NotImplementedError
 
     def index(self, client: Client, table: str, column: str, *, in_order: bool) -> None:
-        """Make an index; `in_order` says that the values lie in the order in which they were written."""
+        """Make an index; `in_order` says that the values are stored in the order in which they were written."""
         raise NotImplementedError
 
     def make_like(self, client: Client, table: str, like: str, columns: Sequence[str], more: Mapping[str, str]) -> None:
@@ -221,7 +221,7 @@ class Adapter:
         )
 
     def gather(self, client: Client, name: str, selects: Sequence[str]) -> None:
-        """Make a temporary table of all rows of some SELECTs of one column, `k`; one of the user's so called stays."""
+        """Make a temporary table of all rows of some SELECTs of one column, `k`; a user's table of that name stays."""
         self.run(client, f"DROP TABLE IF EXISTS {self.traits.temporary}.{name}", [])
         self.run(client, f"CREATE TEMPORARY TABLE {name} AS {' UNION ALL '.join(selects)}", [])
 
@@ -231,5 +231,5 @@ class Adapter:
 
 
 def lower(name: str) -> str:
-    """Return a name as DuckDB compares names: of letters beyond ASCII the case counts."""
+    """Return a name as DuckDB compares names: case counts in letters beyond ASCII."""
     return name.translate(_LOWER)

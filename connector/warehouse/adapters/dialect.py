@@ -1,4 +1,4 @@
-"""Pieces of SQL that families of destinations write differently, as text: for who puts statements together."""
+"""Write the pieces of SQL that differ between families of destinations, as text for composing statements."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Sql:
     tries_casts = False  # whether TRY_CAST gives null for what cannot be cast
 
     def same(self, one: str, other: str) -> str:
-        """Return a condition: both are equal, or both null."""
+        """Return a condition: both are equal, or both are null."""
         return f"{one} IS NOT DISTINCT FROM {other}"
 
     def differs(self, one: str, other: str) -> str:
@@ -21,26 +21,26 @@ class Sql:
         return f"{one} IS DISTINCT FROM {other}"
 
     def joined(self, *texts: str) -> str:
-        """Return one text of several; null where one is."""
+        """Return an expression that concatenates the texts; null if one of them is."""
         return " || ".join(texts)
 
     def ends_with(self, text: str, end: str) -> str:
-        """Return a condition: the text has that end."""
+        """Return a condition: the text ends with `end`."""
         return f"RIGHT({text}, LENGTH({end})) = {end}"
 
     def delete(self, table: str, alias: str, where: str) -> str:
-        """Return a statement that deletes rows of a table, which goes by `alias` in `where`."""
+        """Return a statement that deletes rows of a table, which is called `alias` in `where`."""
         return f"DELETE FROM {table} AS {alias} WHERE {where}"
 
     def update_from(self, table: str, alias: str, values: Mapping[str, str], source: str, where: str) -> str:
-        """Return a statement that gives columns of a table new values, from the rows of `source` that `where` pairs."""
+        """Return a statement that sets columns of a table from the rows of `source` that `where` matches."""
         new = ", ".join(f"{column} = {value}" for column, value in values.items())
         return f"UPDATE {table} AS {alias} SET {new} FROM {source} WHERE {where}"
 
     def restored(self, value: str, was: str, kind: str) -> tuple[str, str] | None:
-        """Return a value of one declared type as one of another, and a condition: it is unaltered there.
+        """Return a value of declared type `was` as one of type `kind`, and a condition: it is unaltered there.
 
-        None where no value of the one is the same value in the other, or it cannot be told.
+        Return None if no value of the one type is the same value in the other, or that cannot be decided.
         """
         if was == kind:
             return value, "TRUE"
@@ -51,13 +51,13 @@ class Sql:
 
 
 class DuckSql(Sql):
-    """A cast may be tried."""
+    """A dialect with TRY_CAST."""
 
     tries_casts = True
 
 
 class SqliteSql(Sql):
-    """A column takes any value there is, and a cast never fails."""
+    """A dialect in which a column takes any value, and a cast never fails."""
 
     def same(self, one: str, other: str) -> str:
         return f"{one} IS {other}"
@@ -73,7 +73,7 @@ class SqliteSql(Sql):
 
 
 class MySqlSql(Sql):
-    """A cast names other types than a column has; a table that rows are deleted from is named by its alias."""
+    """A dialect whose casts name other types than columns have, and whose DELETE names the table by its alias."""
 
     def same(self, one: str, other: str) -> str:
         return f"{one} <=> {other}"
@@ -105,7 +105,7 @@ _EXACT = frozenset({"bigint", "double"} | _TEXTS)  # what a cast of SQLite's or 
 
 
 def _within_doubles(value: str, was: str, kind: str, to: str, back: str) -> tuple[str, str] | None:
-    """`Sql.restored` where a whole number beyond a double's may come back from one as it was."""
+    """Return `Sql.restored` for types in which a whole number beyond a double's may return from a double unchanged."""
     if not {_bare(was), _bare(kind)} <= _EXACT or not _may_hold(_bare(was), _bare(kind)):
         return None
     held = f"CAST(CAST({value} AS {to}) AS {back}) = {value}"
@@ -120,7 +120,7 @@ def _bare(kind: str) -> str:
 
 
 def _may_hold(was: str, kind: str) -> bool:
-    """Return whether a value of one type that comes back from the other unaltered is the same value there."""
+    """Return whether a value of type `was` that returns from type `kind` unaltered is the same value there."""
     if was == kind or was in _TEXTS:
         return True
     numbers = kind.startswith(("double", "numeric", "decimal"))

@@ -33,7 +33,7 @@ class MySql(Alchemy):
     drop_temporary = "DROP TEMPORARY TABLE IF EXISTS "  # without the second word it would end the transaction
 
     def check(self, client: Client) -> None:
-        """Raise ConfigError where a database, that of the dataset or its staging, compares texts in another way.
+        """Raise ConfigError if the database of the dataset, or of its staging, does not compare texts byte for byte.
 
         By most collations `a` and `A` are one key, and one of two records would replace the other in a green run.
         """
@@ -66,14 +66,17 @@ class MySql(Alchemy):
         client.execute_sql(f"ALTER TABLE {client.make_qualified_table_name(table)} MODIFY COLUMN {name}")
 
     def replace_table(self, client: Client, table: str, beside: str) -> None:
-        """Rename both in one statement, for each statement that changes a table is a transaction of its own."""
+        """Rename both tables in one statement, since each DDL statement is a transaction of its own."""
         name, old = client.make_qualified_table_name(table), client.make_qualified_table_name(f"{beside}_old")
         client.execute_sql(f"DROP TABLE IF EXISTS {old}")
         client.execute_sql(f"RENAME TABLE {name} TO {old}, {client.make_qualified_table_name(beside)} TO {name}")
         client.execute_sql(f"DROP TABLE {old}")
 
     def gather(self, client: Client, name: str, selects: Sequence[str]) -> None:
-        """MySQL reads a temporary table once in a statement, and looks through all of one that has no index."""
+        """Fill an indexed temporary table, one SELECT at a time.
+
+        MySQL can read a temporary table only once in a statement, and reads all of one that has no index.
+        """
         client.execute_sql(f"USE {client.fully_qualified_dataset_name()}")
         client.execute_sql(f"{self.drop_temporary}{name}")
         client.execute_sql(f"CREATE TEMPORARY TABLE {name} (k {self.slug_type}, KEY (k({_PREFIX})))")

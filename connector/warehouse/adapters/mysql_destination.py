@@ -1,7 +1,7 @@
-"""dlt's destination `sqlalchemy` for MySQL and MariaDB, with texts of any length that are compared byte for byte.
+"""Use dlt's destination `sqlalchemy` for MySQL and MariaDB, with texts of any length, compared byte for byte.
 
-By the collation that a server has by default, `a` and `A`, `e` and `é` or `x` and `x ` are one key, and one of two
-records would replace the other; so each database is made with one that tells them apart, and others are refused.
+By a server's default collation, `a` and `A`, `e` and `é` or `x` and `x ` are one key, and one of two records would
+replace the other; so each database is created with one that distinguishes them, and others are refused.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _DELETE = re.compile(  # as dlt makes it of `connector.load.emission`'s scope
 
 
 def collation_of(connection: sa.Connection) -> str:
-    """Return the collation that tells all texts apart, also by the blanks at their ends."""
+    """Return the collation that distinguishes all texts, even by trailing blanks."""
     dialect: Any = connection.dialect
     return COLLATIONS[bool(dialect.is_mariadb)]
 
@@ -50,7 +50,7 @@ class _Types(MysqlVariantTypeMapper):
 
 
 class mysql(sqlalchemy):
-    """The destination, named as dlt's are."""
+    """The destination; its name is in lower case, as dlt's are."""
 
     def __init__(self, address: str | None = None, **kwargs: Any) -> None:
         if address is not None:
@@ -98,8 +98,8 @@ class _Client(SqlalchemyClient):
 def by_keys(statement: str) -> str:
     """Return the DELETE of a merge with its keys looked up one by one, and any other statement as it is.
 
-    MySQL reads no table that it deletes from, but for a result made before; and it would go through the keys for each
-    row of the table, for it looks up no texts in a set.
+    MySQL cannot read a table that it deletes from, except through a materialized result; and it would scan the keys for
+    each row of the table, since it looks up no texts in a set.
     """
     found = _DELETE.fullmatch(statement.strip().rstrip(";"))
     if found is None:

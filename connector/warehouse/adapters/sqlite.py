@@ -22,7 +22,7 @@ DECIMAL = "DECIMAL_TEXT"  # a type whose values SQLite keeps as text, digit for 
 
 
 class Sqlite(Alchemy):
-    """Tables are in a database that is attached under the name of the dataset; the connection's own stays empty."""
+    """A SQLite file, attached under the name of the dataset; the connection's own database stays empty."""
 
     traits: ClassVar[Traits] = Traits(dialect="sqlite", finds_slugs=True, indexes=True, history=True, temporary="temp")
     sql: ClassVar[Sql] = SqliteSql()

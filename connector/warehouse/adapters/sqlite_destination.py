@@ -1,7 +1,7 @@
-"""dlt's destination `sqlalchemy` for a SQLite file whose datasets lie where `sqlite.file_of` says.
+"""Use dlt's destination `sqlalchemy` for a SQLite file whose datasets are where `destination.file_of` says.
 
-dlt attaches the file of a dataset once it made it; here each connection has both files, that of the dataset and that of
-its staging, from the beginning, in the mode in which others may read while a run writes (WAL).
+dlt attaches the file of a dataset once it has created it; here each connection has both files, that of the dataset and
+that of its staging, from the beginning, in the mode in which others may read while a run writes (WAL).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BUSY_S = 60.0
 
 
 class _Decimal(UserDefinedType[Any]):
-    """A decimal kept as text, which SQLite would make a double."""
+    """A decimal stored as text, because SQLite would store a double."""
 
     cache_ok = True
 
@@ -56,7 +56,7 @@ class _Types(SqlalchemyTypeMapper):
 
 
 class sqlite(sqlalchemy):
-    """The destination, named as dlt's are."""
+    """The destination; its name is in lower case, as dlt's are."""
 
     def __init__(self, path: str | None = None, **kwargs: Any) -> None:
         if path is not None:
@@ -134,7 +134,7 @@ class _Client(SqlalchemyClient):
         return bool(self.execute_sql(f"SELECT 1 FROM {name}.sqlite_master LIMIT 1"))
 
     def create_dataset(self) -> None:
-        """Do nothing: its file is there as soon as somebody connects."""
+        """Do nothing: its file exists as soon as a client connects."""
 
     def drop_dataset(self) -> None:
         name = self.dialect.identifier_preparer.quote_identifier(self.dataset_name)
@@ -145,7 +145,7 @@ class _Client(SqlalchemyClient):
 
 
 def _engine(path: str) -> sa.Engine:
-    """Return an engine whose connections have a database of their own in memory, beside those that are attached."""
+    """Return an engine whose connections have an in-memory database of their own, beside the attached ones."""
 
     def connect() -> sqlite3.Connection:
         return sqlite3.connect(":memory:", timeout=BUSY_S, isolation_level=None, check_same_thread=False)
