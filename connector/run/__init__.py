@@ -1,1 +1,1 @@
-"""One run from start to finish: what to read, reading it, loading it, and how it went."""
+"""Carry out one run from start to finish: decide what to read, read it, load it, and record the outcome."""

@@ -39,12 +39,12 @@ class Choice:
 
     @property
     def selects(self) -> bool:
-        """Whether the scope selects a part of the imports."""
+        """Return whether the scope selects a part of the imports."""
         return (self.scope.window, self.scope.selection) != (Window(), Selection())
 
     @cached_property
     def is_bounded(self) -> bool:
-        """Whether the run looks at a part of the imports only; excluded ones are looked at, and not read."""
+        """Return whether the run looks at a part of the imports only; excluded ones are looked at, but not read."""
         return self.selects or self.settings.status is not None
 
     def wants(self, import_: Import) -> bool:
@@ -62,10 +62,10 @@ class Choice:
         return self.wants(import_) and self.settings.includes(import_.template_slug, import_.template_name)
 
     def without_their_rules(self, imports: Sequence[Import], ledger: Mapping[str, LedgerRow]) -> Mapping[str, str]:
-        """Return template → the name under which it has privacy rules, where it is not called so any more.
+        """Return template → the name under which it has privacy rules, for templates that no longer have that name.
 
-        By the ledger, imports of it were read under them, and none of a template that is called so now, which is to be
-        left unread as well: else the rules would pass for its own in the next run.
+        By the ledger, their imports were read under these rules, and none of a template that now has the name. The
+        latter is to be left unread as well: otherwise the rules would pass for its own in the next run.
         """
         protection = self.settings.protection
         if not protection.templates:
@@ -88,9 +88,9 @@ class Choice:
         return found
 
     def refuse_empty(self, imports: Sequence[Import], wanted: Sequence[Import], problems: list[str]) -> None:
-        """Raise ConfigError where nothing that may be read has the name that a backfill was told.
+        """Raise ConfigError if nothing that may be read has a name given to a backfill.
 
-        In a window there may be nothing. The `problems` that led to this are told by the error alone.
+        A window may select nothing. The `problems` that led to this are reported by the error alone.
         """
         selection = self.scope.selection
         if wanted and selection != Selection():
@@ -116,8 +116,8 @@ class Choice:
     def misnamed_templates(self, imports: Sequence[Import], state: WarehouseState) -> Iterator[Misnamed]:
         """Yield each name under `templates` and `exclude_templates` that no listed import has.
 
-        A name that a template had once is right while all of its imports are gone. Raises ConfigError where `templates`
-        selects nothing that is there or ever was; within one `status`, what it selects may have another one.
+        A former name of a template is accepted while all of its imports are gone. Raises ConfigError if `templates`
+        selects nothing that exists or ever did; within one `status`, the imports selected may have another status.
         """
         if not (self.settings.templates or self.settings.exclude_templates):
             return
@@ -138,14 +138,14 @@ class Choice:
 
 
 def _slugs_of(name: str, state: WarehouseState) -> Set[str]:
-    """Return the slugs of the templates that have or had this name, which the table of the first one tells."""
+    """Return the slugs of the templates that have or had this name, or whose table had it first."""
     named = {slug for slug, names in state.template_names.items() if slug and name in (slug, *names)}
     tables = state.template_tables.items()
     return named | {slug for table, slug in tables if slug and table_name(name, slug, {}) == table}
 
 
 def absent(slug: str, ledger: Mapping[str, LedgerRow]) -> str:
-    """Return the sentence about an import that was asked for, and that the service answers 404 for."""
+    """Return the sentence about an import that was requested by slug and that the service answers 404 for."""
     if slug in ledger:
         return f"The service has no import {slug} any more."
     meant = " or ".join(nearest(slug, ledger))

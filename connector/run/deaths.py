@@ -1,11 +1,11 @@
-"""Imports that may have killed a run: the largest that were under way when it died, kept in a file beside its lock.
+"""Note imports that may have killed a run: the largest that were in progress when it died, in a file beside its lock.
 
-Invariant: an import is said to have killed a run twice only if it was under way when one died, and was the only one
-under way when the next one died. Until then it is a suspect, which a run reads alone, after all others are loaded.
+Invariant: an import counts as having killed two runs only if it was in progress when one died, and was the only one in
+progress when the next one died. Until then it is a suspect, which a run reads alone, after all others are loaded.
 
-The file is written when an import of `BIG_BYTES` begins to matter and when it is loaded, and is gone after a run that
-ended by itself. It need not survive the machine, only the process: what the memory of a machine is too small for is
-killed by its system, file and all that was written before it stay.
+The file is written when an import reaches `BIG_BYTES` and when it is loaded, and is deleted by a run that ends by
+itself. It need not survive the machine, only the process: the system kills a process that needs too much memory, and
+all files written before stay.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def version_of(import_: Import) -> str:
 
 
 class UnderWay:
-    """What is under way in this run, and what the last one left; without a `path` nothing is noted or known."""
+    """The imports in progress in this run, and those of the last one; without a `path`, nothing is noted or known."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
@@ -60,19 +60,19 @@ class UnderWay:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the next run will know what was under way in this one; without packages of its own none is alone."""
+        """Return whether the next run will know what was in progress in this one; no import is read alone otherwise."""
         return self._path is not None
 
     def is_suspect(self, slug: str) -> bool:
-        """Tell whether the import has to be read alone."""
+        """Return whether the import has to be read alone."""
         return slug in self._suspects or slug in self._killers
 
     def killed_twice(self, import_: Import) -> bool:
-        """Tell whether this version of the import is what killed a run while it was read alone."""
+        """Return whether this version of the import killed a run while it was read alone."""
         return self._killers.get(import_.slug) == version_of(import_)
 
     def arrived(self, slug: str, size: int) -> None:
-        """Note that so many more bytes of an import's records are here, before anything is made of them."""
+        """Note that so many more bytes of an import's records have arrived, before they are decoded."""
         if self._path is None:
             return
         with self._changing:
@@ -101,7 +101,7 @@ class UnderWay:
             self._write()
 
     def close(self) -> None:
-        """Note that the run ended by itself; what it did not come to is still to be read alone."""
+        """Note that the run ended by itself; suspects it did not reach are still to be read alone."""
         with self._changing:
             self._sizes.clear()
             self._alone = None

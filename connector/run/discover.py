@@ -1,8 +1,8 @@
 """List the imports, and decide which of them to read and which to delete (docs/guarantees.md, "Deletes").
 
-An import that the listing misses is asked for by its slug: one that answers is listed again or read all the same, one
-that the service answers 404 for is gone, one that another import answers for is reported. A bounded run deletes
-nothing; with the setting `status` it asks for what it knows at that status.
+An import missing from the listing is requested by its slug: if it exists, it is listed again or read all the same; if
+the service answers 404, it is gone; if another import is returned, that is reported. A bounded run deletes nothing;
+with the setting `status` it requests the imports known at that status.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ASKED_AT_ONCE = 64
 
 @dataclass(frozen=True, slots=True)
 class Discovered:
-    """The listing, decided upon; `unit` is the resolution of the service's times as they show in it.
+    """The listing and the decisions on it; `unit` is the resolution of the service's times.
 
     `imports` are all that the run is about; of the `excluded` among them, which the settings leave out, no record is
     read, and the ledger has yet to say so.
@@ -54,7 +54,7 @@ class Discovered:
 
 
 class Discovery:
-    """Made once a run. What keeps it from being complete goes into the tally."""
+    """The listing of one run and its decisions. Whatever keeps the listing from being complete goes into the tally."""
 
     def __init__(
         self,
@@ -117,9 +117,9 @@ class Discovery:
             looks += 1
 
     async def departed(self, slugs: Sequence[str]) -> frozenset[str]:
-        """Which imports that answered 404 while they were read are neither there nor listed any more.
+        """Return which imports that answered 404 while they were read are neither found nor listed any more.
 
-        One that is still listed was there all the time, whatever its own address answers, and must not be passed over.
+        One that is still listed existed all the time, whatever its own URL answers, and must not be passed over.
         """
         try:
             answers: list[Import | ConnectorError | None] = []
@@ -163,7 +163,7 @@ class Discovery:
         return tuple(meant)
 
     async def _with_templates(self, found: tuple[Import, ...]) -> tuple[Import, ...]:
-        """Return them as the listing shows them, where their own addresses may leave out a template."""
+        """Return the imports as the listing shows them, because their own URLs may leave out a template."""
         if not any(map(self._may_lack_its_template, found)):
             return found
         listing = await self._lister(len(self._state.ledger)).all()
@@ -172,9 +172,9 @@ class Discovery:
         return (*shown, *self._told([i for i in found if i.slug not in listed]))
 
     def _may_lack_its_template(self, import_: Import) -> bool:
-        """Tell whether an import that is shown without a template may have one, and something depends on it.
+        """Return whether an import shown without a template may have one, and something depends on it.
 
-        A choice or a privacy rule must not miss an import for want of its template, nor must its rows change tables.
+        A missing template must not make a choice or a privacy rule miss an import, nor move its rows to another table.
         """
         settings, known = self._settings, self._state.ledger.get(import_.slug)
         chosen = settings.templates is not None or settings.exclude_templates is not None
@@ -182,7 +182,7 @@ class Discovery:
         return import_.template is None and counts
 
     def _told(self, unlisted: Sequence[Import]) -> tuple[Import, ...]:
-        """Return those of which the template is known, or does not matter; the others are named and not read."""
+        """Return those whose template is known or does not matter; the others are reported and not read."""
         untold = [i for i in unlisted if self._may_lack_its_template(i)]
         for import_ in untold:
             self._tally.shortfall = self._untold = True
@@ -198,7 +198,7 @@ class Discovery:
             return None
 
     async def _miss(self, listing: Listing[Any]) -> None:
-        """Reports what is known at the status that is asked for, and is there, but not listed."""
+        """Report imports known at the requested status that exist but are not listed."""
         listed = {_slug_of(row) for row in listing.rows}
         status = self._settings.status
         known = sorted(s for s, k in self._state.ledger.items() if k.live and k.status == status and s not in listed)
@@ -210,9 +210,9 @@ class Discovery:
                     self._tally.problems.append(f"Import {import_.slug} exists, but the service does not list it.")
 
     async def _question(self, suspects: list[str], *, to_the_end: bool = False) -> tuple[list[Import], tuple[str, ...]]:
-        """Asks for each import that was not listed: (those that exist, those that the service answers 404 for).
+        """Request each import that was not listed; return (those that exist, those that the service answers 404 for).
 
-        Once some exist there is no need to ask on, unless it is `to_the_end`: they are listed again first.
+        Once some exist there is no need to request the rest, unless it is `to_the_end`: they are listed again first.
         """
         alive: list[Import] = []
         gone: list[str] = []
@@ -275,7 +275,7 @@ class Discovery:
         return Discovered(tuple(wanted), rejects, plan, self._permitted(gone, plan), unit, left_out)
 
     def _under_rules(self, included: Sequence[Import], imports: Sequence[Import]) -> list[Import]:
-        """Return those that do not lose their privacy rules with the name of their template; the others are named."""
+        """Return those that do not lose their privacy rules with their template's name; the others are reported."""
         renamed = self._choice.without_their_rules(imports, self._state.ledger)
         for slug, name in sorted(renamed.items()):
             self._tally.shortfall = True
@@ -288,9 +288,10 @@ class Discovery:
         return [i for i in included if i.template_slug not in renamed and i.template_name not in called_so]
 
     def _may_be_read(self, import_: Import) -> bool:
-        """Tell whether the import may be read: by a shard only as it was when the shards divided the work.
+        """Return whether the import may be read: by a shard only at the version at which the work was divided.
 
-        Else its row may need a column of `imports`, which all of them share, or its rows lie in another one's table.
+        Otherwise its row may need a column of `imports`, which all shards share, or its rows be in another shard's
+        table.
         """
         if not self._choice.includes(import_):
             return False

@@ -1,7 +1,7 @@
-"""Which rows of the table `imports` are due with a package.
+"""Decide which rows of the table `imports` go into a package.
 
-Invariant: a row is written when it differs from the listing, or is asked for, once for each import and package; with
-its records if those are read, so that both are of one version.
+Invariant: a row is written when it differs from the listing, or is marked as due, once for each import and package;
+with its records if those are read, so that both are of one version.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from connector.warehouse.tables import FIELDS, IMPORTS, IMPORTS_SCHEMA
 
 
 class ImportRows:
-    """The rows that wait for the next package. `listed` says whether those are due that only the listing changed."""
+    """The rows that wait for the next package. `listed` says whether rows wait that only the listing changed."""
 
     def __init__(
         self,
@@ -53,29 +53,29 @@ class ImportRows:
         self._read: list[ImportRow] = []
 
     def changed(self, decided: Discovered) -> list[Import]:
-        """Return the imports of which the row is not as the listing has it, or is asked for; none for a shard."""
+        """Return the imports whose row differs from the listing or is marked as due; none for a shard."""
         if self._is_shard:
             return []
         return [import_ for import_ in decided.imports if self._is_due(import_)]
 
     def add_changed(self, decided: Discovered) -> None:
-        """Have all of these wait, with their records or without."""
+        """Queue the rows of all these, with their records or without."""
         self._unread = self.changed(decided)
 
     def add_unread(self, decided: Discovered) -> None:
-        """Have those wait whose records are not read."""
+        """Queue the rows of imports whose records are not read."""
         if self._listed:
             read = {planned.import_.slug for planned in decided.plan.read}
             self._unread += [import_ for import_ in self.changed(decided) if import_.slug not in read]
 
     def add_failed(self, import_: Import) -> None:
-        """Have one wait whose records were to be read and could not."""
+        """Queue the row of an import whose records could not be read."""
         if self._listed and self._is_due(import_):
             self._unread.append(import_)
 
     def add_read(self, listed: Import, read: ImportRead) -> None:
-        """Have one wait whose records come with it."""
-        # the listing and an import's own address may not show the same fields, and the listing is what is compared
+        """Queue the row of an import whose records come with it."""
+        # the listing and an import's own URL may not show the same fields, and the listing is what is compared
         # a shard writes the row as it was when they divided the work: `imports` gets no new column from it
         same = self._is_shard or listed.fingerprint == read.import_.fingerprint
         shown = listed if same else read.import_
@@ -85,7 +85,7 @@ class ImportRows:
             self._read.append(row)
 
     def take(self, load_id: str, now: datetime) -> tuple[int, Iterator[Emission]]:
-        """Return how many rows waited, and what is loaded for them; none of them waits any more."""
+        """Return how many rows waited, and the emissions for them; the queue is empty afterwards."""
         unread, self._unread = self._unread, []
         rows, self._read = self._read, []
         known = [import_.slug for import_ in unread if import_.slug in self._state.imports]
@@ -97,7 +97,7 @@ class ImportRows:
         return len(rows), self._emissions(rows, load_id, now)
 
     def tombstones(self, deleted: Sequence[str], load_id: str, now: datetime) -> Iterator[Emission]:
-        """Yield the rows of imports that are gone, as they are from now on."""
+        """Yield the tombstones of deleted imports."""
         seen = self._state.imports
         gone = [slug for slug in deleted if slug not in seen or not seen[slug].deleted]
         if gone:

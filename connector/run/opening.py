@@ -1,7 +1,7 @@
-"""What a run finds in the warehouse when it begins: the dataset made ready, and what earlier runs left in it.
+"""Prepare the dataset when a run begins, and load what earlier runs left in it.
 
 A shard begins in its own part of the dataset, while others write the rest: it mends that part alone and audits nothing.
-The run after the shards looks at every row, once (`connector.warehouse.split`).
+The run after the shards checks every row, once (`connector.warehouse.split`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Beginning:
 
 
 def begin_with(connection: Connection, settings: Settings, scope: RunScope, tally: Tally, now: datetime) -> Beginning:
-    """Make the dataset ready, and return what earlier runs left. The caller holds the lock, a shard that of its own."""
+    """Prepare the dataset, and return what earlier runs left. The caller holds the lock, a shard its own."""
     stock = take_stock(connection)
     stock.check()
     if scope.selection.part is not None:

@@ -1,7 +1,7 @@
-"""Planned imports are read side by side and built in turn, many small ones at once, a bounded number of rows ahead.
+"""Read planned imports concurrently and build them in turn, many small ones at once, a bounded number of rows ahead.
 
-While the destination is busy with one package, the next one is being read and built: the load leaves the interpreter
-alone for most of its time.
+While the destination is busy with one package, the next one is read and built: during a load the interpreter is free
+for most of the time.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ ReadResult = tuple[tuple[Planned[Import], ...], BuiltImports | Failure]  # of on
 
 
 class _Together:
-    """Imports read that are to be built at once, in the order in which they came."""
+    """Imports read that are to be built at once, in the order in which they arrived."""
 
     def __init__(self) -> None:
         self.results: list[tuple[Planned[Import], ImportRead | Failure]] = []
@@ -63,10 +63,11 @@ class _Together:
 
 
 class ReadAhead:
-    """Used on one event loop, from `start` to `aclose`. `fatal` and `stopped` say, at the end, why it came early.
+    """A queue of imports read and built ahead, used on one event loop, from `start` to `aclose`.
 
-    `reading(import_)` is the reading of one. Imports of up to `together` rows are built at once. `on_built` is called
-    once nothing is left to build, which may be long before all of it is taken.
+    `fatal` and `stopped` say, at the end, why it ended early. `reading(import_)` reads one import. Imports of up to
+    `together` rows are built at once. `on_built` is called once nothing is left to build, which may be long before all
+    of it is taken.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class ReadAhead:
         self._filling = asyncio.ensure_future(self._fill())
 
     async def take(self) -> list[ReadResult]:
-        """Return the next outcomes in about the order planned, as many as are there but not too many; [] at the end."""
+        """Return the next outcomes, about in planned order, as many as are ready but not too many; [] at the end."""
         taken: list[ReadResult] = []
         rows = 0
         while not taken or (rows < TAKEN_ROWS and not self._ready.empty()):
@@ -120,7 +121,7 @@ class ReadAhead:
         return taken
 
     async def aclose(self) -> None:
-        """End whatever is being read."""
+        """Cancel whatever is being read."""
         if self._filling is not None:
             self._filling.cancel()
             await asyncio.gather(self._filling, return_exceptions=True)
@@ -144,7 +145,7 @@ class ReadAhead:
             self._on_built()
 
     async def _gathered(self) -> AsyncGenerator[_Together]:
-        """Yield what was read, as it is to be built: small imports together, a large one alone."""
+        """Yield what was read in units to build: small imports together, a large one alone."""
         together = _Together()
         async with aclosing(self._read_all()) as reads:
             async for planned, result in reads:
@@ -165,7 +166,7 @@ class ReadAhead:
         return rows <= self._together and size <= TOGETHER_BYTES
 
     async def _hand_over(self, building: deque[asyncio.Task[list[ReadResult]]]) -> None:
-        """Hand over the first of them, once it is built; then wait until there is room for the next."""
+        """Hand over the first unit once it is built; then wait until there is room for the next."""
         for outcome in await building[0]:
             self._rows_ready += _size(outcome)
             self._ready.put_nowait(outcome)
@@ -275,7 +276,7 @@ def _result(task: asyncio.Task[ImportRead]) -> ImportRead | Failure:
 
 
 def _fatal(result: ImportRead | Failure, failures: int) -> ConnectorError | None:
-    """Return the error that ends the run, and not just the reading of one import."""
+    """Return the error that ends the run, and not only the reading of one import; None for others."""
     if isinstance(result, Failure):
         if isinstance(result.error, AuthError) and result.error.status == 401:
             return result.error

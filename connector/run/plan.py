@@ -1,8 +1,8 @@
-"""What a run reads: the listing against the ledger, import by import, and never a watermark.
+"""Decide what a run reads: the listing against the ledger, import by import, and never a watermark.
 
-Invariant: an import is left alone only if a load that dlt completed holds it at exactly the fingerprint the
-service shows now, its records reconcile, and nothing asks for it (`LedgerRow.due`). Everything else that is listed is
-read; what is known and not listed has yet to earn its deletion (`connector.run.discover`).
+Invariant: an import is skipped only if a load that dlt completed holds it at exactly the fingerprint the service shows
+now, its records reconcile, and it is not due (`LedgerRow.due`). Everything else that is listed is read; what is known
+and not listed is deleted only after further checks (`connector.run.discover`).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Rules:
     privacy: Callable[[Any], str | None] = lambda _: None
 
     def reason(self, import_: Listed, known: LedgerRow | None) -> Reason | None:
-        """Why to read the import; None if it is up to date, or killed runs as it is and nobody asked for it."""
+        """Return why to read the import; None if it is up to date, or killed runs at this version and was not named."""
         if known is not None and known.killed_runs and not self.named and known.is_at(import_):
             return None
         return self._reason(import_, known) or (Reason.asked if self.force else None)
@@ -119,11 +119,12 @@ class FewerRecords(ContractError):
 
 
 def lost_rows(import_: Listed, found: int, known: LedgerRow | None, *, reconciles: bool, now: datetime) -> int:
-    """Return how many rows an import would lose though its fingerprint stands still; 0 if none.
+    """Return how many rows an import would lose though its fingerprint has not changed; 0 if none.
 
-    Invariant: rows of an import that has not changed leave the warehouse only if it is completed and its records are
-    as many as its `row_count`, or if readings found the same lower number for a day (`FEWER_LASTS`). Whatever
-    `reconcile` is: that forgives a count, not rows that were there. They stay also where a dead run left them in doubt.
+    Invariant: rows of an import that has not changed leave the warehouse only if it is completed and its records are as
+    many as its `row_count`, or if readings found the same lower number for a day (`FEWER_LASTS`). That holds for any
+    `reconcile`, which accepts a wrong count, not the loss of rows that were there. The rows also stay if a dead run
+    left them in doubt.
     """
     if known is None or not known.is_at(import_) or (import_.status == COMPLETED and reconciles):
         return 0
@@ -133,6 +134,6 @@ def lost_rows(import_: Listed, found: int, known: LedgerRow | None, *, reconcile
 
 
 def too_many_vanished(vanished: int, known_live: int, limit: float) -> bool:
-    """Whether deleting `vanished` of `known_live` imports would exceed `mass_delete_limit`."""
+    """Return whether deleting `vanished` of `known_live` imports would exceed `mass_delete_limit`."""
     # as the decimal it was written as: 0.29 * 100 is less than 29
     return vanished > 0 and vanished > Fraction(str(limit)) * known_live

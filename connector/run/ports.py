@@ -1,4 +1,4 @@
-"""What surrounds a run: the service's client, the loop that HTTP runs on, the clock, and who is told what happens."""
+"""Define the ports of a run: the service's client, the event loop for HTTP, the clock, and the progress display."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ R = TypeVar("R")
 
 
 class Aside(Protocol):
-    """Runs functions while the event loop goes on, one after the other in the order in which they were given."""
+    """A runner of functions beside the event loop, one after the other in the order in which they were given."""
 
     def __call__(self, function: Callable[[], R], /) -> Awaitable[R]: ...
 
 
 class Progress(Protocol):
-    """Told what happens, for a display or a log; every method returns at once."""
+    """A listener to a run, for a display or a log; every method returns at once."""
 
     def listed(self, imports: int) -> None: ...
     def planned(self, imports: int, rows: int) -> None: ...
@@ -36,7 +36,7 @@ class Progress(Protocol):
 
 
 class Silent:
-    """The progress of a run that nobody watches."""
+    """A listener that ignores everything."""
 
     def listed(self, imports: int) -> None: ...
     def planned(self, imports: int, rows: int) -> None: ...
@@ -45,14 +45,14 @@ class Silent:
 
 
 class Loop(Protocol):
-    """Runs coroutines for a synchronous caller; `anyio.from_thread.BlockingPortal` is one."""
+    """A runner of coroutines for a synchronous caller, such as `anyio.from_thread.BlockingPortal`."""
 
     def call(self, func: Callable[..., Awaitable[R]], *args: Any) -> R: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """The seams to the world, replaced as a whole by the simulation."""
+    """All ports of a run, replaced as a whole by the simulation."""
 
     open_client: Callable[[Settings], ServiceClient]
     open_loop: Callable[[], AbstractContextManager[Loop]]
@@ -61,9 +61,9 @@ class Ports:
 
     @classmethod
     def real(cls, retry: RetryPolicy | None = None, *, until_there: RetryPolicy | None = None) -> Ports:
-        """Return the real ones; by default a restart of the service is waited for.
+        """Return the real ports; by default, the client waits for a restart of the service.
 
-        `until_there` is for the time before the service has answered anything.
+        `until_there` is the policy until the service has answered anything.
         """
         opened = partial(_open_client, retry=retry, until_there=until_there)
         return cls(opened, start_blocking_portal, lambda: datetime.now(UTC), _one_thread())

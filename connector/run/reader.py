@@ -1,7 +1,7 @@
-"""What a run reads: lists, decides, reads side by side, and hands over one outcome after the other.
+"""List the imports, decide, read them concurrently, and hand over one outcome after the other.
 
-HTTP runs on an event loop in a thread of its own. The caller only ever asks that loop for the next outcomes, which
-bounds how far it reads ahead; so reading goes on while a package is being loaded.
+HTTP runs on an event loop in a thread of its own. The caller only asks that loop for the next outcomes, which bounds
+how far it reads ahead; so reading goes on while a package is being loaded.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Reader:
         self._exit.close()
 
     def decided(self) -> Discovered:
-        """Return what was listed and decided, once both are done."""
+        """Return the listing and the decisions on it, once both are done."""
         if self._decided is None:
             self._decided = self._loop.call(self._listed)
             plan = self._decided.plan
@@ -134,7 +134,7 @@ class Reader:
         return self._decided
 
     def next(self) -> ReadResult | None:
-        """Return the next outcome; None where the package under way can have no more."""
+        """Return the next outcome; None if the current package is complete."""
         self.decided()
         ahead = self._ahead
         if ahead is None:
@@ -151,18 +151,18 @@ class Reader:
         return None
 
     def put_back(self, outcome: ReadResult) -> None:
-        """Have `next` return this outcome once more, for another package."""
+        """Make `next` return this outcome once more, for another package."""
         self._taken.appendleft(outcome)
 
     def postpone(self, planned: Planned[Import], built: BuiltImports) -> bool:
-        """Put off an import that answered 404 until it is known whether it is gone; False where that is known."""
+        """Put off an import that answered 404 until it is known whether it is gone; return False if that is known."""
         if planned.import_.slug in self._departed:
             return False
         self._missed.append(((planned,), built))
         return True
 
     def begin_with_a_suspect(self) -> None:
-        """Once all others are loaded, have one suspect read for the package that begins now."""
+        """Once all others are loaded, start reading one suspect for the package that begins now."""
         if self._ahead is None or self._taken or self._missed or not self._ahead.drained or not self._suspects:
             return
         planned = self._suspects.popleft()
@@ -176,18 +176,18 @@ class Reader:
 
     @property
     def is_over(self) -> bool:
-        """Tell whether no package is to follow: all is read, or the run has to end before that."""
+        """Return whether no package is to follow: all is read, or the run has to end earlier."""
         ending = self._ahead is None or self._ahead.stopped or self._ahead.fatal is not None
         return not self._suspects or ending
 
     def asked_to_stop(self) -> int | None:
-        """Return the signal that asked for the end; SIGTERM once the run has taken as long as it may."""
+        """Return the signal that asked the run to end; SIGTERM once the run has reached its time limit."""
         limit = self._settings.max_run_time
         overdue = limit is not None and self._ports.now() - self._tally.started_at >= limit
         return self._asked_to_stop() or (signal.SIGTERM if overdue else None)
 
     def due(self, read: ImportRead) -> Due | None:
-        """Return why the import is to be read again: it may have changed since it was read, without a trace."""
+        """Return why the import has to be read again: it may have changed unnoticed since it was read."""
         import_, unit = read.import_, self.decided().unit
         settled = read.asked_at is not None and not may_change_unseen(
             import_.updated_at,
@@ -201,7 +201,7 @@ class Reader:
         return None if settled else Due.racy
 
     def count_requests(self) -> None:
-        """Note in the tally what was asked of the service so far."""
+        """Note in the tally the requests sent so far."""
         stats = self._client.stats
         self._tally.requests = stats.requests
         self._tally.retries = stats.retries
@@ -220,7 +220,7 @@ class Reader:
             await ahead.aclose()
 
     def _promise_the_rest(self, plan: Plan[Import]) -> None:
-        """Ask for the imports of a backfill of which only the service says that they are meant."""
+        """Mark as due the imports of a backfill that only the listing selects."""
         rest = [planned.import_.slug for planned in plan.read if planned.reason is Reason.asked]
         if rest:
             with self._warehouse.connect() as connection:
@@ -248,7 +248,7 @@ class Reader:
         return self._under_way.is_kept and (killed or self._under_way.is_suspect(import_.slug))
 
     def _without_suspects(self, decided: Discovered) -> tuple[Planned[Import], ...]:
-        """Return what may be read side by side. Of the rest, what killed a run twice fails unless it was asked for."""
+        """Return what may be read concurrently; of the rest, what killed two runs fails unless it was named."""
         reading = {planned.import_.slug for planned in decided.plan.read}
         self._under_way.done(i.slug for i in decided.imports if i.slug not in reading)
         others: list[Planned[Import]] = []

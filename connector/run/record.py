@@ -1,4 +1,4 @@
-"""The record of a run: its tally, what of the package under way is to be added to it, and its row in `sync_runs`."""
+"""Keep the record of a run: its tally, what the current package will add to it, and its row in `sync_runs`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from connector.warehouse.tables import LOAD_ID, RUNS, RUNS_SCHEMA, table_of
 
 @dataclass(slots=True)
 class Pending:
-    """What the package under way adds to the tally once it is in the warehouse."""
+    """What the current package adds to the tally once it is in the warehouse."""
 
     records: int = 0
     tables: Counter[str] = field(default_factory=Counter)  # rows, by table
@@ -26,7 +26,7 @@ class Pending:
 
 
 class RunRecord:
-    """Keep the tally of a run and its row; `count_requests` brings the tally's requests up to date."""
+    """The tally of a run and its row; `count_requests` brings the tally's requests up to date."""
 
     def __init__(
         self, warehouse: Warehouse, tally: Tally, now: Callable[[], datetime], count_requests: Callable[[], None]
@@ -39,12 +39,12 @@ class RunRecord:
         self._whole = False  # whether all columns of its table were there when it began: a run takes none away
 
     def begin(self) -> None:
-        """Write that this run is under way, for the next one to see should this one die."""
+        """Write that this run is in progress, which the next one sees if this one dies."""
         with self._warehouse.connect() as connection:
             self._whole = write_run(connection, self.tally, Status.running, first=True)
 
     def committed(self, load_id: str | None, schema_changes: Iterable[str]) -> Pending:
-        """Count the package handed over last, which is in the warehouse now, and return what it was."""
+        """Count the last package, which is in the warehouse now, and return what it added."""
         done, self.pending = self.pending, Pending()
         tally = self.tally
         tally.records_loaded += done.records
@@ -56,7 +56,7 @@ class RunRecord:
         return done
 
     def note_progress(self) -> None:
-        """Write what is committed so far to the row of a run that goes on."""
+        """Write what is committed so far to the row of the running run."""
         self._count_requests()
         with self._warehouse.connect() as connection:
             note_progress(connection, self.tally)
@@ -76,7 +76,7 @@ class RunRecord:
             write_run(connection, self.tally, whole=self._whole)
 
     def row(self, load_id: str) -> Emission:
-        """Return the row of a run that nobody follows up on after dlt has loaded it, to be loaded with its records."""
+        """Return the row of a run by dlt alone, to be loaded with its records, since nothing follows the load."""
         self.tally.load_ids.append(load_id)
         self._note_end()
         return Emission(RUNS, table_of(RUNS_SCHEMA, [{**self.tally.as_row(), LOAD_ID: load_id}]))

@@ -1,4 +1,4 @@
-"""One run: what it recalls of earlier ones, what it hands over to be loaded, package by package, and how it went.
+"""Hold one run: the state that earlier runs left, what it hands over to be loaded, package by package, and its tally.
 
 The same object serves both dlt resources and, in the command, all load packages of a run.
 """
@@ -52,7 +52,7 @@ HOSTS_DIFFER = timedelta(minutes=5)  # clocks of two machines that run in turn, 
 
 
 class RunSession:
-    """From `open` to `close` one run. Not for use by several threads at once."""
+    """One run, from `open` to `close`. Not thread-safe."""
 
     def __init__(
         self,
@@ -93,10 +93,10 @@ class RunSession:
     # -- life cycle ----------------------------------------------------------------------------------------------
 
     def open(self, *, reading: bool = True, listed: bool = True) -> None:
-        """Recalls what earlier runs left, records that this one began, opens the client and begins to list.
+        """Load what earlier runs left, record that this one began, open the client and begin to list.
 
-        With `reading` records are read as soon as it is known which ones. Both go on while the caller and dlt get
-        ready for them. Without `listed`, only the imports that are read get their row in `imports`.
+        With `reading`, records are read as soon as it is known which ones. Both go on while the caller and dlt prepare.
+        Without `listed`, only the imports that are read get their row in `imports`.
         """
         self._reading = reading
         with self.warehouse.connect() as connection:
@@ -132,7 +132,7 @@ class RunSession:
         self._reader.start()
 
     def _begin_after(self, latest: datetime | None) -> None:
-        """Have versions follow each other in time: begin after the run before, whose clock may have been ahead."""
+        """Begin after the previous run, whose clock may have been ahead, so that versions follow each other in time."""
         if latest is None or latest < self.tally.started_at:
             return
         if latest - self.tally.started_at <= HOSTS_DIFFER:
@@ -142,20 +142,20 @@ class RunSession:
 
     @property
     def reader(self) -> Reader:
-        """Return what reads, once the run is open. Raises RuntimeError before that."""
+        """Return the reader, once the run is open. Raises RuntimeError before that."""
         if self._reader is None:
             raise RuntimeError("the run is not open")
         return self._reader
 
     @property
     def import_rows(self) -> ImportRows:
-        """Return what knows the rows of `imports` that are due. Raises RuntimeError before the run is open."""
+        """Return the queue of rows of `imports`. Raises RuntimeError before the run is open."""
         if self._import_rows is None:
             raise RuntimeError("the run is not open")
         return self._import_rows
 
     def pack(self) -> None:
-        """Have DuckDB compress the raw rows, before the first of them come."""
+        """Make DuckDB compress the raw rows, before the first of them arrive."""
         if self._settings.raw and self.warehouse.destination_type == "duckdb":
             with self.warehouse.connect() as connection:
                 connection.pack_raw_rows()
@@ -171,7 +171,7 @@ class RunSession:
             self._reader.count_requests()
 
     def committed(self, load_id: str | None) -> None:
-        """Count the package handed over last, which is in the warehouse now."""
+        """Count the last package, which is in the warehouse now."""
         done = self.record.committed(load_id, schema_changes(self.state.schemas, self.catalogue.schemas))
         self._progress.committed(done.records)
         self._under_way.done(done.imports)
@@ -179,18 +179,18 @@ class RunSession:
     # -- what dlt loads ------------------------------------------------------------------------------------------
 
     def import_tables(self, load_id: str) -> Iterator[Emission]:
-        """The tombstones in `imports`; its rows that changed, where no records are read that they could come with."""
+        """Yield the tombstones in `imports`, and its changed rows if no records are read that they could go with."""
         if not self._reading:
             yield from self.listed_rows(load_id)
         yield from self.import_rows.tombstones(self.reader.decided().deleted, load_id, self._ports.now())
 
     def listed_rows(self, load_id: str) -> Iterator[Emission]:
-        """The rows of `imports` that changed, where no records are read that they could come with."""
+        """Yield the rows of `imports` that changed, if no records are read that they could go with."""
         self.import_rows.add_changed(self.reader.decided())
         yield from self._due_rows(load_id)
 
     def erase(self, connection: Connection, dataset: Dataset) -> None:
-        """Leave nothing of what the service erased, and no copy of the last packages where they were staged."""
+        """Erase what the service erased, and the copies of the last packages in the staging tables."""
         if self.reader.decided().deleted:
             erase_deleted(connection, dataset)
         else:
@@ -202,7 +202,7 @@ class RunSession:
         yield from emissions
 
     def is_idle(self) -> bool:
-        """Tell whether there is nothing to load: then dlt need not be asked, which takes its time even so."""
+        """Return whether there is nothing to load: then dlt need not be called, which takes time even so."""
         prepared = self.reader.decided()
         work = prepared.plan.read or prepared.deleted or prepared.rejects or prepared.excluded or self.state.miscounted
         return not work and not self.import_rows.changed(prepared)
@@ -263,17 +263,17 @@ class RunSession:
 
     @property
     def is_shard(self) -> bool:
-        """Tell whether the run reads its part of the imports while others read theirs."""
+        """Return whether the run reads its part of the imports while others read theirs."""
         return self._scope.selection.part is not None
 
     @property
     def bounded(self) -> bool:
-        """Tell whether the run looks at a part of the imports only."""
+        """Return whether the run looks at a part of the imports only."""
         return Choice(self._settings, self._scope).is_bounded
 
     @property
     def is_whole(self) -> bool:
-        """Tell whether the run read all that there is to read."""
+        """Return whether the run read all that there is to read."""
         return not Choice(self._settings, self._scope).selects and self.tally.interrupted_by is None
 
     @property
@@ -283,13 +283,13 @@ class RunSession:
         return max((sum(len(known.columns()) for known in table.fields.values()) for table in tables), default=0)
 
     def run_row(self, load_id: str) -> Emission:
-        """Return the row of `sync_runs`, for a run that nobody follows up on after dlt has loaded it."""
+        """Return the row of `sync_runs`, for a run by dlt alone, since nothing follows the load."""
         self._look_at_the_others()
         self.committed(None)
         return self.record.row(load_id)
 
     def _look_at_the_others(self) -> None:
-        """Note that imports fall short whose records came with two of them, for a record is in the warehouse once."""
+        """Note that imports fall short whose records came with two of them, since the warehouse has a record once."""
         with self.warehouse.connect() as connection:
             for rows in self.incoming:
                 known = self.warehouse.traits.finds_slugs and rows.table in self.state.tables
@@ -301,7 +301,7 @@ class RunSession:
                     )
 
     def missing_tables(self) -> Iterator[Emission]:
-        """Yield tables without rows, so that every table of the contract exists, and is whole, after any run."""
+        """Yield tables without rows, so that every table of the contract exists, complete, after any run."""
         yield from map(without_rows, self._incomplete())
 
     def lacks_tables(self) -> bool:
@@ -369,7 +369,7 @@ class RunSession:
         self.record.pending.imports.append(slug)
         if self.reader.postpone(planned, built):
             return
-        # deleted between listing and reading: the next listing will miss it, and it earns its deletion then
+        # deleted between listing and reading: it will be missing from the next listing, and is deleted then
         if slug in self.state.ledger:
             with self.warehouse.connect() as connection:
                 ask_again(connection, [slug], Due.vanished)

@@ -1,10 +1,9 @@
-"""Whether an import can change without its `updated_at` showing it.
+"""Decide whether an import can change without its `updated_at` showing it.
 
-Invariant: an import counts as settled only if its records were asked for, and those that a cache or a replica sent were
-made, once the service's clock had left the unit of its `updated_at` behind: a later change then gets a later time, and
-the next listing shows it. How far a replica is behind nothing tells, so all may be by `REPLICAS_LAG`. A time without an
-offset may be local time anywhere, so that has to hold at every offset that clocks are set to: all whole quarters of an
-hour.
+Invariant: an import counts as settled only if its records were requested, and those that a cache or a replica sent were
+made, after the service's clock had passed the unit of its `updated_at`: a later change then gets a later time, and the
+next listing shows it. Nothing says how far a replica is behind, so any may be by `REPLICAS_LAG`. A time without an
+offset may be local time anywhere, so the condition has to hold at every offset in use: all whole quarters of an hour.
 """
 
 from __future__ import annotations
@@ -25,7 +24,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 def resolution(instants: Iterable[datetime]) -> timedelta:
     """Return the unit that the service's times are written in: the largest that all of them are multiples of.
 
-    However few they are: where a single one is a full minute by chance, its import is read again within that minute.
+    It does not matter how few they are: if a single one is a full minute by chance, its import is read again within
+    that minute.
     """
     times = {(instant - _EPOCH) // MICROSECOND for instant in instants}
     if not times:
@@ -38,7 +38,7 @@ def resolution(instants: Iterable[datetime]) -> timedelta:
 
 
 def _are_local_multiples(times: Collection[int], unit: timedelta) -> bool:
-    """Return whether all are full days or hours of one place, where midnight is an hour earlier in summer."""
+    """Return whether all are full days or hours at one place, where midnight is an hour earlier in summer."""
     size = unit // MICROSECOND
     full = {0, -(HOUR // MICROSECOND) % size}
     offsets = (offset // MICROSECOND for offset in OFFSETS)
@@ -57,11 +57,11 @@ def may_change_unseen(
 ) -> bool:
     """Return whether a change after `reached` may leave `updated_at` as it is.
 
-    `reached` is an instant that the service's clock had passed, by `passed_by` at most, when the records were asked
-    for. A `naive` time came without an offset: of all times, one in fifteen or so is within a minute of `reached` at
-    one of the offsets, and few stay so for a second reading. Where another clock was so far `apart` from that one that
-    either may be wrong, the time has to be settled by both of them. What was read may be of that `age`, and then what
-    changed since is not in it.
+    `reached` is an instant that the service's clock had passed, by `passed_by` at most, when the records were
+    requested. A `naive` time came without an offset: of all times, one in fifteen or so is within a minute of `reached`
+    at one of the offsets, and few still are at a second reading. If another clock was so far `apart` from that one that
+    either may be wrong, the time has to be settled by both. What was read may have that `age`, and then lacks what
+    changed since.
     """
     ahead, least = updated_at - reached, -unit - age
     if least < ahead <= MOST_AHEAD or (apart and least < ahead - apart <= passed_by):

@@ -1,10 +1,10 @@
-"""A full backfill divided among shards: processes side by side, on one machine or several, into one dataset.
+"""Divide a full backfill among shards: concurrent processes, on one machine or several, into one dataset.
 
-The first one alone lists the service, writes every row of `imports`, makes the typed tables, asks for each import in
-the ledger, and notes which templates are whose and which all of them share, after it has loaded a few imports of a
-template that is too large for one shard and new (`connector.warehouse.split` has the invariants). Each then reads its
-part as any run reads what is due: one that is killed and started again goes on from there. The run after them reads
-what is left.
+The first one alone lists the service, writes every row of `imports`, creates the typed tables, marks each import as due
+in the ledger, and notes the templates of each shard and those that all share, after it has loaded a few imports of each
+new template that is too large for one shard (`connector.warehouse.split` has the invariants). Each then reads its part
+as any run reads what is due: one that is killed and started again continues from there. The run after them reads the
+rest.
 """
 
 from __future__ import annotations
@@ -61,17 +61,17 @@ def sync(
     ports: Ports | None = None,
     load: LoadPackage = load_package,
 ) -> Tally:
-    """One run, as `connector.run.sync.sync`, or the part of a shard if the scope is one."""
+    """Carry out one run, as `connector.run.sync.sync` does, or the part of a shard if the scope is one."""
     if scope is None or scope.shard is None:
         return sync_alone(pipeline, settings, scope, progress=progress, stop=stop, ports=ports, load=load)
     return _Shard(pipeline, settings, scope.shard, progress, stop, ports or Ports.real(), load).sync()
 
 
 def divide(sizes: Mapping[str, Counter[int]], shards: int, settled: Collection[str]) -> dict[str, int]:
-    """Give each template to a shard, counted from 1: the largest first, each to the shard that has least so far.
+    """Assign each template to a shard, counted from 1: the largest first, each to the shard that has least so far.
 
-    All of them share one that is larger than a shard's part of all, if it is `settled`, and SHARED stands for a number.
-    `sizes` are those of each template's imports by the shard that would read them then.
+    A `settled` template larger than a shard's part of all is shared by all shards, and SHARED stands for a number.
+    `sizes` are those of each template's imports, by the shard that would then read them.
     """
     assigned = {template: SHARED for template in too_large(sizes, shards) & set(settled) if len(sizes[template]) > 1}
     loads = Counter(dict.fromkeys(range(1, shards + 1), 0))
@@ -85,13 +85,13 @@ def divide(sizes: Mapping[str, Counter[int]], shards: int, settled: Collection[s
 
 
 def too_large(sizes: Mapping[str, Counter[int]], shards: int) -> Set[str]:
-    """Return the templates that are larger than a shard's part of all."""
+    """Return the templates that are larger than one shard's part of all rows."""
     total = sum(each.total() for each in sizes.values())
     return {template for template, each in sizes.items() if each.total() * shards > total}
 
 
 class _Shard:
-    """One shard: made ready by its locks, then a run over its part."""
+    """One shard: its locks, then a run over its part."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class _Shard:
         self._tables: dict[str, str] = {}
 
     def sync(self) -> Tally:
-        """Return the tally of the shard's run, or of the dividing of the work where that did not succeed."""
+        """Return the tally of the shard's run, or of the division of the work if that failed."""
         believe_folders()
         self._warehouse.check_writable()
         self._refuse()
@@ -134,7 +134,7 @@ class _Shard:
             return self._read_part()
 
     def _refuse(self) -> None:
-        """Raise ConfigError where shards cannot write side by side."""
+        """Raise ConfigError if shards cannot write concurrently."""
         if self._warehouse.destination_type != "postgres":
             raise ConfigError(
                 "Shards write into one dataset side by side, which only PostgreSQL lets them; a DuckDB file has one "
@@ -237,7 +237,7 @@ class _Shard:
         session.committed(load(pipeline, lambda load_id: _listing(session, self._tables, load_id)))
 
     def _settled(self, templates: Iterable[str]) -> Set[str]:
-        """Return the templates that bring no new column as far as is known: their typed tables are there and whole."""
+        """Return the templates that, as far as is known, add no column: their typed tables exist and are complete."""
         if not self._settings.typed:
             return set(templates)
         with self._warehouse.connect() as connection:
@@ -273,7 +273,7 @@ def _ended_early(tally: Tally) -> bool:
 
 
 def _sizes(imports: Iterable[Import], shards: int) -> dict[str, Counter[int]]:
-    """Return the sizes of each template's imports by the shard that reads them if all share it."""
+    """Return the sizes of each template's imports, by the shard that would read them if all shared it."""
     sizes: dict[str, Counter[int]] = defaultdict(Counter)
     for import_ in imports:
         sizes[import_.template_slug or ""][shard_of(import_.slug, shards)] += max(import_.row_count, 0) + IMPORT_ROWS
@@ -281,7 +281,7 @@ def _sizes(imports: Iterable[Import], shards: int) -> dict[str, Counter[int]]:
 
 
 def _samples(imports: Iterable[Import], templates: Set[str]) -> frozenset[str]:
-    """Return some imports of each of these templates, not the largest, to be read first: they settle its columns."""
+    """Return some imports of each of these templates, not the largest, to read first: they settle its columns."""
     filled: dict[str, list[Import]] = defaultdict(list)
     for import_ in imports:
         if import_.row_count > 0 and (import_.template_slug or "") in templates:
@@ -295,14 +295,14 @@ def _samples(imports: Iterable[Import], templates: Set[str]) -> frozenset[str]:
 
 
 def _name_tables(tables: dict[str, str], imports: Iterable[Import], foreign: frozenset[str]) -> None:
-    """Add a table for each template that has none, by the rules of a run that comes upon them one by one."""
+    """Add a table for each template that has none, named as a run would that meets them one by one."""
     for import_ in imports:
         table = table_name(import_.template_name, import_.template_slug, tables, foreign)
         tables.setdefault(table, import_.template_slug or "")
 
 
 def _listing(session: RunSession, tables: Mapping[str, str], load_id: str) -> Iterator[Emission]:
-    """The rows of `imports`, and of each new typed table one that the merge keeps out."""
+    """Yield the rows of `imports`, and for each new typed table a row that the merge drops."""
     yield from session.listed_rows(load_id)
     for table in sorted(tables.keys() - session.state.tables):
         yield Emission(table, placeholders(TYPED_SCHEMA, table, [NO_SLUG], load_id), template=tables[table])

@@ -1,4 +1,4 @@
-"""A whole run, as the command does it: lock, leftovers, bounded packages, proof of what was loaded, summary.
+"""Carry out a whole run, as the command does: lock, leftovers, bounded packages, proof of what was loaded, summary.
 
 Invariant: a run is called `succeeded` only if every package was completed by dlt and the warehouse holds, for every
 import of it, exactly as many rows as were accepted from the service.
@@ -55,8 +55,8 @@ def sync(
 ) -> Tally:
     """Carry out one run. `stop()` returns the number of a signal once one arrived; `load` loads a package.
 
-    Returns the run's tally whatever its outcome was, `tally.fatal` holding what made it fail. Raises LockedError if
-    another run is under way and ConfigError for a destination that cannot be used: in both cases nothing was done.
+    Returns the run's tally whatever its outcome; `tally.fatal` is what made it fail. Raises LockedError if another run
+    is under way, and ConfigError for a destination that cannot be used: in both cases nothing was done.
     """
     believe_folders()
     if settings.group_readable:
@@ -97,7 +97,7 @@ def carry_out(
 
 
 def _run(pipeline: Pipeline, session: RunSession, settings: Settings, load: LoadPackage, work: Work) -> None:
-    """Do the work and close; raise nothing, for what went wrong is in the tally."""
+    """Do the work and close; raise nothing, since all errors go to the tally."""
     try:
         with session.warehouse.hold():
             try:
@@ -105,7 +105,7 @@ def _run(pipeline: Pipeline, session: RunSession, settings: Settings, load: Load
             except Exception as error:
                 session.tally.fatal = session.tally.fatal or explain_failure(error, pipeline)
                 log.debug("The run failed.", exc_info=True, extra={"event": "run.failed"})
-            except BaseException:  # whoever runs this in a program of theirs ends it so, with KeyboardInterrupt, say
+            except BaseException:  # a program that embeds this may end it so, with KeyboardInterrupt for instance
                 session.tally.interrupted_by = session.tally.interrupted_by or signal.SIGINT
                 raise
             finally:
@@ -188,7 +188,7 @@ def _make_versions(session: RunSession, settings: Settings, connection: Connecti
 
 
 def _look_at_standings(session: RunSession, dataset: Dataset) -> None:
-    """Count what failed and does not reconcile as everybody else will: a run never says less than `status`."""
+    """Count what failed and does not reconcile as `status` will: a run never reports less."""
     tally = session.tally
     with session.warehouse.connect() as connection:
         forget_unread(connection, session.unread)
@@ -205,7 +205,7 @@ def _look_at_standings(session: RunSession, dataset: Dataset) -> None:
 
 
 def _look_at_the_others(session: RunSession, dataset: Dataset) -> None:
-    """Distrust the imports whose records came with another one than before: none that is short is called synced."""
+    """Distrust the imports whose records came with another one than before: no incomplete one counts as synced."""
     if not session.merged:
         return
     before = session.state.ledger
@@ -292,7 +292,7 @@ def _write_dispositions(session: RunSession) -> WriteDispositions:
 
 
 def _end(session: RunSession, pipeline: Pipeline) -> None:
-    """Write the run's row and close the client; a destination that is gone by now does not hide the first error."""
+    """Write the run's row and close the client; a destination that is now gone does not hide the first error."""
     try:
         session.record.finish()
     except Exception as error:

@@ -1,4 +1,4 @@
-"""The versions of rows that a run makes (docs/history.md): whether any are due, and what they are made by."""
+"""Make the versions of rows that a run changed (docs/history.md), if any are due."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from connector.warehouse.tables import IMPORTS, IMPORTS_SCHEMA, LEDGER, TYPED_SC
 
 
 def versions_are_due(warehouse: Warehouse, settings: Settings, state: WarehouseState) -> bool:
-    """Return whether there may be something to record though nothing is loaded: a run died, or was not to record."""
+    """Return whether there may be something to record though nothing is loaded: a run died, or did not record."""
     if not settings.history:
         return state.audited
     if state.audited or IMPORTS not in state.tables:
@@ -39,10 +39,10 @@ def make_versions(
     whole: bool,
     in_order: bool,
 ) -> None:
-    """Make the versions of what was loaded, where `history` asks for them (`connector.warehouse.history`).
+    """Make the versions of what was loaded, if `history` asks for them (`connector.warehouse.history`).
 
-    Where it does not, or they would not be `in_order` of time, versions that are there from before lose what was
-    erased, and what is under a rule by now.
+    If it does not, or they would not be `in_order` of time, existing versions lose what was erased, and what is under a
+    privacy rule by now.
     """
     wanted = settings.keeps_history_of if settings.history and in_order else None
     if LEDGER not in dataset.ours or (wanted is None and not histories(dataset)):
@@ -69,7 +69,7 @@ def _ruled(
     table: str,
     columns: Collection[str],
 ) -> list[str]:
-    """Return which columns of the versions of a table may hold a value that a privacy rule is about."""
+    """Return which columns of the versions of a table may hold a value that a privacy rule concerns."""
     rules, fields = settings.protection, catalogue.schema(table).fields.items()
     if table == IMPORTS:  # the rules see what is inside of `metadata` and `extra`
         whole = {METADATA, EXTRA, "records_metadata"}
