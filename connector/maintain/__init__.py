@@ -1,1 +1,1 @@
-"""Commands that look after a warehouse: compare it with the service, write it anew, diagnose and repair it."""
+"""Maintain a warehouse: compare it with the service, rewrite it, diagnose and repair it."""

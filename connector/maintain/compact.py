@@ -1,4 +1,4 @@
-"""Write the warehouse anew so that deleted bytes are no longer in it.
+"""Rewrite the warehouse so that deleted bytes are no longer in it.
 
 A database marks deleted rows as deleted, and their bytes stay in its file until something overwrites them. A DuckDB
 file is therefore copied beside itself, with all that is in it, compared with the copy, table by table, and replaced by
@@ -47,12 +47,11 @@ class Compacted:
 
 
 def compact(pipeline: Pipeline, *, mirrors: bool, storage: str | None = None) -> Compacted:
-    """Write the warehouse anew; with `mirrors`, erase first what is left of imports that the service erased.
+    """Rewrite the warehouse; with `mirrors`, first erase what is left of imports that the service erased.
 
-    `storage` is the version of DuckDB whose format the file is to have from now on, else it keeps the one it has.
-
-    Raises LockedError while a run is under way, DatabaseBusyError where another program has the DuckDB file open, and
-    ConnectorError where the copy of the file is not equal to it; then nothing was changed.
+    `storage` is the version of DuckDB whose format the file is to have from now on; without it, the format stays.
+    Raises LockedError while a run is under way, DatabaseBusyError if another program has the DuckDB file open, and
+    ConnectorError if the copy of the file does not equal it; then nothing was changed.
     """
     warehouse = Warehouse(pipeline)
     warehouse.check_supported()
@@ -93,7 +92,7 @@ def _vacuum(connection: Connection, ours: list[str]) -> Compacted:
 
 
 def _vacuum_file(file: Path) -> Compacted:
-    """Have SQLite write the file anew, which its own transaction makes safe."""
+    """Have SQLite rewrite the file, which its own transaction makes safe."""
     before = file.stat().st_size
     with closing(sqlite3.connect(file)) as session:
         session.execute("VACUUM")
@@ -134,7 +133,7 @@ def _rewrite(pipeline: Pipeline, file: Path, storage: str | None) -> Compacted:
 
 @contextmanager
 def _scratch(copy: Path) -> Iterator[None]:
-    """Remove what a compaction leaves that ended early, before and after."""
+    """Remove what an interrupted compaction leaves, before and after."""
 
     def clear() -> None:
         copy.unlink(missing_ok=True)
@@ -149,7 +148,7 @@ def _scratch(copy: Path) -> Iterator[None]:
 
 
 def _format(session: duckdb.DuckDBPyConnection, storage: str | None) -> str:
-    """The option by which the copy can be read by each version of DuckDB that can read the file, or by `storage`."""
+    """Return the option that lets every version of DuckDB read the copy that reads the file, or `storage` and later."""
     if storage is not None:
         return f" (STORAGE_VERSION '{storage}')"
     rows: Any = session.execute(f"SELECT tags FROM duckdb_databases() WHERE database_name = '{_OLD}'").fetchall()
@@ -158,7 +157,7 @@ def _format(session: duckdb.DuckDBPyConnection, storage: str | None) -> str:
 
 
 def _compare(session: duckdb.DuckDBPyConnection, file: Path) -> None:
-    """Raise ConnectorError where the copy is not equal: in its catalog, or in the rows of a table."""
+    """Raise ConnectorError if the copy differs, in its catalog or in the rows of a table."""
     differing = [each for each in _CATALOGS if _catalog(session, each, _OLD) != _catalog(session, each, _NEW)]
     tables: Any = session.execute(
         f"SELECT schema_name, table_name FROM duckdb_tables() WHERE database_name = '{_OLD}'"

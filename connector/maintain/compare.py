@@ -1,7 +1,7 @@
-"""What the service shows and what the warehouse holds of one import → their differences. Pure: no I/O, no clock.
+"""Find the differences between what the service shows and the warehouse holds of one import. Pure: no I/O, no clock.
 
-Columns are compared as Arrow arrays and only what is unlike is looked at row by row. A sentence never repeats a
-value of a record: contents are told apart by their hash.
+Columns are compared as Arrow arrays, and only unequal ones row by row. A sentence never shows a value of a record:
+contents are identified by their hash.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NOT_FIELDS = SYSTEM_COLUMNS | {"_dlt_id"}
 
 
 class Kind(StrEnum):
-    """What is wrong, for people who filter the lines."""
+    """The kind of a difference, to filter the lines by."""
 
     import_missing = "import_missing"
     import_extra = "import_extra"
@@ -226,10 +226,11 @@ def typed_differences(
 def _unlike_cells(
     data: Sequence[bytes], rows: pa.Table, schema: TableSchema, hints: Mapping[str, str], nul_safe: bool
 ) -> Iterator[tuple[int, str]]:
-    """(row, column). A hint may have been given or taken back after a row was written, and the column keeps its type:
-    either reading of it will do, and that of the type alone where the hint says how people write.
+    """Yield (row, column) of each cell that differs under every reading that may have written it.
 
-    So will that of an earlier version: its rows stay as they are until their import is read again.
+    A hint may have been added or removed after a row was written, and the column keeps its type: either reading will
+    do, and that of the type alone if the hint has a form. So will the reading of an earlier version, whose rows stay as
+    they are until their import is read again.
     """
     room = Room(columns=width.WIDTH.columns)
     try:
@@ -279,7 +280,7 @@ def _as_written_earlier(text: bytes, schema: TableSchema, nul_safe: bool, room: 
 
 
 def _only_objects(data: Iterable[bytes | None]) -> list[bytes]:
-    """Take a raw row that is no JSON object any more for an empty one: it differs from the service anyway."""
+    """Replace raw rows that are no JSON objects any more by empty ones: they differ from the service anyway."""
     kept: list[bytes] = []
     for text in data:
         try:
@@ -334,12 +335,12 @@ class Aligned:
 
 
 def live_rows(stored: pa.Table) -> pa.Table:
-    """Return the rows that the service is expected to show: those that `deletes = keep` marked are not."""
+    """Return the rows that the service should show, without those that `deletes = keep` marked."""
     return stored.filter(stored.column("_deleted_at").is_null()) if stored.num_rows else stored
 
 
 def unlike_rows(expected: Any, stored: Any) -> list[int]:
-    """Return where the two columns differ; null equals null."""
+    """Return the positions at which the two columns differ; null equals null."""
     expected, stored = _flat(expected), _flat(stored)
     if pa.types.is_null(expected.type):
         return list(pc.indices_nonzero(stored.is_valid()).to_pylist())
@@ -352,7 +353,7 @@ def unlike_rows(expected: Any, stored: Any) -> list[int]:
 
 
 def _as_type(column: pa.Array[Any], kind: pa.DataType) -> pa.Array[Any] | None:
-    """Return the column as `kind` if that changes no value; drivers differ in decimals, times and JSON."""
+    """Return the column as `kind` if that changes no value, else None; drivers differ in decimals, times and JSON."""
     with suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return column.cast(kind)
     with suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):

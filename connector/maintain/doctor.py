@@ -1,7 +1,7 @@
-"""What may be wrong with a warehouse or its working directory, in sentences, and the repairs that lose nothing.
+"""Diagnose a warehouse and its working directory, in sentences, and make the repairs that lose nothing.
 
-Nothing here is needed for a sync to heal itself; it is for the person who wants to know, or who wants it now. The
-lock is held all the while, so nothing that is looked at can move.
+A sync repairs all of this by itself; the doctor is for a person who wants to know, or wants it done now. It holds the
+lock, so nothing changes during the examination.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ READ_ANEW = "the next run makes it anew and reads again the imports whose rows i
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is not as it should be, and what to do about it."""
+    """One problem, and what to do about it."""
 
     kind: str
     sentence: str
@@ -75,8 +75,11 @@ class DoctorReport:
 def doctor(
     pipeline: Pipeline, *, repair: bool = False, now: datetime | None = None, privacy: Privacy | None = None
 ) -> DoctorReport:
-    """Looks at everything, and with `repair` mends what can be mended without loss. Raises LockedError, which names
-    the holder, while a run is under way. Rows are compared with the rules of `privacy` where it is given."""
+    """Examine everything, and with `repair` fix what can be fixed without loss.
+
+    Raises LockedError, which names the holder, while a run is under way. Rows are compared with the rules of `privacy`
+    if it is given.
+    """
     report = DoctorReport()
     warehouse = Warehouse(pipeline)
     warehouse.check_supported()
@@ -230,7 +233,7 @@ def _unreadable(error: Exception) -> Finding:
 
 
 def _missing_columns(state: WarehouseState) -> Iterator[Finding]:
-    """Compare the data dictionary and dlt's schema with the columns that are there."""
+    """Yield tables and columns missing by the data dictionary or dlt's schema, and columns of another type."""
     for table, schema in sorted(state.schemas.items()):
         columns = {name: kind for known in schema.fields.values() for name, kind in known.columns().items()}
         if columns and table not in state.tables:
@@ -249,7 +252,7 @@ def _missing_columns(state: WarehouseState) -> Iterator[Finding]:
 
 
 def _unexplained_columns(connection: Connection, state: WarehouseState) -> Iterator[Finding]:
-    """Find values of which `sync_fields` does not say of which field they are."""
+    """Yield columns with values whose field `sync_fields` does not name."""
     for table, columns in sorted(state.unexplained.items()):
         if imports_with(connection, table, columns):
             sentence = f"sync_fields does not know {', '.join(sorted(columns))} of {table}, where there are values."

@@ -1,7 +1,7 @@
-"""Say what the next run would read and delete, and what that costs, without loading or writing anything.
+"""Report what the next run would read and delete, and what that costs, without loading or writing anything.
 
-The service is listed and every decision made as a run does it; what reading costs is computed from the `row_count` of
-each import, and how long it takes from one page of records that is asked for.
+The service is listed and every decision is made as in a run; what reading costs is computed from the `row_count` of
+each import, and how long it takes from one page of records that is requested.
 """
 
 from __future__ import annotations
@@ -152,7 +152,10 @@ class _Planning:
         return [slug for slug in decided.deleted if slug not in seen or not seen[slug].deleted]
 
     def _requests_of(self, import_: Import, reading: list[Import]) -> int:
-        """Count one page if it has room to spare; else every page, the last of which is not full, and a second look."""
+        """Return the requests for an import: one page if it has room to spare, else every page and a second look.
+
+        The last of several pages is never full.
+        """
         most = max((each.row_count for each in reading), default=0)
         room = min(max(self.client.largest_page, most), MAX_PER_PAGE)
         if import_.row_count < room:
@@ -160,7 +163,7 @@ class _Planning:
         return import_.row_count // MAX_PER_PAGE + 2
 
     def _page_of(self, reading: list[Import]) -> _Page:
-        """Ask for the first page of the largest import: how long that takes, and how large a record is."""
+        """Request the first page of the largest import, for how long that takes and how large a record is."""
         if not reading:
             return _Page()
         began, before = self.monotonic(), self.client.stats.bytes_received
@@ -177,5 +180,5 @@ class _Planning:
 
 
 def _is_news(planned: Planned[Import]) -> bool:
-    """Tell whether the import is completed in a version that was never read: it turned so since the last run."""
+    """Return whether the import was completed since the last run, in a version that was never read."""
     return planned.reason in (Reason.new, Reason.changed) and planned.import_.status == COMPLETED

@@ -1,13 +1,13 @@
-"""Typed tables made anew from the raw rows, without one request: for hints that came later and unlucky first types.
+"""Rebuild typed tables from the raw rows, without a request: for hints added later and unsuitable first types.
 
-Two passes over the raw rows of a template: the first counts every value towards the type of its column, the second
-writes. A table is written beside the one that people read and takes its place in one transaction, together with its
-rows of `sync_fields`. Each typed row keeps the load id of its raw row, so what ties rows to the ledger stays tied.
+Two passes read the raw rows of a template: the first counts every value towards the type of its column, the second
+writes. A table is written beside the one that people read and replaces it in one transaction, together with its rows of
+`sync_fields`. Each typed row keeps the load id of its raw row, which ties it to the ledger.
 
-dlt forbids that a column changes its type and remembers types in three places: its schema, here and in the warehouse,
-and the columns of its staging table. So it is first made to forget the table, which is harmless at any moment: a
-table that dlt doesn't know it takes as it finds it. A kill before the swap leaves everything as it was but for the
-half-written table, which nobody reads and the next rebuild drops; a kill after it leaves nothing to do.
+dlt allows no column to change its type, and keeps types in three places: its schema, here and in the warehouse, and the
+columns of its staging table. So it is first made to forget the table, which is harmless at any moment: dlt takes over
+an unknown table as it finds it. If the process is killed before the swap, only the incomplete table is left, which
+nobody reads and the next rebuild drops; if it is killed after, nothing is left to do.
 """
 
 from __future__ import annotations
@@ -96,8 +96,10 @@ def rebuild(
     *,
     now: datetime | None = None,
 ) -> list[Rebuilt]:
-    """Rebuilds these typed tables, or all. Raises LockedError while a run is under way, and ConfigError where there
-    is nothing to rebuild from; a table is either rebuilt or as it was."""
+    """Rebuild these typed tables, or all; each is afterwards either rebuilt or as it was.
+
+    Raises LockedError while a run is under way, and ConfigError if there is nothing to rebuild from.
+    """
     if not settings.raw:
         raise ConfigError(
             "A rebuild reads the raw rows, and raw = false keeps none; run `importer-sync backfill --full`."
@@ -171,7 +173,7 @@ class _Rebuild:
         return filled
 
     def _check_unread(self, connection: Connection, tables: Sequence[str]) -> None:
-        """Raise ConfigError where views of the user's read a table, for PostgreSQL would not drop it."""
+        """Raise ConfigError if views of the user's read a table, because PostgreSQL would not drop it."""
         views = foreign_readers(connection, tables) if tables and self.warehouse.traits.binds_views else []
         if views:
             raise ConfigError(
@@ -216,7 +218,7 @@ class _Rebuild:
     # -- the raw rows --------------------------------------------------------------------------------------------
 
     def _raw(self, template: str) -> Iterator[pa.Table]:
-        """Yield all raw rows of a template, import by import, as many at once as fit in memory with ease."""
+        """Yield all raw rows of a template, import by import, in tables that fit in memory easily."""
         with self.warehouse.connect() as connection:
             waiting: list[str] = []
             rows = 0
@@ -230,7 +232,7 @@ class _Rebuild:
                 yield raw_rows(connection, template, waiting)
 
     def _named(self, before: TableSchema, template: str) -> TableSchema:
-        """Return the fields that have a column, and of those that had none as many as there is room for."""
+        """Return the fields that have a column, and as many of those without one as there is room for."""
         schema = before.retyped()
         room = max(width.WIDTH.columns - schema.size, 0)
         new = NewFields(schema, room + width.WIDTH.listed)
@@ -329,6 +331,6 @@ def _texts(rows: pa.Table) -> list[bytes]:
 
 
 def json_columns(schema: TableSchema, warehouse: Warehouse) -> list[str]:
-    """Return the columns that are JSON in the warehouse too, where a sync would make them so."""
+    """Return the columns that a sync would make JSON in the warehouse."""
     kinds = {f.column: parse_type(f.type).kind for f in schema.fields.values() if f.type is not None}
     return sorted(c for c, kind in kinds.items() if kind is Kind.JSON) if warehouse.traits.keeps_json else []

@@ -1,6 +1,6 @@
-"""What the service shows right now, for whoever compares and loads nothing: the listing, single imports, records.
+"""Read what the service shows now, for commands that compare and load nothing: the listing, single imports, records.
 
-Same way of listing and reading as a sync, so what a sync would not lose is not lost here either.
+Listing and reading work as in a sync, so nothing is missed here that a sync would not miss.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Answer = Import | ConnectorError | None
 
 @dataclass(frozen=True, slots=True)
 class ServiceView:
-    """Ask the service from a synchronous caller."""
+    """The service, asked by a synchronous caller."""
 
     client: ServiceClient
     loop: Loop
@@ -35,14 +35,14 @@ class ServiceView:
     progress: Progress
 
     def listing(self, expected: int) -> Listing[Import | Reject]:
-        """Return all imports, of the configured status if there is one; `expected` of them are asked for at once."""
+        """Return all imports, of the configured status if there is one; `expected` of them are requested at once."""
         return self.loop.call(self._list, 0 if self.settings.status else expected)
 
     def wanted(self, import_: Import) -> bool:
         return self.settings.status is None or import_.status == self.settings.status
 
     def included(self, import_: Import) -> bool:
-        """Return whether the records of the import are read, as the settings `templates`, `exclude_templates` say."""
+        """Return whether the records of the import are read, by the settings `templates` and `exclude_templates`."""
         return self.settings.includes(import_.template_slug, import_.template_name)
 
     def current(self, slugs: Sequence[str]) -> dict[str, Answer]:
@@ -50,7 +50,7 @@ class ServiceView:
         return dict(zip(slugs, self.loop.call(self._ask_all, slugs), strict=True))
 
     def reads(self, imports: Iterable[Import]) -> Iterator[tuple[Import, ImportRead | ConnectorError]]:
-        """Yield the records of each import as they arrive, read ahead by a bounded number of rows."""
+        """Yield the records of each import as they arrive, reading a bounded number of rows ahead."""
         outcomes = self._read_ahead(imports)
         try:
             while True:

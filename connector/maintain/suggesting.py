@@ -42,7 +42,7 @@ class Suggestion:
 def suggest(pipeline: Pipeline, hints: Mapping[str, Mapping[str, str]]) -> list[Suggestion]:
     """Return the hints that fit nearly all live texts of a column that `hints` does not name, by table.
 
-    Raises ConfigError where there is no warehouse yet, and DatabaseBusyError where another program has its file open.
+    Raises ConfigError if there is no warehouse yet, and DatabaseBusyError if another program has its file open.
     """
     warehouse = Warehouse(pipeline)
     warehouse.check_supported()
@@ -90,7 +90,7 @@ def _texts(connection: Connection, hints: Mapping[str, Mapping[str, str]]) -> di
 
 
 def _promising(connection: Connection, table: str, columns: Sequence[str]) -> Iterator[tuple[str, int]]:
-    """Return the columns whose texts are nearly all short enough, each with the number of its texts."""
+    """Yield the columns whose texts are nearly all short enough, each with the number of its texts."""
     names = [connection.column(column) for column in columns]
     counts = ", ".join(
         f"count(*) FILTER (WHERE {name} <> '') AS a{n}, count(*) FILTER (WHERE {name} <> '' AND "
@@ -107,7 +107,7 @@ def _promising(connection: Connection, table: str, columns: Sequence[str]) -> It
 
 
 def _counted(connection: Connection, table: str, column: str) -> Iterator[tuple[str, int]]:
-    """Return each distinct text that is short enough, with the number of its live rows."""
+    """Yield each distinct text that is short enough, with the number of its live rows."""
     name = connection.column(column)
     sql = (
         f"SELECT {name}, count(*) FROM {connection.name(table)} WHERE {connection.column('_deleted_at')} IS NULL "

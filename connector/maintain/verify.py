@@ -1,8 +1,8 @@
-"""The service against the warehouse: every import, every count, and with `deep` every row and every typed cell.
+"""Compare the service with the warehouse: every import, every count, and with `deep` every row and every typed cell.
 
-Writes nothing and takes no lock, so both sides may move while they are read. What looks different is therefore looked
-at again: a difference counts only if neither the import nor its rows in the warehouse moved between the two looks,
-or if the warehouse was behind before anything moved. What changed meanwhile is reported as moved.
+Verify writes nothing and takes no lock, so both sides may change while they are read. An import that looks different is
+therefore looked at again: a difference counts only if neither the import nor its rows in the warehouse changed between
+the two looks, or if the warehouse was behind before anything changed. What changed meanwhile is reported as moved.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class VerifyReport:
 
     @property
     def exit_code(self) -> int:
-        """0 equal, 3 different, 1 if something could not be compared and nothing else is wrong."""
+        """Return 0 if equal, 3 if different, 1 if something could not be compared and nothing else is wrong."""
         return 3 if self.differences else 1 if self.unchecked else 0
 
     def as_json(self) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def verify(
     *,
     ports: Ports | None = None,
 ) -> VerifyReport:
-    """Compare both sides. Raise ConnectorError if it can't be done: no warehouse, no service, no right to see it."""
+    """Compare both sides. Raise ConnectorError if that is impossible: no warehouse, no service, no permission."""
     warehouse, world, told = Warehouse(pipeline), ports or Ports.real(until_there=WATCHED), progress or Silent()
     warehouse.check_supported()
     try:
