@@ -1,1 +1,1 @@
-"""What people read: SQL views and checks for analysts, and the report as one HTML page."""
+"""Make what people read: SQL views and checks for analysts, and the report as one HTML page."""

@@ -1,6 +1,6 @@
-"""What changed in the records, field by field, from the tables with their versions (docs/history.md).
+"""List what changed in the records, field by field, from the tables with their versions (docs/history.md).
 
-The view `v_changes` tells the same in SQL, with values as text.
+The view `v_changes` shows the same in SQL, with values as text.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from connector.warehouse.tables import FIELDS, keys_of
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One field of one record at one moment; `field` is None where the record came or went as a whole.
+    """One change of one field of one record; `field` is None if the record was inserted or deleted as a whole.
 
-    `change` is insert, update or delete, `at` when the run began that saw it (UTC).
+    `change` is insert, update or delete; `at` is when the run began that saw it (UTC).
     """
 
     record: str
@@ -53,7 +53,7 @@ class Change:
 def changes(pipeline: Pipeline, since: datetime, template: str | None = None, field: str | None = None) -> list[Change]:
     """Return what changed at or after `since`, in order; with `field`, of that field alone.
 
-    Raises ConfigError where no version is kept, or nothing is called like the template or the field.
+    Raises ConfigError if no version is kept, or no template or field has that name.
     """
     warehouse = Warehouse(pipeline)
     warehouse.check_supported()
@@ -90,7 +90,7 @@ def _slugs(connection: Connection) -> dict[str, str]:
 def _of(
     connection: Connection, typed: TypedTable, history: str, since: datetime, field: str | None
 ) -> Iterator[Change]:
-    """Pair each version that began since then with the one that ended when it began."""
+    """Yield the changes of one table: pair each version that began since then with the one that ended when it began."""
     wanted = [each for each in typed.fields if field is None or each.path == field]
     key, _ = keys_of(typed.table)
     columns = dict.fromkeys([key, *PLACE, VALID_FROM, VALID_TO, CHANGE, *(c for f in wanted for c in f.columns)])

@@ -1,4 +1,4 @@
-"""The warehouse on one page: facts read by SQL, then one HTML file that needs nothing beside itself.
+"""Report on the warehouse in one page: facts read by SQL, then one self-contained HTML file.
 
 gather(warehouse, now) → Facts → render(facts) → text → write(path, text)
 """

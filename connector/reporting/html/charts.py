@@ -1,4 +1,4 @@
-"""What the charts draw, bounded in size, and what each shows in one sentence for whoever does not see it."""
+"""Prepare the data of the charts, bounded in size, and a sentence on each for readers who do not see it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,10 @@ class UploadChart:
 
 
 def upload_chart(uploads: Sequence[Upload]) -> UploadChart:
-    """The templates with most rows get a colour each; days become weeks, months or years if they are too many."""
+    """Return the chart of uploads: the templates with most rows have a colour each, and the bars are bounded in number.
+
+    Days become weeks, months or years if there are too many.
+    """
     if not uploads:
         return UploadChart("day")
     weight: Counter[str] = Counter()
@@ -106,7 +109,7 @@ def run_summary(runs: Sequence[Run]) -> str:
 
 
 def fresh_runs(runs: Iterable[Run]) -> list[Run]:
-    """Return the full runs that succeeded, each of which sets the age of the data back, in the order of time."""
+    """Return the full runs that succeeded, in the order of time; each resets the age of the data."""
     return [run for run in runs if run.started_at and run.status == "succeeded" and run.mode == "incremental"]
 
 
@@ -121,7 +124,7 @@ def fresh_summary(runs: Sequence[Run]) -> str:
 
 
 def payload(runs: Iterable[Run], uploads: UploadChart) -> dict[str, Any] | None:
-    """For the script of the page; None if there is nothing to draw."""
+    """Return the data for the script of the page; None if there is nothing to draw."""
     all_runs = list(runs)
     drawn_runs = [
         [run.started_at.isoformat(), run.seconds, run.status, run.records_loaded, run.mode]

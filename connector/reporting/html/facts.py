@@ -1,4 +1,4 @@
-"""What the page tells, as values: nothing here knows SQL or HTML."""
+"""Define the contents of the page as values: nothing here knows SQL or HTML."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Template:
 
 @dataclass(frozen=True, slots=True)
 class OpenImport:
-    """One that failed, does not reconcile or is not loaded yet."""
+    """An import that failed, does not reconcile or is not loaded yet."""
 
     slug: str
     template: str
@@ -145,7 +145,7 @@ class FieldProfile:
 
 @dataclass(frozen=True, slots=True)
 class FieldChanges:
-    """How many records a day's runs (UTC) saw changed in one field; `field` is None for those that came or went."""
+    """The records that a day's runs (UTC) saw changed in one field; `field` is None for inserted and deleted ones."""
 
     day: date
     template: str
@@ -156,9 +156,12 @@ class FieldChanges:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Everything on the page. `synced` is false as long as no run has been there; `undated` are imports without a time
-    of upload, `strangers` imports that the ledger does not know and that have rows all the same, `changes` those of the
-    last `DAYS_OF_CHANGES` days, None where no version of a row is kept."""
+    """Everything on the page.
+
+    `synced` is false until a run has loaded into the warehouse. `undated` are imports without a time of upload,
+    `strangers` imports that the ledger does not know and that have rows all the same, `changes` those of the last
+    `DAYS_OF_CHANGES` days, None if no version of a row is kept.
+    """
 
     warehouse: str
     dataset: str

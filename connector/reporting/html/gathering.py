@@ -1,4 +1,4 @@
-"""The warehouse → Facts, by the standing views of `sql/` and the audit that a run after a dead one makes."""
+"""Gather the Facts from the warehouse, by the standing views of `sql/` and the audit of a run after a dead one."""
 
 from __future__ import annotations
 
@@ -57,7 +57,10 @@ def gather(
     *,
     values: bool = True,
 ) -> Facts:
-    """Read all of it over one connection; `hide` takes secrets out of every text, `values` are shown of fields."""
+    """Read all facts over one connection; `hide` removes secrets from every text.
+
+    With `values`, the profiles of fields show values.
+    """
     empty = Facts(hide(where), dataset, now, connector_version())
     if not warehouse.exists():
         return empty
@@ -110,7 +113,7 @@ class _Reader:
         return self._plain(f"SELECT {columns} FROM ({statement}) AS v {rest}")
 
     def _plain(self, sql: str) -> list[Row]:
-        """Texts without secrets and not too long, times in UTC, numbers as Python's own."""
+        """Return rows with texts without secrets and not too long, times in UTC, and Python numbers."""
         found: list[Row] = self._connection.query(sql).to_pylist()
         return [{name: self._value(value) for name, value in row.items()} for row in found]
 
@@ -173,7 +176,7 @@ class _Reader:
         )
 
     def _fields(self) -> Capped[FieldProfile]:
-        """Those with conflicts first if not all are kept, and then by template as the table shows them."""
+        """Return the fields by template, as the table shows them; if not all are kept, those with conflicts first."""
         if FIELDS not in self._tables:
             return Capped()
         total = self._rows("count(*) AS n", "v_fields")[0]["n"]
@@ -197,7 +200,7 @@ class _Reader:
         return Capped(tuple(self._with_values(profiles)), int(total))
 
     def _with_values(self, fields: Sequence[FieldProfile]) -> Iterator[FieldProfile]:
-        """Yield the fields with what their values look like, where the warehouse has their columns as it should."""
+        """Yield the fields with a profile of their values, if the warehouse has their columns as it should."""
         there = self._connection.columns() if self._shows_values else {}
         there = {name: columns for name, columns in there.items() if name in self._tables and "_deleted_at" in columns}
         wanted = [f for f in fields if f.values and _is_as_it_should(f, there.get(f.table, {}).get(f.column))]
@@ -207,7 +210,7 @@ class _Reader:
             yield replace(each, looks=found.get((each.table, each.column)))
 
     def _changes(self, now: datetime) -> Capped[FieldChanges] | None:
-        """Latest day first; on one day what changed most."""
+        """Return the changes, latest day first, most frequent first within a day; None if no version is kept."""
         layout = read_layout(self._connection, self._kind)
         versions = list(recorded(layout))
         if not versions:
@@ -225,7 +228,7 @@ class _Reader:
 
 
 def _is_as_it_should(known: FieldProfile, physical: str | None) -> bool:
-    """Tell whether the column is there with the type that the dictionary says: a hand may have altered it."""
+    """Return whether the column exists with the type in the dictionary: somebody may have altered it."""
     if known.data_type is None or physical is None or physical == NOT_OURS:
         return False
     with suppress(ValueError):
@@ -234,7 +237,7 @@ def _is_as_it_should(known: FieldProfile, physical: str | None) -> bool:
 
 
 def _judged(row: Row, state: WarehouseState, wrong: set[str]) -> Row:
-    """The row of an import with its standing; counts that nobody knows are nothing."""
+    """Return the row of an import with its standing; unknown counts become 0."""
     numbers = {name: int(row[name] or 0) for name in ("rows_loaded", "rows_rejected", "attempts")}
     return {**row, **numbers, "standing": _standing(row, state, wrong)}
 
@@ -250,7 +253,7 @@ def _name(row: Row) -> str:
 
 
 def _templates(imports: Sequence[Row]) -> list[Template]:
-    """What needs a look first, then the largest."""
+    """Return the templates that need attention first, then the largest."""
     by_slug: dict[str, list[Row]] = defaultdict(list)
     for row in imports:
         by_slug[row["template_slug"] or ""].append(row)

@@ -1,4 +1,4 @@
-"""Facts → one HTML file: a template that escapes everything, scripts and style inside, the network forbidden."""
+"""Render the Facts as one HTML file: a template that escapes everything, scripts and style inline, no network."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _environment(facts: Facts) -> Environment:
 
 
 def _policy(scripts: list[str]) -> str:
-    """Nothing may be fetched, sent or framed, and no script runs but those that were put in here."""
+    """Return the content security policy: nothing may be fetched, sent or framed, and only these scripts run."""
     hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
     allowed = " ".join(f"'sha256-{each}'" for each in hashes) or "'none'"
     return (
@@ -75,5 +75,5 @@ def _policy(scripts: list[str]) -> str:
 
 
 def _asset(folder: str, name: str) -> str:
-    """A script or sheet of ours, as it stands between its tags: with the line ends that a browser makes of any."""
+    """Return a script or style sheet as it stands between its tags, with the line ends that a browser normalizes to."""
     return (files("connector.reporting.html") / folder / name).read_text(encoding="utf-8")

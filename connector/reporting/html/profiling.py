@@ -1,6 +1,6 @@
-"""What the values of a field look like: smallest and largest, a small histogram, and the texts that repeat.
+"""Profile the values of a field: smallest and largest, a small histogram, and the texts that repeat.
 
-A text that stands for one record is not shown, so that names and addresses stay where they are.
+A text that occurs in one record is not shown, so that names and addresses do not leave the warehouse.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Ask = Callable[[str], list[dict[str, Any]]]
 
 
 def profile(connection: Connection, ask: Ask, fields: Sequence[tuple[str, str, str]]) -> Iterator[ValueProfile | None]:
-    """Yield a profile for each (table, column, type), None where there is nothing to say."""
+    """Yield a profile for each (table, column, type), None if there is nothing to show."""
     for n, (table, column, data_type) in enumerate(fields):
         kind = parse_type(data_type).kind
         live = f"(SELECT {connection.column(column)} AS c FROM {connection.name(table)} "
@@ -63,7 +63,7 @@ def _measured(ask: Ask, live: str, kind: Kind) -> ValueProfile | None:
 
 
 def _can_be_divided(least: Any, most: Any) -> bool:
-    """Tell whether there is a range that doubles can tell into parts."""
+    """Return whether there is a range that doubles can divide."""
     if least == most or hasattr(least, "isoformat"):
         return bool(least != most)
     return bool(abs(float(least)) < LARGEST and abs(float(most)) < LARGEST and float(most) - float(least) > 1 / LARGEST)

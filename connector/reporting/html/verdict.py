@@ -1,4 +1,4 @@
-"""The headline: whether all is loaded and reconciled, and if not, what is wrong."""
+"""Write the headline: whether all is loaded and reconciled, and if not, what is wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers, times and counsel as a person reads them; each is a filter of the template."""
+"""Format numbers, times and advice for people; each function is a filter of the template."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def amount(count: int, singular: str, plural: str = "") -> str:
 
 
 def share(value: float | None) -> str:
-    """A percentage that calls neither a few nothing nor almost all of them everything."""
+    """Return a percentage that shows no small share as 0 % and no large one as 100 %."""
     if value is None:
         return "–"
     if 0 < value < 0.001:
@@ -66,18 +66,18 @@ def duration(seconds: float | None) -> str:
 
 
 def commands(text: str) -> Markup:
-    """Our own sentence with its `commands` set as code."""
+    """Mark up our own sentence with its `commands` set as code."""
     parts = [escape(part) for part in text.split("`")]
     return Markup("").join(Markup("<code>{}</code>").format(p) if n % 2 else p for n, p in enumerate(parts))
 
 
 def visible(text: str) -> str:
-    """For a page, in which blanks of any kind are blanks."""
+    """Make a text visible on a page, in which blanks of any kind are blanks."""
     return text_visible(text, keep="\n\t")
 
 
 def distinct_labels(names: Sequence[str], taken: str = "", longest: int = LONGEST_NAME) -> dict[str, str]:
-    """Name → label short enough for a chart; no two names share one, and none gets the one that is `taken`."""
+    """Return name → label short enough for a chart; labels are distinct, and none equals `taken`."""
     labels: dict[str, str] = {}
     for name in names:
         text = visible(" ".join(name.split())) or "(blank)"
@@ -91,7 +91,7 @@ def distinct_labels(names: Sequence[str], taken: str = "", longest: int = LONGES
 
 
 def advice(found: OpenImport) -> tuple[str, str]:
-    """What to do about an import: a sentence, and the command that does it now."""
+    """Return what to do about an import: a sentence, and the command that does it now."""
     again = shlex.join(["importer-sync", "backfill", "--import", found.slug])
     match found.standing:
         case Standing.failed:

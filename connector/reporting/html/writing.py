@@ -1,4 +1,4 @@
-"""Puts the page where it is wanted, whole or not at all."""
+"""Write the page to its file, complete or not at all."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from connector.files import write_out
 
 
 def write(path: Path, text: str) -> int:
-    """Replaces the file in one step, so that whoever reads it meanwhile sees the last one; returns its bytes."""
+    """Replace the file in one step, so that readers meanwhile see the previous page; return its bytes."""
     content = text.encode("utf-8", "replace")
     try:
         write_out(path, content)

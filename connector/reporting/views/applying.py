@@ -1,8 +1,8 @@
-"""The views in a schema of their own, beside the dataset: made, made anew where they changed, and dropped.
+"""Create the views in a schema of their own beside the dataset, replace those that changed, and drop them.
 
-Each view carries a comment that says it is ours and a digest of its text. So a second time changes nothing, what
-somebody else made there stays, and a view that is made anew keeps the grants it had. A view that cannot be made, or
-made anew, keeps none of the others from it; its comment says so until it can.
+Each view has a comment that says it is ours and a digest of its text. So applying twice changes nothing, what somebody
+else created there stays, and a replaced view keeps its grants. A view that cannot be created or replaced does not
+prevent the others; its comment says so until it can.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _TOLD = 3  # reasons in one sentence
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """Names of views by what became of them.
+    """The names of views by what became of them.
 
-    `left_out` are standing views that cannot be yet, `blocked` are views that are not what they should be until
-    somebody does something about it, each with the reason.
+    `left_out` are standing views that cannot exist yet, `blocked` are views that stay outdated until somebody acts,
+    each with the reason.
     """
 
     schema: str
@@ -62,7 +62,7 @@ class Applied:
 
 
 def apply(pipeline: Pipeline) -> Applied:
-    """Make the views what they should be now, in one transaction, but for those that `blocked` names.
+    """Bring all views up to date, in one transaction, except for those that `blocked` names.
 
     Raises LockedError while a run is under way.
     """
@@ -72,10 +72,10 @@ def apply(pipeline: Pipeline) -> Applied:
 
 
 def keep_current(pipeline: Pipeline, *, loaded: bool) -> str | None:
-    """Make the views what they should be after a run; return the sentence that says why they are not, or None.
+    """Bring the views up to date after a run; return the sentence that says why they are not, or None.
 
-    After a run that loaded nothing they are looked at, too: views of an earlier version, none at all, what was blocked,
-    and those of a warehouse that was loaded since they were made, with dlt alone or by a run that died.
+    After a run that loaded nothing they are checked, too: for views of an earlier version, none at all, blocked ones,
+    and those of a warehouse that was loaded since they were created, by dlt alone or by a run that died.
     """
     if not Warehouse(pipeline).traits.views:
         return None
@@ -95,7 +95,7 @@ def keep_current(pipeline: Pipeline, *, loaded: bool) -> str | None:
 
 
 def are_outdated(pipeline: Pipeline) -> bool:
-    """Return True where a view was blocked, or the newest of those that every warehouse has is older than its rows."""
+    """Return whether a view was blocked, or the newest of those that every warehouse has is older than its rows."""
     warehouse = Warehouse(pipeline)
     if warehouse.destination_type not in DIALECTS or not warehouse.exists():
         return False
@@ -114,13 +114,13 @@ def are_outdated(pipeline: Pipeline) -> bool:
 
 
 def refresh(connection: Connection, dialect: str) -> None:
-    """After tables changed under them: the views anew, if there are any. The caller holds the lock."""
+    """Replace the views, if there are any, after tables changed under them. The caller holds the lock."""
     if dialect in DIALECTS and any(comment.startswith(OURS) for comment in _relations(connection, dialect).values()):
         _apply(connection, dialect)
 
 
 def drop(pipeline: Pipeline) -> Applied:
-    """Drop every view and function that `apply` made; their schema stays, with the rights that readers have in it.
+    """Drop every view and function that `apply` created; their schema stays, with the rights of its readers.
 
     Raises LockedError while a run is under way, and NewerFormatError for a warehouse of a newer format.
     """
@@ -142,7 +142,7 @@ def drop(pipeline: Pipeline) -> Applied:
 
 
 def opened(pipeline: Pipeline) -> tuple[Warehouse, str]:
-    """The warehouse and its dialect; ConfigError if there is none yet."""
+    """Return the warehouse and its dialect. Raises ConfigError if there is none yet."""
     warehouse = Warehouse(pipeline)
     warehouse.check_supported()
     dialect = dialect_of(warehouse)
@@ -152,13 +152,13 @@ def opened(pipeline: Pipeline) -> tuple[Warehouse, str]:
 
 
 def planned(connection: Connection, dialect: str) -> tuple[Layout, list[Ready]]:
-    """The views that `apply` would make now."""
+    """Return the views that `apply` would create now."""
     layout = read_layout(connection, dialect, names_to_avoid(_relations(connection, dialect)))
     return layout, ready_views(layout)[0]
 
 
 def names_to_avoid(there: Mapping[str, str]) -> set[str]:
-    """Names that a template's view cannot have: those of other views, and what somebody else put into the schema."""
+    """Return names that a template's view cannot have: of other views, and of foreign objects in the schema."""
     return _fixed_names() | {name for name, comment in there.items() if not comment.startswith(OURS)}
 
 
@@ -174,9 +174,9 @@ def foreign_readers(connection: Connection, tables: Sequence[str]) -> list[str]:
 
 @contextmanager
 def brought_along(connection: Connection, dialect: str, table: str) -> Iterator[None]:
-    """Within, our views on a table of PostgreSQL are away; afterwards they are there, as the table is then.
+    """Drop our views on a table of PostgreSQL, and create them again for the changed table on exit.
 
-    To be entered in a transaction, so that nobody ever sees them missing. PostgreSQL drops no table that a view reads.
+    Enter it in a transaction, so that nobody ever sees them missing. PostgreSQL drops no table that a view reads.
     """
     if dialect != "postgres":
         yield
@@ -207,7 +207,7 @@ def _planned(
 
 
 def _make_schema(connection: Connection, layout: Layout) -> None:
-    """Make the schema if it is not there; whoever may not make one is not to be refused one that is."""
+    """Create the schema if it does not exist: whoever may not create one may still use an existing one."""
     there = "SELECT 1 FROM information_schema.schemata WHERE schema_name = %s"
     if not connection.query(there, layout.views_schema).num_rows:
         connection.client.execute_sql(f"CREATE SCHEMA IF NOT EXISTS {quoted(layout.views_schema)}")
@@ -221,7 +221,7 @@ def _carry_out(
     there: Mapping[str, str],
     grants: Mapping[str, Sequence[str]],
 ) -> Applied:
-    """Make the views what they should be, in the caller's transaction; `grants` are those of views that are away."""
+    """Bring the views up to date in the caller's transaction; `grants` are those of views dropped for now."""
     wanted = {view.name: _comment(view) for view in views}
     gone = sorted(n for n, comment in there.items() if comment.startswith(OURS) and n not in wanted)
     due = [view for view in views if not there.get(view.name, "").startswith(wanted[view.name])]
@@ -272,7 +272,7 @@ def _comment(view: Ready) -> str:
 
 
 def _made_after(connection: Connection) -> str:
-    """The end of a comment that says which loads were there when the views were made."""
+    """Return the end of a comment that says which loads existed when the views were created."""
     if LOADS not in connection.names()[0]:
         return " Made before any load."
     sql = f"SELECT max(load_id) AS load_id FROM {connection.name(LOADS)} WHERE status = 0"
@@ -286,7 +286,7 @@ def _drop(connection: Connection, layout: Layout, view: str) -> None:
 
 @contextmanager
 def _dependents_named(layout: Layout, name: str) -> Iterator[None]:
-    """Raise ConnectorError where what is dropped within cannot go, as something depends on it."""
+    """Raise ConnectorError if what is dropped within has dependents, and name them."""
     try:
         yield
     except Exception as error:
@@ -299,7 +299,7 @@ def _dependents_named(layout: Layout, name: str) -> Iterator[None]:
 
 
 def _relations(connection: Connection, dialect: str) -> dict[str, str]:
-    """Whatever has a name in the views' schema → its comment."""
+    """Return each name in the views' schema → its comment."""
     schema = connection.client.dataset_name + VIEWS_SUFFIX
     if dialect == "duckdb":
         sql = (
@@ -319,7 +319,7 @@ def _relations(connection: Connection, dialect: str) -> dict[str, str]:
 
 
 def _grants(connection: Connection, layout: Layout, view: str) -> list[str]:
-    """What gives back the rights that others have on a view; DuckDB knows none."""
+    """Return the statements that restore the rights of others on a view; DuckDB has none."""
     if layout.dialect != "postgres":
         return []
     rows = connection.query(

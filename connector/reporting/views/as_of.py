@@ -1,6 +1,7 @@
-"""The rows of a template at a moment, `SELECT * FROM customers_as_of('2026-03-01')`: one function beside each view.
+"""Create functions for the rows of a template at a moment, `SELECT * FROM customers_as_of('2026-03-01')`.
 
-It shows the columns of the template's view, from the table with the versions (`connector.warehouse.history`).
+There is one beside each view. It has the columns of the template's view, from the table with the versions
+(`connector.warehouse.history`).
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ _PARAMETER = "_instant_"  # DuckDB would put it in place of a column of that nam
 
 
 def make_functions(connection: Connection, layout: Layout) -> Mapping[str, str]:
-    """Make the function of each template of which there are versions; return those that cannot be, with the reason.
+    """Create the function of each template that has versions; return those that failed, with the reason.
 
-    A comment says that a function is ours and which text it has: one with another text is dropped and made anew.
+    A comment says that a function is ours and has a digest of its text: one with another text is replaced.
     """
     kept = list(recorded(layout))
     if not kept:
@@ -48,17 +49,17 @@ def make_functions(connection: Connection, layout: Layout) -> Mapping[str, str]:
 
 
 def functions_of_ours(connection: Connection, layout: Layout) -> list[str]:
-    """Return the names of those that were made, the outdated ones among them."""
+    """Return the names of our functions, including outdated ones."""
     return sorted(name for name, comment in _functions(connection, layout).items() if comment.startswith(OURS))
 
 
 def drop_function(connection: Connection, layout: Layout, name: str) -> None:
-    """Drop one that was made. Raises what the destination does where something depends on it."""
+    """Drop one of our functions. Raises what the destination does if something depends on it."""
     connection.client.execute_sql(f"DROP {_named(layout, name)}")
 
 
 def lacks_functions(connection: Connection, layout: Layout) -> bool:
-    """Tell whether a template with versions has no function of ours yet, or an outdated one."""
+    """Return whether a template with versions has no function of ours yet, or an outdated one."""
     wanted = {typed.view + SUFFIX for typed, _ in recorded(layout)}
     if not wanted:
         return False
@@ -68,7 +69,7 @@ def lacks_functions(connection: Connection, layout: Layout) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Function:
-    """What makes a function."""
+    """A function to create."""
 
     name: str
     sql: str
@@ -96,13 +97,13 @@ def _function(connection: Connection, layout: Layout, typed: TypedTable, history
 
 
 def _named(layout: Layout, name: str) -> str:
-    """Return what a statement calls a function by: its kind and its name, in PostgreSQL with its parameters."""
+    """Return how a statement names a function: by its kind and its name, in PostgreSQL with its parameters."""
     called = f"{quoted(layout.views_schema)}.{quoted(name)}"
     return f"MACRO TABLE {called}" if layout.dialect == "duckdb" else f"FUNCTION {called}({_DECLARED})"
 
 
 def _functions(connection: Connection, layout: Layout) -> dict[str, str]:
-    """Return the functions of a moment in the views' schema, each with its comment."""
+    """Return the as-of functions in the views' schema, each with its comment."""
     sql = (
         "SELECT function_name AS name, comment FROM duckdb_functions() "
         "WHERE database_name = current_database() AND schema_name = %s"

@@ -1,4 +1,4 @@
-"""One question to the warehouse, read-only: the file of DuckDB and SQLite is opened so, PostgreSQL's transaction is.
+"""Run one query on the warehouse, read-only: DuckDB's and SQLite's file is opened so, PostgreSQL's transaction is so.
 
 Names without a schema are looked for in the dataset, then among its views.
 """
@@ -51,7 +51,7 @@ class Answer:
 
 @contextmanager
 def ask(pipeline: Pipeline, sql: str) -> Iterator[Answer]:
-    """Raises ConfigError for anything but one SELECT, and ConnectorError with the database's words if it refuses."""
+    """Run one SELECT. Raises ConfigError for anything else, and ConnectorError with the database's message."""
     warehouse = Warehouse(pipeline)
     warehouse.check_supported()
     kind = warehouse.destination_type
@@ -69,7 +69,7 @@ def ask(pipeline: Pipeline, sql: str) -> Iterator[Answer]:
 
 
 def check_reads(sql: str, dialect: str) -> None:
-    """Raises ConfigError unless it is one statement that only reads."""
+    """Raise ConfigError unless it is one statement that only reads."""
     if dialect == "duckdb":
         try:
             statements = duckdb.extract_statements(sql)
@@ -172,7 +172,7 @@ def _search_path(dataset: str, there: set[str]) -> str:
 
 @contextmanager
 def _explained(dataset: str, there: set[str]) -> Iterator[None]:
-    """The database's own words; whoever asks for a view before there are any learns where views come from."""
+    """Raise the database's own message; if there are no views yet, with how to create them."""
     try:
         yield
     except Exception as error:
@@ -193,7 +193,7 @@ def _rows(cursor: Any, rows: Sequence[tuple[Any, ...]] = ()) -> Iterator[tuple[A
 
 
 def _distinct(names: Sequence[str]) -> tuple[str, ...]:
-    """A row as a JSON object has each name once."""
+    """Return the names made distinct, since a row as a JSON object has each name once."""
     made: list[str] = []
     for name in names:
         plain, n = name, 2

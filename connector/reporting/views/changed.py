@@ -1,6 +1,6 @@
-"""The view `v_changes`: what changed in the records, field by field, from the tables with their versions.
+"""Write the view `v_changes`: what changed in the records, field by field, from the tables with their versions.
 
-`importer-sync changes` (`connector.reporting.changes`) tells the same, with values of the columns' types.
+`importer-sync changes` (`connector.reporting.changes`) shows the same, with values of the columns' types.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _NOTHING = (
 
 
 def changes_view(layout: Layout, versions: Iterable[tuple[TypedTable, str]]) -> Ready:
-    """Return the view over these typed tables, each with the name of the table with its versions.
+    """Return the view over these typed tables, each given with the name of the table with its versions.
 
-    It is there without any versions too, with the same columns.
+    It exists without any versions too, with the same columns.
     """
     parts = [part for typed, history in versions for part in _selects(layout, typed, history)]
     changes = "\nUNION ALL\n".join(parts or [_NOTHING])
@@ -50,7 +50,7 @@ def changes_view(layout: Layout, versions: Iterable[tuple[TypedTable, str]]) -> 
 
 
 def _selects(layout: Layout, typed: TypedTable, history: str) -> Iterator[str]:
-    """Pair each version with the one that ended when it began."""
+    """Yield SELECTs that pair each version with the one that ended when it began."""
     template, versions, key = literal(typed.template), layout.name(history), quoted("_record_slug")
     told = ", ".join(f"n.{quoted(column)} AS {name}" for name, column in _TOLD.items())
     before = (
@@ -81,6 +81,6 @@ def _selects(layout: Layout, typed: TypedTable, history: str) -> Iterator[str]:
 
 
 def _differs(field: TypedField) -> str:
-    """SQL for whether any column of the field differs, compared as text: PostgreSQL's JSON has no equality."""
+    """Return SQL for whether any column of the field differs, compared as text: PostgreSQL's JSON has no equality."""
     columns = map(quoted, field.columns)
     return " OR ".join(f"CAST(o.{each} AS TEXT) IS DISTINCT FROM CAST(n.{each} AS TEXT)" for each in columns)

@@ -1,4 +1,4 @@
-"""The checks, run: each returns the rows that offend, of which the first few are shown."""
+"""Run the checks: each returns the violating rows, of which the first few are shown."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """One check: how many rows offend, and the first of them."""
+    """The result of one check: how many rows violate it, and the first of them."""
 
     name: str
     summary: str
@@ -34,7 +34,7 @@ class Checked:
 
 
 def check(pipeline: Pipeline, names: Sequence[str] = ()) -> list[Checked]:
-    """Runs these checks, or all."""
+    """Run these checks, or all."""
     warehouse, dialect = opened(pipeline)
     with warehouse.connect() as connection:
         checks = ready_checks(read_layout(connection, dialect))

@@ -1,7 +1,7 @@
-"""Views and checks that the data dictionary writes: per template, and over the fields of all.
+"""Generate views and checks from the data dictionary: per template, and over the fields of all templates.
 
 Their text is plain enough for both dialects, and is not sent through sqlglot: two hundred templates have a megabyte of
-it. A table is scanned once for a hundred of its fields; what is counted in columns is then turned into rows.
+it. A table is scanned once for a hundred of its fields; the counts in columns are then unpivoted into rows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RECORD, IMPORT = quoted("_record_slug"), quoted("_import_slug")
 
 
 def ready_views(layout: Layout) -> tuple[list[Ready], dict[str, str]]:
-    """Every view that the warehouse can have now, and the standing ones it cannot, with the reason."""
+    """Return every view that the warehouse can have now, and the standing ones it cannot, with the reason."""
     left_out: dict[str, str] = {}
     ready: list[Ready] = []
     for statement in standing():
@@ -46,7 +46,7 @@ def ready_views(layout: Layout) -> tuple[list[Ready], dict[str, str]]:
 
 
 def ready_checks(layout: Layout) -> list[Ready]:
-    """Every check; one that reads a table which is not there yet reads it as empty."""
+    """Return every check; a table that does not exist yet reads as an empty one."""
     ready = [
         _ready(statement, select(statement, layout.dialect, layout.dataset, layout.tables))
         for statement in standing()
@@ -64,7 +64,10 @@ def _ready(statement: Statement, sql: str) -> Ready:
 
 
 def _clean(layout: Layout, typed: TypedTable) -> Ready:
-    """Columns as people wrote them, each of its base column's type, system columns last, live rows only."""
+    """Return the view of a template: columns named as people wrote them, with the type of their base column.
+
+    System columns come last, and only live rows are shown.
+    """
     lines = ",\n    ".join(
         expression if label in typed.system else f"{expression} AS {quoted(label)}"
         for label, expression, _ in view_columns(typed)
@@ -90,7 +93,7 @@ def view_columns(typed: TypedTable) -> list[tuple[str, str, str | None]]:
 
 
 def _misfits(layout: Layout, tables: list[TypedTable]) -> Ready:
-    """It is there without a misfit too, with the same columns."""
+    """Return the view of misfits; it exists without any, too, with the same columns."""
     parts = [_misfits_of(layout, some) for typed in tables for some in _misfitting(typed).sliced()]
     nothing = (
         "SELECT CAST(NULL AS TEXT) AS template, CAST(NULL AS TEXT) AS field, CAST(NULL AS TEXT) AS value, "
@@ -176,13 +179,13 @@ def _distinct_of(layout: Layout, typed: TypedTable) -> str:
 
 
 def _comparable(field: TypedField) -> str:
-    """JSON is compared as text: PostgreSQL's has no equality."""
+    """Return the value for comparisons; JSON is compared as text, since PostgreSQL's has no equality."""
     is_json = parse_type(field.type).kind is TypeKind.JSON
     return f"CAST({field.value} AS TEXT)" if is_json else field.value
 
 
 def _named(typed: TypedTable) -> str:
-    """Outside of what turns columns into rows: a filter by template then leaves the other tables unread."""
+    """Return the columns that name a table, outside the unpivot: so a filter by template leaves other tables unread."""
     return f"{literal(typed.template)} AS template, {literal(typed.table)} AS table_name"
 
 
@@ -201,7 +204,10 @@ def _names(typed: TypedTable) -> str:
 
 
 def _unmatched(layout: Layout) -> Ready:
-    """Only where the ledger says that an import has both kinds of rows: the settings raw and typed may have changed."""
+    """Return the check for unmatched rows, only where the ledger says that an import has both kinds of rows.
+
+    The settings `raw` and `typed` may have changed.
+    """
     parts = [
         f"SELECT {literal(typed.table)} AS table_name, t.{RECORD} AS record_slug, t.{IMPORT} AS import_slug, "
         f"'typed row without a raw row' AS problem FROM {layout.name(typed.table)} t LEFT JOIN (SELECT slug, "

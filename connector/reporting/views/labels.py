@@ -1,11 +1,11 @@
-"""What fields are called in the views for people: as they were written, made legal, distinct, and stable.
+"""Name fields in the views for people: as they were written, but legal, distinct, and stable.
 
-Blanks around a name and runs of them within go, since nobody sees them; so do characters that cannot be printed. Names
-that differ only in case are the same name to DuckDB, and PostgreSQL cuts at 63 bytes: the field seen first keeps the
-plain name, and each later one gets a mark of its own behind it, whatever comes after it.
+Blanks around a name and runs of them within are removed, since nobody sees them; so are characters that cannot be
+printed. DuckDB treats names that differ only in case as the same, and PostgreSQL cuts at 63 bytes: the field seen first
+keeps the plain name, and each later one gets a suffix of its own, whatever fields follow.
 
-Each field has a second name, for the column of the values that do not fit its type. It is taken from the moment the
-field is there, so no field that comes later gets it, and no name changes with the first such value.
+Each field has a second name, for the column of the values that do not fit its type. It is reserved as soon as the field
+exists, so no later field gets it, and no name changes with the first such value.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ _MARK_CHARACTERS = 6
 
 
 def label(written: str, column: str, taken: Collection[str]) -> str:
-    """The name for the field in `column`; `taken` are casefolded. Without a visible character it is the column's."""
+    """Return the name for the field in `column`; `taken` are casefolded names.
+
+    Without a visible character, the name is that of the column.
+    """
     readable = " ".join("".join(c if c.isprintable() else " " for c in written).split()) or column
     if len(readable.encode()) <= LIMIT_BYTES and readable.casefold() not in taken:
         return readable
@@ -27,7 +30,7 @@ def label(written: str, column: str, taken: Collection[str]) -> str:
 
 
 def misfit_label(named: str, column: str, taken: Collection[str]) -> str:
-    """Return the name for what does not fit the field called `named`: it always ends in `__misfit`."""
+    """Return the name of the column for misfits of the field called `named`: it always ends in `__misfit`."""
     plain = named + MISFIT
     if len(plain.encode()) <= LIMIT_BYTES and plain.casefold() not in taken:
         return plain
@@ -44,5 +47,5 @@ def _marked(readable: str, ending: str, salt: str, taken: Collection[str]) -> st
 
 
 def cut(text: str, limit: int) -> str:
-    """As much of a text as fits, never half a character."""
+    """Return as much of a text as fits in the limit, never half a character."""
     return text.encode()[:limit].decode(errors="ignore").rstrip()

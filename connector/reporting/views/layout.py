@@ -1,4 +1,4 @@
-"""What the warehouse holds, as the generated views need it: typed tables with their fields and the columns of each."""
+"""Describe the warehouse for the generated views: typed tables with their fields and the columns of each."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class TypedField:
 
     @property
     def value(self) -> str:
-        """One expression for what is distinct, whichever column a value is in. Both dialects read it.
+        """Return one expression for distinct values, whichever column a value is in, in both dialects.
 
-        Where all is numbers it is a double, which may round a whole number beyond 2^53; where anything is text, all is.
+        If all columns are numbers it is a double, which may round a whole number beyond 2^53; if any is text, all are.
         """
         if not self.variants:
             return quoted(self.column)
@@ -58,14 +58,14 @@ class TypedField:
 
     @property
     def misfit(self) -> str:
-        """One expression for a value that does not fit the column, as text; there are variants.
+        """Return one expression for a value that does not fit the column, as text, if there are variants.
 
-        A double that is whole keeps its `.0`, by which it differs from the values that fit; PostgreSQL leaves it out.
+        A double that is whole keeps its `.0`, by which it differs from the values that fit; PostgreSQL omits it.
         """
         return _first_text([_misfit(variant, quoted(variant)) for variant in self.variants])
 
     def text(self, row: str) -> str:
-        """One expression for the value in the row of this alias, as text."""
+        """Return one expression for the value in the row of this alias, as text."""
         base = f"CAST({row}.{quoted(self.column)} AS TEXT)"
         return _first_text([base, *(_misfit(variant, f"{row}.{quoted(variant)}") for variant in self.variants)])
 
@@ -109,7 +109,7 @@ class Layout:
 
 
 def dialect_of(warehouse: Warehouse) -> str:
-    """Raises ConfigError for a destination whose dialect nobody has tried."""
+    """Return the dialect. Raises ConfigError for a destination whose dialect is untested."""
     if not warehouse.traits.views:
         raise ConfigError(
             f"The views and the report are made of SQL that {warehouse.destination_type} does not have; ask the tables "
@@ -119,7 +119,7 @@ def dialect_of(warehouse: Warehouse) -> str:
 
 
 def read_layout(connection: Connection, dialect: str, avoid: Collection[str] = ()) -> Layout:
-    """`avoid` are names that no clean view may have."""
+    """Read the layout; `avoid` are names that no clean view may have."""
     dataset = connection.client.dataset_name
     tables, ours = connection.ordered_columns(), take_stock(connection).ours
     fields = _fields(connection) if FIELDS in ours else {}
@@ -137,10 +137,9 @@ def read_layout(connection: Connection, dialect: str, avoid: Collection[str] = (
 
 
 def recorded(layout: Layout) -> Iterator[tuple[TypedTable, str]]:
-    """Yield each typed table of which there are versions, as it is in them, with the name of their table.
+    """Yield each typed table that has versions, with the columns its fields have there, and the versions' table.
 
-    Its fields have the columns that hold values of theirs in the versions. Columns of before count as well; one that
-    came while no versions were made is not there.
+    Earlier columns count as well; a column added while no versions were made is missing.
     """
     for typed in layout.typed:
         name = history_of(layout.tables, typed.table)
@@ -192,7 +191,7 @@ def _ledger_tables(connection: Connection, tables: Mapping[str, Columns]) -> set
 
 
 def _templates(connection: Connection, tables: Mapping[str, Columns]) -> dict[str, str | None]:
-    """Slug of a template → what it was called last."""
+    """Return slug of a template → its latest name."""
     if IMPORTS not in tables:
         return {}
     rows = connection.query(
@@ -204,7 +203,7 @@ def _templates(connection: Connection, tables: Mapping[str, Columns]) -> dict[st
 
 
 def _view_name(table: str, taken: set[str]) -> str:
-    """The table's name without its prefix: readable, and as stable as the table's own."""
+    """Return the table's name without its prefix: readable, and as stable as the table's own."""
     short = table.removeprefix(TABLE_PREFIX)
     names = [short, f"{short}_rows", *(f"{short}_rows_{n}" for n in range(2, len(taken) + 3))]
     return next(name for name in names if name not in taken)

@@ -1,4 +1,4 @@
-"""What there is to apply, to check and to ask."""
+"""List the statements to apply, to check and to query."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from connector.warehouse import Warehouse
 
 
 def listed(pipeline: Pipeline) -> list[Statement | Ready]:
-    """The standing statements, and those that the data dictionary writes, where there is a warehouse."""
+    """Return the standing statements and, if there is a warehouse, those generated from the data dictionary."""
     warehouse = Warehouse(pipeline)
     warehouse.check_supported()
     dialect = dialect_of(warehouse)

@@ -1,6 +1,6 @@
-"""Who reads a table, a view or a function of PostgreSQL, which lets none of them go before its readers.
+"""Find what reads a table, a view or a function of PostgreSQL, which drops none of them before its readers.
 
-DuckDB keeps no such list: there a view that reads what is gone fails when somebody asks it.
+DuckDB tracks no such dependencies: a view of a dropped table fails when it is queried.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from connector.reporting.views.layout import VIEWS_SUFFIX, Layout
 from connector.warehouse import Connection
 
 OURS = "importer-sync "  # what the comment on each view and function of ours begins with
-OUTDATED = f"{OURS}outdated: "  # and on one that cannot be made anew
+OUTDATED = f"{OURS}outdated: "  # and on one that cannot be replaced
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """A view that reads something, also through other views; `read` is the name of that, without its schema."""
+    """A view that reads something, also through other views; `read` is that thing's name, without its schema."""
 
     read: str
     schema: str
@@ -30,7 +30,7 @@ class Reader:
 
 
 def readers_of(connection: Connection, schema: str, names: Sequence[str]) -> list[Reader]:
-    """Return who reads one of these tables, views and functions of a schema of PostgreSQL."""
+    """Return the views that read one of these tables, views and functions of a schema of PostgreSQL."""
     if not names:
         return []
     marks = ", ".join(["%s"] * len(names))
@@ -55,9 +55,9 @@ def readers_of(connection: Connection, schema: str, names: Sequence[str]) -> lis
 
 
 def blocked(connection: Connection, layout: Layout, theirs: Iterable[str], due: Sequence[str]) -> Mapping[str, str]:
-    """Return which names of the views' schema cannot be made, made anew or dropped, each with the reason.
+    """Return the names of the views' schema that cannot be created, replaced or dropped, each with the reason.
 
-    `theirs` are names that somebody else's view, table or function has, `due` are ours that would have to go first.
+    `theirs` are names of foreign views, tables or functions; `due` are ours that would have to be dropped first.
     """
     found = {
         name: f"{layout.views_schema}.{name} is there already and was not made by this command: rename or drop it"

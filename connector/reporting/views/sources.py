@@ -1,7 +1,7 @@
-"""The dataset as a dbt source: every table with its columns, what they mean, and tests that hold after each run.
+"""Describe the dataset as a dbt source: every table with its columns, what they mean, and tests that hold after a run.
 
-Freshness is asked of `sync_runs` only: what did not change is not loaded again, so the age of a row says nothing about
-how fresh it is, while the beginning of the last whole run that succeeded does.
+Freshness is read from `sync_runs` only: unchanged rows are not loaded again, so the age of a row does not say how fresh
+it is, while the beginning of the last whole run that succeeded does.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ _FRESHNESS = {
 
 
 def sources(pipeline: Pipeline) -> dict[str, Any]:
-    """What sources.yml says, as plain values. ConfigError where there is no warehouse yet."""
+    """Return the contents of sources.yml, as plain values. Raises ConfigError if there is no warehouse yet."""
     warehouse, dialect = opened(pipeline)
     with warehouse.connect() as connection:
         layout = read_layout(connection, dialect)

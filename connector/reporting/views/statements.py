@@ -1,4 +1,4 @@
-"""The statements in `sql/`: read from their files, and turned into the destination's dialect.
+"""Read the statements in `sql/` from their files, and translate them into the destination's dialect.
 
 A file holds one SELECT in DuckDB's dialect, with bare names of tables. It may read another standing view by name, which
 becomes a CTE, so that a statement runs anywhere on its own and no view depends on another. The header says in its first
@@ -49,14 +49,14 @@ class Ready:
 
 
 def standing() -> tuple[Statement, ...]:
-    """Every statement of `sql/`, views first, by name."""
+    """Return every statement of `sql/`, views first, by name."""
     return _standing()
 
 
 def select(statement: Statement, dialect: str, dataset: str, present: Collection[str] | None = None) -> str:
-    """The statement for a destination ("duckdb", "postgres"), its tables in the schema `dataset`.
+    """Return the statement for a destination ("duckdb", "postgres"), its tables in the schema `dataset`.
 
-    With `present`, the tables that are there, a table of this package that is not reads as an empty one.
+    With `present`, the existing tables, a missing table of this package reads as an empty one.
     """
     tree = _with_views_inside(statement)
     defined = {cte.alias for cte in tree.find_all(exp.CTE)}
@@ -71,7 +71,7 @@ def select(statement: Statement, dialect: str, dataset: str, present: Collection
 
 
 def tables_of(statement: Statement) -> frozenset[str]:
-    """The tables that it reads, also those of the standing views it reads."""
+    """Return the tables that it reads, also through the standing views it reads."""
     tree = _with_views_inside(statement)
     defined = {cte.alias for cte in tree.find_all(exp.CTE)}
     return frozenset(table.name for table in tree.find_all(exp.Table)) - defined
@@ -86,7 +86,7 @@ def _standing() -> tuple[Statement, ...]:
 
 
 def _folder() -> Path:
-    """In an installed package beside its modules, in a checkout beside the package."""
+    """Return the folder `sql`: in an installed package beside its modules, in a checkout beside the package."""
     package = Path(__file__).parents[2]
     installed = package / "sql"
     return installed if installed.is_dir() else package.parent / "sql"
@@ -110,7 +110,7 @@ def _parsed(text: str) -> exp.Query:
 
 
 def _views_in(tree: exp.Query) -> Iterator[Statement]:
-    """The standing views that it reads, each behind those that it reads itself."""
+    """Yield the standing views that it reads, each after those that it reads itself."""
     views = {each.name: each for each in standing() if each.kind == "view"}
     for name in sorted({table.name for table in tree.find_all(exp.Table)} & set(views)):
         yield from _views_in(_parsed(views[name].text))
