@@ -1,5 +1,5 @@
-"""The command `importer-sync`: one module a command, each with NAME, HELP, EXAMPLES, configure() and run().
+"""The command `importer-sync`: one module for each subcommand, with EXAMPLES, configure() and run().
 
-Nothing here is imported by the rest of the package. Modules import dlt and what stands on it only when a command
-runs, so that `--help` is instant.
+Nothing here is imported by the rest of the package. The module of a command is imported only when it runs, so that
+`--help` is instant.
 """

@@ -1,4 +1,4 @@
-"""The bars that show the progress of a run on a terminal; they vanish when it ends."""
+"""Show the progress of a run on a terminal by bars, which vanish when it ends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CLIENT = "connector.service.client"
 
 
 class Bars:
-    """Implements `connector.run.ports.Progress`; may be called from any thread."""
+    """The `connector.run.ports.Progress` of a terminal; may be called from any thread."""
 
     def __init__(self, display: Progress, verb: str, loads: bool) -> None:
         self._display = display
@@ -53,7 +53,7 @@ class Bars:
 
 
 class Traffic:
-    """What goes on with the service, in one line: it moves even while nothing is complete yet."""
+    """The traffic with the service, in one line, which moves even while nothing is complete yet."""
 
     def __init__(self) -> None:
         self.requests = 0
@@ -74,7 +74,7 @@ class Traffic:
 
 
 class _AboveTheBars(logging.Handler):
-    """A log above the bars. Retries are counted beneath them instead, or they would be all there is to see."""
+    """A log above the bars. Retries are counted below them instead, or they would fill the screen."""
 
     def __init__(self, console: Console, traffic: Traffic, level: int) -> None:
         super().__init__()
@@ -135,12 +135,12 @@ def _display(console: Console) -> Progress:
 
 
 def per_second(done: float, elapsed_s: float | None) -> float:
-    """Over all the time so far: what is done comes in bursts, for imports are read side by side."""
+    """Return the average rate since the start: imports are read concurrently, so their rows are counted in bursts."""
     return done / elapsed_s if elapsed_s else 0.0
 
 
 def clock(seconds: float) -> str:
-    """0:42, 17:05, 3:20:00."""
+    """Format seconds as 0:42, 17:05 or 3:20:00."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

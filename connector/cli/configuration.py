@@ -1,4 +1,4 @@
-"""From dlt's configuration and the options of the command to `Settings` and a pipeline."""
+"""Open a pipeline by dlt's configuration and the options of the command."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NO_PASSWORD = "not-given"  # noqa: S105
 
 
 def open_pipeline(arguments: argparse.Namespace) -> Pipeline:
-    """The pipeline that --pipeline-name, --dataset, --destination and --to speak of. Connects to nothing."""
+    """Return the pipeline that --pipeline-name, --dataset, --destination and --to describe, without connecting."""
     destination = _destination(arguments.to, arguments.destination)
     _refuse_unsupported(destination)
     _refuse_names(arguments)
@@ -88,7 +88,7 @@ def _missing_destination(name: str, fields: list[str]) -> ConfigError:
 
 
 def _configured_destination() -> str | None:
-    """The one that `init` was told, for commands that are not told any."""
+    """Return the destination given to `init`, for commands that are given none."""
     found: Any = dlt.config.get("importer_sync.destination")
     return None if found is None else str(found)
 
@@ -140,7 +140,7 @@ _OWN: Mapping[str, Callable[[str], Any]] = {"sqlite": _sqlite, "mysql": _mysql}
 
 
 def _address(name: str) -> str:
-    """Return the address that `init` was given, or that stands where dlt has that of a destination."""
+    """Return the URL that `init` was given, or the one in dlt's configuration of a destination."""
     given: Any = dlt.secrets.get(f"destination.{name}.credentials")
     if not isinstance(given, str):
         raise _missing_destination(name, ["credentials"])
@@ -148,13 +148,13 @@ def _address(name: str) -> str:
 
 
 def require(module: str, extra: str) -> None:
-    """Raise ConfigError where the distribution was installed without an extra."""
+    """Raise ConfigError if an extra of the distribution is not installed."""
     if find_spec(module) is None:
         raise ConfigError(f"This destination needs more than is installed: pip install 'importer-connector[{extra}]'")
 
 
 def address_of(uri: str) -> tuple[str, str]:
-    """What --to says: the destination's name in dlt, and its credentials, for DuckDB the absolute path of the file."""
+    """Return what --to says: dlt's name of the destination, and its credentials, for DuckDB an absolute path."""
     remember_password_of(uri)
     scheme, _, rest = uri.partition(":")
     if scheme == "duckdb" and rest.strip("/"):
@@ -173,8 +173,10 @@ def address_of(uri: str) -> tuple[str, str]:
 
 
 def _postgres_address(rest: str) -> str:
-    """As dlt needs it: a host, though it be a socket's directory given as `?host=`, and a password, though none is
-    looked at there."""
+    """Return the URL as dlt needs it, with a host and a password.
+
+    The host may be a socket's directory, given as `?host=`; the password may be one that the server ignores.
+    """
     url = urlsplit(f"postgresql:{rest}")
     query = dict(parse_qsl(url.query))
     host = quote(query.pop("host", ""), safe="") or url.netloc.rpartition("@")[2]
@@ -184,9 +186,10 @@ def _postgres_address(rest: str) -> str:
 
 
 def _path(rest: str) -> Path:
-    """`///dir/file` is absolute, as in any URI; a bare `///file` or anything without `//` is in the working directory.
+    """Return the path of a URI.
 
-    Four slashes, as SQLAlchemy writes absolute paths, are taken for what they mean there.
+    `///dir/file` is absolute, as in any URI; a bare `///file` or anything without `//` is in the working directory.
+    Four slashes mean an absolute path, as SQLAlchemy writes it.
     """
     path = unquote(rest.removeprefix("//"))
     absolute = path.startswith("/") and "/" in path.strip("/")
@@ -194,20 +197,23 @@ def _path(rest: str) -> Path:
 
 
 def storage_version() -> str | None:
-    """Return the version of DuckDB whose format a file is to have; None for the newest. Raises ConfigError for none."""
+    """Return the version of DuckDB whose format a new file gets; None for the newest.
+
+    Raises ConfigError if there is no such version.
+    """
     found: Any = dlt.config.get(f"importer_sync.{SETTING}")
     return None if found is None else checked(str(found))
 
 
 def prepare_file(pipeline: Pipeline) -> None:
-    """Make the DuckDB file where there is none, if it is to have another format than the newest."""
+    """Create the DuckDB file if there is none and it is to have another format than the newest."""
     version, file = storage_version(), duckdb_file(pipeline)
     if version is not None and file is not None:
         make_file(file, version)
 
 
 def location(pipeline: Pipeline) -> str:
-    """Where the data is, for a person: a file, or an address without its password."""
+    """Return where the data is, for a person: a file, or an address without its password."""
     file = local_file(pipeline)
     if file is not None:
         inside = file.is_relative_to(Path.cwd())

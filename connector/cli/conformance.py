@@ -1,4 +1,4 @@
-"""`check --destination-deep`: what this package guarantees, proven on a scratch dataset of the user's destination.
+"""Prove what this package guarantees on a scratch dataset of the user's destination: `check --destination-deep`.
 
 The sandbox is synced into it, changed, synced by runs that are killed, and compared with it digit for digit after each
 step. Nothing is asked of the user's service, nothing of their own datasets is read or written, and the scratch dataset
@@ -59,7 +59,7 @@ _CHILD = (
 
 @dataclass(frozen=True, slots=True)
 class Guarantee:
-    """One guarantee: whether it was proven, and what was seen."""
+    """One guarantee: whether it was proven, and what was observed."""
 
     name: str
     proven: bool
@@ -70,11 +70,11 @@ class Guarantee:
 
 
 class NotSoError(ConnectorError):
-    """Something was seen that the guarantee rules out."""
+    """An observation contradicts the guarantee."""
 
 
 def prove(arguments: argparse.Namespace) -> Generator[Guarantee, None, None]:
-    """Yield each guarantee as it was tried. Raises ConfigError where the destination cannot be used at all."""
+    """Yield each guarantee as it is tested. Raises ConfigError if the destination cannot be used at all."""
     Warehouse(open_pipeline(arguments)).check_writable(experimental=True)
     with tempfile.TemporaryDirectory(prefix="importer-conformance-") as folder:
         place = {"to": arguments.to, "destination": arguments.destination, "folder": folder}
@@ -94,7 +94,7 @@ def _tried(name: str, what: Callable[[], str]) -> Guarantee:
 
 
 def _service() -> Service:
-    """A service with each value in a column of its own and in one that all share."""
+    """Return a service with each value in a column of its own and in one that all share."""
     service = Service(seed=1)
     rows = [{f"v{n}": value, "mixed": value, "nested": {"deep": [value]}} for n, value in enumerate(VALUES)]
     service.add_import("values", rows, {"source": "conformance", "n": 2**53 + 1})
@@ -106,7 +106,7 @@ def _service() -> Service:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep out of the log what the runs say of their own: that one died is what the kit is after."""
+    """Keep the messages of the runs out of the log: killing them is the purpose of the kit."""
     log = logging.getLogger("connector")
     before = log.level
     log.setLevel(logging.CRITICAL)
@@ -118,7 +118,7 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def _dropped(place: Mapping[str, Any]) -> Iterator[None]:
-    """Drop the scratch dataset afterwards, the one in which its rows were staged, and a file that was not there."""
+    """Drop the scratch dataset afterwards, with its staging dataset, and the file if it did not exist before."""
     pipeline = _pipeline(place)
     file = duckdb_file(pipeline)
     was_there = file is None or file.exists()
@@ -142,7 +142,7 @@ def _drop(pipeline: Pipeline) -> None:
 
 
 def _pipeline(place: Mapping[str, Any]) -> Pipeline:
-    """The pipeline into the scratch dataset, with a working directory of its own."""
+    """Return the pipeline into the scratch dataset, with a working directory of its own."""
     given = argparse.Namespace(
         to=place["to"], destination=place["destination"], dataset=place["dataset"], pipeline_name="conformance"
     )
@@ -155,14 +155,14 @@ def _pipeline(place: Mapping[str, Any]) -> Pipeline:
 
 
 def _settings(place: Mapping[str, Any], source: Mapping[str, Any]) -> Settings:
-    """Versions of rows are kept, and compared with the rows, where the destination can."""
+    """Return the settings; versions of rows are kept, and compared with the rows, if the destination can."""
     kept = Warehouse(_pipeline(place)).traits.history
     return Settings.load(**source, batch_rows=PACKAGE, history=kept, allow_experimental=True)
 
 
 @dataclass
 class _Kit:
-    """The steps, in the order in which they have to be taken: each begins with what the one before left."""
+    """The steps, in the order in which they have to be taken: each starts from what the previous one left."""
 
     place: Mapping[str, Any]
     service: Service
@@ -283,7 +283,7 @@ class _Kit:
 
 
 def run_and_die() -> NoReturn:
-    """Run once, as what stands in the standard input says, and be killed: behind its first package or within it."""
+    """Run once, as the standard input says, and be killed: after the first package or within it."""
     told = json.load(sys.stdin)
 
     def load(pipeline: Pipeline, *arguments: Any) -> str | None:

@@ -1,4 +1,4 @@
-"""What the demo shows: three syncs of a service that changes in between, and the proof that nothing is missing."""
+"""Perform the demo: three syncs of a service that changes in between, and the proof that nothing is missing."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ QUERIES = (
 
 
 def offered(seed: int, paths: Sequence[str]) -> Service:
-    """A service with generated uploads and with real files: the user's, or the two that come along."""
+    """Return a service with generated uploads and with real files: the user's, or the two included ones."""
     service = Service(seed=seed)
     for template, imports in GENERATED:
         add_uploads(service, template, imports, ROWS)
@@ -198,7 +198,7 @@ def _in_service(service: Service) -> dict[tuple[str, str], Any]:
 
 
 def _exact(text: str) -> Any:
-    """Parsed with numbers as they are written, and told apart from text."""
+    """Parse JSON with numbers as they are written, distinct from text."""
     return json.loads(text, parse_float=lambda digits: ("number", digits), parse_int=lambda digits: ("number", digits))
 
 
@@ -207,7 +207,7 @@ def _generated(template: tuple[str, int]) -> str:
 
 
 def _change(service: Service) -> tuple[list[str], set[str]]:
-    """Some of everything that can happen: what was done in words, and the live imports it was done to."""
+    """Make some changes of every kind; return what was done in words, and the live imports it was done to."""
     first, second, third, gone = service.slugs()[:4]
     records = list(service.record_slugs(first))
     content = next(iter(service.records(first)))["data"]

@@ -1,4 +1,4 @@
-"""The environment that dlt needs before it is imported: folders that can be trusted, and faster defaults."""
+"""Prepare the environment that dlt needs before it is imported: folders that can be trusted, and faster defaults."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ GROUP_READABLE = "SOURCES__IMPORTER__GROUP_READABLE"
 
 
 def keep_files_private() -> None:
-    """Have whatever this process makes be readable by this user alone, or with `group_readable` by the group too.
+    """Make the files that this process creates readable by this user only, or with `group_readable` by the group.
 
-    Only for a process of our own, as its first step: dlt and DuckDB make files of their own.
+    Only for a process of our own, as its first step: dlt and DuckDB create files of their own.
     """
     given = os.environ.get(GROUP_READABLE) or _configured(_own_config(), GROUP_READABLE)
     os.umask(0o027 if str(given).lower() in ("true", "1", "yes", "on", "t", "y") else 0o077)
@@ -61,7 +61,7 @@ def settings_folder() -> Path:
 
 
 def _configured(config: Any, variable: str) -> Any:
-    """Return what the key of an environment variable is set to in `config`, None if it is not."""
+    """Return the value in `config` of an environment variable's key; None if it is not set."""
     return reduce(
         lambda table, key: table.get(key) if isinstance(table, dict) else None, variable.lower().split("__"), config
     )

@@ -18,7 +18,7 @@ def exit_code(error: BaseException) -> int:
 
 
 def explain(error: BaseException) -> ConnectorError:
-    """Return the error with a sentence that an operator can act on; what is such an error already stays as it is."""
+    """Return the error as a sentence that an operator can act on; a ConnectorError stays as it is."""
     if "connector.warehouse" in sys.modules:  # else neither dlt nor a destination can have raised it
         from connector.warehouse.busy import as_busy
 

@@ -1,4 +1,4 @@
-"""What goes to the log on stderr: lines for people, or with --log-format json one JSON object a line; no secrets."""
+"""Write the log on stderr: lines for people, or with --log-format json one JSON object a line; no secrets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from connector.cli.output import Output
 
 OWN = "connector"
-# Who else speaks on stderr, at a level of its own: through our handler it keeps to the format and gives no secret away.
+# Other loggers that write to stderr, at levels of their own: through our handler, with its format and redaction.
 OTHERS = ("dlt", "opentelemetry", "py.warnings")
 LONG_WAIT_S = 30.0  # somebody who watches would wonder
 REASONS_SHOWN = 4
@@ -28,7 +28,7 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 
 
 def json_line(level: str, event: str, message: str, at: float | None = None, **fields: Any) -> str:
-    """One entry of a log for programs."""
+    """Return one entry of a log for programs."""
     moment = datetime.fromtimestamp(time.time() if at is None else at, UTC)
     entry = {
         "time": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
@@ -70,7 +70,7 @@ class _Objects(logging.Formatter):
 
 
 class _Retries(logging.Filter):
-    """Counts the requests that are repeated, of which there may be hundreds, and lets pass only a long wait."""
+    """A filter that counts retried requests, of which there may be hundreds, and passes only long waits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,9 +104,10 @@ def sum_up_retries() -> None:
 
 
 class _Same(logging.Handler):
-    """Passes on to the handler of the log: dlt gives the handlers of its logger a format, and it ends here.
+    """A handler that passes records on to the log's own, whose format stays although dlt sets one for its handlers.
 
-    Unless `whole`, a traceback is its last line: dlt logs one for each attempt of each job, twice. It is told once.
+    Unless `whole`, a traceback is reduced to its last line, and each is logged once: dlt logs one for each attempt of
+    each job, twice.
     """
 
     def __init__(self, handler: logging.Handler, *, whole: bool) -> None:
@@ -132,7 +133,7 @@ class _Same(logging.Handler):
 
 
 def start_logging(output: Output, handler: logging.Handler | None = None, *, steps: bool = False) -> None:
-    """What is not as it should be, or with `steps` also one line for each step of a run."""
+    """Log problems, or with `steps` also one line for each step of a run."""
     level = logging.INFO if steps else logging.WARNING
     if output.json and not output.log_json:
         level = logging.ERROR
@@ -149,6 +150,6 @@ def start_logging(output: Output, handler: logging.Handler | None = None, *, ste
         other = logging.getLogger(name)
         other.handlers[:] = [_Same(handler, whole=output.verbose)]
         other.propagate = False
-    # its exporter speaks of every attempt; what comes of them in the end is said by connector.telemetry
+    # its exporter logs every attempt; connector.telemetry logs the final result
     logging.getLogger("opentelemetry").setLevel(logging.NOTSET if output.verbose else logging.ERROR)
     logging.captureWarnings(output.log_json)

@@ -1,7 +1,7 @@
-"""`importer-sync`: finds the command, prepares its process, and turns every exception into an exit code.
+"""`importer-sync`: find the command, prepare its process, and turn every exception into an exit code.
 
-Only the module of the command that is named is imported, and after the environment that dlt needs is set: so commands
-import what they use at the top, and `--help` and `--version` load neither dlt nor a command.
+Only the module of the given command is imported, after the environment that dlt needs is set: so commands import what
+they use at the top, and `--help` and `--version` load neither dlt nor a command.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _terminated(number: int, _: FrameType | None) -> None:
 def make_parser(commands: Collection[str] = COMMANDS, output: Output | None = None) -> argparse.ArgumentParser:
     """Return the parser of the command line, with the options of `commands`, whose modules are imported for them.
 
-    Wrong usage is told to `output`. Raises ConfigError if the environment for dlt cannot be prepared.
+    Wrong usage is reported to `output`. Raises ConfigError if the environment for dlt cannot be prepared.
     """
     output = output or Output()
     kind = type("Parser", (_Parser,), {"output": output})
@@ -149,12 +149,12 @@ def make_parser(commands: Collection[str] = COMMANDS, output: Output | None = No
 
 
 def _with_help(argv: Sequence[str]) -> Sequence[str]:
-    """Take `help COMMAND` for what it means."""
+    """Replace `help COMMAND` by `COMMAND --help`."""
     return [*argv[1:], "--help"] if argv and argv[0] == "help" else argv
 
 
 def _innermost(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> argparse.ArgumentParser:
-    """Return the parser of the command that was given, and of the one below it."""
+    """Return the parser of the given command, or of its subcommand."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             chosen = action.choices.get(getattr(arguments, action.dest, None) or "")
@@ -163,7 +163,7 @@ def _innermost(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -
 
 
 def _refuse(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> NoReturn:
-    """End with wrong usage of the command that `unknown` was given to."""
+    """End with wrong usage: `unknown` are arguments that the command does not have."""
     options = [name for name in parser._option_string_actions if name.startswith("--")]
     first = unknown[0].partition("=")[0]
     if first.startswith("-"):
@@ -194,7 +194,7 @@ def _show_examples(parser: argparse.ArgumentParser, examples: Sequence[str]) -> 
 
 
 def _named(argv: Sequence[str]) -> str | None:
-    """Return the command that is named; None if none is, or if an option before it is wrong or asks for help."""
+    """Return the given command; None if there is none, or an option before it is wrong or asks for help."""
     before = _Silent(add_help=False)
     add_global(before)
     before.add_argument("words", nargs=argparse.REMAINDER)
@@ -231,7 +231,7 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Refuse what is none of the choices, with the nearest of them."""
+        """Refuse a value that is none of the choices, and name the nearest."""
         if action.choices is None or value in action.choices:
             return
         if isinstance(action, argparse._SubParsersAction):
@@ -240,7 +240,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _Version(argparse.Action):
-    """Look the version up only when it is asked for."""
+    """An option that looks up the version only when it is requested."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
         from importlib.metadata import version  # 20 ms that no other command needs

@@ -1,9 +1,9 @@
 """Notify a webhook or Slack when a run ends otherwise than the one before: badly, or well again.
 
-What was told last is noted in dlt's data folder, so that a scheduler that fails every quarter of an hour is told once.
+The last notice is recorded in dlt's data folder, so that a scheduler that fails every quarter of an hour sends one.
 
-A notice that cannot be delivered is a warning and nothing more, and no address shows in it: whoever knows such an
-address can write to the channel behind it.
+A notice that cannot be delivered is a warning and nothing more, and shows no URL: whoever knows such a URL can write to
+the channel behind it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ COUNTS = (
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where notices go, and of which outcomes."""
+    """Where notices go, and for which outcomes."""
 
     webhook: str | None
     slack: str | None
@@ -63,7 +63,7 @@ class Addresses:
 
 
 def addresses() -> Addresses:
-    """From `[importer_sync]` and dlt's own `[runtime] slack_incoming_hook`. Raises ConfigError if wrong."""
+    """Read them from `[importer_sync]` and dlt's own `[runtime] slack_incoming_hook`. Raises ConfigError if wrong."""
 
     def setting(key: str) -> Any:
         found: Any = dlt.secrets.get(key)
@@ -113,9 +113,9 @@ def _statuses(given: Any) -> frozenset[str]:
 
 
 def notify(to: Addresses, document: Mapping[str, Any], exit_code: int, pipeline: str, warehouse: str = "") -> list[str]:
-    """Tell everybody in `to` how a run ended, if that is news; return a sentence for each who could not be told.
+    """Notify everybody in `to` how a run ended, if that is news; return a sentence for each failed delivery.
 
-    Takes little more than LIMIT_S and raises nothing.
+    It takes little more than LIMIT_S and raises nothing.
     """
     status = "locked" if exit_code == LOCKED else str(document.get("status"))
     told = Told.noted(to.notes, pipeline, str(document.get("mode")))
@@ -172,7 +172,7 @@ def notice(
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What was told last of runs of one mode: the status, and since when it is so."""
+    """The last notice on runs of one mode: the status, and since when it holds."""
 
     file: Path | None
     status: str | None = None
@@ -180,7 +180,7 @@ class Told:
 
     @classmethod
     def noted(cls, folder: Path | None, pipeline: str, mode: str) -> Told:
-        """Return what the note in `folder` says; nothing was told where there is none."""
+        """Read the record in `folder`; without one, nothing was sent before."""
         if folder is None:
             return cls(None)
         # two projects may give their pipelines one name
@@ -192,7 +192,7 @@ class Told:
         return cls(file)
 
     def note(self, status: str) -> None:
-        """Keep that `status` was told; where that cannot be written, it is told once more."""
+        """Record that `status` was sent; if that fails, it is sent once more."""
         if self.file is None or status == self.status:
             return
         since = self.since if self.status in BAD and status in BAD else f"{datetime.now(UTC):%Y-%m-%d %H:%M}"
@@ -202,7 +202,7 @@ class Told:
 
 
 class _Delivery(threading.Thread):
-    """In a thread, because dlt's call to Slack has no time limit and a server may send its reply byte by byte."""
+    """A delivery in a thread, because dlt's call to Slack has no time limit and a server may reply byte by byte."""
 
     def __init__(self, whom: str, deliver: Callable[[], None]) -> None:
         super().__init__(name="notice", daemon=True)
@@ -219,7 +219,7 @@ class _Delivery(threading.Thread):
 
 
 def _words(error: Exception) -> str:
-    """Without the error's own text, which may hold the address."""
+    """Describe the error without its own text, which may hold the URL."""
     status = getattr(getattr(error, "response", None), "status_code", None)
     return f"answered {status}" if status is not None else f"could not be reached ({type(error).__name__})"
 

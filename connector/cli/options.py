@@ -1,4 +1,4 @@
-"""The options that every command takes, and the types of arguments that argparse does not know."""
+"""Define the options that every command takes, and the types of arguments that argparse lacks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ DATASET = "importer_data"
 
 
 def add_global(parser: argparse.ArgumentParser, *, again: bool = False) -> None:
-    """`again` after the command's name: there an option that is not given must not undo the one given before."""
+    """Add the options of every command.
+
+    They are added `again` behind the command's name: an option not given there must not undo one given before.
+    """
     group = parser.add_argument_group("options of every command")
 
     def default(value: object) -> object:
@@ -50,7 +53,7 @@ def add_global(parser: argparse.ArgumentParser, *, again: bool = False) -> None:
 
 
 def moment(text: str) -> datetime:
-    """`7d` and the like before now, `today` and `yesterday` at their begin, or an ISO 8601 date or time; all in UTC."""
+    """Parse a moment in UTC: an ISO 8601 date or time, `7d` before now, or the beginning of `today` or `yesterday`."""
     now = datetime.now(UTC)
     today = now.replace(hour=0, minute=0, second=0, microsecond=0)
     named = {"now": now, "today": today, "yesterday": today - timedelta(days=1)}
@@ -69,7 +72,7 @@ def moment(text: str) -> datetime:
 
 
 def age(text: str) -> timedelta:
-    """90s, 15m, 6h, 2d, 1w."""
+    """Parse a length of time: 90s, 15m, 6h, 2d, 1w."""
     try:
         return parse_duration(text)
     except ValueError as error:
@@ -77,7 +80,7 @@ def age(text: str) -> timedelta:
 
 
 def pair(text: str) -> tuple[str, str]:
-    """NAME=VALUE."""
+    """Parse NAME=VALUE."""
     name, equals, value = text.partition("=")
     if not (name and equals):
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form name=value")
@@ -85,7 +88,7 @@ def pair(text: str) -> tuple[str, str]:
 
 
 def shard(text: str) -> tuple[int, int]:
-    """2/4: which of how many shards."""
+    """Parse 2/4: which of how many shards."""
     number, _, shards = text.partition("/")
     try:
         found = int(number), int(shards)
@@ -98,7 +101,7 @@ def shard(text: str) -> tuple[int, int]:
 
 
 def whole(least: int) -> type[int]:
-    """A whole number from `least` on, as a type for argparse."""
+    """Return a type for argparse: whole numbers from `least` on."""
 
     def convert(text: str) -> int:
         try:

@@ -1,4 +1,4 @@
-"""What the command prints: with --json one document on stdout and everything else on stderr."""
+"""Print the output of the command: with --json one document on stdout and everything else on stderr."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Output:
 
     @classmethod
     def of(cls, arguments: argparse.Namespace) -> Output:
-        """Return the output that the parsed options ask for."""
+        """Return the output that the parsed options select."""
         return cls(json=arguments.json, verbose=arguments.verbose, log_json=arguments.log_format == "json")
 
     @classmethod
@@ -56,11 +56,11 @@ class Output:
 
     @property
     def live(self) -> bool:
-        """True if stderr is a terminal that a person watches and that can redraw lines."""
+        """Return whether stderr is a terminal that a person watches and that can redraw lines."""
         return not (self.json or self.log_json) and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
     def say(self, *lines: str, whole: bool = False) -> None:
-        """Print the result for a person; each of `lines` is one, whatever is in it, and stays one if `whole`."""
+        """Print the result for a person: each of `lines` as one line, whatever it contains, unwrapped if `whole`."""
         if self.json and self.log_json:
             return  # a program that reads both streams has the result in the document
         _print(_shown(lines), self._results, whole=whole)
@@ -121,8 +121,10 @@ def _lines(names: Sequence[str], cells: Sequence[Sequence[str]], numeric: Sequen
 
 
 def _print(text: str, stream: TextIO, style: str = "", *, whole: bool = False) -> None:
-    """Print text; on a terminal lines break between words, unless `whole`, and words that say how things are have
-    their colour, unless NO_COLOR or TERM forbid it."""
+    """Print text, wrapped between words on a terminal unless `whole`.
+
+    Words for a state are coloured, unless NO_COLOR or TERM forbid it.
+    """
     if not stream.isatty():
         print(text, file=stream, flush=True)
         return

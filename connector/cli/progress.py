@@ -1,4 +1,4 @@
-"""The progress of a command: bars on a terminal, log lines elsewhere."""
+"""Show the progress of a command: bars on a terminal, log lines elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Redaction in one place: what the command prints goes through `scrub`."""
+"""Redact secrets in one place: what the command prints goes through `scrub`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _known: set[str] = set()
 
 
 def remember(secret: str | None) -> None:
-    """From now on `scrub` hides this text, however it is quoted in a URL."""
+    """Make `scrub` hide this text from now on, however it is quoted in a URL."""
     if secret and len(secret) >= SHORTEST:
         plain = secret.encode("utf-8", "replace")
         _known.update({secret, quote(secret, safe=""), unquote(secret), json.dumps(secret)[1:-1]})
@@ -40,7 +40,7 @@ def remember_password_of(uri: str) -> None:
 
 
 def remember_configured(files: Iterable[Path], environment: Mapping[str, str] = os.environ) -> None:
-    """Hide the secrets of these TOML files and of the environment, whether a command comes to use them or not."""
+    """Hide the secrets of these TOML files and of the environment, whether or not a command uses them."""
     for file in files:
         with suppress(OSError, ValueError):  # dlt itself reports what is wrong with a file
             _remember_all(tomllib.loads(file.read_text(encoding="utf-8")))
@@ -59,7 +59,7 @@ def _remember_all(given: Mapping[str, Any]) -> None:
 
 
 def scrubbed(value: Any) -> Any:
-    """The same for all texts inside a document; its keys stay as they are."""
+    """Scrub all texts inside a document; its keys stay as they are."""
     if isinstance(value, str):
         return scrub(value)
     if isinstance(value, dict):
@@ -68,7 +68,7 @@ def scrubbed(value: Any) -> Any:
 
 
 def scrub(text: str) -> str:
-    """For what is printed."""
+    """Hide known secrets, and passwords in URLs, in a text to print."""
     for secret in sorted(_known, key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
     return _RUN.sub(_without_password, text) if "@" in text and "://" in text else text

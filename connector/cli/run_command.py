@@ -1,4 +1,4 @@
-"""What `run` and `backfill` share: one sync under supervision, its summary, its document, its exit code."""
+"""Run one sync under supervision, for `run` and `backfill`: its summary, its document, its exit code."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def run_scope(arguments: argparse.Namespace, output: Output, scope: RunScope) ->
 
 
 def run_pipeline(opened: Callable[[], Pipeline], scope: RunScope, output: Output) -> int:
-    """One run over `scope`; returns the exit code. Raises only what kept the run from beginning."""
+    """Carry out one run over `scope`; return the exit code. Raises only what kept the run from beginning."""
     attempt = _Attempt(opened, scope, output)
     with telemetry.exporting(scrub):
         try:
@@ -57,7 +57,7 @@ def run_pipeline(opened: Callable[[], Pipeline], scope: RunScope, output: Output
 
 
 class _Attempt:
-    """A run and whom to tell of it, as far as the configuration could be read."""
+    """A run, and the recipients of its notices, as far as the configuration could be read."""
 
     def __init__(self, opened: Callable[[], Pipeline], scope: RunScope, output: Output) -> None:
         self._opened = opened
@@ -122,7 +122,7 @@ def code_of(tally: Tally) -> int:
 
 
 def document_of_failure(error: Exception, mode: str) -> dict[str, Any]:
-    """All keys of a run's document, for a run that never began."""
+    """Return all keys of a run's document, for a run that never began."""
     now = datetime.now(UTC)
     tally = Tally("", mode, now, finished_at=now, fatal=error)
     return {**tally.as_json(), "run_id": None, "started_at": None, "finished_at": None}
@@ -168,7 +168,7 @@ def _summarise(output: Output, tally: Tally, where: str) -> None:
 
 
 def _summarise_in_log(output: Output, tally: Tally) -> None:
-    """What went wrong, and what is new in the tables; the counts are in the event run.ended."""
+    """Log what went wrong and what is new in the tables; the counts are in the event run.ended."""
     for sentence in _some(tally.schema_changes):
         output.note(sentence, event="schema.changed")
     if tally.fatal is not None:

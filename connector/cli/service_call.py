@@ -1,4 +1,4 @@
-"""A few requests to the service, for commands that load nothing."""
+"""Send a few requests to the service, for commands that load nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def ask(settings: Settings, question: Callable[[ServiceClient], Awaitable[T]]) -> T:
-    """What `question` finds out with an open client."""
+    """Return the result of `question`, called with an open client."""
 
     async def asked() -> T:
         client = ServiceClient(

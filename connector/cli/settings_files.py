@@ -1,4 +1,4 @@
-"""dlt's `config.toml` and `secrets.toml`, edited so that everything else in them stays, comments too."""
+"""Edit dlt's `config.toml` and `secrets.toml` so that everything else in them stays, comments too."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class SettingsFile:
         place[keys[-1]] = value
 
     def save(self, *, private: bool) -> None:
-        """Whole or not at all; a private file is nobody else's from before its first byte."""
+        """Write the file completely or not at all; a private file is never readable by others, not even empty."""
         target = self.path.resolve()  # a link stays one
         fresh = target.with_name(f".{target.name}.{os.getpid()}")
         with suppress(FileNotFoundError):
@@ -95,7 +95,7 @@ class SettingsFile:
             raise ConfigError(f"{self.shown} cannot be written ({error.strerror}).") from None
 
     def close_to_others(self) -> bool:
-        """Whether it had to be."""
+        """Restrict the file to its owner; return True if others could read it."""
         mode = _mode(self.path)
         if os.name == "nt" or mode is None or not mode & (stat.S_IRWXG | stat.S_IRWXO):
             return False
@@ -113,7 +113,10 @@ def _mode(path: Path) -> int | None:
 
 
 def open_folder(folder: Path) -> Path:
-    """dlt's folder for its files, made if there is none."""
+    """Return dlt's folder for its files, created if there is none.
+
+    Raises ConfigError if it cannot be created, or if everybody can write into it.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
@@ -129,7 +132,7 @@ def open_folder(folder: Path) -> Path:
 def ignore_in_git(secrets: Path) -> Path | None:
     """Add lines for the file of secrets and for DuckDB files to `.gitignore`; return that file if it lacked one.
 
-    A project that says something of DuckDB files there already has decided about them.
+    A project that already has a line on DuckDB files there has decided about them.
     """
     project = secrets.parent.parent
     line = f"{secrets.parent.name}/{secrets.name}"

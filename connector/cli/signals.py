@@ -1,7 +1,6 @@
-"""Signals while work goes on: the first asks for an orderly end, the second ends at once.
+"""Handle signals during work: the first asks for an orderly end, the second ends the process at once.
 
-The work runs in a thread of its own, because dlt puts signal handlers of its own in place wherever it runs in the
-main thread.
+The work runs in a thread of its own, because dlt installs its own signal handlers if it runs in the main thread.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ T = TypeVar("T")
 
 
 class Stop:
-    """Callable that gives the number of the signal that arrived, or None."""
+    """A callable that returns the number of the signal that arrived, or None."""
 
     def __init__(self) -> None:
         self._number: int | None = None
@@ -40,7 +39,7 @@ class Stop:
         self._came.set()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """True as soon as a signal has come."""
+        """Wait for a signal; return True as soon as one has arrived."""
         return self._came.wait(timeout_s)
 
 
@@ -59,8 +58,11 @@ class _Thread(threading.Thread, Generic[T]):
 
 
 def supervised(work: Callable[[Stop], T], *, on_first: Callable[[int], None], on_forced: Callable[[int], None]) -> T:
-    """What `work` returns or raises. If it has not ended some seconds after a signal, or at a second one, the
-    process is left behind `on_forced`: whatever was not committed is as if a power cut had stopped it."""
+    """Return or raise what `work` does.
+
+    If it has not ended some seconds after a signal, or at a second one, the process ends after `on_forced`: whatever
+    was not committed is as after a power cut.
+    """
     stop = Stop()
     thread = _Thread(lambda: work(stop))
 
@@ -87,20 +89,21 @@ def supervised(work: Callable[[Stop], T], *, on_first: Callable[[int], None], on
 
 
 def leave(number: int, last_words: Callable[[int], None]) -> NoReturn:
-    """Ends the process here and now."""
+    """End the process at once."""
     with contextlib.suppress(Exception):
         last_words(number)
     depart(128 + number)
 
 
 def finish(code: int) -> NoReturn:
-    """The orderly end of the process: what was registered for it is done."""
+    """End the process in order, after the registered exit functions."""
     atexit._run_exitfuncs()
     depart(code)
 
 
 def depart(code: int) -> NoReturn:
-    """Without the interpreter's own end: threads that hang and extension modules that complain do not matter."""
+    """End the process without finalizing the interpreter, so that hanging threads and extension modules don't matter.
+    """
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()

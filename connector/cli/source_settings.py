@@ -1,4 +1,4 @@
-"""The settings of the source, for commands that speak to the service."""
+"""Load the settings of the source, for commands that call the service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables on a terminal: as wide as it is, no word broken, numbers to the right; rows that cannot fit become blocks."""
+"""Fit tables to a terminal: no word is broken, numbers are right-aligned, and rows that do not fit become blocks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Cells = Sequence[Sequence[str]]
 
 
 def fitted(names: Sequence[str], cells: Cells, numeric: Sequence[bool], width: int) -> Iterator[Table | Text]:
-    """Yield what rich prints of a table that is `width` signs wide."""
+    """Yield the renderables of rich for a table that is `width` characters wide."""
     room = max(width - INDENT, 1)
     cells = [[_cut(text) for text in row] for row in cells]
     if sum(_wanted(names, cells)) + GAP * (len(names) - 1) > room:
@@ -39,7 +39,7 @@ def _cut(text: str) -> str:
 
 
 def _shorter(text: str) -> str:
-    """Return an id as its first eight signs, which `--import` takes as well, and a time to the minute."""
+    """Return an id as its first eight characters, which `--import` takes as well, and a time to the minute."""
     if _UUID.fullmatch(text):
         return text[:8]
     return f"{instant[1]} {instant[2]}" if (instant := _INSTANT.fullmatch(text)) else text
@@ -50,7 +50,7 @@ def _wanted(names: Sequence[str], cells: Cells) -> list[int]:
 
 
 def _widths(names: Sequence[str], cells: Cells, numeric: Sequence[bool], room: int) -> list[int] | None:
-    """Return the width of each column, or None where they fit side by side only with words broken."""
+    """Return the width of each column, or None if they fit side by side only with words broken."""
     wanted = _wanted(names, cells)
     widths = [
         wanted[n] if numeric[n] else max(cell_len(name), _longest_word([row[n] for row in cells]))
@@ -89,7 +89,7 @@ def _table(names: Sequence[str], cells: Cells, numeric: Sequence[bool], widths: 
 
 
 def _blocks(names: Sequence[str], cells: Cells, room: int) -> Iterator[Table | Text]:
-    """Yield a block for each row, with a line for each of its columns: where there are too many to stand in a line."""
+    """Yield a block for each row, with a line for each of its columns, for tables too wide for one line."""
     label = min(max(map(cell_len, names), default=0), room // 2)
     for number, row in enumerate(cells, 1):
         yield Text(f"{' ' * INDENT}── {number} ──", style="dim")

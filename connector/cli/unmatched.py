@@ -1,4 +1,4 @@
-"""Hints, privacy rules and names of templates that match nothing of what is loaded: most likely one is misspelt."""
+"""Find hints, privacy rules and names of templates that match nothing loaded: most likely they are misspelt."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _JSON = ("json", "overflowed", None)  # types of fields below which there may be
 
 
 def unmatched_hints(warehouse: Warehouse, settings: Settings) -> list[str]:
-    """Return a sentence for each; none before the first load, when nothing could match."""
+    """Return a sentence for each hint that matches no column; none before the first load, when nothing could."""
     if not settings.hints or not settings.typed or not warehouse.exists():
         return []
     with warehouse.connect() as connection:
@@ -46,7 +46,7 @@ def _unmatched(settings: Settings, known: dict[str, set[str]]) -> Iterator[str]:
 def unmatched_templates(warehouse: Warehouse, settings: Settings) -> list[str]:
     """Return a sentence for each template with privacy rules, or named by `history`, that no import has or had.
 
-    None before the first load, when nothing could match.
+    Return none before the first load, when nothing could match.
     """
     ruled = settings.protection.templates
     kept = settings.history if not isinstance(settings.history, bool) else ()
@@ -66,8 +66,8 @@ def unmatched_templates(warehouse: Warehouse, settings: Settings) -> list[str]:
 def unmatched_paths(warehouse: Warehouse, settings: Settings) -> list[str]:
     """Return a sentence for each path of a privacy rule that no loaded field has, as far as `sync_fields` can tell.
 
-    A field under `drop`, and whatever `allow` leaves out, is not in it, so that such a rule is named only where a field
-    differs from it by case or blanks alone. None before the first load, when nothing could match.
+    A field under `drop`, and whatever `allow` leaves out, is not in it, so such a rule is reported only if a field
+    differs from it by case or blanks alone. Return none before the first load, when nothing could match.
     """
     if not settings.protection or not warehouse.exists():
         return []
@@ -91,7 +91,7 @@ def unmatched_paths(warehouse: Warehouse, settings: Settings) -> list[str]:
 
 
 def _is_of(title: str, field: Mapping[str, Any], names: Collection[str | None]) -> bool:
-    """Return whether the section with this title may be about the field, whose template has these names."""
+    """Return whether the section with this title may concern the field, whose template has these names."""
     if field["table_name"] == IMPORTS:
         return title == METADATA
     return title == ANY_TEMPLATE or (title != METADATA and title in names)
@@ -120,7 +120,7 @@ def _folded(path: str) -> str:
 
 
 def _reaches(rule: str, path: str, *, below: bool) -> bool:
-    """Return whether the rule is about the field at `path`, about what it is part of, or may be about what is in it."""
+    """Return whether the rule concerns the field at `path`, one that contains it, or maybe one inside it."""
     if rule == path:
         return True
     wanted, steps = rule.split("."), path.split(".")
@@ -129,7 +129,7 @@ def _reaches(rule: str, path: str, *, below: bool) -> bool:
 
 
 def unmatched(warehouse: Warehouse, settings: Settings) -> list[str]:
-    """Return all of these sentences."""
+    """Return the sentences of all three."""
     return [
         *unmatched_hints(warehouse, settings),
         *unmatched_templates(warehouse, settings),

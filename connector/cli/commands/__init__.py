@@ -1,1 +1,1 @@
-"""The commands: one module each, with NAME, HELP, EXAMPLES, configure() and run()."""
+"""The commands: one module each, with EXAMPLES, configure() and run()."""

@@ -1,4 +1,4 @@
-"""`importer-sync backfill`: re-reads and reloads exactly what was selected."""
+"""`importer-sync backfill`: re-read and reload exactly what was selected."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def _whole(arguments: argparse.Namespace) -> Sequence[str]:
-    """Return the slugs that are asked for, in full. Raises ConfigError where a short one means several."""
+    """Return the slugs given, in full. Raises ConfigError if a short one matches several."""
     if not any(map(SHORTENED.fullmatch, arguments.imports)):
         return arguments.imports  # type: ignore[no-any-return]
     known = _known(arguments)

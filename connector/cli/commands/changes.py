@@ -1,4 +1,4 @@
-"""`importer-sync changes`: what changed in the records, from the versions that `history` keeps; without a request."""
+"""`importer-sync changes`: list what changed in the records, from the versions that `history` keeps; no request."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def _rows(found: Sequence[Change]) -> Iterator[tuple[Any, ...]]:
-    """Yield a line for each change, and one for all records of an import that came or went in one run."""
+    """Yield a line for each change, and one for all records of an import inserted or deleted in one run."""
     alike = Counter(_together(each) for each in found if each.field is None)
     told = set()
     for each in found:

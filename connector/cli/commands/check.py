@@ -1,6 +1,6 @@
-"""`importer-sync check`: is the service there, is the token good, can the destination be written?
+"""`importer-sync check`: test whether the service answers, the token is valid and the destination can be written.
 
-With `--destination-deep`: does the destination keep what this package guarantees?
+With `--destination-deep`, test whether the destination keeps what this package guarantees.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _prove(arguments: argparse.Namespace, output: Output) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """What was tried and what came of it."""
+    """What was tested, and the results."""
 
     checks: dict[str, dict[str, Any]]
     named: dict[str, str]
@@ -95,7 +95,7 @@ class Examination:
 
 
 def examine(arguments: argparse.Namespace) -> Examination:
-    """Raises ConfigError where the configuration does not say what to try, or the warehouse is of a newer format."""
+    """Run all tests. Raises ConfigError if the configuration is incomplete, or the warehouse has a newer format."""
     settings, pipeline = load_settings(), open_pipeline(arguments)
     service, learned = _service(settings)
     destination = _destination(pipeline)
@@ -127,7 +127,7 @@ def _service(settings: Settings) -> tuple[str | None, dict[str, Any] | None]:
 
 
 async def _learn(client: ServiceClient) -> dict[str, Any]:
-    """What a first look at the service tells."""
+    """Return what a first look at the service shows."""
     first = await client.list_imports(1)  # opens the connection, so its time says little
     began = time.perf_counter()
     again = await client.list_imports(1)
@@ -159,7 +159,10 @@ async def _learn(client: ServiceClient) -> dict[str, Any]:
 
 
 async def _count(client: ServiceClient) -> int | None:
-    """About how many imports there are, of more than a page: their last page, found by halving; None for too many."""
+    """Return about how many imports there are, of more than a page; None for too many.
+
+    The last page is found by halving.
+    """
     full, beyond = 1, 2
     while (size := await _size(client, beyond)) >= MAX_PER_PAGE:
         full, beyond = beyond, beyond * 2
@@ -182,7 +185,7 @@ async def _size(client: ServiceClient, page: int) -> int:
 
 
 def _order(imports: Sequence[Import]) -> str | None:
-    """The order the imports seem to come in; None where too few are there to tell."""
+    """Return the order the imports seem to be in; None if there are too few to tell."""
     if len(imports) < ENOUGH_TO_ORDER:
         return None
     for field in ("created_at", "updated_at"):
@@ -195,7 +198,7 @@ def _order(imports: Sequence[Import]) -> str | None:
 
 
 def _destination(pipeline: Pipeline) -> str | None:
-    """Return None if a table could be made, written, read and dropped; otherwise what went wrong.
+    """Return None if a table could be created, written, read and dropped; otherwise what went wrong.
 
     Raises NewerFormatError for a warehouse of a newer format, before anything is written.
     """
@@ -241,7 +244,7 @@ def _write_and_drop(pipeline: Pipeline) -> None:
 
 
 def _open_to_others(file: Path | None, settings: Settings) -> Iterator[str]:
-    """Say who else can read the warehouse; its mode is the user's to change, for somebody may rely on it."""
+    """Yield a sentence if others can read the warehouse; its mode is not changed, since somebody may rely on it."""
     if file is None or os.name != "posix" or not file.exists():
         return
     mode = stat.S_IMODE(file.stat().st_mode)
@@ -251,7 +254,7 @@ def _open_to_others(file: Path | None, settings: Settings) -> Iterator[str]:
 
 
 def report(output: Output, found: Examination) -> None:
-    """The same for a person."""
+    """Print the results for a person."""
     for name, check in found.checks.items():
         output.say(f"{'ok    ' if check['ok'] else 'FAILED'}  {name:<14}{found.named[name]}")
         if check["error"]:

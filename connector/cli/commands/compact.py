@@ -1,4 +1,4 @@
-"""`importer-sync compact`: the warehouse written anew, without what was deleted."""
+"""`importer-sync compact`: rewrite the warehouse without what was deleted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EXAMPLES = ("importer-sync compact",)
 
 
 def configure(_: argparse.ArgumentParser) -> None:
-    """Take no option."""
+    """Add no options."""
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:

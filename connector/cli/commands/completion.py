@@ -1,4 +1,4 @@
-"""`importer-sync completion`: the script that lets a shell complete commands and options."""
+"""`importer-sync completion`: print the script that lets a shell complete commands and options."""
 
 from __future__ import annotations
 

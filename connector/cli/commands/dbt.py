@@ -1,4 +1,4 @@
-"""`importer-sync dbt sources`: the tables as a source of a dbt project."""
+"""`importer-sync dbt sources`: write the tables as a source of a dbt project."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`importer-sync demo`: the whole job in a minute, offline and without configuration."""
+"""`importer-sync demo`: show the whole package in a minute, offline and without configuration."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _farewell(output: Output, shown: Demonstration) -> None:
 
 
 def _command() -> str:
-    """Return how this command is called from here, so that what is printed can be pasted."""
+    """Return how this command is called here, so that what is printed can be pasted."""
     called = Path(sys.argv[0])
     if called.name != "importer-sync":
         return f"{shlex.quote(sys.executable)} -m connector"

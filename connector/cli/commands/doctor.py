@@ -1,4 +1,4 @@
-"""`importer-sync doctor`: what is wrong, and the repairs that lose nothing."""
+"""`importer-sync doctor`: explain what is wrong, and make the repairs that lose nothing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def _rules() -> Privacy | None:
-    """Return the privacy rules; None where the source is not configured, which the warehouse does not need."""
+    """Return the privacy rules; None if the source is not configured, which the warehouse does not need."""
     if whence("access_token") is None or whence("base_url") is None:
         return None
     return load_settings().protection

@@ -1,4 +1,4 @@
-"""`importer-sync hints suggest`: types and formats that fit the loaded texts, as lines for the configuration."""
+"""`importer-sync hints suggest`: propose types and formats that fit the loaded texts, as configuration lines."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def _given() -> Mapping[str, Mapping[str, str]]:
-    """Return the hints that are configured; address and token are not needed here."""
+    """Return the configured hints; URL and token are not needed here."""
     given = dlt.config.get("sources.importer.hints", dict)
     return given if isinstance(given, Mapping) else {}
 
 
 def _fits(suggestion: Suggestion) -> str:
-    """Return the share in words; it says all only where it is all."""
+    """Return the share in words; "all" only if it is exactly all."""
     if suggestion.share == 1:
         return f"fits all {suggestion.values:,} values"
     return f"fits {min(suggestion.share * 100, 99.9):.1f} % of {suggestion.values:,} values"

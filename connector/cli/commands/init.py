@@ -1,4 +1,4 @@
-"""`importer-sync init`: asks for what is needed, writes dlt's settings files, and checks that they work."""
+"""`importer-sync init`: ask for what is needed, write dlt's settings files, and check that they work."""
 
 from __future__ import annotations
 
@@ -72,11 +72,11 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
 
 
 class _InputEnded(Exception):
-    """Nobody answers any more."""
+    """The input ended before all questions were answered."""
 
 
 class _Interview:
-    """Answers from flags, the environment, the files as they are, and whoever sits at the terminal, in this order."""
+    """Answers from flags, the environment, the existing files, and the person at the terminal, in this order."""
 
     def __init__(self, arguments: argparse.Namespace, output: Output, files: dict[str, SettingsFile]) -> None:
         self._arguments = arguments
@@ -86,7 +86,7 @@ class _Interview:
         self._asks = not (arguments.token_stdin or arguments.json) and sys.stdin.isatty() and sys.stderr.isatty()
 
     def wanted(self) -> list[Setting]:
-        """The settings that have to be written. Raises ConfigError for what is missing, wrong or set differently."""
+        """Return the settings to write. Raises ConfigError for what is missing, wrong or set differently."""
         answers = [
             Setting("config.toml", BASE_URL, self._base_url()),
             Setting("secrets.toml", TOKEN, self._token()),
@@ -109,7 +109,7 @@ class _Interview:
         )
 
     def _with_scheme(self, address: str) -> str:
-        """Return the address with the scheme that was left out, if that is what was meant."""
+        """Return the URL with the missing scheme added, if the user confirms that."""
         if "://" in address or not {".", ":"} & set(address):
             return address
         host = address.partition("/")[0].rpartition(":")[0] or address
@@ -185,7 +185,7 @@ class _Interview:
         return line.strip() or standard
 
     def _patiently(self, ask: Callable[[], T]) -> T:
-        """Asks again after an answer that will not do."""
+        """Call `ask` again after an invalid answer."""
         for _ in range(TRIES - 1):
             try:
                 return ask()
@@ -195,7 +195,7 @@ class _Interview:
 
 
 def _hidden(prompt: str) -> str:
-    """What is typed without being shown; where the terminal cannot hide it, it is not asked for."""
+    """Return what is typed without being shown. Raises ConfigError if the terminal cannot hide it."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", getpass.GetPassWarning)
         try:
@@ -221,7 +221,7 @@ def _valid(base_url: str, token: str, plain_http: object = None) -> Settings:
 
 
 def _write(wanted: list[Setting], files: dict[str, SettingsFile], output: Output) -> dict[str, list[str]]:
-    """What was written: the keys by file."""
+    """Write the settings; return the keys written, by file."""
     written: dict[str, list[str]] = {}
     for name in ("secrets.toml", "config.toml"):
         file = files[name]

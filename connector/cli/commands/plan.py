@@ -1,4 +1,4 @@
-"""`importer-sync plan`: what the next run would read and delete, and what that costs; loads nothing."""
+"""`importer-sync plan`: report what the next run would read and delete, and what that costs; load nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EXAMPLES = ("importer-sync plan", "importer-sync plan --json")
 
 
 def configure(_: argparse.ArgumentParser) -> None:
-    """It has no options of its own."""
+    """Add no options."""
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:

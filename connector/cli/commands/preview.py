@@ -1,4 +1,4 @@
-"""`importer-sync preview`: imports, templates and fields with types, with sample rows; loads nothing."""
+"""`importer-sync preview`: show imports, templates and fields with types, with sample rows; load nothing."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def _one_of_each(imports: list[Import]) -> list[Import]:
-    """For each template the import with the most rows."""
+    """Return for each template the import with the most rows."""
     largest: dict[str | None, Import] = {}
     for import_ in imports:
         known = largest.get(import_.template_slug)
@@ -104,7 +104,7 @@ def _first(samples: list[Any]) -> str:
 
 
 def _written(value: Any) -> str:
-    """Return a value as JSON has it, and a dash for none."""
+    """Return a value as JSON, and a dash for null."""
     text = str(value).lower() if isinstance(value, bool) else str(value)
     return "–" if value is None or not text.strip() else text
 

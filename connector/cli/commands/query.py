@@ -1,4 +1,4 @@
-"""`importer-sync query`: one SELECT, read-only, as a table, JSON or CSV."""
+"""`importer-sync query`: run one SELECT, read-only, and print a table, JSON or CSV."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _write_csv(columns: tuple[str, ...], rows: Any) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """A value that JSON has; what it has not is a text."""
+    """Return the value as JSON can hold it; other types become texts."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if value is None or isinstance(value, bool | int | float | str):

@@ -1,4 +1,4 @@
-"""`importer-sync rebuild`: typed tables made anew from the raw rows."""
+"""`importer-sync rebuild`: rebuild typed tables from the raw rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`importer-sync report`: the state of the warehouse as one HTML file to look at."""
+"""`importer-sync report`: write the state of the warehouse as one HTML file."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def _opened(file: Path, *, wanted: bool) -> str:
-    """Open the page if that is wanted and there is a browser; return how the sentence about it ends."""
+    """Open the page if requested and there is a browser; return how the sentence about it ends."""
     if not wanted:
         return "--open opens it in a browser"
     return "a browser shows it" if webbrowser.open(file.absolute().as_uri()) else "no browser was found to open it"

@@ -1,4 +1,4 @@
-"""`importer-sync run`: one incremental sync."""
+"""`importer-sync run`: run one incremental sync."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`importer-sync sandbox`: the service, on loopback, for trying things."""
+"""`importer-sync sandbox`: serve the service on loopback, for trying things."""
 
 from __future__ import annotations
 
@@ -118,7 +118,10 @@ def _service(arguments: argparse.Namespace) -> Service:
 
 
 def _filled(kind: Any, option: str, given: list[tuple[str, str]]) -> Any:
-    """The dataclass `kind` with the values given as text."""
+    """Return the dataclass `kind` with the values given as text.
+
+    Raises ConfigError for unknown names and wrong values.
+    """
     standard = kind()
     known = {each.name: getattr(standard, each.name) for each in fields(kind)}
     values = {}

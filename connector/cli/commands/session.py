@@ -1,4 +1,4 @@
-"""`importer-sync session create`: an importer session token."""
+"""`importer-sync session create`: create an importer session token."""
 
 from __future__ import annotations
 

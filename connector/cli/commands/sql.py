@@ -1,4 +1,4 @@
-"""`importer-sync sql`: the views for analysts and the checks, from `sql/` and from the data dictionary."""
+"""`importer-sync sql`: apply the views for analysts and run the checks, from `sql/` and the data dictionary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`importer-sync status`: last runs, freshness, and the imports that failed or do not reconcile."""
+"""`importer-sync status`: show last runs, freshness, and the imports that failed or do not reconcile."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def _age_s(fresh_as_of: datetime | None, now: datetime) -> tuple[float | None, bool]:
-    """Return the age in seconds, None if it is not known, and whether that is for a time in the future."""
+    """Return the age in seconds, None if unknown, and whether the time is in the future."""
     if fresh_as_of is None:
         return None, False
     if fresh_as_of - now > CLOCKS_MAY_DIFFER:
@@ -81,19 +81,19 @@ def _freshness(age_s: float | None, ahead: bool) -> str:
 
 
 def _views_are_behind(pipeline: Pipeline) -> bool:
-    """Return whether runs keep the views, and did not; the other settings may be missing where one only looks."""
+    """Return whether runs should keep the views and did not; a read-only setup may lack the other settings."""
     from connector.reporting.views.applying import are_outdated  # not needed where nothing was loaded yet
 
     return dlt.config.get("sources.importer.views", bool) is not False and are_outdated(pipeline)
 
 
 def _plain(found: Any) -> Any:
-    """Times as ISO 8601 text."""
+    """Return the document with times as ISO 8601 text."""
     return json.loads(json.dumps(found, default=lambda value: value.isoformat()))
 
 
 def advice(found: WarehouseStatus, *, stale: bool, views_behind: bool = False) -> Iterator[str]:
-    """What to do about what is not as it should be, the most urgent first."""
+    """Yield what to do about each problem, the most urgent first."""
     if not found.runs:
         yield "Nothing was loaded yet; `importer-sync run` does it."
         return
@@ -145,7 +145,7 @@ def advice(found: WarehouseStatus, *, stale: bool, views_behind: bool = False) -
 
 
 def _tell_open(output: Output, found: WarehouseStatus) -> None:
-    """Say of each import why it is open, what it is, and how often it was tried."""
+    """Print each open import: why it is open, what it is, and how often it was tried."""
     for each in found.open:
         if each.state == "waiting":
             output.say(f"waiting: import {each.slug}")

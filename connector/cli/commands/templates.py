@@ -1,4 +1,4 @@
-"""`importer-sync templates`: the templates in the warehouse, with their tables and counts; without a request."""
+"""`importer-sync templates`: list the templates in the warehouse, with their tables and counts; no request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EXAMPLES = ("importer-sync templates", "importer-sync templates --json")
 
 
 def configure(_: argparse.ArgumentParser) -> None:
-    """It has no options of its own."""
+    """Add no options."""
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:

@@ -1,4 +1,4 @@
-"""`importer-sync verify`: the service against the warehouse, one line a difference."""
+"""`importer-sync verify`: compare the service with the warehouse, and print one line for each difference."""
 
 from __future__ import annotations
 
