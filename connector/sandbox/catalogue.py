@@ -1,4 +1,4 @@
-"""The imports the service holds, and every way to change them."""
+"""Keep the imports that the service holds, with every way to change them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class StoredImport:
 
 
 class Catalogue:
-    """Adds, edits and deletes imports and rows. Every change is atomic and moves `version`."""
+    """The imports and rows of the service. Every change is atomic and moves `version`."""
 
     def __init__(self, seed: int = 0, clock: Callable[[], datetime] | None = None) -> None:
         self.seed = seed
@@ -71,7 +71,7 @@ class Catalogue:
         status: Status = "completed",
         slug: str | None = None,
     ) -> str:
-        """Add an import of these rows; a row given as a text is served byte for byte. Returns its slug."""
+        """Add an import of these rows; a row given as a text is served byte for byte. Return its slug."""
         return self._add(template, KeptRows([row_text(row) for row in rows]), metadata or {}, status, slug)
 
     def add_generated(
@@ -82,9 +82,9 @@ class Catalogue:
         status: Status = "completed",
         metadata: Metadata | None = None,
     ) -> list[str]:
-        """Add imports whose rows are computed when asked for: any number of them costs nothing.
+        """Add imports whose rows are computed on request, so that any number of them costs nothing.
 
-        `metadata` is added to what each says of itself.
+        `metadata` is added to the metadata of each.
         """
         if template not in TEMPLATES:
             raise ValueError(f"there is a generator for {', '.join(TEMPLATES)}; not for {template}")
@@ -108,7 +108,7 @@ class Catalogue:
         return slugs
 
     def _known(self, template: str | Template | None) -> str | None:
-        """The slug of a template, made on first use of its name; a `Template` is taken as it is."""
+        """Return the slug of a template, created on first use of its name; a `Template` is taken as it is."""
         if isinstance(template, str):
             self.importers.add(template)
             slug = uuid_from(self.seed, "template", template)
@@ -142,16 +142,16 @@ class Catalogue:
     # Editing
 
     def append_rows(self, slug: str, rows: Iterable[Mapping[str, Any] | str]) -> list[str]:
-        """Add rows at the end; returns their record slugs."""
+        """Add rows at the end; return their record slugs."""
         with self._lock:
             found = self._live(slug)
             now = self._moved(found)
             return [found.rows.slugs.slug(found.rows.append(row_text(row), now)) for row in rows]
 
     def add_raw_record(self, slug: str, text: str) -> str:
-        """Add a whole record as a text that need not be a legal one; it counts in `row_count`.
+        """Add a whole record as a text that need not be valid; it counts in `row_count`.
 
-        Returns the slug under which `delete_row` knows it; the text itself may hold another, or none.
+        Return the slug under which `delete_row` knows it; the text itself may hold another, or none.
         """
         with self._lock:
             found = self._live(slug)
@@ -178,7 +178,7 @@ class Catalogue:
             self.version += 1
 
     def restore_import(self, slug: str) -> None:
-        """A deleted import comes back as it was: same rows, same times."""
+        """Restore a deleted import as it was: same rows, same times."""
         with self._lock:
             self._imports[slug].deleted = False
             self.version += 1
@@ -196,20 +196,20 @@ class Catalogue:
             self._moved(found)
 
     def rename_template(self, template_slug: str, name: str) -> None:
-        """All imports show the name from now on; none of them counts as updated."""
+        """Rename a template for all imports; none of them counts as updated."""
         with self._lock:
             self._templates[template_slug] = replace(self._templates[template_slug], name=name)
             self.version += 1
 
     def set_metadata(self, slug: str, metadata: Metadata | None) -> None:
-        """None is shown as null."""
+        """Set the metadata of an import; None is shown as null."""
         with self._lock:
             found = self._live(slug)
             found.metadata = metadata
             self._moved(found)
 
     def set_row_count(self, slug: str, row_count: int | None) -> None:
-        """Show a `row_count` that is not the number of rows; None shows the truth again."""
+        """Show a `row_count` that is not the number of rows; None restores the true count."""
         with self._lock:
             found = self._live(slug)
             found.row_count = row_count
@@ -218,12 +218,12 @@ class Catalogue:
     # Looking
 
     def slugs(self) -> list[str]:
-        """Slugs of the live imports, oldest first."""
+        """Return the slugs of the live imports, oldest first."""
         with self._lock:
             return [found.slug for found in self._imports.values() if not found.deleted]
 
     def record_slugs(self, slug: str) -> Iterator[str]:
-        """Slugs of an import's live records, in the order they were added."""
+        """Yield the slugs of an import's live records, in the order they were added."""
         rows = self._live(slug).rows
         return map(rows.slugs.slug, rows)
 
@@ -234,7 +234,7 @@ class Catalogue:
         return None if found.template_slug is None else self._templates[found.template_slug]
 
     def find(self, slug: str) -> StoredImport | None:
-        """The live import of this slug, if there is one."""
+        """Return the live import of this slug, if there is one."""
         found = self._imports.get(slug)
         return None if found is None or found.deleted else found
 

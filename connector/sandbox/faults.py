@@ -1,4 +1,4 @@
-"""What goes wrong between a service and its clients, each with a seeded probability."""
+"""Inject faults between the service and its clients, each with a seeded probability."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ KINDS = ("rate_limited", "server_error", "reset", "cut", "html_200")
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """What befalls one request."""
+    """The fault of one request."""
 
     kind: str | None
     delay_s: float
@@ -66,7 +66,7 @@ class Draw:
 
 
 class Misfortune:
-    """Deals out faults, and remembers per URL how many it has dealt in a row (of the last few thousand URLs)."""
+    """A generator of faults, which counts for each of the last few thousand URLs how many it drew in a row."""
 
     def __init__(self, seed: int, wall_clock: Callable[[], datetime], monotonic: Callable[[], float]) -> None:
         self._seed = seed
@@ -92,7 +92,7 @@ class Misfortune:
         return Draw(kind, delay_s, dice.getrandbits(32))
 
     def before(self, faults: Faults, draw: Draw) -> Response | None:
-        """The reply of whatever stands in front of the service, if it does not let the request through."""
+        """Return the reply of whatever stands in front of the service, if it does not pass the request on."""
         wait_s = self._over_limit(faults)
         if wait_s is not None:
             return error_response(429, "rate_limited", "Too many requests.", retry_after=str(math.ceil(wait_s)))
@@ -134,7 +134,7 @@ class Misfortune:
         return error_response(429, "rate_limited", "Too many requests.", retry_after=value)
 
     def _over_limit(self, faults: Faults) -> float | None:
-        """Seconds until the bucket holds a request again; None if it does now (and one is taken out)."""
+        """Take a request out of the bucket and return None, or return the seconds until the bucket holds one."""
         if faults.rate_limit_rps is None:
             return None
         now = self._monotonic()

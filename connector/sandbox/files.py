@@ -1,4 +1,4 @@
-"""A person's own CSV, JSON or JSON Lines file as rows. Values are served as the file has them.
+"""Serve a person's own CSV, JSON or JSON Lines file as rows, with values as the file has them.
 
 Cells of a CSV file stay text; rows of a JSON file are cut out of it byte for byte, digits included.
 """
@@ -66,7 +66,7 @@ def _read_text(path: Path) -> str:
 
 
 class CsvDocument:
-    """Keeps the file's bytes and where each row starts; a row is parsed when it is asked for."""
+    """A CSV file, kept as bytes with the start of each row; a row is parsed on request."""
 
     def __init__(self, path: Path) -> None:
         self._content = _read_text(path).encode()
@@ -101,14 +101,14 @@ class CsvDocument:
         return encode(dict(zip(names, [*cells, *blanks], strict=True)))
 
     def _lines(self) -> Iterator[str]:
-        """Lines as the csv module wants them, while `_position` counts the bytes it has taken."""
+        """Yield lines for the csv module, while `_position` counts the bytes read."""
         for match in LINE.finditer(self._content):
             self._position = match.end()
             yield match.group().decode()
 
 
 def _distinct(names: list[str]) -> list[str]:
-    """A JSON object keeps one value a key, so a repeated header gets a number."""
+    """Return the names made distinct by numbers, since a JSON object keeps one value per key."""
     distinct: dict[str, None] = {}
     for name in names:
         unused, times = name, 1
@@ -120,7 +120,7 @@ def _distinct(names: list[str]) -> list[str]:
 
 
 class JsonDocument:
-    """An array of objects, or an object a line; keeps the text and where each object begins and ends."""
+    """An array of objects, or one object per line, kept as text with the beginning and end of each object."""
 
     def __init__(self, path: Path) -> None:
         self._name = path.name

@@ -1,4 +1,4 @@
-"""Generated uploads: each row is computed from seed, import and position alone, and never kept."""
+"""Generate uploads: each row is computed from seed, import and position alone, and never kept."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 @dataclass(frozen=True, slots=True)
 class GeneratedRows:
-    """The rows of one generated import. `seed` tells imports and services apart."""
+    """The rows of one generated import. `seed` distinguishes imports and services."""
 
     template: str
     seed: tuple[object, ...]
@@ -24,5 +24,5 @@ class GeneratedRows:
 
 
 def generated_text(template: str, index: int, *seed: object) -> str:
-    """One row of a template as JSON text, always the same for the same arguments."""
+    """Return one row of a template as JSON text, always the same for the same arguments."""
     return encode(TEMPLATES[template](Dice(template, index, *seed), index))

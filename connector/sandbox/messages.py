@@ -1,4 +1,4 @@
-"""A request and its reply as plain values, so that the service can be asked with or without sockets."""
+"""Define a request and its reply as plain values, so that the service can be called with or without sockets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a client asks. Names in `headers` may be in any case."""
+    """A client's request. Names in `headers` may be in any case."""
 
     method: str
     path: str
@@ -38,10 +38,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What the service answers, and what the connection has to suffer on the way.
+    """The service's reply, and the fault of its connection.
 
-    `delay_s` is to be waited before anything is sent. With `fault="reset"` nothing is sent at all; with
-    `fault="cut"` the headers promise the whole `body` and half of it arrives.
+    `delay_s` is to be waited before anything is sent. With `fault="reset"` nothing is sent at all; with `fault="cut"`
+    the headers promise the whole `body` and half of it arrives.
     """
 
     status: int
@@ -55,7 +55,7 @@ class Response:
 
 
 def json_response(status: int, text: str, **headers: str) -> Response:
-    """A JSON text as a response; lone surrogates in it are sent as they are, for clients to cope with."""
+    """Return a JSON text as a response; lone surrogates in it are sent as they are, for clients to handle."""
     named = {"content-type": "application/json", **{k.replace("_", "-"): v for k, v in headers.items()}}
     return Response(status, named, text.encode("utf-8", "surrogatepass"))
 
@@ -65,7 +65,7 @@ def error_response(status: int, code: str, message: str, **headers: str) -> Resp
 
 
 def html_response(status: int, title: str, **headers: str) -> Response:
-    """What a proxy in front of a service answers, whatever the client accepts."""
+    """Return what a proxy in front of a service replies, whatever the client accepts."""
     page = f"<html><head><title>{title}</title></head><body><h1>{title}</h1></body></html>\n"
     named = {"content-type": "text/html; charset=utf-8", **{k.replace("_", "-"): v for k, v in headers.items()}}
     return Response(status, named, page.encode())

@@ -1,4 +1,4 @@
-"""The orders a list may come in. Any page of any order costs about the same, however many rows there are."""
+"""Order lists in each possible way. Any page of any order costs about the same, however many rows there are."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Ranks:
 
 
 def shuffled(count: int, *seed: object) -> Callable[[int], int]:
-    """A fresh order at each request: a real shuffle of small lists, an arithmetic one of large ones."""
+    """Return a new order for each request: a real shuffle of small lists, an arithmetic one of large ones."""
     if count <= SHUFFLE_ROWS:
         places = list(range(count))
         Random(number(*seed)).shuffle(places)
@@ -55,13 +55,13 @@ def record_ranks(rows: ImportRows, order: Order, seed: object, request_number: i
 
 
 def _time_order(rows: ImportRows, *, updated: bool) -> Callable[[int], int]:
-    """Untouched rows are in order of time by nature; the touched ones are merged in between them."""
+    """Return the order by time: untouched rows are in it already, the touched ones are merged in."""
     touched = [((row.updated_at if updated else row.created_at, index), index) for index, row in rows.touched.items()]
     return _merged(rows.source.count, rows.holes(), lambda index: (rows.uploaded_at(index), index), touched)
 
 
 def _heap_order(rows: ImportRows, seed: object) -> Callable[[int], int]:
-    """As a database returns rows: in no order, the same until something changes; an edited row moves."""
+    """Return the order of a database heap: arbitrary, stable until something changes; an edited row moves."""
     count = rows.source.count
     scatter = Scatter(count, seed)
     holes = sorted(map(scatter.rank, rows.holes()))
@@ -78,7 +78,10 @@ def _heap_order(rows: ImportRows, seed: object) -> Callable[[int], int]:
 def _merged(
     count: int, holes: Sequence[int], key: Callable[[int], SortKey], extra: list[tuple[SortKey, int]]
 ) -> Callable[[int], int]:
-    """range(count) without its holes, which `key` keeps in order, merged with a few sorted extras: rank to value."""
+    """Return a function from rank to value: range(count) without its holes, merged with a few sorted extras.
+
+    `key` keeps the range in order.
+    """
     extra.sort()
     left = count - len(holes)
 

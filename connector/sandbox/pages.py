@@ -1,4 +1,4 @@
-"""Which rows a page holds, and what the query parameters of a list have to look like."""
+"""Decide which rows a page holds, and validate the query parameters of a list."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Window:
 
 
 def asked_window(request: Request, switches: Switches, seed: int) -> Window | Response:
-    """The rows a request asks for, or the 422 it gets instead."""
+    """Return the rows that a request selects, or the 422 it gets instead."""
     page = _whole_number(request, "page", 1)
     if switches.page_zero == "counts" and page is not None:
         page += 1
@@ -48,7 +48,7 @@ def past_the_end(window: Window, rows: int, switches: Switches) -> Response | No
 
 
 def _uneven(path: str, page: int, per_page: int, switches: Switches, seed: int) -> Window:
-    """Pages of uneven lengths that still hold every row: the lengths are drawn per list, and stay the same."""
+    """Return a page of uneven lengths, which still hold every row: they are drawn per list, and stay the same."""
     start = empty_run = size = 0
     for place in range(1, page + 1):
         start += size

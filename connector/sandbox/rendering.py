@@ -1,4 +1,4 @@
-"""Imports and records as the JSON texts the API shows, under the switches in force."""
+"""Render imports and records as the JSON texts of the API, under the current switches."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def import_text(catalogue: Catalogue, found: StoredImport, switches: Switches) -
 
 
 def record_extra_text(index: int, switches: Switches) -> str | None:
-    """The fields of a record that the interface does not name, as members of an object; every third row has none."""
+    """Return a record's fields that the interface does not name, as members of an object; every third has none."""
     if not switches.extra_fields or index % 3 == 2:
         return None
     return f'"row_errors":[{{"line":{index}.10}}],"valid":{"true" if index % 2 else "null"}'
 
 
 def record_text(found: StoredImport, index: int, switches: Switches) -> str:
-    """One record; its row is put in as the text it is, so digits, escapes and repeated keys survive."""
+    """Return one record; its row is inserted as text, so digits, escapes and repeated keys survive."""
     rows = found.rows
     touched = rows.touched.get(index)
     if touched is None:
@@ -63,7 +63,7 @@ def record_text(found: StoredImport, index: int, switches: Switches) -> str:
 
 
 def records_metadata_text(found: StoredImport, switches: Switches) -> str:
-    """The end of a records reply, from the comma on."""
+    """Return the end of a records reply, from the comma on."""
     if switches.records_metadata == "absent":
         return ""
     if switches.records_metadata == "null":

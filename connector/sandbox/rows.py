@@ -1,4 +1,4 @@
-"""The rows of one import: a source that is only ever computed, and on top of it what was edited since."""
+"""Keep the rows of one import: a source that is only computed, and the edits since."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class TouchedRow:
 
 
 def row_text(row: Mapping[str, Any] | str) -> str:
-    """A row as JSON text; a text is taken as it is."""
+    """Return a row as JSON text; a text is taken as it is."""
     if isinstance(row, str):
         return row
     text = json.dumps(row, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
@@ -62,7 +62,7 @@ def row_text(row: Mapping[str, Any] | str) -> str:
 
 
 class ImportRows:
-    """Rows by position. A position is given once and never again; it is also the record's `sort`."""
+    """Rows by position. A position is used once and never again; it is also the record's `sort`."""
 
     def __init__(self, source: RowSource, slugs: SlugRange, created_at: datetime) -> None:
         self.source = source
@@ -84,7 +84,7 @@ class ImportRows:
         return place == len(self._gone) or self._gone[place] != index
 
     def index_at(self, rank: int) -> int:
-        """The position of the live row that has `rank` live rows before it."""
+        """Return the position of the live row that has `rank` live rows before it."""
         before = bisect_right(range(len(self._gone)), rank, key=lambda place: self._gone[place] - place)
         return rank + before
 
@@ -98,12 +98,12 @@ class ImportRows:
         return map(self.index_at, range(len(self)))
 
     def holes(self) -> list[int]:
-        """Positions within the source that no longer show the source's row."""
+        """Return the positions within the source that no longer show the source's row."""
         gone = self._gone[: bisect_left(self._gone, self.source.count)]
         return sorted([*gone, *(index for index in self.touched if index < self.source.count)])
 
     def remember(self, name: str, build: Callable[[], Callable[[int], int]]) -> Callable[[int], int]:
-        """The last order asked for, until the rows change: pages of one list follow one another."""
+        """Return the order last requested, until the rows change: pages of one list are requested in turn."""
         if self._order is None or self._order[:2] != (self.version, name):
             self._order = (self.version, name, build())
         return self._order[2]
@@ -116,7 +116,7 @@ class ImportRows:
         return row.created_at, row.updated_at
 
     def uploaded_at(self, index: int) -> datetime:
-        """Uploads arrive in batches: fifty rows share an instant, and an instant is never before an earlier row's."""
+        """Return when a row was uploaded: uploads arrive in batches of fifty, which share an instant, in order."""
         offset_us = (index // TIE_ROWS) * TIE_ROWS * UPLOAD_US // max(self.source.count, 1)
         return self.created_at + timedelta(microseconds=offset_us - offset_us % 1000)
 

@@ -1,4 +1,4 @@
-"""A seeded script of edits: what people do to their imports between two syncs."""
+"""Edit a catalogue by a seeded script: what people do to their imports between two syncs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from connector.sandbox.templates import TEMPLATES
 
 
 def edit_randomly(catalogue: Catalogue, n: int, seed: object) -> list[str]:
-    """Make `n` edits; equal catalogues and seeds give equal edits. Returns a line for each."""
+    """Make `n` edits; equal catalogues and seeds give equal edits. Return a line for each."""
     dice = Random(number("script", seed))
     edits = [choice for edit, weight in WEIGHTS for choice in [edit] * weight]
     lines = []
@@ -31,7 +31,7 @@ def edit_randomly(catalogue: Catalogue, n: int, seed: object) -> list[str]:
 
 
 def _add_import(catalogue: Catalogue, dice: Random) -> str:
-    """An upload begins: the import is there, its rows are not yet."""
+    """Begin an upload: the import exists, its rows do not yet."""
     names = sorted({template.name for template in catalogue.templates()} & set(TEMPLATES)) or ["customers"]
     name = dice.choice(names)
     slug = catalogue.add_import(name, metadata={"source": "script"}, status="created")
@@ -39,7 +39,7 @@ def _add_import(catalogue: Catalogue, dice: Random) -> str:
 
 
 def _advance(catalogue: Catalogue, dice: Random) -> str:
-    """The upload goes on: rows come in while an import is being submitted."""
+    """Continue an upload: rows arrive while an import is being submitted."""
     found = dice.choice([found for found in catalogue.live() if found.status != "completed"])
     status = STATUSES[STATUSES.index(found.status) + 1]
     catalogue.set_status(found.slug, status)
@@ -94,7 +94,7 @@ WEIGHTS: tuple[tuple[Callable[[Catalogue, Random], str], int], ...] = (
 
 
 def _row_like(catalogue: Catalogue, found: StoredImport, dice: Random) -> str | dict[str, Any]:
-    """A row that could be of this import: generated for known templates, else a changed copy of one it has."""
+    """Return a row that fits the import: generated for known templates, else a changed copy of one it has."""
     template = catalogue.template_of(found)
     if template is not None and template.name in TEMPLATES:
         return generated_text(template.name, dice.randrange(10**6), "script", dice.getrandbits(32))
@@ -113,13 +113,13 @@ def _row_at(found: StoredImport, index: int) -> Any:
 
 
 def _finite(digits: str) -> float | str:
-    """A number beyond every float is kept as text: written back as infinity it would not be JSON."""
+    """Return the number, or its text if it is beyond every float: written as infinity it would not be JSON."""
     value = float(digits)
     return value if math.isfinite(value) else digits
 
 
 def _changed(row: Any, dice: Random) -> dict[str, Any]:
-    """The row with another value in one cell, of the type it had where that is possible."""
+    """Return the row with another value in one cell, of the same type if possible."""
     if not isinstance(row, dict) or not row:
         return {"note": f"edited {dice.randrange(1000)}"}
     key = dice.choice(list(row))

@@ -1,4 +1,4 @@
-"""Everything random, derived from a seed: same seed, same service, in any process and in any order of asking."""
+"""Derive everything random from a seed: same seed, same service, in any process and in any order of requests."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ def digest(*parts: object, size: int = 8) -> bytes:
 
 
 def number(*parts: object) -> int:
-    """A whole number of 64 bits that depends on nothing but `parts`."""
+    """Return a 64-bit whole number that depends on nothing but `parts`."""
     return int.from_bytes(digest(*parts), "big")
 
 
 def share(*parts: object) -> float:
-    """A number in [0, 1) that depends on nothing but `parts`."""
+    """Return a number in [0, 1) that depends on nothing but `parts`."""
     return number(*parts) / 2**64
 
 
 def uuid_from(*parts: object) -> str:
-    """A valid UUID (version 4) that depends on nothing but `parts`."""
+    """Return a valid UUID (version 4) that depends on nothing but `parts`."""
     return f"{_uuid_head(*parts)}{digest('tail', *parts, size=6).hex()}"
 
 
@@ -51,7 +51,7 @@ class SlugRange:
         return f"{self._head}{(index * self._factor + self._shift) % 2**48:012x}"
 
     def index(self, slug: str) -> int | None:
-        """Position of a slug of this range; None for a slug that is not of this import."""
+        """Return the position of a slug of this range; None for a slug that is not of this import."""
         tail = slug[len(self._head) :]
         if not slug.startswith(self._head) or len(tail) != 12:
             return None
@@ -83,7 +83,7 @@ class Scatter:
 
 
 class Dice:
-    """Cheap draws from one hash: enough of them for the widest generated row (512 bits), and as fast as it gets."""
+    """Cheap draws from one hash, as fast as possible, and enough for the widest generated row (512 bits)."""
 
     __slots__ = ("_pool",)
 
@@ -104,9 +104,9 @@ class Dice:
 
 
 class SeededClock:
-    """A clock that owes nothing to wall time: each look at it moves it on by one to ninety seconds.
+    """A clock independent of wall time: each reading moves it on by one to ninety seconds.
 
-    Some instants fall on a whole second or millisecond, for services that leave the zeros of a fraction out.
+    Some instants fall on a whole second or millisecond, for services that leave out the zeros of a fraction.
     """
 
     def __init__(self, seed: int) -> None:

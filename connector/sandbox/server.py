@@ -1,4 +1,4 @@
-"""The service behind a socket: a thin ASGI app, and uvicorn around it."""
+"""Serve the service on a socket: a thin ASGI app, and uvicorn around it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STOP_TIMEOUT_S = 5.0
 
 
 def make_app(service: Service) -> Starlette:
-    """An ASGI app that asks `service`. Resets and cuts need the server of `serve` and `run`."""
+    """Return an ASGI app that calls `service`. Resets and cuts need the server of `serve` and `run`."""
 
     async def endpoint(scope: Scope, receive: Receive, send: Send) -> None:
         http = HttpRequest(scope, receive)
@@ -69,14 +69,14 @@ async def _send(reply: Response, scope: Scope, receive: Receive, send: Send) -> 
 
 
 def _reset(transport: asyncio.Transport) -> None:
-    """Close at once and rudely: with a linger time of zero the peer gets RST instead of FIN."""
+    """Close the connection with a linger time of zero, so that the peer gets RST instead of FIN."""
     peer: socket.socket = transport.get_extra_info("socket")
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     transport.abort()
 
 
 async def _until_gone(receive: Receive) -> None:
-    """Wait for the server to notice; it would report a reply that was never finished otherwise."""
+    """Wait until the server notices; otherwise it would log a reply that was never finished."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
@@ -126,7 +126,7 @@ def _url(listener: socket.socket) -> str:
 
 @contextlib.contextmanager
 def serve(service: Service, port: int = 0, host: str = "127.0.0.1") -> Iterator[str]:
-    """Serve from a thread while the block runs; yields the base URL, `service.base_url` too."""
+    """Serve from a thread while the block runs; yield the base URL, which is `service.base_url` too."""
     server, listener = _server(service), _listen(host, port)
     thread = threading.Thread(target=server.run, args=([listener],), name="sandbox", daemon=True)
     thread.start()
@@ -151,7 +151,7 @@ def run(
     port: int = 8080,
     on_ready: Callable[[str], Any] | None = None,
 ) -> None:
-    """Serve until interrupted. Prints nothing; `on_ready` gets the base URL once the port is held."""
+    """Serve until interrupted. Print nothing; `on_ready` gets the base URL once the port is bound."""
     listener = _listen(host, port)
     listener.listen()
     service.base_url = _url(listener)

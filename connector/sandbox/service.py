@@ -1,4 +1,4 @@
-"""The service: a request in, a reply out. It never sleeps, and knows nothing of sockets."""
+"""Answer requests as the Importer Service does: a request in, a reply out, without sleeping and without sockets."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Service(Catalogue):
         self.edit_moves_import = switches.edit_moves_import
 
     def handle(self, request: Request) -> Response:
-        """Answer one request, with whatever fault is due to it."""
+        """Answer one request, with its fault if one is due."""
         with self._lock:
             if self.on_request is not None:
                 self.on_request(request)
@@ -89,12 +89,12 @@ class Service(Catalogue):
             return reply
 
     def imports(self) -> list[dict[str, Any]]:
-        """The live imports as the API shows them, oldest first."""
+        """Return the live imports as the API shows them, oldest first."""
         with self._lock:
             return [import_fields(self, found, self.switches) for found in self.live()]
 
     def records(self, slug: str) -> Iterator[Any]:
-        """An import's records as the API shows them, parsed; one that is not JSON comes as its text."""
+        """Yield an import's records as the API shows them, parsed; one that is not JSON as its text."""
         for text in self.record_texts(slug):
             try:
                 yield json.loads(text)
@@ -102,13 +102,13 @@ class Service(Catalogue):
                 yield text
 
     def record_texts(self, slug: str) -> Iterator[str]:
-        """An import's records as the very texts the API sends, in insertion order."""
+        """Yield an import's records as the exact texts that the API sends, in insertion order."""
         found = self._live(slug)
         for rank in range(len(found.rows)):
             yield record_text(found, found.rows.index_at(rank), self.switches)
 
     def edit_randomly(self, n: int = 1, seed: int | None = None) -> list[str]:
-        """Make `n` seeded edits of all kinds; returns a line for each. Without a seed, each call differs."""
+        """Make `n` seeded edits of all kinds; return a line for each. Without a seed, each call differs."""
         with self._lock:
             self._scripts += 1
             return edit_randomly(self, n, (self.seed, self._scripts if seed is None else ("seed", seed)))
@@ -215,7 +215,7 @@ class Service(Catalogue):
 
 
 def _route(path: str) -> tuple[str, str]:
-    """Endpoint name and import slug of a path."""
+    """Return the endpoint's name and the import slug of a path."""
     if path == SESSIONS_PATH:
         return "sessions", ""
     if path == IMPORTS_PATH:

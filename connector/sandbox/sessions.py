@@ -1,4 +1,4 @@
-"""Importer session tokens: signed JWTs, made and checked by pyjwt."""
+"""Issue and check importer session tokens: JWTs signed by pyjwt."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ def session_token(key: str, importer_slug: str, metadata: Mapping[str, Any], now
 
 
 def session_claims(key: str, token: str) -> dict[str, Any]:
-    """What a token of this service says; raises `jwt.PyJWTError` for any other."""
+    """Return the claims of a token of this service. Raises `jwt.PyJWTError` for any other."""
     return jwt.decode(token, key, algorithms=[ALGORITHM], issuer=ISSUER)

@@ -1,4 +1,4 @@
-"""What the interface leaves open, each as a switch: the real service may do either."""
+"""Define a switch for each thing that the interface leaves open: the real service may do either."""
 
 from __future__ import annotations
 

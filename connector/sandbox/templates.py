@@ -1,4 +1,4 @@
-"""Rows as people upload them: blanks, mixed types, odd headers, nested values, dates as text."""
+"""Generate rows as people upload them: blanks, mixed types, odd headers, nested values, dates as text."""
 
 from __future__ import annotations
 
@@ -138,12 +138,12 @@ def _date(dice: Dice) -> str:
 
 
 def _blank(dice: Dice, value: Any, percent: int) -> Any:
-    """The value, or what people leave in a cell they have nothing to say in."""
+    """Return the value, or what people leave in an empty cell."""
     return dice.pick(("", None)) if dice.chance(percent) else value
 
 
 def _mixed(dice: Dice, value: float) -> Any:
-    """A number, save where somebody typed something else into its column."""
+    """Return the number, or sometimes what somebody typed into its column instead."""
     if dice.chance(6):
         return dice.pick(("N/A", "-", "", None, "ca. 5", f"{value} "))
     return value

@@ -1,4 +1,4 @@
-"""How an instant is written: the interface says ISO 8601, which leaves zone and fraction open."""
+"""Write instants: the interface says ISO 8601, which leaves zone and fraction open."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ PRECISIONS = {0: "seconds", 3: "milliseconds", 6: "microseconds"}
 
 @lru_cache(maxsize=4096)
 def time_text(instant: datetime, zone: Zone, fraction: Fraction) -> str:
-    """The same instant is always written the same way, so that comparing texts is tempting and wrong.
+    """Return the instant as text.
 
-    With `fraction="mixed"` only zeros are left out: a mixed precision never changes the instant.
+    The same instant is always written the same way, so that comparing texts is tempting and wrong. With
+    `fraction="mixed"` only zeros are left out: a mixed precision never changes the instant.
     """
     instant = instant.astimezone(UTC)
     if fraction == "mixed":

@@ -1,4 +1,4 @@
-"""Uploads as the customers of a company make them: over the last months, by people, from files with names.
+"""Add uploads as the customers of a company make them: over the last months, by people, from files with names.
 
 The same seed makes the same rows and slugs; only the times follow the day on which it is started.
 """
@@ -21,7 +21,7 @@ def _same(at: datetime) -> datetime:
 
 
 def add_uploads(service: Service, template: str, uploads: int, rows: int) -> None:
-    """Add so many uploads of `rows` rows each, the last a few days ago; what is edited later is of minutes ago."""
+    """Add so many uploads of `rows` rows each, the last a few days ago; later edits are dated minutes ago."""
     now = datetime.now(UTC)
     for number in range(uploads):
         at = now - AGO - MONTHS * (1 - (number + 1) / uploads) - LAG * (len(template) % 4)
@@ -33,7 +33,7 @@ def add_uploads(service: Service, template: str, uploads: int, rows: int) -> Non
 
 
 def add_flaws(service: Service) -> None:
-    """Add what goes wrong where people upload: rows that are none, a count that is not true, an upload under way."""
+    """Add what goes wrong in uploads: elements that are no rows, a wrong count, an upload in progress."""
 
     def uploaded(name: str, person: str) -> dict[str, str]:
         return {"uploader": f"{person}@customer.example", "file_name": name}
