@@ -1,4 +1,4 @@
-"""The commands `run`, `backfill`, `plan` and `verify` as functions: they print nothing and handle no signal.
+"""Call the commands `run`, `backfill`, `plan` and `verify` as functions, which print nothing and handle no signal.
 
 They raise ConnectorError for what would end a command with exit code 1 or 2, and LockedError for exit code 4. A run
 that is partial (exit code 3) returns with `status` "partial".
@@ -90,7 +90,7 @@ class VerifyResult:
 
     @property
     def equal(self) -> bool:
-        """True if everything was compared and nothing differs."""
+        """Return whether everything was compared and nothing differs."""
         return not (self.differences or self.unchecked)
 
 
@@ -149,18 +149,18 @@ def verify(pipeline: Pipeline, source: DltSource | None = None, *, deep: bool = 
 
 
 def plan(pipeline: Pipeline, source: DltSource | None = None) -> RunPlan:
-    """Say what the next run would read and delete, as `importer-sync plan` does; load nothing.
+    """Report what the next run would read and delete, as `importer-sync plan` does; load nothing.
 
     Args:
         pipeline: The pipeline that loads the warehouse.
         source: An `importer_source(...)` with the settings to use; by default dlt's configuration has them.
 
     Returns:
-        What an incremental run would do now. The service is listed for it, and one page of records asked for.
+        What an incremental run would do now. For it, the service is listed, and one page of records requested.
 
     Raises:
         ConfigError: A setting or the destination cannot be used.
-        ConnectorError: The service cannot be listed, or the warehouse not be read.
+        ConnectorError: The service cannot be listed, or the warehouse cannot be read.
     """
     return look_ahead(pipeline, configured_settings() if source is None else settings_of(source))
 

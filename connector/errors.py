@@ -74,11 +74,11 @@ class TooLargeError(ContractError):
 
 
 def means_no_such_page(error: ConnectorError, page: int) -> bool:
-    """Return whether `error` is how the service may say that nothing follows the page before `page`, counted from 1.
+    """Return whether `error` may be how the service says that there is no page `page`, counted from 1.
 
     That is any 4xx but those that are about the token (401, 403) or the moment (408, 425, 429). Page 1 exists always.
-    Whoever takes such a page for an empty one still has to prove that it lies behind the last row: the service may
-    have refused it for another reason.
+    Whoever takes such a page for an empty one still has to prove that it lies behind the last row: the service may have
+    refused it for another reason.
     """
     final = isinstance(error, NotFoundError) or (isinstance(error, ContractError) and (error.status or 0) // 100 == 4)
     return page > 1 and final

@@ -1,4 +1,4 @@
-"""Write files whole or not at all, for this user alone, and never through a link.
+"""Write files completely or not at all, for this user alone, and never through a link.
 
 Invariant: a file is written only where a file is or nothing is. A link is neither followed nor replaced, wherever it
 points, and neither is a device or a pipe; only `write_out`, for a place that the user named, writes into those.
@@ -21,20 +21,20 @@ _note_mode = PRIVATE
 
 
 def let_group_read() -> None:
-    """Have the notes of later runs of this process be readable by the user's group."""
+    """Make the notes that this process writes later readable by the user's group."""
     global _note_mode
     _note_mode = OF_GROUP
 
 
 def write_note(path: Path, content: bytes) -> None:
-    """Replace a file of our own in one step. Raises OSError where a link or anything but a file is."""
+    """Replace a file of our own in one step. Raises OSError if the path is a link or anything but a file."""
     _replace(path, content, _note_mode)
 
 
 def write_out(path: Path, content: bytes) -> None:
-    """Write to the place that a user named: a file is replaced at once and keeps its mode, a device written into.
+    """Write to the place that a user named: a file is replaced at once and keeps its mode; a device is written into.
 
-    Raises OSError where a link is, those of /dev aside, and where nothing can be written.
+    Raises OSError if the place is a link, except those of /dev, or cannot be written.
     """
     of_system = path.is_relative_to("/dev") or path.is_relative_to("/proc")
     if of_system or (not path.is_symlink() and path.exists() and not path.is_file()):
@@ -45,7 +45,7 @@ def write_out(path: Path, content: bytes) -> None:
 
 
 def append(path: Path, content: bytes) -> None:
-    """Add to a file, or begin it. Raises OSError where a link or anything but a file is."""
+    """Append to a file, created if needed. Raises OSError if the path is a link or anything but a file."""
     _refuse_others(path)
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
     with os.fdopen(descriptor, "ab") as file:
@@ -53,7 +53,7 @@ def append(path: Path, content: bytes) -> None:
 
 
 def make_lock_file(path: Path) -> None:
-    """Make the file of a lock, or see to it that nobody else can hold the one that is there.
+    """Create the file of a lock, or make sure that nobody else can hold the existing one.
 
     Whoever can open a file can hold its lock, and every run would find another one under way. Raises ConfigError for a
     link, for what is no file, and for a file of a user who is neither this one, root nor the owner of the folder.
@@ -114,7 +114,7 @@ def _refuse_others(path: Path) -> None:
 
 
 def _mode_of(path: Path) -> int:
-    """As the file has it, else as any file that this process makes."""
+    """Return the mode of the file; of a new one, that of any file that this process creates."""
     with suppress(OSError):
         return stat.S_IMODE(path.stat().st_mode) & 0o777
     mask = os.umask(0)

@@ -1,8 +1,8 @@
-"""Which folders may be believed: those that nobody but their owner can write, of this user or of root.
+"""Decide which folders can be trusted: those of this user or root that nobody but their owner can write.
 
-dlt takes addresses and secrets from its folders, and loads whatever packages lie there. Where the user has no home that
-can be written, dlt (`run_context.global_dir`) would take them from the folder `dlt` of the temporary directory, which
-anybody may have made.
+dlt takes addresses and secrets from its folders, and loads whatever packages are there. If the user has no writable
+home, dlt (`run_context.global_dir`) would take them from the folder `dlt` of the temporary directory, which anybody may
+have created.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _OF_POSTGRES = {
 
 
 def settle(settings: Path, environment: MutableMapping[str, str] = os.environ) -> None:
-    """Have dlt, which is not imported yet, read and write nothing but folders of this user.
+    """Make dlt, which is not imported yet, read and write folders of this user only.
 
-    Raises ConfigError for a folder of dlt that others own or can write, and where there is no place for one.
+    Raises ConfigError for a folder of dlt that others own or can write, and if there is no place for one.
     """
     if os.name != "posix":
         return
@@ -50,7 +50,7 @@ def settle(settings: Path, environment: MutableMapping[str, str] = os.environ) -
 
 
 def believe(folder: Path, owner: int | None = None, cure: str = "set DLT_DATA_DIR to a folder of your own") -> None:
-    """Raise ConfigError if somebody but this user, `owner` and root owns the folder or can write to it."""
+    """Raise ConfigError if anybody but this user, `owner` and root owns the folder or can write to it."""
     if os.name != "posix":
         return
     try:
@@ -71,7 +71,7 @@ def believe(folder: Path, owner: int | None = None, cure: str = "set DLT_DATA_DI
 
 
 def dlt_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return what `run_context.global_dir` does, once there is a home."""
+    """Return the folder that `run_context.global_dir` returns, once there is a home."""
     if os.name == "posix" and os.geteuid() == 0:
         return Path("/var/dlt")
     own = Path("~").expanduser() / ".dlt"
@@ -90,7 +90,7 @@ def _has_passwd_entry() -> bool:
 
 
 def _writable(home: Path | None) -> bool:
-    """Return what dlt finds, by the same trial."""
+    """Return whether dlt takes the home for writable, by the same trial."""
     if home is None:
         return False
     try:
@@ -130,7 +130,7 @@ def _make(folder: Path) -> None:
 
 
 def _keep_files_of_postgres(home: Path | None, environment: MutableMapping[str, str]) -> None:
-    """Name the files of a home that is only read, which libpq would look for in the new one."""
+    """Name the files of a read-only home in variables, because libpq would look for them in the new one."""
     for variable, name in _OF_POSTGRES.items():
         if home is not None and (home / name).exists():
             environment.setdefault(variable, str(home / name))

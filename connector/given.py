@@ -1,6 +1,6 @@
-"""Where a value of the configuration was given, and which keys were given that nobody reads.
+"""Find where a value of the configuration was given, and refuse keys that nobody reads.
 
-A key that is not read is refused: the setting that was meant keeps its default, and nobody notices.
+If an unread key were accepted, the intended setting would keep its default, and nobody would notice.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ OF_DLT = frozenset(
 
 
 def refuse_unknown_keys() -> None:
-    """Raise ConfigError that names each key of ours that nobody reads, its place, and the nearest one that is read."""
+    """Raise ConfigError that names each unknown key of ours, its place, and the nearest known one."""
     parts = [*_unknown(SOURCE, frozenset(Settings.model_fields), OF_DLT), *_unknown(OWN, OWN_KEYS, frozenset())]
     parts += [*_misspelt((), {SOURCE[0], *OWN}), *_misspelt(SOURCE[:1], {SOURCE[1]}), *_misspelt_variables()]
     if parts:
@@ -62,7 +62,7 @@ def _unknown(sections: tuple[str, ...], known: frozenset[str], of_dlt: frozenset
 
 
 def _misspelt(above: tuple[str, ...], known: set[str]) -> Iterator[str]:
-    """Name each section that is nearly one of ours; any other belongs to dlt or to another source."""
+    """Yield a sentence for each section that is nearly one of ours; any other belongs to dlt or to another source."""
     for name, place in sorted(_in_files(above).items()):
         meant = _nearest(name, known)
         if meant not in (None, name):
@@ -71,7 +71,7 @@ def _misspelt(above: tuple[str, ...], known: set[str]) -> Iterator[str]:
 
 
 def _misspelt_variables() -> Iterator[str]:
-    """Name each variable with a section that is nearly one of ours, or with one underscore where there are two."""
+    """Yield a sentence for each variable with a section that is nearly ours, or with one underscore for two."""
     for variable in sorted(os.environ):
         meant = _variable_meant(variable.lower())
         if meant is not None and meant != variable.upper():
@@ -119,7 +119,7 @@ def _in_files(sections: tuple[str, ...]) -> dict[str, str]:
 
 
 def whence(name: str, sections: tuple[str, ...] = SOURCE) -> str | None:
-    """Say where dlt found the value of a key, an environment variable or a file; None if nowhere."""
+    """Return where dlt found the value of a key: an environment variable or a file; None if nowhere."""
     variable = "__".join([*sections, name]).upper()
     if variable in os.environ:
         return f"the environment variable {variable}"

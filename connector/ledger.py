@@ -1,4 +1,4 @@
-"""The ledger: one `LedgerRow` for each import, which is its row of `sync_imports`, and the words it uses."""
+"""Define the ledger: one `LedgerRow` for each import, which is its row of `sync_imports`, and its vocabulary."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class State(StrEnum):
 
 
 class Due(StrEnum):
-    """`sync_imports.due`: why an import is read again though its fingerprint stands still; null if nothing asks."""
+    """`sync_imports.due`: why an import is read again though its fingerprint has not changed; null if it is not due."""
 
     racy = "racy"  # read within the resolution of its `updated_at`: it may have changed since, unseen
     backfill = "backfill"  # a backfill asked for it, and has not read it yet
@@ -119,7 +119,7 @@ class LedgerRow(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def adds_up(self) -> bool:
-        """Return whether as many records came as `row_count` says; of the rejected ones some may be one, seen twice."""
+        """Return whether as many records came as `row_count` says; some of the rejected ones may be one, seen twice."""
         count = self.row_count
         return count is not None and self.records_loaded <= count <= self.records_loaded + self.records_rejected
 
@@ -141,7 +141,7 @@ class LedgerColumn:
 
 
 def _columns() -> Iterator[LedgerColumn]:
-    """An absent number is 0, an absent flag false, and an absent state one that is read again."""
+    """Yield the columns; an absent number is 0, an absent flag false, and an absent state makes the import be read."""
     zeros = {str: "", int: 0, bool: False, State: State.failed}
     for name, hint in get_type_hints(LedgerRow, include_extras=True).items():
         if get_origin(hint) is not Annotated:

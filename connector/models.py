@@ -1,6 +1,6 @@
-"""What the service's replies become: a session (pydantic), and imports, records and rejects (msgspec).
+"""Define what replies are decoded into: a session (pydantic), and imports, records and rejects (msgspec).
 
-Of these there are millions, or thousands in each run, therefore plain msgspec structs that the garbage collector skips.
+The latter number thousands or millions in a run, so they are plain msgspec structs that the garbage collector skips.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Import(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def fingerprint(self) -> tuple[datetime, int, str]:
-        """What must stay the same for an import to count as unchanged."""
+        """Return what must stay the same for an import to count as unchanged."""
         return self.updated_at, self.row_count, self.status
 
     @property
@@ -109,22 +109,22 @@ class ImportPage:
 
 
 def key_of(row: Import | Reject) -> str:
-    """What tells one element of a listing from another."""
+    """Return what identifies an element of a listing."""
     return row.slug if isinstance(row, Import) else f"reject {row.record_slug or row.payload}"
 
 
 def replaces(before: Import | Reject, after: Import | Reject) -> bool:
-    """Whether `after` is the version of an element of a listing to keep."""
+    """Return whether `after` is the version of an element of a listing to keep."""
     if isinstance(before, Import) and isinstance(after, Import):
         return after.updated_at >= before.updated_at
     return True
 
 
 def born_at(row: Import | Reject) -> datetime:
-    """When the service says it was created; what could not be read is as old as can be."""
+    """Return when the service says it was created; what could not be read is as old as possible."""
     return row.created_at if isinstance(row, Import) else datetime.min.replace(tzinfo=UTC)
 
 
 def microseconds(instant: datetime) -> int:
-    """Since 1970 in UTC, of an aware time."""
+    """Return an aware time as microseconds since 1970 in UTC."""
     return (instant - _EPOCH) // _MICROSECOND

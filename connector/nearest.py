@@ -1,4 +1,4 @@
-"""The name that was probably meant where another was given; for settings, templates, imports, states."""
+"""Suggest the name that was probably meant instead of an unknown one: settings, templates, imports, states."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SHOWN = 12
 
 
 def instead_of(name: str, known: Collection[str]) -> str:
-    """Return how a sentence about an unknown name ends: with the nearest known one, or with all if they are few."""
+    """Return how a sentence about an unknown name ends: with the nearest known one, or with all if there are few."""
     if found := nearest(name, known):
         return f"did you mean {' or '.join(found)}?"
     if not known:
@@ -19,6 +19,6 @@ def instead_of(name: str, known: Collection[str]) -> str:
 
 
 def nearest(name: str, known: Collection[str]) -> list[str]:
-    """Return the known names, three at most, that were probably meant."""
+    """Return the known names that were probably meant, at most three."""
     by_lower = {each.lower(): each for each in sorted(known)}
     return [by_lower[each] for each in get_close_matches(name.lower(), by_lower, n=3, cutoff=0.6)]

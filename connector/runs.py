@@ -1,4 +1,4 @@
-"""One row of `sync_runs`: what a run did, counted while it goes, and what its outcome is called."""
+"""Define a row of `sync_runs`: what a run did, counted while it is running, and its outcome."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def connector_version() -> str:
 
 
 def make_run_id(now: datetime) -> str:
-    """Sorts by time and is unique: `20261121T093000-4f1c2ab7`."""
+    """Return a unique id that sorts by time: `20261121T093000-4f1c2ab7`."""
     return f"{now:%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
 
 
 @dataclass(slots=True)
 class Tally:
-    """The counts of a run under way; `status` is what it would be called if it ended now."""
+    """The counts of a running run; `status` is what its outcome would be if it ended now."""
 
     run_id: str
     mode: str
@@ -84,13 +84,13 @@ class Tally:
 
     @property
     def refused(self) -> bool:
-        """Return whether a backfill did nothing because what it was asked for is wrong: that is no run."""
+        """Return whether a backfill did nothing because its selection is wrong: that is no run."""
         wrong = isinstance(self.fatal, ConfigError) and not isinstance(self.fatal, NewerFormatError)
         return wrong and self.mode == "backfill" and not self.load_ids and not self.unsettled
 
     @property
     def error(self) -> str | None:
-        """The first reasons, as sentences."""
+        """Return the first reasons, as sentences."""
         reasons = [str(self.fatal) or type(self.fatal).__name__] if self.fatal is not None else []
         reasons += self.problems
         if len(reasons) > 5:
@@ -104,7 +104,7 @@ class Tally:
         return type(self.fatal).__name__ if self.fatal is not None else None
 
     def as_json(self) -> dict[str, Any]:
-        """What `run --json` prints; times in ISO 8601."""
+        """Return what `run --json` prints; times in ISO 8601."""
         return {
             "run_id": self.run_id,
             "status": self.status.value,
@@ -129,7 +129,7 @@ class Tally:
         }
 
     def as_row(self, status: Status | None = None) -> dict[str, Any]:
-        """The row for `sync_runs`; `status` overrides, for the row written before the run ends."""
+        """Return the row for `sync_runs`; `status` overrides, for the row written before the run ends."""
         shown = self.as_json()
         del shown["schema_changes"]  # sync_fields tells them
         return {

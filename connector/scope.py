@@ -1,4 +1,4 @@
-"""What a user asks a run to read again."""
+"""Define what a user asks a run to read again."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ STATUSES = ("created", "submitting", "submitted", "completed")  # of an import, 
 class Selection(BaseModel):
     """What a backfill re-reads: every given condition must hold; empty means everything.
 
-    Imports are asked for by `slugs`: whatever the service answers is meant, though it may spell the slug otherwise.
+    Imports are requested by `slugs`: whatever the service returns is meant, though it may spell the slug otherwise.
     `part` is that of a shard.
     """
 
@@ -54,7 +54,7 @@ class Selection(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class RunScope:
-    """What a run was asked for. `force` re-reads what is up to date; `allow_mass_delete` waives the limit once.
+    """The request for a run. `force` re-reads what is up to date; `allow_mass_delete` waives the limit once.
 
     `shard` says which of how many shards this one is, each of which reads its part side by side with the others.
     """
@@ -76,7 +76,7 @@ def _one_or_more(given: object) -> object:
 
 
 def _switch_or_some(given: object) -> object:
-    """A variable of the environment brings a text: true, false, or templates as JSON."""
+    """Parse the text of an environment variable: true, false, or templates as JSON."""
     if not isinstance(given, str):
         return given
     if given.strip().lower() in ("true", "false"):
@@ -144,7 +144,7 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _token_crosses_no_network_in_plain_text(self) -> Settings:
-        """Keep the token off plain http to any host but this one, unless that is allowed."""
+        """Refuse to send the token over plain http to any host but this one, unless that is allowed."""
         if self.base_url.startswith("http://") and not self.allow_plain_http:
             host = _host(self.base_url)
             if not is_loopback(host):
@@ -223,31 +223,32 @@ class Settings(BaseModel):
 
     @property
     def http_client(self) -> Callable[[], Any] | None:
-        """What makes the httpx client that the service is asked by, if not the one that is the default."""
+        """Return the factory of the httpx client to use for the service; None for the default transport."""
         return self._http_client
 
     def with_client(self, http_client: Callable[[], Any] | None) -> Settings:
-        """Return the same settings, for a client that no configuration can name."""
+        """Return the same settings with a client, which no configuration can name."""
         made = self.model_copy()
         made._http_client = http_client
         return made
 
     @cached_property
     def protection(self) -> Privacy:
-        """The rules of `privacy`, and the key to their hashes."""
+        """Return the rules of `privacy`, with the key of their hashes."""
         key = self.privacy_key.get_secret_value().strip() if self.privacy_key is not None else None
         return Privacy.parse(self.privacy, key)
 
     @classmethod
     def load(cls, **values: Any) -> Settings:
-        """The same as `load_from` where nothing is known of the places."""
+        """Validate the values as `load_from` does, without knowing their places."""
         return cls.load_from(lambda _: None, values)
 
     @classmethod
     def load_from(cls, whence: Callable[[str], str | None], values: Mapping[str, Any]) -> Settings:
-        """Raises ConfigError with one sentence that names each wrong key, its value but for secrets, and its place.
+        """Validate the values. Raises ConfigError with one sentence.
 
-        `whence` says where the value of a key was given: a file, an environment variable.
+        It names each wrong key, its place, and its value unless it is secret. `whence` returns where the value of a key
+        was given: a file, an environment variable.
         """
         try:
             return cls(**{k: v for k, v in values.items() if v is not None})

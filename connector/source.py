@@ -262,7 +262,7 @@ class _SharedRun:
             self._release = hold_until_loaded(dlt.current.pipeline(), kept(dlt.current.pipeline()))
             session = RunSession(self.settings, self._scope, warehouse, Ports.real())
             if len(self._unfinished) == 1:
-                # `succeeded` promises a whole sync, which half of it is not
+                # `succeeded` promises a complete sync, which half of one is not
                 session.tally.mode = f"{next(iter(self._unfinished))} only"
             try:
                 session.open(reading="records" in self._unfinished, listed="imports" in self._unfinished)
@@ -277,7 +277,7 @@ class _SharedRun:
 
 
 def _load_id() -> str:
-    """Return the id of the package that dlt extracts into. Raises ConfigError where no pipeline is extracting."""
+    """Return the id of the package that dlt extracts into. Raises ConfigError if no pipeline is extracting."""
     try:
         return current_load_id()
     except ContextDefaultCannotBeCreated:

@@ -1,7 +1,7 @@
-"""How an import stands in the warehouse: the one answer of a run, `status`, `verify`, the report and `sql check`.
+"""Determine the standing of an import: one answer for a run, `status`, `verify`, the report and `sql check`.
 
-Invariant: it follows from the ledger row and the row of `imports` alone, so that two commands that look at one
-warehouse never differ; `sql/checks` says the same in SQL, and is tested against this.
+Invariant: it follows from the ledger row and the row of `imports` alone, so that two commands on one warehouse never
+differ; `sql/checks` has the same rules in SQL, and is tested against this.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from connector.ledger import COMPLETED, Due, LedgerRow, State
 
 
 class Standing(StrEnum):
-    """The first that applies."""
+    """The state of an import in the warehouse: the first that applies."""
 
     failed = "failed"
     excluded = "excluded"  # of a template that the settings leave out
@@ -35,7 +35,7 @@ class Shown(msgspec.Struct, frozen=True, gc=False):
 
 
 def standing(known: LedgerRow | None, shown: Shown | None = None) -> Standing:
-    """Return how an import stands that the service lists; without `shown`, by its ledger row alone."""
+    """Return the standing of an import that the service lists; without `shown`, by its ledger row alone."""
     if known is not None and known.state is State.failed:
         return Standing.failed
     if known is not None and known.state is State.excluded:

@@ -1,4 +1,4 @@
-"""What a process need not import; docs/performance.md has what each part saves.
+"""Avoid imports that a process does not need; docs/performance.md has what each part saves.
 
 pyarrow loads pandas wherever it is installed, and dlt an HTTP client for sources of its own. A command uses neither.
 """
@@ -20,9 +20,9 @@ _loading = RLock()
 
 
 def prepare_imports() -> None:
-    """Defer what dlt and pyarrow would import in vain; only for a process of our own, which it changes for good.
+    """Defer what dlt and pyarrow import needlessly; only for a process of our own, which it changes permanently.
 
-    pyarrow looks for pandas when it makes its first array, and never again; others can import pandas later.
+    pyarrow looks for pandas when it makes its first array, and never again; other code can import pandas later.
     """
     if "dlt" not in sys.modules and not any(isinstance(finder, _Deferring) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Deferring())
@@ -33,7 +33,7 @@ def prepare_imports() -> None:
 
 
 class Hidden:
-    """Makes modules seem not installed while it is entered, except for those that are loaded already."""
+    """A context in which modules seem not to be installed, except for those that are already loaded."""
 
     def __init__(self, *names: str) -> None:
         self._names = names
@@ -67,7 +67,7 @@ def for_good() -> Iterator[None]:
 
 
 class _Deferring:
-    """Finds dlt's HTTP client, to be executed when one of its names is first used."""
+    """A finder of dlt's HTTP client, which is executed when one of its names is first used."""
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, *_: object) -> ModuleSpec | None:
         spec = PathFinder.find_spec(name, path) if name == _DEFERRED else None
@@ -77,7 +77,7 @@ class _Deferring:
 
 
 class _Later(Loader):
-    """Loads a module as an empty one, which executes itself on first use."""
+    """A loader of a module as an empty one, which executes itself on first use."""
 
     def __init__(self, real: Loader) -> None:
         self.real = real

@@ -1,7 +1,7 @@
-"""OpenTelemetry for those who listen: spans of runs, load packages and requests, and counts of what they did.
+"""Report to OpenTelemetry if it is in use: spans of runs, load packages and requests, and counts of what they did.
 
-OpenTelemetry is an extra and slow to import, so nothing of it is loaded unless the environment asks for an export or
-the program around us has set it up. Where nobody listens, a request costs one comparison with None.
+OpenTelemetry is an extra and slow to import, so none of it is loaded unless the environment asks for an export or
+the surrounding program has set it up. If it is not in use, a request costs one comparison with None.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _scrub: Callable[[str], str] = str
 
 
 class Request:
-    """One request with all its attempts, beginning when the first is sent: waiting for a place is not the service's."""
+    """One request with all its attempts, beginning when the first is sent: the wait for a place is not included."""
 
     __slots__ = ("_instruments", "_kind", "_names", "_span")
 
@@ -82,7 +82,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Instruments:
-    """What is told to OpenTelemetry's API; made once for each pair of providers."""
+    """The instruments of OpenTelemetry's API, created once for each pair of providers."""
 
     tracer: Any
     client_kind: Any
@@ -103,7 +103,7 @@ class Instruments:
 
 
 def find() -> Instruments | None:
-    """Return the instruments of this process, or None where nobody listens."""
+    """Return the instruments of this process, or None if OpenTelemetry is not in use."""
     trace = sys.modules.get("opentelemetry.trace")
     if trace is None:
         return None
@@ -115,7 +115,7 @@ def find() -> Instruments | None:
 
 
 def _listens(provider: Any) -> bool:
-    """Tell whether a provider was set: the API's own ones only stand in for it."""
+    """Return whether a provider was set: the API's own ones are only placeholders."""
     return not type(provider).__module__.startswith(("opentelemetry.trace", "opentelemetry.metrics"))
 
 
@@ -139,7 +139,7 @@ def _instruments(tracers: Any, meters: Any) -> Instruments:
 
 
 def trace_ids() -> dict[str, str]:
-    """Return what leads from a line of the log to its span."""
+    """Return the ids that link a log entry to its span."""
     trace = sys.modules.get("opentelemetry.trace")
     context = trace.get_current_span().get_span_context() if trace is not None else None
     if context is None or not context.is_valid:
@@ -149,7 +149,7 @@ def trace_ids() -> dict[str, str]:
 
 @contextmanager
 def run(tally: Tally) -> Iterator[None]:
-    """Trace everything inside as part of this run; what it came to is read off the tally at the end."""
+    """Trace everything inside as part of this run; its result is read from the tally at the end."""
     token = current_run.set(tally.run_id)
     instruments = find()
     began = time.monotonic()
@@ -182,7 +182,7 @@ def _sum_up(instruments: Instruments, span: Any, tally: Tally, took_s: float) ->
 
 @contextmanager
 def package(tally: Tally) -> Iterator[None]:
-    """Trace one load package, from its first record asked for to its proof in the warehouse."""
+    """Trace one load package, from its first record to its proof in the warehouse."""
     instruments = find()
     if instruments is None:
         yield
@@ -207,7 +207,7 @@ def package(tally: Tally) -> Iterator[None]:
 
 @contextmanager
 def exporting(scrub: Callable[[str], str]) -> Iterator[None]:
-    """Export for as long as it lasts if OpenTelemetry's environment variables ask for it."""
+    """Export within the block, if OpenTelemetry's environment variables ask for it."""
     global _scrub
     wanted = [signal for signal in SIGNALS if _wanted(signal)]
     disabled = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
@@ -279,7 +279,7 @@ def _exporters(signal: str) -> Iterator[Any]:
 
 
 def _close(providers: list[Any]) -> None:
-    """Send what is left. A collector that does not answer must not hold up the end of a run."""
+    """Send what is left. A collector that does not answer must not delay the end of a run."""
     closers = [threading.Thread(target=provider.shutdown, daemon=True) for provider in providers]
     for closer in closers:
         closer.start()

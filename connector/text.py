@@ -1,7 +1,7 @@
-"""Text of others (from spreadsheets, the service, a database) as each place that shows it can take it.
+"""Make text from elsewhere (spreadsheets, the service, a database) safe for each place that shows it.
 
 Invariant: what reaches a terminal, a log line, a chat, a dbt project or a page passes one of these functions: nothing
-in it moves a cursor, turns the direction of its neighbours, begins a line, calls people or is run.
+in it moves a cursor, changes the direction of its neighbours, begins a line, mentions people or is executed.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ _JINJA = re.compile(r"\{(?=[{%#])")
 
 
 def visible(text: str, keep: str = "\t") -> str:
-    """Return one line in which each sign that would act is shown by its number; those of `keep` stay."""
+    """Return one line in which each control character is shown by its number, except those in `keep`."""
     return "".join(f"⟨U+{ord(sign):04X}⟩" if _acts(sign, keep) else sign for sign in text) if _may_act(text) else text
 
 
 def visible_json(text: str) -> str:
-    """Return JSON that means the same, with each such sign in its strings as an escape."""
+    """Return JSON that means the same, with each such character in its strings as an escape."""
     return "".join(json.dumps(sign)[1:-1] if _acts(sign, "\n") else sign for sign in text) if _may_act(text) else text
 
 
 def for_dbt(text: str) -> str:
-    """Return a description of dbt's that it shows and does not run: dbt renders each as a template."""
+    """Return a description that dbt shows and does not execute: dbt renders each as a template."""
     return _JINJA.sub("{ ", visible(text))
 
 
 def for_chat(text: str) -> str:
-    """Return text that Slack, and what reads as Slack does, takes for words: no mention, no link; cut if it is long."""
+    """Return text that Slack and similar chats take literally: no mention, no link; cut if it is long."""
     text = visible(text)
     if len(text) > LONGEST_IN_CHAT:
         text = f"{text[: LONGEST_IN_CHAT - 1]}…"

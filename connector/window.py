@@ -1,4 +1,4 @@
-"""A window of time on an import's `updated_at`."""
+"""Define a window of time on an import's `updated_at`."""
 
 from __future__ import annotations
 

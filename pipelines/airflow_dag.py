@@ -33,7 +33,7 @@ def pipeline() -> Any:
 
 
 def run(scope: Any = None) -> dict[str, Any]:
-    """Run a sync, and return what it did; what no retry would change fails at once."""
+    """Run a sync, and return what it did; an error that no retry would change fails at once."""
     from connector import AuthError, ConfigError, LockedError, sync
 
     try:
@@ -49,7 +49,7 @@ def run(scope: Any = None) -> dict[str, Any]:
 
 @task(retries=0)
 def reconciled(did: dict[str, Any]) -> None:
-    """Fail unless the run succeeded: a partial one loaded the rest, and what is open is tried again by the next."""
+    """Fail unless the run succeeded: a partial one loaded the rest, and the next one retries what is open."""
     if did["status"] != "succeeded":
         raise AirflowFailException(f"The run {did['run_id']} is {did['status']}: {did['error']}")
 

@@ -76,7 +76,7 @@ def pipeline() -> Pipeline:
 
 
 def known_templates() -> dict[str, str]:
-    """Return typed table → slug of its template, from the warehouse or as they were seen last."""
+    """Return typed table → slug of its template, from the warehouse or as last seen."""
     try:
         found = {each.table: each.slug or "" for each in templates(pipeline()) if each.table}
     except DatabaseBusyError:
@@ -90,7 +90,7 @@ KEYS = {AssetKey([GROUP, table]): table for table in TABLES}
 
 
 def attempted(scope: Scope | None = None) -> RunSummary:
-    """Run a sync; what no retry would change ends the step at once, everything else is tried again."""
+    """Run a sync; an error that no retry would change ends the step at once, any other is retried."""
     try:
         return sync(pipeline(), scope=scope)
     except (AuthError, ConfigError) as error:
@@ -108,7 +108,7 @@ def facts(run: RunSummary) -> dict[str, Any]:
 
 
 def reconciled(run: RunSummary, key: AssetKey) -> AssetCheckResult:
-    """Return the check of a whole run: it has to be succeeded, and partial is not."""
+    """Return the check of a whole run: it passes if the run succeeded, not if it was partial."""
     return AssetCheckResult(
         check_name="reconciled",
         asset_key=key,
@@ -135,7 +135,7 @@ def reconciled(run: RunSummary, key: AssetKey) -> AssetCheckResult:
     retry_policy=RETRIES,
 )
 def importer_sync(context: AssetExecutionContext) -> Iterator[MaterializeResult | AssetCheckResult]:
-    """One incremental sync, whichever of the assets are asked for: it reads what is new, changed or failed before."""
+    """Run one incremental sync, whichever assets are selected: it reads what is new, changed or failed before."""
     run = attempted()
     held = {each.slug or "": each for each in templates(pipeline())}
     if unknown := sorted(each.table for each in held.values() if each.table and each.table not in TABLES):
@@ -210,7 +210,7 @@ def verified(_: AssetCheckExecutionContext) -> AssetCheckResult:
 
 @asset_check(asset=IMPORTS, name="fresh")
 def fresh(_: AssetCheckExecutionContext) -> AssetCheckResult:
-    """Tell whether a run that loaded everything is recent enough; a partial one does not count."""
+    """Check whether a run that loaded everything is recent enough; a partial one does not count."""
     as_of = status(pipeline()).fresh_as_of
     return AssetCheckResult(
         passed=as_of is not None and datetime.now(UTC) - as_of < FRESH_FOR,
@@ -225,7 +225,7 @@ VERIFY = define_asset_job("importer_verify_job", selection=AssetSelection.checks
 
 @sensor(job=SYNC, minimum_interval_seconds=300, default_status=DefaultSensorStatus.STOPPED)
 def import_completed(context: SensorEvaluationContext) -> Iterator[RunRequest | SkipReason]:
-    """Start a sync when the service is done with an import that was not read in that version; costs one listing."""
+    """Start a sync when the service has completed an import in a version not read yet; costs one listing."""
     waiting = [DagsterRunStatus.QUEUED, DagsterRunStatus.STARTING, DagsterRunStatus.STARTED]
     if context.instance.get_runs(RunsFilter(job_name=SYNC.name, statuses=waiting), limit=1):
         yield SkipReason("A sync is under way.")

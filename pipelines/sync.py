@@ -1,4 +1,4 @@
-"""One incremental sync, for a scheduler: `python pipelines/sync.py`, with the exit codes of `importer-sync run`.
+"""Run one incremental sync, for a scheduler: `python pipelines/sync.py`, with the exit codes of `importer-sync run`.
 
 Settings come from `.dlt/` in the working directory or from the environment.
 """

@@ -102,8 +102,7 @@ def finish(code: int) -> NoReturn:
 
 
 def depart(code: int) -> NoReturn:
-    """End the process without finalizing the interpreter, so that hanging threads and extension modules don't matter.
-    """
+    """End the process without finalizing the interpreter, where threads may hang and extension modules may fail."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
