@@ -19,7 +19,7 @@ from connector.settings import Settings
 SOURCE = ("sources", "importer")
 WHOLE = ("privacy",)
 OWN = ("importer_sync",)
-_NEARLY = 0.88  # of a name's signs: `importr` and `source` are, while `importer_eu` may be a source of its own
+_NEARLY = 0.88  # of a name's characters: `importr` and `source` are near, `importer_eu` may be a source of its own
 OWN_KEYS = frozenset({"destination", "notify_url", "notify_on", "notify_schema", "duckdb_storage"})
 # What dlt itself looks for under a source: settings of its steps, and the source's and its resources' own sections.
 OF_DLT = frozenset(

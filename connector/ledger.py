@@ -28,10 +28,10 @@ class Due(StrEnum):
     """`sync_imports.due`: why an import is read again though its fingerprint has not changed; null if it is not due."""
 
     racy = "racy"  # read within the resolution of its `updated_at`: it may have changed since, unseen
-    backfill = "backfill"  # a backfill asked for it, and has not read it yet
+    backfill = "backfill"  # a backfill selected it, and has not read it yet
     upgrade = "upgrade"  # an earlier version read it, and kept less of what it received
-    vanished = "vanished"  # it was gone when its records were asked for
-    torn = "torn"  # its rows in the warehouse are known not to be whole
+    vanished = "vanished"  # it was gone when its records were requested
+    torn = "torn"  # its rows in the warehouse are known to be incomplete
 
 
 TORN = (
@@ -63,7 +63,7 @@ class LedgerRow(msgspec.Struct, frozen=True, gc=False):
 
     `trusted` is no column: it is false if the row's load did not complete or its rows in the warehouse disagree.
     `has_raw` and `table_name` say where its rows are: the settings `raw` and `typed` may change between runs. `due` is
-    one of `Due`, or what another version of this package wrote: whatever it is, it asks for the import.
+    one of `Due`, or what another version of this package wrote: any value makes the import be read.
     """
 
     slug: Annotated[str, "Key of the import."]

@@ -20,7 +20,7 @@ class Standing(StrEnum):
     failed = "failed"
     excluded = "excluded"  # of a template that the settings leave out
     unreconciled = "unreconciled"
-    damaged = "damaged"  # loaded, but its rows are no longer those that its ledger row speaks of: for who looks at rows
+    damaged = "damaged"  # loaded, but its rows are no longer those of its ledger row; found only by looking at rows
     waiting = "waiting"  # listed, and that version of it not loaded by a load that was completed
     unfinished = "unfinished"  # the service itself is not done with it
     accepted = "accepted"  # it has other than row_count records, which `reconcile = "off"` does not look at

@@ -12,7 +12,7 @@ import unicodedata
 
 LONGEST_IN_CHAT = 500
 _JOINERS = "\u200c\u200d"  # they belong to the spelling of words and emoji
-# Signs without a shape of their own that change how their neighbours look.
+# Characters without a shape of their own that change how their neighbours look.
 _KINDS = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 _JINJA = re.compile(r"\{(?=[{%#])")
 

@@ -55,7 +55,7 @@ class Addresses:
     slack: str | None
     statuses: frozenset[str]
     schema: bool = False  # also of a run that finds new fields
-    notes: Path | None = None  # the folder for what was told last; None: tell each time
+    notes: Path | None = None  # the folder for the last notices; None: send each time
 
     @property
     def secrets(self) -> tuple[str, ...]:

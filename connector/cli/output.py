@@ -20,7 +20,7 @@ from connector.text import visible, visible_json
 
 CELL_WIDTH = 80
 STDOUT = ("-", "/dev/stdout")  # as an --out: nothing but what is asked for goes there
-LOOKED_AT = 10_000  # signs of a cell, of which few are shown
+LOOKED_AT = 10_000  # characters of a cell, of which few are shown
 # Colour repeats what a word says, for those who skim.
 STYLES = {
     **dict.fromkeys(("ok", "proven", "succeeded", "completed", "synced", "equal"), "green"),

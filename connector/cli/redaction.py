@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 HIDDEN = "***"
 SHORTEST = 6  # hiding anything shorter would garble words, and a password that is the user's name hides nothing
-# Both are linear: a run of signs is taken as a whole, and within it no start is tried twice.
+# Both are linear: a run of characters is taken as a whole, and within it no start is tried twice.
 _RUN = re.compile(r"[^@\s]++@?")
 _PASSWORD = re.compile(r"(://[^/\s:@]*+):(?=[^@])[\s\S]++")
 # Of a key of secrets.toml or a variable: the connector's own, and those of destinations.

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 LONGEST_WORD = 24  # that a column stays wide enough for; a longer one is cut where there is no room
-LONGEST = 400  # signs of a cell
+LONGEST = 400  # characters of a cell
 GAP = 2
 INDENT = 2
 

@@ -1,9 +1,9 @@
 """Walk page numbers to a listing that knows whether it saw everything (docs/guarantees.md, "Page numbers").
 
 Page numbers are not positions: whatever is inserted, deleted or moved between two requests shifts the pages, and
-a row can slip from a page not yet read to one already read. Two ways to know that none did:
+a row can slip from a page not yet read to one already read. Two proofs that none did:
 
-**Overlap.** Ranges of positions are asked for that share at least two positions with their neighbours: page 1 of
+**Overlap.** Ranges of positions are requested that share at least two positions with their neighbours: page 1 of
 100 covers 1 to 100, page 2 of 98 covers 99 to 196, page 3 of 97 covers 195 to 291 … Invariant: if every shared
 position shows the same row in both replies and no row has two positions, then as many rows were seen as there are
 positions, and none crossed a boundary alone, because it would have pushed the shared ones off their places. Two
@@ -18,10 +18,10 @@ order that is different at every request needs a dozen quiet sweeps for odds of 
 A page number that is empty though rows follow hides the same positions again and again: then the sizes differ so much
 that what such a page hides of one size stands on another page of the next.
 
-A page behind the first that the service refuses with a 4xx counts as empty in both proofs, as it may be how the end
-is told. A service may also refuse one for another reason, such as more rows than it cares to count, or all but the
-first. So the first proof then takes the last row on a page of its own as well, and the second one sweeps of different
-sizes that find the end at the same row, and a row on a page behind the first.
+A page behind the first that the service refuses with a 4xx counts as empty in both proofs, as it may be how the
+service reports the end. It may also refuse one for another reason, for instance because it counts rows up to some
+limit only, or refuse all pages but the first. So the first proof then also needs the last row on a page of its own,
+and the second one sweeps of different sizes that find the end at the same row, and a row on a page behind the first.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ Fetch = Callable[[int, int], Awaitable[Sequence[T]]]
 
 MAX_PER_PAGE = 100  # interface, Limits
 MAX_LOOKS = 2  # at the end of an orderly listing, before it counts as moving
-RESTLESS_END_PROOF = 4  # the same where pages were already seen to lie
-FAR_AT_FIRST = (1, 2, 3, 4, 8, 16)  # the same where no row is known yet that could be missed
+RESTLESS_END_PROOF = 4  # empty pages in a row that prove the end where pages contradicted each other
+FAR_AT_FIRST = (1, 2, 3, 4, 8, 16)  # as `FAR`, where no row is known yet that could be missed
 DIVISORS = (1, 2, 5)  # of the size, where pages are empty that should not be; see above
 MAX_BARREN_PAGES = 10  # in a row that bring nothing new to the sweep: the pages repeat without end
 ORDERLY_TRIES = 3
@@ -135,11 +135,11 @@ class _Swept:
 
 
 class Lister(Generic[T]):
-    """Lists with `fetch(page, per_page)`; `key` identifies a row, `newer(a, b)` is true if b replaces a.
+    """A listing by `fetch(page, per_page)`; `key` identifies a row, `newer(a, b)` is true if b replaces a.
 
-    `born(row)` is when the service says it was created: what is younger than all that the first sweep saw was not
-    there when the listing began, so it does not keep the sweeps from agreeing. `expected` rows are asked for at
-    once; `stop()` is polled between waves of requests.
+    `born(row)` is when the service says it was created: a row younger than all that the first sweep saw did not exist
+    when the listing began, so it does not keep the sweeps from agreeing. `expected` rows are requested at once;
+    `stop()` is polled between waves of requests.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class Lister(Generic[T]):
         self.first_page = 1  # 0 once the service was seen to count from there
         self._holed = False  # true once a page was empty though rows follow
         self._refused: dict[Segment, ConnectorError] = {}  # lately
-        self._doubt: str | None = None  # why not even an end that is proven is one
+        self._doubt: str | None = None  # why even a proven end may not be one
 
     async def all(self) -> Listing[T]:
         """List by one orderly sweep if the listing holds still, else by as many sweeps as it takes, up to a bound.

@@ -1,22 +1,22 @@
 """Read one import's records until they are proven complete (docs/guarantees.md, "Page numbers").
 
-Invariant: the verdict `complete` is given only to rows that were gathered while the import's fingerprint stood
-still, and of which there are as many distinct ones as its `row_count` says, no page beyond the last one full, and
-no pass that received more. What can move without showing in a single reply cannot be missed: an import that fits
-into one page with room to spare is a snapshot, every other one has its fingerprint read again after its pages. Room
-to spare is what the service has been seen to send: it may clamp its pages far lower than asked.
+Invariant: the verdict `complete` is given only to rows that were gathered while the import's fingerprint did not
+change, and of which there are as many distinct ones as its `row_count` says, no page beyond the last one full, and
+no pass that received more. A change that no single reply shows cannot be missed: an import that fits into one page
+with room to spare is a snapshot, every other one has its fingerprint read again after its pages. A page has room to
+spare below the size that the service has been seen to send: it may clamp its pages far lower than requested.
 
 Where the count does not match, further passes are united with what is there as long as the fingerprint holds (an
 order that changes at every request hides rows from any one pass). An unfinished import, whose `row_count` may lag,
 is also complete when two neat passes in a row show exactly the same rows, or when the union has settled.
 
-A page behind the first that the service refuses with a 4xx counts as empty, since it may be how the end is told. It
-is one only if no more rows are known than came on the pages before it; otherwise the count has to match, or reading
-ends in that refusal.
+A page behind the first that the service refuses with a 4xx counts as empty, since it may be how the service reports
+the end. It is the end only if no more rows are known than came on the pages before it; otherwise the count has to
+match, or reading fails with that error.
 
-An import's own address tells only whether it stood still: its answers are compared with each other, and what is handed
-on is the import as the listing shows it, which the next listing is compared with. Its own address may leave fields out
-and write times more finely.
+An import's own URL is used only to see whether it changed: its replies are compared with each other, and what is
+returned is the import as the listing shows it, with which the next listing is compared. Its own URL may leave out
+fields and show finer times.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Verdict(StrEnum):
     """How reading an import ended."""
 
     complete = "complete"
-    unreconciled = "unreconciled"  # it stood still, and its records are not as many as it says
+    unreconciled = "unreconciled"  # it did not change, and its records are not as many as it says
     restless = "restless"  # it kept changing, or its pages never ended: some of its records may be missing
     gone = "gone"
 
@@ -86,7 +86,7 @@ class RecordsClient(Protocol):
 class ImportRead:
     """The outcome for one import, at the fingerprint of `import_`; `why` explains anything but `complete`.
 
-    `asked_at`: an instant that the service's clock had passed before the first of these records was asked for;
+    `asked_at`: an instant that the service's clock had passed before the first of these records was requested;
     `records_metadata`: what the first page had beside its records.
     """
 
@@ -105,7 +105,7 @@ class ImportRead:
 
     @property
     def miscounted(self) -> bool:
-        """Return whether a finished import stood still and only its count is wrong, as meant by `reconcile`."""
+        """Return whether a finished import did not change and only its count is wrong, as meant by `reconcile`."""
         return self.verdict is Verdict.unreconciled and self.import_.status == COMPLETED
 
 
@@ -160,7 +160,7 @@ class _Gathered:
     quiet: int = 0  # passes in a row that added nothing
     misses: float = 0.0  # the largest share of what is known that a pass did not show
     uneven: bool = False  # whether a pass was not neat
-    hole: ConnectorError | None = None  # how a page was refused, since anything new came, that must hold known rows
+    hole: ConnectorError | None = None  # the error of a refused page that must hold known rows, since the last new row
     metadata: bytes | None = None  # of the first page of the latest pass
 
     def __len__(self) -> int:
@@ -228,7 +228,7 @@ async def _read_of(client: RecordsClient, import_: Import, size: int) -> ImportR
 
 
 async def _has_no_records(client: RecordsClient, import_: Import) -> bool:
-    """Return whether a 404 of its records, received twice while the import stood still, is how the service says "none".
+    """Return whether a 404 of its records, received twice while it did not change, is how the service says "none".
 
     Its `row_count` must be 0 too, and page 0 of an unfinished import must be empty: a service that counts pages from 0
     may have all its records there while `row_count` lags behind.

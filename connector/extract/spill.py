@@ -69,7 +69,7 @@ class Spool:
 
 
 class SpilledRecords:
-    """Records that wait in a spool, of which some are outdated; they come as often as they are asked for."""
+    """Records in a spool, some of them outdated; they can be iterated more than once."""
 
     def __init__(self, spool: Spool, counts: bytearray, size: int) -> None:
         self._spool = spool

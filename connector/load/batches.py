@@ -110,7 +110,7 @@ class SpilledRows:
         self._extras.append(rows.extra is not None)
         if rows.extra is not None:
             columns.append(rows.extra)
-        self._slugs.append(rows.slug)  # the package keeps them to its end, and they would keep all of their piece
+        self._slugs.append(rows.slug)  # kept to the end of the package, where slices would keep a whole piece
         self._flats.append(None if flat is None else (replace(flat, columns={}), tuple(flat.columns)))
         columns.extend([] if flat is None else flat.columns.values())
         batch = pa.RecordBatch.from_arrays(columns, [str(n) for n in range(len(columns))])

@@ -37,7 +37,7 @@ _REBUILT = "x-importer-rebuilt"
 
 
 class LoadPackage(Protocol):
-    """Loads one package; `load_package` is the one that does it through dlt."""
+    """A loader of one package; `load_package` is the one that uses dlt."""
 
     def __call__(
         self,
@@ -49,7 +49,7 @@ class LoadPackage(Protocol):
 
 
 class Marker:
-    """Tells dlt the table and hints of each emission: in full where they are new to it, by name after that."""
+    """A function that marks each emission with its table and hints for dlt: in full at first, then by name."""
 
     def __init__(self) -> None:
         self._told: dict[str, Mapping[str, Any]] = {}
@@ -141,7 +141,7 @@ def load_package(
             written = dlt.current.source_schema().tables
             for table, disposition in dispositions().items():
                 written[table].update(cast("TTableSchema", disposition))
-            prove_held(pipeline)  # what is not extracted whole is never loaded
+            prove_held(pipeline)  # what is not extracted completely is never loaded
 
         return records
 

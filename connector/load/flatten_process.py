@@ -68,7 +68,7 @@ def flatten_here(
 
 
 class Flattener:
-    """`flatten_here`, for one caller at a time; `close` ends the process, from any thread."""
+    """`flatten_here` in a child process, for one caller at a time; `close` ends the process, from any thread."""
 
     def __init__(self) -> None:
         self._rows = 0
@@ -97,7 +97,7 @@ class Flattener:
         except TooWide:
             raise
         except BaseException as problem:
-            self.close()  # a late answer must not be taken for that to the next question
+            self.close()  # a late answer must not be taken for that to the next request
             if not isinstance(problem, Exception):
                 raise
             log.info("Rows are flattened in this process from now on.", extra={"event": "flattening.alone"})

@@ -34,7 +34,7 @@ from connector.warehouse.tables import (
 
 METADATA, EXTRA = "metadata", "extra"
 SYSTEM_BYTES = 800  # of a row of PostgreSQL: what it has beside the columns of metadata and extra, at most
-_FORMAT = 2  # raised where the same import gives another row than before: all rows are then written anew
+_FORMAT = 2  # raised when the same import gives another row than before: all rows are then written again
 
 
 @dataclass(frozen=True, slots=True)

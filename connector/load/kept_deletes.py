@@ -58,7 +58,7 @@ class KeptDeletes:
         old: dict[str, pa.Table] = {}
         slugs: dict[str, list[str]] = {}
         for row in known:
-            # the table it comes to may have marked rows of it from an earlier stay
+            # the table it moves to may have marked rows of it from an earlier time there
             for home in {RECORDS, *self._state.homes.get(row.slug, ()), row.table_name, table} & self._state.tables:
                 slugs.setdefault(home, []).append(row.slug)
         with self._warehouse.connect() as connection:

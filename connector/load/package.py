@@ -53,7 +53,7 @@ FLUSH_ROWS = 20_000
 class _Typed:
     """Typed rows of one table waiting to be emitted, and what the package adds to its fields.
 
-    `cleared` are the imports of which rows that are there may have to go: each gets a placeholder.
+    `cleared` are imports whose existing rows may have to be removed: each gets a placeholder.
     """
 
     batches: list[pa.Table] = field(default_factory=list)
@@ -111,7 +111,7 @@ class Package:
         self._raw_cleared: list[str] = []
         self._typed: dict[str, _Typed] = defaultdict(_Typed)
         self._arriving: dict[str, _Arriving] = defaultdict(_Arriving)
-        self._sources = 0  # of records: imports, one as often as it comes
+        self._sources = 0  # of records: imports, one counted as often as it is added
         self._ledger: list[LedgerRow] = []
         self.rejects = Rejects(load_id, run_id, now, nul_safe=not warehouse.traits.keeps_nul)
         self._kept = KeptDeletes(warehouse, state, load_id, now, keeps=settings.deletes == "keep")

@@ -2,8 +2,8 @@
 
 A database marks deleted rows as deleted, and their bytes stay in its file until something overwrites them. A DuckDB
 file is therefore copied beside itself, with all that is in it, compared with the copy, table by table, and replaced by
-it in one step; whatever goes wrong or is killed before that leaves the file as it was. SQLite writes its file anew
-itself (VACUUM), and PostgreSQL each of our tables (VACUUM FULL).
+it in one step; an error or a kill before that leaves the file as it was. SQLite rewrites its file itself (VACUUM), and
+PostgreSQL each of our tables (VACUUM FULL).
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from connector.warehouse import Warehouse
 from connector.warehouse.failures import explain_failure
 from connector.warehouse.state import WarehouseState, recall
 
-ROWS_PER_S = 20_000  # that are flattened and loaded, about, where the service is no limit
+ROWS_PER_S = 20_000  # flattened and loaded, about, if the service is not the limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +40,13 @@ class RunPlan:
         imports_listed: Imports that the service shows.
         imports_new: Imports that would be read for the first time.
         imports_changed: Imports that would be read again: changed, unfinished, failed before, or asked for.
-        imports_completed: Those of the new and changed ones that the service is done with.
+        imports_completed: Those of the new and changed imports that the service has completed.
         imports_deleted: Imports that the run would find gone.
         records: Records of the imports to read, by their `row_count`.
         requests: Requests that the run would send, the listing included.
-        bytes_received: Bytes of the replies to them, about, by the size of the records on the page that is asked for.
+        bytes_received: Approximate bytes of the replies, by the size of the records on the page that is requested.
         packages: Load packages of `batch_rows` that it would commit, one after the other.
-        seconds: How long that takes, about.
+        seconds: Approximately how long that takes.
         problems: What keeps the listing from being complete, as sentences.
     """
 

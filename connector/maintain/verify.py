@@ -205,7 +205,7 @@ class _Verification:
         for start in range(0, len(there), IMPORTS_AT_ONCE):
             some = there[start : start + IMPORTS_AT_ONCE]
             stored = connection.rows_of(IMPORTS, "slug", [i.slug for i in some])
-            kept = records_metadata_of(stored)  # not to be had without the records: compared by its hash, or with them
+            kept = records_metadata_of(stored)  # not available without the records: compared by its hash, or with them
             written = import_emissions(
                 [ImportRow(i, kept.get(i.slug)) for i in some],
                 Catalogue.of(state),
@@ -290,7 +290,7 @@ class _Verification:
     # -- what moved ----------------------------------------------------------------------------------------------
 
     def _settle(self, first: Mapping[str, _Look], listed: Mapping[str, Import]) -> None:
-        """Look again at whatever differed, until both sides stood still between two looks, or too often."""
+        """Look again at whatever differed, until neither side changed between two looks, or too often."""
         latest = {slug: look for slug, look in first.items() if look.differences or look.restless}
         for looks in range(2, MAX_LOOKS + 1):
             if not latest:

@@ -56,7 +56,7 @@ class Rules:
 
     `force`: everything; `recheck_days`: what was last changed so many days ago or less; `raw`, `typed`: the tables that
     rows have to be in; `counted`: whether the records of a completed import have to be as many as its `row_count`;
-    `named`: whether the imports were asked for by their slugs; `privacy`: the fingerprint of the rules for an import.
+    `named`: whether the imports were requested by slug; `privacy`: the fingerprint of the rules for an import.
     """
 
     now: datetime

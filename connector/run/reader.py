@@ -46,10 +46,10 @@ class Stopped(Exception):
 
 
 class Reader:
-    """From construction to `close` the reading of one run. Not for use by several threads at once.
+    """The reading of one run, from construction to `close`. Not thread-safe.
 
-    `memory` is what earlier runs left, `taken` are names of tables that are somebody else's. Without `reading` only the
-    listing is asked for.
+    `state` is what earlier runs left, `taken` are names of tables that belong to somebody else. Without `reading`, only
+    the listing is requested.
     """
 
     def __init__(

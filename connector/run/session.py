@@ -239,7 +239,7 @@ class RunSession:
                 break
             planned, result = outcome
             size = len(result) if isinstance(result, BuiltImports) else 0
-            # asked to stop, what is ready goes at once, for time is short and a package of its own takes some
+            # when asked to stop, whatever is ready goes into this package, since another one would take time
             full = limit is not None and package.rows > 0 and package.rows + size > limit
             if full and self.reader.asked_to_stop() is None:
                 self.reader.put_back(outcome)

@@ -75,19 +75,19 @@ _PREFIX = "/api/v1"
 _HEADERS = {
     "Accept": "application/json",
     "Accept-Encoding": "gzip",
-    "Cache-Control": "no-cache",  # a cache on the way is to ask the service
+    "Cache-Control": "no-cache",  # caches on the way have to revalidate
     "Content-Type": "application/json",
     "User-Agent": "importer-connector",
 }
-SERVICE_CLOCKS_DIFFER = timedelta(seconds=2)  # of the machine that answers and the one that sets `updated_at`
+SERVICE_CLOCKS_DIFFER = timedelta(seconds=2)  # between the machine that replies and the one that sets `updated_at`
 OUR_CLOCK_DIFFERS = timedelta(minutes=5)
-CLOCKS_APART = timedelta(days=1)  # of a `Date` and our clock, from which on the `Date` is not that of a clock
+CLOCKS_APART = timedelta(days=1)  # between a `Date` and our clock, beyond which the `Date` shows no clock's time
 _RECORDS, _IMPORTS, _IMPORT, _SESSION = "list_records", "list_imports", "get_import", "create_session"
 
 
 @dataclass(slots=True)
 class ClientStats:
-    """What the client has done so far; `requests` counts attempts, `bytes_received` bodies as they came."""
+    """The work of the client so far; `requests` counts attempts, `bytes_received` bodies as received."""
 
     requests: int = 0
     retries: int = 0
@@ -127,7 +127,7 @@ class ServiceClient:
         self.first_page = 1  # the number of the first page of records; callers count from 1 whatever it is
         self.largest_page = 0  # elements in the fullest page so far: what the service is known to send at once
         self.largest_page_of_records = 0
-        self.arrived: Callable[[str, int], None] | None = None  # told of each page of records before it is decoded
+        self.arrived: Callable[[str, int], None] | None = None  # called for each page of records before it is decoded
         self._base_url = _base_url(base_url)
         self._token = SecretStr(_sendable(token))
         self._guard = Guard(privacy, self._token) if privacy else None
@@ -145,8 +145,8 @@ class ServiceClient:
         self._random = random or Random()
         self._outage = Outage(self._policy.outage_s, sleep=sleep, monotonic=monotonic, now=now, random=self._random)
         self._dated: datetime | None = None
-        self._apart = timedelta(0)  # how far that was from this machine's clock when it came
-        self._newest: datetime | None = None  # of the replies that a clock dated
+        self._apart = timedelta(0)  # how far that was from this machine's clock when it arrived
+        self._newest: datetime | None = None  # the latest `Date` that shows a clock's time
         self._ages: dict[str, timedelta] = {}  # import → age of the oldest reply about it, where a cache sent one
         self._instruments = telemetry.find()
 
@@ -326,7 +326,7 @@ class ServiceClient:
             raise RuntimeError("ServiceClient is used with `async with`")
         started = await self._limiter.enter(urgent=call.operation == _IMPORTS)
         try:
-            async with self._outage.turn():  # with a place in flight, so that no others go on meanwhile
+            async with self._outage.turn():  # while it holds a place in flight, so that no other starts meanwhile
                 with lasting:
                     reply = await self._send(self._transport, call, watched, left_s)
                 self._adapt(reply, started, call.import_slug)
@@ -401,7 +401,7 @@ def _both(first: Callable[[int], None], second: Callable[[int], None]) -> Callab
     return received
 
 
-@lru_cache(maxsize=16)  # the replies of one second say the same
+@lru_cache(maxsize=16)  # replies within a second have the same date
 def _instant(date: str | None) -> datetime | None:
     """Return the `Date` header of a reply as an instant; None if it is absent or unreadable."""
     try:

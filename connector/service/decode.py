@@ -26,7 +26,7 @@ from connector.transform.json_slices import SPACE, NotJson, TooDeep, array_eleme
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 _BRACE = ord("{")
 _LONGEST_KEY = 2_000  # bytes of a slug: PostgreSQL has an index on it, which takes up to 2,704 of them
-_SHORT = 8 * 2**20  # bytes; millions of tiny elements in a longer page are not even counted by taking them apart
+_SHORT = 8 * 2**20  # bytes; a longer page may have millions of tiny elements, and is not even split to count them
 _BOM = b"\xef\xbb\xbf"
 _UNUSUAL_TIME = re.compile(r"(\d{4}-?\d\d-?\d\d|\d{4}-?W\d\d-?\d)([ Tt][0-9:.,]+ ?([Zz]|[+-][0-9:]+)?)?", re.ASCII)
 _USUAL_LENGTHS = frozenset(map(len, (f"2026-01-01T00:00:00{fraction}Z" for fraction in ("", ".000", ".000000"))))
@@ -38,8 +38,8 @@ _RECORD_FIELDS = frozenset({"slug", "data", "created_at", "updated_at", "sort"})
 
 _PLAIN_TEXT = re.compile(rb'"([ !#-\[\]-~]*)"')
 _PLAIN_NUMBER = re.compile(rb"0|[1-9][0-9]{0,17}")
-_FEW = 32  # times that Python reads sooner than Arrow
-_TEMPLATE_BYTES = 1_000  # of a template that is remembered, as most imports have the same few
+_FEW = 32  # times; Python parses so few faster than Arrow
+_TEMPLATE_BYTES = 1_000  # templates up to this size are cached, as most imports have the same few
 
 _T = TypeVar("_T")
 _Slug = Annotated[str, msgspec.Meta(min_length=1, max_length=_LONGEST_KEY // 4)]  # longer ones are measured one by one
@@ -181,7 +181,7 @@ def parse_instant(text: str) -> datetime:
 
 def is_naive(text: str) -> bool:
     """Return whether an ISO 8601 date-time has no offset."""
-    time = text[10:]  # behind a date, in whose short forms there is no `+`, and no `-` so far behind
+    time = text[10:]  # the text behind a date, where even the short forms of dates have no `+` or `-`
     return time[-1:] not in ("Z", "z") and "+" not in time and "-" not in time
 
 
@@ -426,7 +426,7 @@ def _text(members: Mapping[str, bytes], key: str, field: str | None = None) -> s
         raise _Refused(f"{field or key} is not a string")
     if not _encodable(found):
         raise _Refused(f"{field or key} holds half a surrogate pair")
-    if "\0" in found:  # not every warehouse can hold it, and a key can't be spelled differently in some
+    if "\0" in found:  # some destinations cannot hold it, and a key has to be spelled the same in all
         raise _Refused(f"{field or key} holds a NUL character")
     return found
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 MIB = 1024 * 1024
-FEW = 10  # elements of a page, for which there is hardly a shorter one
+FEW = 10  # a page of so few elements can hardly be shortened
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Limits:
             "a reply as it arrives, and once it is unpacked", "an import is asked for in shorter pages, a listing fails"
         ),
     ] = 32 * MIB  # a hundred rows of 300 kB
-    # no shorter page could be asked for, or hardly one
+    # such a page can hardly be shortened
     short_reply_bytes: Annotated[int, Limit(f"the same, of a page of at most {FEW} elements", "the import fails")] = (
         256 * MIB
     )
@@ -56,7 +56,7 @@ class Limits:
 
 LIMITS = Limits()
 QUICK_LIMITS = Limits(attempt_s=30.0, call_s=60.0)
-"""For somebody who waits in front of the screen."""
+"""For a person who waits at the terminal."""
 
 
 class Lasting:

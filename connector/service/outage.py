@@ -21,7 +21,7 @@ LONGEST_PAUSE_S = 5.0  # one request at a time is no burden, and a restart is no
 
 
 class Outage:
-    """One for all requests of a client. With a `limit_s` of 0 it never begins."""
+    """An outage as all requests of a client see it together. With a `limit_s` of 0 it never begins."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Outage:
         self._now = now
         self._random = random
         self._one_at_a_time = asyncio.Lock()
-        self.number = 0  # of the present or latest silence
+        self.number = 0  # of the current or latest outage
         self._reset()
 
     def _reset(self) -> None:
@@ -87,7 +87,7 @@ class Outage:
         self._limit_s = limit_s
 
     def answered(self) -> None:
-        """End the silence: the service replied to a request, whatever it said."""
+        """End the outage: the service replied to a request, whatever the reply."""
         if self._failures >= FAILURES:
             log.warning(
                 "The service answers again, after %.0f s.", self._lasted_s(), extra={"event": "service.answers"}
@@ -101,7 +101,7 @@ class Outage:
             return
         now_s = self._monotonic()
         if self.began and now_s - self._latest_s > self._limit_s:
-            self._reset()  # nobody has asked for so long that this may well be another silence
+            self._reset()  # no request was sent for so long that this may well be another outage
         if not self.began:
             self.since, self._since_s = self._now(), now_s
             self.number += 1

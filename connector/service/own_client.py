@@ -17,11 +17,11 @@ from connector.service.limits import LIMITS, Limits
 from connector.service.retry import Trouble
 from connector.service.transport import Reply, Unusable
 
-_ENDED = "disconnected without sending a response"  # of httpcore, whose exceptions do not tell it from what is not HTTP
+_ENDED = "disconnected without sending a response"  # httpcore tells it apart only in its message
 
 
 class OwnClient:
-    """A transport over the client that `make` returns, on the event loop that uses it, and closed there."""
+    """A transport over the client that `make` returns, created and closed on the event loop that uses it."""
 
     def __init__(self, make: Callable[[], httpx.AsyncClient], limits: Limits = LIMITS) -> None:
         self._make = make
@@ -55,7 +55,7 @@ class OwnClient:
 
 
 class _Reply:
-    """A reply as it was sent, nothing of it unpacked."""
+    """A reply as it was sent, without decompression."""
 
     def __init__(self, reply: httpx.Response) -> None:
         self.status = reply.status_code

@@ -15,15 +15,15 @@ from contextlib import suppress
 
 # A window of the ceiling is a little longer than asked, since requests that leave evenly do not arrive evenly.
 _MARGIN = 1.02
-_CEILING_SLACK_S = 0.25  # how far behind its time a start may be and still be made up for
+_CEILING_SLACK_S = 0.25  # a start delayed by so much is still made up for
 _LEARNED_SLACK_S = 0.002  # the same at a learned pace: a service may allow no bursts at all
 _BREATH_S = 0.1  # the least pause after a 429 that counts
-_LATEST = 32  # replies, of which
-_CLEARLY = 10  # 429s tell that there is a limit
+_LATEST = 32  # replies to look at
+_CLEARLY = 10  # 429s among them show that there is a limit
 _HALF_LIFE = 2_000  # in replies, of the least rate the limit can have: it may change
 _KEEP = 0.97  # of the rate that was let through
 _SEARCH_S = 1.0  # in which the pace doubles while little is known
-_SLOWER = 8.0  # each further 429 makes it take that much longer
+_SLOWER = 8.0  # the factor by which each further 429 lengthens that
 _CERTAIN_S = 60.0  # at most; more where the service asks for long pauses, so that few are spent on trying
 _WINDOW_S = 0.5  # over which the rate that is let through is measured
 _WINDOW_REPLIES = 10  # at least, for slow services
@@ -32,7 +32,7 @@ _MOST_DOUBLINGS = 20.0
 
 
 class Ceiling:
-    """At most `rate` starts in any second, evenly spread; what a busy machine was late with is made up for."""
+    """A limit of `rate` starts in any second, evenly spread; the delays of a busy machine are made up for."""
 
     def __init__(self, rate: float) -> None:
         self._interval_s = _MARGIN / rate
@@ -52,19 +52,19 @@ class Ceiling:
 
 
 class LearnedPace:
-    """The rate at which a service that answers 429 lets requests through, as far as is known.
+    """The request rate learned from a service that answers 429.
 
-    Unlimited until a 429 asks for a pause, or many of the latest replies are 429s: a few without a pause are cheaper
-    than going slowly. Each one then sets the pace to what was let through lately; the sooner it came, compared with
-    the pause, the more of that was a burst the service had saved up, and the less is kept of it. From there the pace
-    doubles in `_doubling_s`, slowly at first, then faster and faster. Its clock stands still while there is nothing to
-    ask, so that a rate is neither forgotten nor mistaken for what was needed.
+    It is unlimited until a 429 asks for a pause, or many of the latest replies are 429s: a few without a pause cost
+    less than slowing down. Each further one sets the pace to the rate that was let through lately; the sooner it came,
+    compared with the pause, the more of that rate was a burst that the service had saved up, and the less of it is
+    kept. From there the pace doubles in `_doubling_s`, slowly at first, then ever faster. Time without requests does
+    not count, so that a rate is neither forgotten nor mistaken for what was needed.
     """
 
     def __init__(self) -> None:
         self._base = math.inf
         self._doubling_s = _SEARCH_S
-        self._age_s = 0.0  # of asking since the last 429 that counted
+        self._age_s = 0.0  # seconds of sending requests since the last 429 that counted
         self._replies = 0  # in that time, 429s not counted
         self._let_through: deque[float] = deque()  # the ages of the latest of them
         self._welcome: deque[bool] = deque(maxlen=_LATEST)

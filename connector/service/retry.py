@@ -11,7 +11,7 @@ the same with a `Retry-After`        error attempts      TransientError
 longer than that budget
 408, 425, 5xx, time-out, connection  error attempts      TransientError
 lost, body cut short or empty
-the same while nobody answers at     until the silence   TransientError
+the same while nobody answers at     until the outage    TransientError
 all: no connection, 502 to 504, …    is too long
 not JSON, not HTTP                   garbage attempts    ContractError
 other statuses, wrong shape          never               ContractError
@@ -46,7 +46,7 @@ from connector.errors import (
     TransientError,
 )
 
-_ANY_MOMENT = datetime(2000, 1, 1, tzinfo=UTC)  # for asking only whether a header can be read
+_ANY_MOMENT = datetime(2000, 1, 1, tzinfo=UTC)  # for testing whether a header can be parsed
 _SECONDS = re.compile(r"[0-9]{1,15}(\.[0-9]*)?", re.ASCII)
 
 
@@ -65,7 +65,7 @@ class Trouble(enum.Enum):
 
 
 class Budget(enum.Enum):
-    """What limits the repetitions of an outcome."""
+    """What limits the retries of a failure."""
 
     NONE = "none"
     ERRORS = "errors"
@@ -81,13 +81,13 @@ class AttemptFailure:
     words: str
     status: int | None = None
     retry_after: str | None = None
-    too_long: bool = False  # it asked for a longer wait than any call has
+    too_long: bool = False  # its `Retry-After` was longer than any call may wait
     advice: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How long to go on; times in seconds, attempts include the first."""
+    """How long to retry; times in seconds, attempts include the first."""
 
     error_attempts: int = 6
     garbage_attempts: int = 3
@@ -107,9 +107,9 @@ class RetryPolicy:
 
 
 QUICK = RetryPolicy(error_attempts=3, wait_budget_s=30.0, outage_s=0.0)
-"""For somebody who waits in front of the screen, to be told what is wrong."""
+"""For a person who waits at the terminal to see what is wrong."""
 WATCHED = RetryPolicy(error_attempts=3, outage_s=0.0)
-"""For somebody who watches a listing, which may be long: a ceiling is waited for, and no service that is away."""
+"""For a person who watches a listing, which may be long: a rate limit is waited for, an absent service is not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ _BY_TROUBLE = {
     Trouble.PLAIN: _Rule(Budget.NONE, ConfigError),
 }
 _NOT_CARRIED_OUT = frozenset({429, 503})
-_NOBODY_THERE = frozenset({502, 503, 504, *range(520, 528), 530})  # said by what stands in front of the service
+_NOBODY_THERE = frozenset({502, 503, 504, *range(520, 528), 530})  # sent by a proxy in front of the service
 
 
 def decide(
@@ -244,6 +244,6 @@ def _delay(
         return random.uniform(0, ceiling_s)
     asked_s = retry_after_s(outcome.retry_after, now)
     if asked_s:
-        # a little later than asked, so that everyone who was told the same does not return at once
+        # a little later than asked, so that clients with the same `Retry-After` do not all return at once
         return min(asked_s, policy.retry_after_cap_s) + random.uniform(0, policy.base_s)
     return random.uniform(ceiling_s / 2, ceiling_s)

@@ -105,7 +105,7 @@ class Unusable(Exception):
 
 
 class Content(Protocol):
-    """The bytes of a body, as they come."""
+    """The bytes of a body, as they arrive."""
 
     def iter_any(self) -> AsyncIterator[bytes]: ...
 
@@ -131,7 +131,7 @@ class Transport(Protocol):
 
 
 class _Connections(aiohttp.TCPConnector):
-    """Reuses no connection on which something came that nobody asked for: it would be taken for the next reply."""
+    """A connector that reuses no connection with unexpected bytes on it: they would be taken for the next reply."""
 
     async def _get(self, key: Any, traces: Any) -> Any:
         while True:
@@ -145,7 +145,7 @@ def open_transport(base_url: str, max_concurrency: int, limits: Limits) -> Trans
     """Open a session on the running loop, with the environment's certificates and proxies, and without cookies."""
     url = URL(base_url)
     if url.scheme == "https":
-        from httpx import create_ssl_context  # it knows where certificates may lie
+        from httpx import create_ssl_context  # it knows where certificates may be
 
         context = create_ssl_context()
     else:  # needs no trust store, which takes longer to read than a small sync

@@ -41,7 +41,7 @@ _TIMESTAMP = re.compile(
 
 @dataclass(slots=True)
 class Votes:
-    """Counts values towards the type of their column; what was counted first makes no difference."""
+    """A count of values towards the type of their column, independent of their order."""
 
     by_kind: dict[Kind, int] = field(default_factory=lambda: {Kind.JSON: 0, Kind.TEXT: 0, Kind.BIGINT: 0, Kind.BOOL: 0})
     fraction: bool = False

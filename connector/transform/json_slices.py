@@ -37,7 +37,7 @@ class NotJson(ValueError):
 
 
 class TooDeep(ValueError):
-    """The text may be JSON, but with more brackets within brackets than were asked about."""
+    """The text may be JSON, but is nested deeper than the given limit."""
 
 
 def array_elements(text: bytes, most: int | None = None) -> list[bytes]:

@@ -29,7 +29,7 @@ SYSTEM_COLUMNS: frozenset[str] = frozenset(
 )
 # PostgreSQL refuses a column of such a name in any table; the names are the same on every destination.
 _RESERVED_COLUMNS = frozenset({"ctid", "xmin", "xmax", "cmin", "cmax", "tableoid"})
-VERSION_COLUMNS = ("_valid_from", "_valid_to", "_change", "_run_id")  # beside those of the table in one of versions
+VERSION_COLUMNS = ("_valid_from", "_valid_to", "_change", "_run_id")  # of a table of versions only
 TEXT_VARIANT = "__v_text"
 DOUBLE_VARIANT = "__v_double"
 VARIANTS = (TEXT_VARIANT, DOUBLE_VARIANT)

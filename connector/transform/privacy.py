@@ -25,12 +25,12 @@ _STRICTEST = ("drop", "null", "hash", "mask")
 _ACTION = re.compile(r"(drop|null|hash)|mask:([0-9]{1,6})")
 _DEEPEST = 100  # levels that rules are followed into; each costs a pass over the text
 _OPENING = b"{["
-_REMEMBERED = 10_000  # keys of one object whose rules are kept at hand
+_REMEMBERED = 10_000  # keys of one object whose rules are cached
 _decode = json.JSONDecoder(strict=False).decode
 _GAP = rb"[ \t\n\r]*+"
 _TEXT = rb'[^"\\]*+(?:\\.[^"\\]*+)*+'
 _INSIDE = rb'(?:[^"{}\[\]]++|"' + _TEXT + rb'")*+'
-for _ in range(3):  # as deep as values are skipped in one step; deeper ones are taken apart
+for _ in range(3):  # as deep as values are skipped in one step; deeper ones are parsed
     _INSIDE = rb'(?:[^"{}\[\]]++|"' + _TEXT + rb'"|[{\[]' + _INSIDE + rb"[}\]])*+"
 _SKIPPED = rb'(?:"' + _TEXT + rb'"|[^"{}\[\], \t\n\r]++|[{\[]' + _INSIDE + rb"[}\]])"
 _HEAD = rb"(" + _GAP + rb'"(' + _TEXT + rb')"' + _GAP + rb":" + _GAP + rb")"

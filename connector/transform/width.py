@@ -19,7 +19,7 @@ MOST_COUNTED = 200_000  # new fields of one import that are counted one by one
 
 
 class TooWide(Exception):
-    """Rows have more new fields than may get a column; nothing was made of them."""
+    """Rows have more new fields than may get a column; nothing was built from them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,8 @@ from connector.warehouse.tables import RECORDS
 
 DATASET = "importer_data"  # the default; in SQLite it lies in the file itself, each other one in a file beside it
 
-# What every session with PostgreSQL is set to, ours, dlt's and ADBC's: values are sent and read back unchanged and no
-# lock is waited for without end, whatever the role, the database, the environment or the address says.
+# The settings of every session with PostgreSQL, ours, dlt's and ADBC's: values are sent and read back unchanged and no
+# lock is waited for without end, whatever the role, the database, the environment or the URL says.
 _ENCODING = "UTF8"  # that of the texts which ADBC sends, and of all that PostgreSQL answers
 _FIXED = (
     "-ctimezone=UTC",  # elsewhere the first and the last hours of the calendar get a year that Python has no time for

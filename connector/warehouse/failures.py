@@ -23,7 +23,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 _NO_MEMORY = (
     "Out of Memory Error",
     "could not allocate block",  # in a commit
-    "Conflict on tuple deletion",  # with a deletion that was rolled back for want of memory, in DuckDB 2.0
+    "Conflict on tuple deletion",  # with a deletion that was rolled back when memory ran out, in DuckDB 2.0
 )
 _NO_DATABASE = re.compile(r'The file "([^"]+)" exists, but it is not a valid DuckDB database file')
 _NEWER_FILE = re.compile(r"version number \d+, but we can only read versions? (?:between )?[\d and]+\d")

@@ -39,7 +39,7 @@ from connector.warehouse.destination import (
     local_file,
 )
 
-# So that a firewall keeps the connection of a run that takes hours, and the run learns within two minutes that it went.
+# So that a firewall keeps the connection of a run that takes hours, and the run notices a lost one in two minutes.
 _KEEPALIVES = {"keepalives": 1, "keepalives_idle": 30, "keepalives_interval": 15, "keepalives_count": 5}
 
 POLL_S = 0.2

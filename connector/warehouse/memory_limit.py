@@ -91,7 +91,7 @@ class MemoryLimit:
         if math.isinf(self._given):
             return False
         self._given, self._lifted = math.inf, True
-        with suppress(duckdb.Error):  # after some failures only opening the file anew helps
+        with suppress(duckdb.Error):  # after some failures only reopening the file helps
             self._limit(math.inf)
         self.all_threads()
         return True

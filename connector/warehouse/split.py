@@ -6,11 +6,11 @@ Invariants:
    template, the one that its slug says (`connector.scope.Part`). No two write a row of one import.
 2. A table that several write gets no new column meanwhile, and no row of `sync_fields`: `imports`, and the typed tables
    of a template that they share. An import that would need one is left to the run after them.
-3. What no shard brought, and what two of them brought both, is found by the run after them, which looks at every row,
-   and counts the fields of shared tables anew.
+3. What no shard loaded, and what two of them loaded, is found by the run after them, which checks every row and counts
+   the fields of shared tables again.
 
-The table is made in one statement, once all tables are there and all imports are asked for, and goes when a run that
-excludes all others has noted in the ledger what it has to read again.
+The table is created in one statement, once all tables exist and all imports are marked as due, and is dropped when a
+run that excludes all others has noted in the ledger what it has to read again.
 """
 
 from __future__ import annotations

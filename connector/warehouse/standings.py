@@ -11,7 +11,7 @@ from connector.warehouse.ownership import Dataset, take_stock
 from connector.warehouse.stored_imports import ImportSeen, imports_seen, ledger_rows
 from connector.warehouse.tables import IMPORTS, OF_IMPORT, REJECTS, RUNS
 
-OPEN = (Standing.failed, Standing.unreconciled, Standing.waiting)  # what a run that succeeds leaves none of
+OPEN = (Standing.failed, Standing.unreconciled, Standing.waiting)  # a run that succeeds leaves none of these
 
 
 def standings(connection: Connection, dataset: Dataset | None = None) -> dict[str, tuple[Standing, LedgerRow | None]]:

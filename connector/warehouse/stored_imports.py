@@ -78,7 +78,7 @@ def imports_seen(connection: Connection, dataset: Dataset) -> dict[str, ImportSe
     )
     lost = "l.load_id IS NULL" if LOADS in dataset.ours else "1 = 0"
     # a row of a load that was never completed counts as neither written nor deleted, but its import is known:
-    # it may have been deleted since, and nothing else may speak of it
+    # it may have been deleted since, and no other row may mention it
     rows = connection.query(
         f"SELECT i.slug, CASE WHEN l.load_id IS NULL THEN NULL ELSE {content_hash} END AS content_hash, "
         f"CASE WHEN {lost} OR {deleted_at} IS NULL THEN 0 ELSE 1 END AS deleted, "

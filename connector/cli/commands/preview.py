@@ -20,7 +20,7 @@ from connector.transform.schema import TableSchema
 
 EXAMPLES = ("importer-sync preview", "importer-sync preview --template customers --rows 2")
 IMPORTS_SHOWN = 10
-SAMPLE = 24  # signs of a value
+SAMPLE = 24  # characters of a value
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -43,5 +43,5 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     if output.json:
         output.document({"token": token})
     else:
-        print(token, flush=True)  # the one thing that is secret and asked for
+        print(token, flush=True)  # the one secret that a command prints on request
     return 0

@@ -14,7 +14,7 @@ from connector.warehouse.adapters.dialect import DuckSql, Sql
 
 
 class Duck(Adapter):
-    """A DuckDB file. One process at a time has it open, and what it reads from memory it reads where that lies."""
+    """A DuckDB file. One process at a time has it open, and it reads tables in memory without a copy."""
 
     traits: ClassVar[Traits] = Traits(
         dialect="duckdb",
@@ -41,7 +41,7 @@ class Duck(Adapter):
         names = [column[0] for column in cursor.description]
         return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
-    # What the standard's views are made of, which take several times as long to ask.
+    # The catalog behind the standard's views, which take several times as long to query.
 
     def _columns_catalog(self) -> str:
         return "duckdb_columns() WHERE database_name = current_database() AND schema_name = %s"
