@@ -95,6 +95,23 @@ def test_what_a_query_may_not(tmp_path: Path, served: Service, capsys: pytest.Ca
         assert connection.execute("SELECT count(*) FROM records").fetchall() == [(123,)]
 
 
+@pytest.mark.thorough
+def test_a_query_to_mysql_makes_no_table(
+    mariadb_server: MariaDB, served: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    address = mariadb_server.address
+    assert run(capsys, "run", "--to", address, "--dataset", "asked")[0] == 0
+    for sql in (
+        "/*! CREATE OR REPLACE TABLE records AS */ SELECT 1 AS slug",
+        "SELECT 5--1 INTO OUTFILE '/tmp/never-written'",
+    ):
+        assert invoke(["query", sql, "--to", address, "--dataset", "asked"]) == 2
+    with closing(mariadb_server.session("asked")) as session, session.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM records")
+        assert cursor.fetchall() == ((123,),)
+    mariadb_server.drop("asked", "asked_staging")
+
+
 def test_another_dataset_is_another_file(tmp_path: Path, served: Service, capsys: pytest.CaptureFixture[str]) -> None:
     """Two datasets in one place never see each other's rows as their own."""
     address = f"sqlite:///{tmp_path}/w.db"

@@ -5,6 +5,7 @@ Names without a schema are looked for in the dataset, then among its views.
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -37,6 +38,8 @@ _SUPERUSER = (
     "that can only read the dataset."
 )
 _READS = "only one SELECT (or WITH … SELECT) is run here"
+# It runs such a comment, also if that makes a table in a transaction that only reads; to it `--1` is a number.
+_RUN_BY_MYSQL = re.compile(r"/\*M?!|--(?!\s|\Z)", re.IGNORECASE)
 _WRITES = (exp.Insert, exp.Update, exp.Delete, exp.Merge, exp.Into, exp.Create, exp.Drop, exp.Copy)
 
 
@@ -78,6 +81,11 @@ def check_reads(sql: str, dialect: str) -> None:
         if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
             raise ConfigError(f"This is not a query: {_READS}.")
         return
+    if dialect == "mysql" and (found := _RUN_BY_MYSQL.search(sql)):
+        raise ConfigError(
+            f"This has {found[0]!r}, behind which MySQL runs what others take for a comment: write it without, "
+            f"and a comment as -- with a blank; {_READS}."
+        )
     try:
         trees = [tree for tree in sqlglot.parse(sql, read=dialect) if tree is not None]
     except SqlglotError as error:

@@ -174,6 +174,22 @@ def test_queries_are_let_through(dialect: str, sql: str) -> None:
     check_reads(sql, dialect)
 
 
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "/*! CREATE OR REPLACE TABLE records AS */ SELECT 1 AS slug",
+        "/*M!100100 CREATE TABLE x AS */ SELECT 1 AS slug",
+        "/*m! CREATE TABLE x AS */ SELECT 1 AS slug",
+        "SELECT 1 /*!50000 INTO OUTFILE '/tmp/never-written' */",
+        "SELECT 5--1 INTO OUTFILE '/tmp/never-written'",
+    ],
+)
+def test_what_only_mysql_takes_for_no_comment_is_refused(sql: str) -> None:
+    with pytest.raises(ConfigError, match="runs what others take for a comment"):
+        check_reads(sql, "mysql")
+    check_reads("SELECT 5 - -1 AS n /* a comment */ -- another\n FROM records --", "mysql")
+
+
 @pytest.mark.dialect
 def test_what_the_words_do_not_show_the_database_refuses(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(place)
