@@ -292,6 +292,7 @@ def test_what_a_shared_table_has_no_column_for_is_left_to_the_run_after_the_shar
     assert fields_of(sharing) == as_counted(sharing)
 
 
+@pytest.mark.thorough
 def test_fields_are_counted_anew_though_rows_are_as_many_as_before(sharing: Shards, large: Large) -> None:
     sharing.close()
     for shard in (1, 2):
@@ -306,6 +307,7 @@ def test_fields_are_counted_anew_though_rows_are_as_many_as_before(sharing: Shar
     assert sharing.differences() == []
 
 
+@pytest.mark.thorough
 def test_no_shard_mends_a_shared_table(sharing: Shards) -> None:
     sharing.run(1)
     with psycopg2.connect(sharing.postgres.uri) as connection, connection.cursor() as cursor:
@@ -317,6 +319,7 @@ def test_no_shard_mends_a_shared_table(sharing: Shards) -> None:
     assert sharing.differences() == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("package", [1, 3])
 def test_a_shard_that_is_killed_goes_on_in_a_shared_table(sharing: Shards, package: int) -> None:
     sharing.run(2)
