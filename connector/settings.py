@@ -162,6 +162,19 @@ class Settings(BaseModel):
             raise ValueError("must be one printable word without blanks")
         return value
 
+    @field_validator("hints", mode="before")
+    @classmethod
+    def _no_setting_among_hints(cls, value: Any) -> Any:
+        """Explain a setting below the section of a table's hints, where a line at the end of the file lands."""
+        for table, columns in value.items() if isinstance(value, Mapping) else ():
+            for column, kind in columns.items() if isinstance(columns, Mapping) else ():
+                if column in cls.model_fields and not isinstance(kind, str):
+                    raise ValueError(
+                        f"hints.{table}.{column} is no hint; {column} is a setting of [sources.importer], and belongs "
+                        "above the next section"
+                    )
+        return value
+
     @field_validator("hints")
     @classmethod
     def _hints_are_types(cls, value: Mapping[str, Mapping[str, str]]) -> Mapping[str, Mapping[str, str]]:

@@ -161,6 +161,12 @@ def test_a_hint_that_cannot_be_is_refused_before_any_request(hint: str) -> None:
         Settings.load(**NEEDED, hints={"records_x": {"a": hint}})
 
 
+def test_a_setting_among_the_hints_is_named_as_one() -> None:
+    with pytest.raises(ConfigError, match="history is a setting of .sources.importer., and belongs above"):
+        Settings.load(**NEEDED, hints={"records_x": {"a": "date", "history": True}})
+    assert Settings.load(**NEEDED, hints={"records_x": {"status": "text"}}).hints
+
+
 def test_a_status_that_the_service_does_not_know_is_refused() -> None:
     with pytest.raises(ConfigError, match="did you mean completed"):
         Settings.load(**NEEDED, status="complete")
