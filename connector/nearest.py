@@ -18,7 +18,7 @@ def instead_of(name: str, known: Collection[str]) -> str:
     return f"known are {', '.join(sorted(known)[:SHOWN])}{rest}."
 
 
-def nearest(name: str, known: Collection[str]) -> list[str]:
-    """Return the known names that were probably meant, at most three."""
+def nearest(name: str, known: Collection[str], *, alike: float = 0.6) -> list[str]:
+    """Return the known names that were probably meant, at most three, at least so much `alike` (0 to 1)."""
     by_lower = {each.lower(): each for each in sorted(known)}
-    return [by_lower[each] for each in get_close_matches(name.lower(), by_lower, n=3, cutoff=0.6)]
+    return [by_lower[each] for each in get_close_matches(name.lower(), by_lower, n=3, cutoff=alike)]

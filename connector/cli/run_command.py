@@ -50,7 +50,7 @@ def run_pipeline(opened: Callable[[], Pipeline], scope: RunScope, output: Output
             raise
         output.document(tally.as_json())
         _summarise(output, tally, attempt.where)
-        attempt.warn()
+        attempt.warn(tally.problems)
         if not tally.refused:
             attempt.tell_others(tally.as_json(), code_of(tally))
     return code_of(tally)
@@ -87,10 +87,12 @@ class _Attempt:
             self._unmatched = unmatched(Warehouse(pipeline), settings)
         return tally
 
-    def warn(self) -> None:
+    def warn(self, told: Sequence[str]) -> None:
         if self._stale is not None:
             self._output.note(f"warning: {self._stale}", level="warning", event="views.stale")
         for sentence in self._unmatched:
+            if sentence in told:
+                continue
             self._output.note(f"warning: {sentence}", level="warning", event="hint.unmatched")
 
     def on_first(self, number: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from connector.nearest import instead_of
 from connector.settings import Settings
-from connector.transform.privacy import ANY_TEMPLATE, METADATA, PATTERN, Section
+from connector.transform.privacy import ANY_TEMPLATE, METADATA, PATTERN, Section, unread
 from connector.warehouse import Warehouse
 from connector.warehouse.history_tables import names_of_templates
 from connector.warehouse.ownership import take_stock
@@ -56,9 +56,16 @@ def unmatched_templates(warehouse: Warehouse, settings: Settings) -> list[str]:
         dataset = take_stock(connection)
         if not {"template__slug", "template__name"} <= dataset.columns.get(IMPORTS, {}).keys():
             return []
-        known = {name for slug, names in names_of_templates(connection, dataset).items() for name in (slug, *names)}
-    known.discard("")
-    rules = (f"The privacy rules for {n} match no template: {instead_of(n, known)}" for n in ruled if n not in known)
+        templates = names_of_templates(connection, dataset)
+    known = {name for slug, names in templates.items() for name in (slug, *names)} - {""}
+    misspelt = settings.protection.misspelt((slug, name) for slug, names in templates.items() for name in names)
+    rules = (
+        unread(n, misspelt[n])
+        if n in misspelt
+        else f"The privacy rules for {n} match no template: {instead_of(n, known)}"
+        for n in ruled
+        if n not in known
+    )
     names = (f"history names {n}, which no template is called: {instead_of(n, known)}" for n in kept if n not in known)
     return [*rules, *names]
 

@@ -87,6 +87,14 @@ class Choice:
                 found[slug] = min(names)
         return found
 
+    def misspelt_rules(
+        self, included: Sequence[Import], imports: Sequence[Import], state: WarehouseState
+    ) -> Mapping[str, Sequence[str]]:
+        """Return the sections of privacy rules that no template is or was called, with the names probably meant."""
+        former = {name for slug, names in state.template_names.items() for name in (slug, *names)}
+        templates = ((i.template_slug, i.template_name) for i in included)
+        return self.settings.protection.misspelt(templates, former | _templates(imports))
+
     def refuse_empty(self, imports: Sequence[Import], wanted: Sequence[Import], problems: list[str]) -> None:
         """Raise ConfigError if nothing that may be read has a name given to a backfill.
 

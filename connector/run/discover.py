@@ -29,6 +29,7 @@ from connector.run.settling import SECOND, resolution
 from connector.runs import Tally
 from connector.service.client import ServiceClient
 from connector.settings import RunScope, Settings
+from connector.transform.privacy import unread
 from connector.warehouse.state import WarehouseState
 
 log = logging.getLogger("connector.run")
@@ -275,7 +276,10 @@ class Discovery:
         return Discovered(tuple(wanted), rejects, plan, self._permitted(gone, plan), unit, left_out)
 
     def _under_rules(self, included: Sequence[Import], imports: Sequence[Import]) -> list[Import]:
-        """Return those that do not lose their privacy rules with their template's name; the others are reported."""
+        """Return those under the privacy rules meant for them, as far as names tell; the others are reported.
+
+        Not those whose template has another name by now, or is probably meant by rules that fit no template.
+        """
         renamed = self._choice.without_their_rules(imports, self._state.ledger)
         for slug, name in sorted(renamed.items()):
             self._tally.shortfall = True
@@ -284,8 +288,12 @@ class Discovery:
                 "by now: none of its imports are read, nor any of a template that is called so instead. Name the rules "
                 f"by its slug, {slug}."
             )
-        called_so = set(renamed.values())
-        return [i for i in included if i.template_slug not in renamed and i.template_name not in called_so]
+        left = set(renamed.values())
+        for title, names in self._choice.misspelt_rules(included, imports, self._state).items():
+            self._tally.shortfall = True
+            self._tally.problems.append(unread(title, names))
+            left.update(names)
+        return [i for i in included if i.template_slug not in renamed and i.template_name not in left]
 
     def _may_be_read(self, import_: Import) -> bool:
         """Return whether the import may be read: by a shard only at the version at which the work was divided.

@@ -11,16 +11,18 @@ import hashlib
 import hmac
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from connector.nearest import nearest
 from connector.transform.escaping import storable
 from connector.transform.json_slices import NotJson, array_elements, members_of
 
 ANY_TEMPLATE, METADATA, ALLOW, PATTERN = "*", "metadata", "allow", "re:"
 WITHHELD = "[withheld]"
+MISSPELT = 0.75  # how much alike two names are of which one may be a slip of the other: one letter of four, say
 _STRICTEST = ("drop", "null", "hash", "mask")
 _ACTION = re.compile(r"(drop|null|hash)|mask:([0-9]{1,6})")
 _DEEPEST = 100  # levels that rules are followed into; each costs a pass over the text
@@ -367,10 +369,11 @@ def _strictest(sections: Sequence[Section]) -> Section:
 
 @dataclass(frozen=True)
 class Privacy:
-    """All rules: by the name or slug of a template or `*`, and those for metadata."""
+    """All rules: by the name or slug of a template or `*`, and those for metadata; `bare` are sections without any."""
 
     sections: Mapping[str, Section] = field(default_factory=dict)
     key: bytes = field(default=b"", repr=False)
+    bare: frozenset[str] = frozenset()
 
     @classmethod
     def parse(cls, given: Mapping[str, Any], key: str | None) -> Privacy:
@@ -388,7 +391,8 @@ class Privacy:
                 raise ValueError(f"privacy.{name} cannot be: {error}") from None
         if not key and any(section.hashes for section in sections.values()):
             raise ValueError("hash needs privacy_key, which belongs in .dlt/secrets.toml under [sources.importer]")
-        return cls({name: each for name, each in sections.items() if each}, (key or "").encode())
+        ruled = {name: each for name, each in sections.items() if each}
+        return cls(ruled, (key or "").encode(), frozenset(sections.keys() - ruled))
 
     def __bool__(self) -> bool:
         return bool(self.sections)
@@ -397,6 +401,21 @@ class Privacy:
     def templates(self) -> tuple[str, ...]:
         """Return the names and slugs of templates that have rules."""
         return tuple(sorted(self.sections.keys() - {ANY_TEMPLATE, METADATA}))
+
+    def misspelt(
+        self, templates: Iterable[tuple[str | None, str | None]], others: Collection[str] = ()
+    ) -> Mapping[str, Sequence[str]]:
+        """Return the sections that fit no template, each with the names of those that it was probably meant for.
+
+        `templates` are the slugs and names of those to be read, and `others` further names that are right. A template
+        with a section of its own, with rules or without, is not meant by another one.
+        """
+        there = set(templates)
+        known = {name for each in there for name in each}.union(others)
+        titles = self.sections.keys() | self.bare
+        free = {name for slug, name in there if name and not titles & {slug, name}}
+        found = {title: nearest(title.strip(), free, alike=MISSPELT) for title in self.templates if title not in known}
+        return {title: names for title, names in found.items() if names}
 
     def _sections(self, slug: str | None, name: str | None) -> list[Section]:
         """Return the sections that count for a template.
@@ -445,6 +464,15 @@ class Privacy:
         key = hmac.digest(self.key, b"fingerprint of privacy_key", "sha256").hex() if hashed else None
         rules = [[each.as_json() for each in sections], metadata and metadata.as_json(), key]
         return hashlib.sha256(json.dumps(rules).encode()).hexdigest()[:32]
+
+
+def unread(title: str, names: Sequence[str]) -> str:
+    """Return the sentence about a section that is probably misspelt, and the templates that are left alone for it."""
+    return (
+        f"privacy has rules for {title!r}, which no template is called: did you mean {' or '.join(names)}? Nothing is "
+        f"read of what they may be for. Correct the name, or add an empty section, "
+        f'[sources.importer.privacy."{names[0]}"], if that template needs no rules.'
+    )
 
 
 def withheld(payload: str, key: bytes) -> str:

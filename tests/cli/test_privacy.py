@@ -128,6 +128,31 @@ def test_rules_for_an_unknown_template_are_a_warning(place: Command) -> None:
     assert "The privacy rules for peopel match no template" in place("check", **rules).out
 
 
+def test_what_misspelt_rules_are_probably_for_is_not_read(place: Command, people: Service) -> None:
+    people.add_import("planets", [{"name": "Mars"}])
+
+    def rules(**changed: Any) -> dict[str, Any]:
+        others = {title: section for title, section in RULES.items() if title != "people"}
+        return {"SOURCES__IMPORTER__PRIVACY": json.dumps({**others, **changed})}
+
+    wrong = rules(Poeple=RULES["people"])
+    assert "did you mean people?" in place("preview", **wrong).err
+    for _ in range(2):
+        ended = place("run", "--json", **wrong)
+        assert (ended.code, ended.document["records_loaded"] > 1) == (3, False)
+        assert "privacy has rules for 'Poeple', which no template is called: did you mean people?" in ended.err
+    slug = people.slugs()[0]
+    assert place("backfill", "--import", slug, **wrong).code == 3
+    assert leaks(place) == []
+    assert "Nothing is read of what they may be for" in place("check", **wrong).out
+    assert place("run", **rules(people=RULES["people"])).code == 0
+    assert leaks(place) == []
+    to_come: dict[str, Any] = {"people": RULES["people"], "planet": {"name": "drop"}}
+    assert place("run", **rules(**to_come)).code == 3
+    ended = place("run", **rules(**to_come, planets={}))
+    assert (ended.code, "planet match no template" in ended.err) == (0, True), "it is said that planets needs no rules"
+
+
 def test_a_misspelt_path_is_a_warning(place: Command) -> None:
     right = {"email": "hash", "ssn": "drop", "contacts.*.mail": "null", "contacts.*.none": "null", "re:nothing": "drop"}
     wrong = {"Iban": "mask:4", "homephone": "drop", "emial": "null", "contacts.x": "drop", "mail": "drop"}

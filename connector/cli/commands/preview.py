@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from connector.cli.options import whole
@@ -16,6 +17,7 @@ from connector.nearest import instead_of
 from connector.service.client import ServiceClient
 from connector.transform.flatten import flatten
 from connector.transform.naming import display_path
+from connector.transform.privacy import unread
 from connector.transform.schema import TableSchema
 
 EXAMPLES = ("importer-sync preview", "importer-sync preview --template customers --rows 2")
@@ -29,15 +31,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
+    settings = load_settings()
+
+    def misspelt_rules(page: ImportPage) -> Mapping[str, Sequence[str]]:
+        return settings.protection.misspelt((i.template_slug, i.template_name) for i in page.imports)
+
     async def look(client: ServiceClient) -> tuple[ImportPage, list[tuple[Import, list[Record]]]]:
         page = await client.list_imports(1)
-        wanted = [i for i in page.imports if arguments.template in (None, i.template_slug, i.template_name)]
+        left = {name for names in misspelt_rules(page).values() for name in names}
+        named = [i for i in page.imports if arguments.template in (None, i.template_slug, i.template_name)]
+        wanted = [i for i in named if i.template_name not in left]
         samples = [(i, (await client.list_records(i.slug, 1)).records) for i in _one_of_each(wanted)]
         return page, samples
 
-    page, samples = ask(load_settings(), look)
+    page, samples = ask(settings, look)
     wanted = [i for i in page.imports if arguments.template in (None, i.template_slug, i.template_name)]
-    if arguments.template is not None and not samples:
+    if arguments.template is not None and not wanted:
         known = {name for i in page.imports for name in (i.template_name, i.template_slug) if name}
         nearest = instead_of(
             arguments.template, sorted({i.template_name for i in page.imports if i.template_name}) or known
@@ -46,6 +55,8 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     templates = [_template(import_, records, arguments.rows) for import_, records in samples]
     output.document({"imports": [_shown(i) for i in wanted], "more_pages": page.size >= 100, "templates": templates})
     _tell(output, wanted, page.size >= 100, templates)
+    for title, names in misspelt_rules(page).items():
+        output.note(unread(title, names), level="warning", event="privacy.misspelt")
     return 0
 
 
