@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 from connector.nearest import nearest
@@ -35,11 +36,14 @@ _INSIDE = rb'(?:[^"{}\[\]]++|"' + _TEXT + rb'")*+'
 for _ in range(3):  # as deep as values are skipped in one step; deeper ones are parsed
     _INSIDE = rb'(?:[^"{}\[\]]++|"' + _TEXT + rb'"|[{\[]' + _INSIDE + rb"[}\]])*+"
 _SKIPPED = rb'(?:"' + _TEXT + rb'"|[^"{}\[\], \t\n\r]++|[{\[]' + _INSIDE + rb"[}\]])"
+_COLON = _GAP + rb":" + _GAP
 _HEAD = rb"(" + _GAP + rb'"(' + _TEXT + rb')"' + _GAP + rb":" + _GAP + rb")"
 _MEMBER = _HEAD + rb"(" + _SKIPPED + rb")" + _GAP + rb"([,}])"
 _SCALAR = rb'(?:"' + _TEXT + rb'"|[^"{}\[\], \t\n\r]++)' + _GAP
-_is_flat = re.compile(rb"\[" + _GAP + _SCALAR + rb"(?:," + _GAP + _SCALAR + rb")*+\]", re.DOTALL).fullmatch
+_FLAT = rb"\[" + _GAP + _SCALAR + rb"(?:," + _GAP + _SCALAR + rb")*+\]"
+_is_flat = re.compile(_FLAT, re.DOTALL).fullmatch
 _next_member = re.compile(rb"()" + _MEMBER, re.DOTALL).match
+_MOST_LEARNED, _LESSONS = 200, 20  # keys of one object that are skipped by name; times that the pattern is made anew
 
 
 class Unprotectable(ValueError):
@@ -176,12 +180,26 @@ _Scanner = Callable[[bytes, int], re.Match[bytes] | None]
 class _Node:
     """A path in the data: what the rules say of it, and of what is below."""
 
-    __slots__ = ("_allowing", "_below", "_rules", "_spelled", "_states", "action", "kept", "open", "paths")
+    __slots__ = (
+        "_allowing", "_below", "_lessons", "_rules", "_spelled", "_states", "action", "following", "kept", "open",
+        "paths", "unlearned",
+    )  # fmt: skip
 
-    def __init__(self, rules: Protection, paths: tuple[str, str], states: _States, allowing: _States, kept: bool):
+    def __init__(
+        self,
+        rules: Protection,
+        paths: tuple[str, str],
+        states: _States,
+        allowing: _States,
+        kept: bool,
+        following: _Scanner,
+    ):
         self._rules, self.paths, self._states, self._allowing = rules, paths, states, allowing
         self._below: dict[str | None, _Node] = {}
         self._spelled: dict[bytes, _Node] = {}
+        self.following = following  # finds the next member that a rule may concern
+        self.unlearned = False  # keys have come since it was made
+        self._lessons = 0 if following is _next_member else _LESSONS
         self.kept = kept
         self.action: Action | None = None
         self.open = bool(rules.patterns) or not kept or any(at < len(rules.steps[n]) for n, at in states)
@@ -205,7 +223,29 @@ class _Node:
             found = self.below(_string(b'"' + key + b'"'))
             if len(self._spelled) < _REMEMBERED:
                 self._spelled[key] = found
+                self.unlearned = True
         return found
+
+    def learn(self) -> None:
+        """Have the members of the next object skipped whose keys no rule concerns, unless objects are in the value."""
+        self.unlearned = False
+        if self._lessons < _LESSONS:
+            self._lessons += 1
+            first = islice(self._spelled.items(), _MOST_LEARNED)
+            keys = b"|".join(re.escape(key) for key, node in first if node.is_left_alone)
+            if keys:
+                self.following = _skipping(rb"(?:" + keys + rb')"' + _COLON + rb"(?:" + _SCALAR + rb"|" + _FLAT + rb")")
+
+    @property
+    def is_left_alone(self) -> bool:
+        """Return whether no rule concerns the value, be it a scalar or a list of such."""
+        element = self.below(None)
+        return self.action is None and self.kept and element.action is None and element.kept
+
+
+def _skipping(form: bytes) -> _Scanner:
+    """Compile what matches members of the form, from the key on, the member after them, and the delimiter."""
+    return re.compile(rb"((?:" + _GAP + rb'"' + form + _GAP + rb",)*+)" + _MEMBER, re.DOTALL).match
 
 
 class Protection:
@@ -232,8 +272,8 @@ class Protection:
             frozenset((n, 0) for n in range(len(self.steps))),
             frozenset((n, 0) for n in range(len(self._allow_steps))),
             not self._allows,
+            self._first_scanner(),
         )
-        self._next = self._scanner().match
 
     @staticmethod
     def _order(rank: int, path: str, action: Action) -> tuple[int, bool, int, int]:
@@ -243,15 +283,13 @@ class Protection:
         """
         return rank, not Path(path).is_literal, _STRICTEST.index(action.kind), action.shown
 
-    def _scanner(self) -> re.Pattern[bytes]:
-        """Compile a pattern that matches the members no rule can concern, the member after them, and the delimiter."""
+    def _first_scanner(self) -> _Scanner:
+        """Compile what skips the members of a row that no rule can concern, as far as the rules alone tell."""
         firsts = {steps[0] for steps in self.steps}
-        other = rb"(?!)"
-        if not (self.patterns or self._allows or "*" in firsts):
-            ruled = b"|".join(re.escape(each.encode("utf-8", "replace")) for each in sorted(firsts))
-            other = rb"(?!(?:" + ruled + rb')[".])[^"\\]*+'
-        skipped = rb"((?:" + _GAP + rb'"' + other + rb'"' + _GAP + rb":" + _GAP + _SKIPPED + _GAP + rb",)*+)"
-        return re.compile(skipped + _MEMBER, re.DOTALL)
+        if self.patterns or self._allows or "*" in firsts:
+            return _next_member
+        ruled = b"|".join(re.escape(each.encode("utf-8", "replace")) for each in sorted(firsts))
+        return _skipping(rb"(?!(?:" + ruled + rb')[".])[^"\\]*+"' + _COLON + _SKIPPED)
 
     def reached(self, paths: tuple[str, str], key: str | None, states: _States, allowing: _States, kept: bool) -> _Node:
         """Return the node behind one step; a list's element is written `*` or `0` in the path of a pattern."""
@@ -267,7 +305,7 @@ class Protection:
         )
         kept = kept or any(to == len(self._allow_steps[n]) for n, to in allowed)
         kept = kept or any(pattern.fullmatch(text) for pattern in self._allow_patterns for text in whole)
-        node = _Node(self, here, moved, allowed, kept)
+        node = _Node(self, here, moved, allowed, kept, _next_member)
         found = [self._actions[n] for n, to in moved if to == len(self.steps[n])]
         found += [rule for pattern, rule in self.patterns if any(map(pattern.search, whole))]
         node.action = min(found, key=lambda rule: rule[0])[1] if found else None
@@ -285,15 +323,15 @@ class Protection:
     def of(self, text: bytes) -> bytes:
         """Return the object with every rule applied, or raise Unprotectable."""
         try:
-            scanned = self._scanned(text, self._root, 0, self._next)
+            scanned = self._scanned(text, self._root, 0)
             return self._container(text, self._root, 0) if scanned is None else scanned
         except (NotJson, ValueError, RecursionError) as why:
             raise why if isinstance(why, Unprotectable) else Unprotectable("it is not JSON") from None
 
-    def _scanned(self, text: bytes, parent: _Node, depth: int, following: _Scanner) -> bytes | None:
+    def _scanned(self, text: bytes, parent: _Node, depth: int) -> bytes | None:
         """Protect an object as `_container` does, but several times as fast; None if it is nested too deeply."""
         kept: list[bytes] = []  # each ends with a comma
-        at, changed = 1, False
+        at, changed, following = 1, False, parent.following
         while found := following(text, at):
             skipped, head, spelled, value, after = found.groups()
             node = parent.spelled(spelled)
@@ -308,6 +346,8 @@ class Protection:
             if after == b"}":
                 if at != len(text):
                     return None
+                if parent.unlearned:
+                    parent.learn()
                 return b"{" + b"".join(kept)[:-1] + b"}" if changed else text
         return None
 
@@ -328,7 +368,7 @@ class Protection:
     def _nested(self, text: bytes, node: _Node, depth: int) -> bytes:
         """Return what `_container` returns, by a faster way if there is one."""
         if text[:1] == b"{":
-            scanned = self._scanned(text, node, depth, _next_member)
+            scanned = self._scanned(text, node, depth)
             return self._container(text, node, depth) if scanned is None else scanned
         element = node.below(None)
         if element.action is None and element.kept and _is_flat(text):

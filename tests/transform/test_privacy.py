@@ -192,6 +192,24 @@ def test_shallow_rows_and_deep_ones_are_protected_alike(
     assert json.loads(quick) == {key: value for key, value in json.loads(slow).items() if key != "\x01"}
 
 
+@given(
+    RULES,
+    st.booleans(),
+    st.lists(st.dictionaries(KEYS, JSON, max_size=4), min_size=2, max_size=6),
+    st.sampled_from([None, 1, "\t"]),
+)
+def test_what_was_learned_from_rows_changes_nothing_for_the_next(
+    rules: dict[str, str], allowing: bool, rows: list[dict[str, Any]], indent: int | str | None
+) -> None:
+    """Keys that no rule concerns are skipped by name from the second row on."""
+    given_rules = {"*": {**rules, "allow": ["a", "re:c.*"]} if allowing else rules}
+    learned = Privacy.parse(given_rules, KEY).of_template("s", "n")
+    assert learned is not None
+    for row in rows * 2:
+        text = json.dumps(row, indent=indent)
+        assert learned.of(text.encode()).decode() == protect(given_rules, text)
+
+
 def test_a_pattern_changes_no_byte_of_what_it_does_not_match() -> None:
     nested = '{"a": { "b" : [1, "]" , null ] , "c":[ ],"e":{ },"f":[[1], {"g" : 2}]} , "h":1.50}'
     assert protect({"re:x$": "drop"}, nested) == nested
