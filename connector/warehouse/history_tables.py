@@ -138,8 +138,8 @@ def align(connection: Connection, each: Versioned, there: Mapping[str, str] | No
     for base in want if changed or like is not None else ():
         if asides := {c: have[c] for c in columns_aside(base, have, want)}:
             _bring_back(connection, each, base, want[base], asides)
-    if changed and like is None:
-        refresh_open(connection, each)
+    if like is None and (changed or lacking):
+        refresh_open(connection, each, None if changed else lacking)  # a lost column; a new one has no value there yet
     return False
 
 
@@ -167,10 +167,13 @@ def recorded_mark(connection: Connection, columns: Collection[str]) -> str:
     return joined(load, f"COALESCE({rules}, '')") if "privacy" in columns else load
 
 
-def refresh_open(connection: Connection, each: Versioned) -> None:
-    """Update the open versions of recorded imports to the values that the table has now: it is the same data."""
+def refresh_open(connection: Connection, each: Versioned, only: Collection[str] | None = None) -> None:
+    """Update the open versions of recorded imports to the values that the table has now: it is the same data.
+
+    `only` some columns may be updated.
+    """
     columns = connection.columns()
-    names = [c for c in each.columns if c not in (each.key, each.import_key)]
+    names = [c for c in only or each.columns if c not in (each.key, each.import_key)]
     mark = recorded_mark(connection, columns[LEDGER])
     recorded = f"SELECT slug FROM {connection.name(LEDGER)} WHERE {connection.sql.same('history', mark)}"
     aside = [name for base in names for name in columns_aside(base, columns[each.history], each.columns)]

@@ -401,6 +401,26 @@ def test_versions_that_a_hand_changed_are_found(duck: DuckDB, service: Service) 
     assert found[0].sentence.startswith("3 rows of")
 
 
+@pytest.mark.dialect
+@pytest.mark.parametrize("pauses", [False, True], ids=["", "while it is off"])
+def test_open_versions_get_a_column_back_that_a_hand_dropped(
+    recording: Warehouse, service: Service, pauses: bool
+) -> None:
+    place = Place(recording, service)
+    place.run()
+    execute(recording, f"ALTER TABLE {H} DROP COLUMN name")
+    if pauses:
+        assert recording.run(service).status is Status.succeeded
+    service.add_import("Customers", [{"a": 8, "name": "eight"}])
+
+    place.run()
+
+    assert place.versions() == [(n, f"n{n}", "insert", True) for n in range(3)] + [
+        (7, "seven", "insert", True),
+        (8, "eight", "insert", True),
+    ]
+
+
 def test_tables_that_only_look_like_versions_are_left_alone(duck: DuckDB, service: Service) -> None:
     duck.run(service)
     execute(duck, f"CREATE TABLE {H} AS SELECT 1 AS mine")
