@@ -33,6 +33,8 @@ _ENCODING = "UTF8"  # that of the texts which ADBC sends, and of all that Postgr
 _FIXED = (
     "-ctimezone=UTC",  # elsewhere the first and the last hours of the calendar get a year that Python has no time for
     "-cextra_float_digits=3",  # with fewer a double that is read as text and written again is another one
+    "-cquote_all_identifiers=off",  # ADBC looks types up by names without quotes
+    "-cstandard_conforming_strings=on",  # else a backslash in the name of a template ends a literal in a view early
 )
 _NORMALIZER = ("normalize", "parquet_normalizer")
 

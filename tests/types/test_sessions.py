@@ -13,6 +13,7 @@ import pytest
 from connector.errors import DatabaseBusyError
 from connector.maintain.rebuild import rebuild
 from connector.maintain.verify import verify
+from connector.reporting.views.applying import keep_current
 from connector.sandbox import Service, serve
 from connector.settings import Settings
 from connector.warehouse import Warehouse as Destination
@@ -21,7 +22,14 @@ from tests.types.conftest import PostgreSQL
 
 pytestmark = pytest.mark.thorough
 
-ODD = {"client_encoding": "LATIN1", "extra_float_digits": "-12", "timezone": "Pacific/Kiritimati"}
+ODD = {
+    "client_encoding": "LATIN1",
+    "extra_float_digits": "-12",
+    "timezone": "Pacific/Kiritimati",
+    "quote_all_identifiers": "on",
+    "DateStyle": "SQL, DMY",
+    "standard_conforming_strings": "off",
+}
 ADDRESS = "?client_encoding=LATIN1&options=-cextra_float_digits%3D-12%09-ctimezone%3DAsia/Tokyo"
 TEXT, NUMBER = "é€😀", 1e300 / 7  # the number has seventeen digits
 
@@ -75,6 +83,19 @@ def test_values_are_stored_and_carried_over_as_they_came(oddly_set: PostgreSQL) 
         assert verify(oddly_set.pipeline(), settings, True).as_json()["differences"] == []
 
 
+def test_the_name_of_a_template_is_never_read_as_sql(oddly_set: PostgreSQL) -> None:
+    service = Service(seed=1)
+    table = f"{oddly_set.dataset}.records"
+    name = f"\\'; DELETE FROM {table}; COMMIT; --"  # where a backslash escapes, its first quote ends the literal
+    service.add_import(name, [{"a": 1}])
+    assert oddly_set.run(service).status == "succeeded"
+
+    assert keep_current(oddly_set.pipeline(), loaded=True) is None
+
+    assert oddly_set.tuples("SELECT count(*) AS n FROM records") == [(1,)]
+    assert oddly_set.tuples(f"SELECT DISTINCT template FROM {oddly_set.dataset}_views.v_fields") == [(name,)]
+
+
 def test_every_session_is_set_alike_and_keeps_what_the_user_set(oddly_set: PostgreSQL) -> None:
     oddly_set.uri += ("\t" if "options=" in oddly_set.uri else "?options=").replace("\t", "%09") + "-cwork_mem%3D7MB"
     with Destination(oddly_set.pipeline()).connect() as connection:
@@ -85,7 +106,8 @@ def test_every_session_is_set_alike_and_keeps_what_the_user_set(oddly_set: Postg
 
 def test_the_options_of_an_address_are_combined_once() -> None:
     combined = session_options("-c lock_timeout=1s  -ctimezone=Asia/Tokyo")
-    before, after = "-clock_timeout=60s\t", "\t-ctimezone=UTC\t-cextra_float_digits=3"
+    before, after = "-clock_timeout=60s\t", "\t-ctimezone=UTC\t-cextra_float_digits=3\t-cquote_all_identifiers=off"
+    after += "\t-cstandard_conforming_strings=on"
     assert combined == f"{before}-c\tlock_timeout=1s\t-ctimezone=Asia/Tokyo{after}"
     assert session_options(combined) == combined
 
