@@ -44,15 +44,18 @@ def missing_rows(
 def distrust(connection: Connection, slugs: Sequence[str], why: str) -> None:
     """Note that rows of these imports are not complete, so that the next run reads them again.
 
-    One that is left out stays so: its rows are not guaranteed, and it is read as new once it is included.
+    One that is left out stays so: its rows are not guaranteed, and it is read as new once it is included. Where the
+    ledger lost its column `state`, no import counts as synced, and nothing is noted.
     """
-    if slugs:
-        complete_due(connection)
+    if not slugs or "state" not in connection.columns()[LEDGER]:
+        return
+    complete_due(connection)
+    error = ", error = %s" if "error" in connection.columns()[LEDGER] else ""
     for some in batches(slugs):
         connection.execute(
-            f"UPDATE {connection.name(LEDGER)} SET state = '{State.failed}', {DUE} = '{Due.torn}', error = %s "
+            f"UPDATE {connection.name(LEDGER)} SET state = '{State.failed}', {DUE} = '{Due.torn}'{error} "
             f"WHERE COALESCE(state, '') <> '{State.excluded}' AND slug IN ({', '.join(['%s'] * len(some))})",
-            why,
+            *([why] if error else []),
             *some,
         )
 

@@ -283,6 +283,19 @@ def test_a_dropped_column_is_made_whole(warehouse: Warehouse, service: Service, 
     check_whole(warehouse, service)
 
 
+@pytest.mark.parametrize("column", ["state", "error", "due"])
+def test_a_dropped_column_is_made_whole_though_the_ledger_lost_one_too(
+    duck: DuckDB, service: Service, column: str
+) -> None:
+    duck.run(service)
+    execute(duck, "ALTER TABLE records_customers DROP COLUMN name", f"ALTER TABLE sync_imports DROP COLUMN {column}")
+
+    assert duck.run(service).status is Status.succeeded
+
+    assert duck.tuples("SELECT count(name) FROM records_customers") == [(4,)]
+    check_whole(duck, service)
+
+
 def test_a_column_that_came_back_empty_is_still_made_whole(warehouse: Warehouse, service: Service) -> None:
     """A run that reads one import only has dlt add the column again, for all of them."""
     warehouse.run(service)
