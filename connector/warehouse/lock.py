@@ -31,6 +31,7 @@ from filelock import FileLock, Timeout
 from connector.errors import ConfigError, ConnectorError, LockedError
 from connector.files import make_lock_file, write_note
 from connector.warehouse.destination import (
+    DATASET,
     dataset_name,
     destination_config,
     destination_fingerprint,
@@ -158,7 +159,9 @@ def _prove_writable(pipeline: Pipeline) -> None:
 
 
 def lock_path(pipeline: Pipeline) -> Path:
-    name = f"{dataset_name(pipeline)}.lock"
+    # a file of SQLite is one dataset, by whatever name it is reached
+    dataset = DATASET if destination_type(pipeline) == "sqlite" else dataset_name(pipeline)
+    name = f"{dataset}.lock"
     file = local_file(pipeline)
     if file is not None:
         file = file.resolve()  # by whatever link it is reached

@@ -11,11 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dlt.pipeline.pipeline import Pipeline
 
+from connector import LockedError
 from connector.cli import conformance
+from connector.cli.configuration import open_pipeline
 from connector.cli.conformance import prove
 from connector.cli.main import invoke
 from connector.sandbox import Service
+from connector.warehouse.destination import local_file
+from connector.warehouse.lock import sole_writer
 from tests.support.mariadb import MariaDB
 
 KILLS = int(os.environ.get("KILLS", "3"))
@@ -118,6 +123,22 @@ def test_another_dataset_is_another_file(tmp_path: Path, served: Service, capsys
     assert run(capsys, "run", "--to", address)[0] == 0
     assert run(capsys, "run", "--to", address, "--dataset", "other")[1]["records_loaded"] == 123
     assert {path.name for path in tmp_path.glob("*.db")} == {"w.db", "w__other.db"}
+
+
+def test_a_dataset_that_is_named_in_two_ways_has_one_lock(tmp_path: Path) -> None:
+    """Else two runs at once would append the same records."""
+
+    def named(address: str, dataset: str) -> Pipeline:
+        given = {"pipeline_name": "importer", "dataset": dataset, "destination": None, "to": address}
+        return open_pipeline(argparse.Namespace(**given))
+
+    other = named(f"sqlite:///{tmp_path}/w.db", "other")
+    same = named(f"sqlite:///{tmp_path}/w__other.db", "importer_data")
+    assert local_file(other) == local_file(same)
+    with sole_writer(other), pytest.raises(LockedError), sole_writer(same):
+        pass
+    with sole_writer(other), sole_writer(named(f"sqlite:///{tmp_path}/w.db", "importer_data")):
+        pass
 
 
 @pytest.mark.parametrize(
