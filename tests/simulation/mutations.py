@@ -87,7 +87,7 @@ def take_an_empty_page_of_imports_as_the_end() -> AbstractContextManager[Any]:
     return mock.patch.object(Lister, "all", naive)
 
 
-@mutation()
+@mutation(first=54)
 def skip_the_sweeps_after_movement() -> AbstractContextManager[Any]:
     async def satisfied(self: Lister[Any]) -> None:
         await self._plain_sweep(self._size)
@@ -262,7 +262,7 @@ def forget_which_fields_have_no_column() -> AbstractContextManager[Any]:
     return mock.patch.object(state, "schemas_of", forgetful)
 
 
-@mutation()
+@mutation(first=49)
 def leave_out_whatever_was_under_way_at_a_death() -> AbstractContextManager[Any]:
     return mock.patch.object(UnderWay, "killed_twice", lambda self, import_: self.is_suspect(import_.slug))
 
@@ -280,7 +280,7 @@ def trust_the_ledger_of_loads_that_never_completed() -> AbstractContextManager[A
     return mock.patch.object(state, "ledger_rows", trusting)
 
 
-@mutation()
+@mutation(first=71)
 def skip_the_audit_after_a_dead_run() -> AbstractContextManager[Any]:
     return mock.patch.object(state, "_recovered", lambda connection, remembered: replace(remembered, audited=True))
 
@@ -290,7 +290,7 @@ def believe_the_counts_of_a_table_that_a_dead_run_took_rows_out_of() -> Abstract
     return mock.patch.object(state, "counted_rows", return_value={})
 
 
-@mutation(600)
+@mutation(600, first=71)
 def audit_once_only() -> AbstractContextManager[Any]:
     original = state._recovered
 
@@ -333,7 +333,7 @@ def replace_rows_without_clearing_the_import() -> AbstractContextManager[Any]:
     return mock.patch.object(package.Package, "_clear_homes", no_placeholders)
 
 
-@mutation()
+@mutation(first=14)
 def leave_the_rows_in_the_table_of_the_old_template() -> AbstractContextManager[Any]:
     original = package.Package._clear_homes
 
@@ -345,7 +345,7 @@ def leave_the_rows_in_the_table_of_the_old_template() -> AbstractContextManager[
     return mock.patch.object(package.Package, "_clear_homes", only_here)
 
 
-@mutation()
+@mutation(first=13)
 def keep_nothing_that_vanished() -> AbstractContextManager[Any]:
     return mock.patch.object(KeptDeletes, "_gone", return_value={})
 
@@ -368,7 +368,7 @@ def let_a_record_stay_that_another_import_of_the_batch_brings() -> AbstractConte
     return mock.patch.object(KeptDeletes, "_gone", united)
 
 
-@mutation()
+@mutation(first=43)
 def count_text_conflicts_of_a_batch_for_its_first_import() -> AbstractContextManager[Any]:
     original = package._count_text_conflicts
 
@@ -412,17 +412,17 @@ def count_fields_of_this_package_only() -> AbstractContextManager[Any]:
 # -- settled -------------------------------------------------------------------------------------------------------
 
 
-@mutation()
+@mutation(first=56)
 def call_whatever_was_read_settled() -> AbstractContextManager[Any]:
     return mock.patch.object(reader, "may_change_unseen", return_value=False)
 
 
-@mutation()
+@mutation(first=29)
 def let_an_unfinished_import_lose_its_rows() -> AbstractContextManager[Any]:
     return mock.patch.object(reader, "lost_rows", return_value=0)
 
 
-@mutation()
+@mutation(first=29)
 def let_a_completed_import_lose_its_rows() -> AbstractContextManager[Any]:
     original = plan.lost_rows
 
@@ -432,12 +432,12 @@ def let_a_completed_import_lose_its_rows() -> AbstractContextManager[Any]:
     return mock.patch.object(reader, "lost_rows", finished)
 
 
-@mutation()
+@mutation(first=33)
 def take_an_earlier_format_for_the_one_of_now() -> AbstractContextManager[Any]:
     return mock.patch.object(upgrades, "STEPS", ())
 
 
-@mutation()
+@mutation(first=17)
 @contextmanager
 def forget_what_a_backfill_asked_for() -> Iterator[None]:
     with mock.patch.object(opening, "promise"), mock.patch.object(reader, "ask_again"):
@@ -456,7 +456,7 @@ def take_another_import_for_the_one_asked_for() -> AbstractContextManager[Any]:
 # -- history -------------------------------------------------------------------------------------------------------
 
 
-@mutation()
+@mutation(first=40)
 def record_nothing_of_what_a_dead_run_loaded() -> AbstractContextManager[Any]:
     return mock.patch.object(sync, "versions_are_due", return_value=False)
 
@@ -473,17 +473,17 @@ def leave_versions_of_what_was_erased() -> AbstractContextManager[Any]:
     return mock.patch.object(history, "_erase")
 
 
-@mutation()
+@mutation(first=116)
 def forget_what_is_recorded_of_what_is_read_again() -> AbstractContextManager[Any]:
     return mock.patch.object(package, "LedgerRow", lambda *args, **more: LedgerRow(*args, **{**more, "history": None}))
 
 
-@mutation()
+@mutation(first=18)
 def leave_in_versions_what_a_later_rule_is_about() -> AbstractContextManager[Any]:
     return mock.patch.object(history, "_empty_ruled")
 
 
-@mutation()
+@mutation(first=18)
 def keep_reading_by_older_privacy_rules() -> AbstractContextManager[Any]:
     """As if changed rules concerned new imports alone."""
     reason = plan.Rules._reason
