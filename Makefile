@@ -18,6 +18,7 @@ WORKERS ?= 4
 SEEDS ?= 10000
 MORE_SEEDS ?= 285
 KILLS ?= 25
+LAKE_KILLS ?= 20
 ROUNDS ?= 20
 REPLIES ?= 100000
 MINUTES ?= 30
@@ -44,7 +45,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint types contracts quick thorough unit long destinations shards dagster airflow docs simulate mutations fuzz fuzz-replies bench bench-latency bench-limits bench-memory bench-postgres bench-history bench-privacy bench-scale soak lowest requirements release clean
+.PHONY: help demo test lint types contracts quick thorough unit long destinations ducklake shards dagster airflow docs simulate mutations fuzz fuzz-replies bench bench-latency bench-limits bench-memory bench-postgres bench-history bench-privacy bench-scale soak lowest requirements release clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -88,6 +89,10 @@ airflow: build/airflow/.requirements $(INSTALLED)  ## the DAGs for Airflow, exec
 
 destinations: $(INSTALLED) $(DEVELOPMENT)  ## every destination, with 20 runs killed on each (MariaDB where it is installed)
 	@KILLS=20 $(PYTEST) tests/destinations --long -n $(WORKERS) --timeout 0 $(PYTEST_ARGS)
+
+ducklake: build/ducklake/.requirements $(INSTALLED)  ## DuckLake, LAKE_KILLS runs (20) killed on each kind of catalog, in an environment of its own
+	@build/ducklake/bin/python -m pip install --disable-pip-version-check -qq --no-deps --no-index --force-reinstall $(WHEELS)/*.whl
+	@KILLS=$(LAKE_KILLS) build/ducklake/bin/python -P -m pytest tests/destinations tests/docs/test_pages.py -k ducklake --long --timeout 0 $(PYTEST_ARGS)
 
 docs: $(INSTALLED) $(DEVELOPMENT)  ## write docs/settings.md and docs/tables.md anew, from the code
 	@$(BIN)/python -m tests.docs.reference
@@ -143,6 +148,9 @@ requirements:  ## pin anew what the requirements allow (needs uv)
 		-c requirements/development.txt -o requirements/dagster.txt
 	$(UV_COMPILE) --no-strip-extras pyproject.toml --extra postgres --extra airflow --group build --group dev \
 		-c requirements/development.txt -o requirements/airflow.txt
+	@mkdir -p build && sed '/^duckdb==/,/^[^ ]/{/^duckdb==/d;/^ /d}' requirements/development.txt > build/all-but-duckdb.txt
+	$(UV_COMPILE) pyproject.toml --extra postgres --extra sqlite --extra mysql --extra ducklake --group build --group dev \
+		-c build/all-but-duckdb.txt -o requirements/ducklake.txt
 
 # A core of the tests: those of the service, of rows and types, runs into both destinations, and the command.
 LOWEST := build/lowest

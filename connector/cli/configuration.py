@@ -22,7 +22,13 @@ from connector.cli.exit_codes import explain
 from connector.cli.redaction import remember, remember_password_of
 from connector.errors import ConfigError
 from connector.load.working_directory import opened
-from connector.warehouse.destination import check_proven, destination_config, duckdb_file, local_file
+from connector.warehouse.destination import (
+    check_proven,
+    destination_config,
+    duckdb_file,
+    lake_catalog,
+    local_file,
+)
 from connector.warehouse.storage_version import SETTING, checked, make_file
 
 DUCKDB_FILE = "importer.duckdb"
@@ -42,7 +48,7 @@ def open_pipeline(arguments: argparse.Namespace) -> Pipeline:
 
     try:
         pipeline = opened(in_folder)
-        credentials = getattr(destination_config(pipeline), "credentials", None)
+        credentials = lake_catalog(pipeline) or getattr(destination_config(pipeline), "credentials", None)
     except ConfigFieldMissingException as error:
         named = arguments.destination or ("postgres" if arguments.to else _configured_destination() or "duckdb")
         raise _missing_destination(named, error.fields) from None
@@ -135,8 +141,18 @@ def _mysql(address: str) -> Any:
     return mysql(address)
 
 
+def _ducklake(address: str) -> Any:
+    from connector.warehouse.adapters.ducklake_destination import ducklake
+
+    catalog, given = _without(address, *_LAKE)
+    if catalog.startswith("postgresql:"):
+        require("psycopg2", "ducklake")
+    return ducklake(catalog, data=given["data"], schema=given.get("schema", "ducklake"))
+
+
 # What is made of an address here: dlt has no name for it, or not for what it needs.
-_OWN: Mapping[str, Callable[[str], Any]] = {"sqlite": _sqlite, "mysql": _mysql}
+_OWN: Mapping[str, Callable[[str], Any]] = {"sqlite": _sqlite, "mysql": _mysql, "ducklake": _ducklake}
+_LAKE = ("data", "schema")
 
 
 def _address(name: str) -> str:
@@ -165,11 +181,52 @@ def address_of(uri: str) -> tuple[str, str]:
         return "postgres", _postgres_address(rest)
     if scheme in ("mysql", "mariadb") and rest.startswith("//"):
         return "mysql", f"mysql+pymysql:{rest}"
+    if scheme == "ducklake":
+        return "ducklake", _lake_address(rest)
     raise ConfigError(
         f"--to {scheme}:… is not supported; use duckdb:///dir/file.duckdb, sqlite:///dir/file.db, "
-        "postgresql://user:password@host/database or mysql://user:password@host/. Plain files cannot replace rows, so "
-        "deletes and corrections would be lost there."
+        "postgresql://user:password@host/database, mysql://user:password@host/ or "
+        "ducklake:sqlite:///dir/catalog.sqlite. Plain files cannot replace rows, so deletes and corrections would be "
+        "lost there."
     )
+
+
+def _lake_address(rest: str) -> str:
+    """Return the address of the catalog, with the absolute path of the folder of the files in its query.
+
+    Beside a catalog in SQLite that is `catalog.sqlite.files`; one in PostgreSQL has to be told.
+    """
+    catalog, given = _without(rest, *_LAKE)
+    scheme = catalog.partition(":")[0]
+    if scheme not in ("sqlite", "postgresql", "postgres"):
+        raise ConfigError(
+            "--to ducklake:… goes on with the address of the catalog, in SQLite or PostgreSQL: "
+            "ducklake:sqlite:///dir/catalog.sqlite or ducklake:postgresql://user@host/database?data=/dir; a catalog "
+            "that is a DuckDB file lets nobody read during a run."
+        )
+    kind, place = address_of(catalog)
+    if kind == "sqlite":
+        given.setdefault("data", f"{place}.files")
+        place = f"sqlite:///{place}"
+    elif "data" not in given:
+        raise ConfigError(
+            "--to ducklake:postgresql://… needs the folder of the lake's files as well: add ?data=/dir to it."
+        )
+    if "://" in given["data"]:
+        raise ConfigError(
+            f"--to ducklake:…?data={given['data']}: the files of a lake have to be in a folder, for nobody has proven "
+            "elsewhere that no row is missing."
+        )
+    given["data"] = str(Path.cwd() / given["data"])
+    return f"{place}{'&' if '?' in place else '?'}{urlencode(given)}"
+
+
+def _without(address: str, *names: str) -> tuple[str, dict[str, str]]:
+    """Return an address without these parts of its query, and the parts."""
+    place, _, query = address.partition("?")
+    parts = parse_qsl(query)
+    left = urlencode([part for part in parts if part[0] not in names])
+    return f"{place}?{left}" if left else place, {name: value for name, value in parts if name in names}
 
 
 def _postgres_address(rest: str) -> str:
@@ -218,7 +275,7 @@ def location(pipeline: Pipeline) -> str:
     if file is not None:
         inside = file.is_relative_to(Path.cwd())
         return str(file.relative_to(Path.cwd()) if inside else file)
-    credentials = destination_config(pipeline).credentials
+    credentials = lake_catalog(pipeline) or destination_config(pipeline).credentials
     host, database = getattr(credentials, "host", None), getattr(credentials, "database", None)
     named = "/".join(unquote(str(part)) for part in (host, database) if part)
     kind = pipeline.destination.destination_name if pipeline.destination else ""

@@ -40,7 +40,7 @@ from connector.sandbox import Service, serve
 from connector.settings import RunScope, Settings
 from connector.source import without_warnings_of_json
 from connector.warehouse import Warehouse
-from connector.warehouse.destination import duckdb_file, open_client
+from connector.warehouse.destination import lake_folders, local_file, open_client, remove_new
 from connector.warehouse.lock import lock_path, sole_writer
 
 DATASET = "importer_conformance"
@@ -120,16 +120,18 @@ def _quiet() -> Iterator[None]:
 def _dropped(place: Mapping[str, Any]) -> Iterator[None]:
     """Drop the scratch dataset afterwards, with its staging dataset, and the file if it did not exist before."""
     pipeline = _pipeline(place)
-    file = duckdb_file(pipeline)
+    file = local_file(pipeline)
     was_there = file is None or file.exists()
     try:
         yield
     finally:
-        lock_path(pipeline).unlink(missing_ok=True)
-        if file is not None and not was_there:
-            file.unlink(missing_ok=True)
-        if was_there:
-            _drop(pipeline)
+        if not was_there or place["dataset"] in lock_path(pipeline).name:  # that of a lake in use is for all datasets
+            lock_path(pipeline).unlink(missing_ok=True)
+        _drop(pipeline)
+        if not was_there:
+            for folder in lake_folders(pipeline):
+                shutil.rmtree(folder, ignore_errors=True)
+            remove_new(pipeline)
 
 
 def _drop(pipeline: Pipeline) -> None:

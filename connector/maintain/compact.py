@@ -3,7 +3,7 @@
 A database marks deleted rows as deleted, and their bytes stay in its file until something overwrites them. A DuckDB
 file is therefore copied beside itself, with all that is in it, compared with the copy, table by table, and replaced by
 it in one step; an error or a kill before that leaves the file as it was. SQLite rewrites its file itself (VACUUM), and
-PostgreSQL each of our tables (VACUUM FULL).
+PostgreSQL each of our tables (VACUUM FULL); of a DuckLake see `compact_lake`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ import duckdb
 from dlt.pipeline.pipeline import Pipeline
 
 from connector.errors import ConfigError, ConnectorError
+from connector.maintain.compact_lake import lake_size, rewrite_lake
 from connector.warehouse import Connection, Warehouse
-from connector.warehouse.destination import destination_type, duckdb_file, local_file
+from connector.warehouse.destination import destination_type, duckdb_file, lake_catalog, local_file
 from connector.warehouse.erasing import empty_staging, erase_deleted
 from connector.warehouse.failures import explain_failure
 from connector.warehouse.history_tables import histories
@@ -37,7 +38,7 @@ _OF_THE_FILE = ("database_name", "estimated_size", "is_bound", "column_count")
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """Bytes on the disk before and after: of the DuckDB file, or of our tables in PostgreSQL."""
+    """Bytes on the disk before and after: of the file, of a lake, or of our tables in PostgreSQL."""
 
     bytes_before: int
     bytes_after: int
@@ -69,11 +70,15 @@ def compact(pipeline: Pipeline, *, mirrors: bool, storage: str | None = None) ->
                     return _vacuum(
                         connection, sorted({*dataset.ours, *(each.history for each in histories(dataset).values())})
                     )
+            if lake_catalog(pipeline) is not None:
+                before = lake_size(pipeline)
+                rewrite_lake(pipeline)
+                return Compacted(before, lake_size(pipeline))
             if destination_type(pipeline) == "sqlite" and (file := local_file(pipeline)) is not None:
                 return _vacuum_file(file)
             file = duckdb_file(pipeline)
             if file is None:
-                raise ConfigError("Only a warehouse in a file or in PostgreSQL can be compacted.")
+                raise ConfigError("Only a warehouse in a file, in PostgreSQL or in a DuckLake can be compacted.")
             file = file.resolve()
             with sole_rewriter(file):  # another one, for another dataset, would put a copy in place that is older
                 return _rewrite(pipeline, file, storage)

@@ -149,7 +149,7 @@ class _Rebuild:
             self.progress.read(table, done.rows, "rebuilt")
             yield done
         with self.warehouse.connect() as connection:
-            refresh(connection, self.warehouse.destination_type)
+            refresh(connection, connection.traits.dialect)
 
     def _checked(self, wanted: Sequence[str], state: WarehouseState) -> list[str]:
         """Return the tables to rebuild, all of whose rows have a raw row."""
@@ -202,7 +202,7 @@ class _Rebuild:
             found = {slug: json.dumps(c, sort_keys=True) for slug, c in written.text_conflicts.items()}
             text_conflicts = {**dict.fromkeys(known), **found}
             prove_held(self.pipeline)
-            views = brought_along(connection, self.warehouse.destination_type, table)
+            views = brought_along(connection, connection.traits.dialect, table)
             versions = prepare_for_rebuild(connection, table, BESIDE)
             with swapped(connection, table, BESIDE, fields, BESIDE_SCHEMA, text_conflicts, views):
                 if versions is not None:

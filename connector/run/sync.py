@@ -66,7 +66,7 @@ def sync(
     if settings.history and not warehouse.traits.history:
         raise ConfigError(
             f"Versions of rows cannot be kept in {warehouse.destination_type}: take history out of [sources.importer], "
-            "or use duckdb, postgres, sqlite or mysql."
+            "or use duckdb, postgres, sqlite, mysql or ducklake."
         )
     prepare_for_loading(pipeline)
     with sole_writer(pipeline), capabilities_resolved_once(pipeline):

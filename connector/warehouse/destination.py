@@ -38,7 +38,7 @@ _FIXED = (
 )
 _NORMALIZER = ("normalize", "parquet_normalizer")
 
-PROVEN = ("duckdb", "postgres", "sqlite", "mysql")
+PROVEN = ("duckdb", "postgres", "sqlite", "mysql", "ducklake")
 _REFUSED = {
     "for its times have milliseconds and the ledger compares microseconds": ("athena", "dremio"),
     "for it cannot be asked in SQL": ("lance", "lancedb", "qdrant", "weaviate"),
@@ -46,7 +46,7 @@ _REFUSED = {
     "for as dlt makes it, it takes keys that differ in case for one; --to sqlite:… and mysql:… do not": ("sqlalchemy",),
 }
 _EXPERIMENTAL = (
-    *("snowflake", "bigquery", "databricks", "ducklake", "mssql", "synapse"),
+    *("snowflake", "bigquery", "databricks", "mssql", "synapse"),
     *("fabric", "redshift", "motherduck", "clickhouse"),
 )
 LOCK_TIMEOUT_S = 60
@@ -110,10 +110,51 @@ def duckdb_file(pipeline: Pipeline) -> Path | None:
 
 
 def local_file(pipeline: Pipeline) -> Path | None:
-    """Return the path of the file that holds the dataset; None if it has no file of its own."""
+    """Return the path of the file that holds the dataset, or the catalog of its lake; None if there is none."""
     if destination_type(pipeline) == "sqlite":
         return file_of(destination_config(pipeline).credentials.database, dataset_name(pipeline))
+    catalog = lake_catalog(pipeline)
+    if catalog is not None and catalog.drivername == "sqlite":
+        return Path(catalog.database)
     return duckdb_file(pipeline)
+
+
+def lake_catalog(pipeline: Pipeline) -> Any:
+    """Return the credentials of the catalog of a DuckLake; None for another destination."""
+    return destination_config(pipeline).credentials.catalog if destination_type(pipeline) == "ducklake" else None
+
+
+def lake_files(pipeline: Pipeline) -> Path | None:
+    """Return the folder in which a DuckLake has its files; None for another destination, and for one in the cloud."""
+    if destination_type(pipeline) != "ducklake":
+        return None
+    credentials = destination_config(pipeline).credentials
+    return Path(credentials.storage_url) if credentials.storage.is_local_filesystem else None
+
+
+def postgres_credentials(pipeline: Pipeline) -> Any:
+    """Return how to connect to the PostgreSQL that the dataset, or the catalog of its lake, lies in; None without."""
+    catalog = lake_catalog(pipeline)
+    if catalog is not None:
+        return catalog if catalog.drivername in ("postgres", "postgresql") else None
+    return destination_config(pipeline).credentials if destination_type(pipeline) == "postgres" else None
+
+
+def lake_folders(pipeline: Pipeline) -> list[Path]:
+    """Return the folders in which a DuckLake has the files of the dataset, and of the rows that are staged for it."""
+    files = lake_files(pipeline)
+    return [] if files is None else [files / dataset_name(pipeline), files / staging_name(pipeline)]
+
+
+def remove_new(pipeline: Pipeline) -> None:
+    """Remove the file that a dataset lies in which was not there before, with what databases keep beside it."""
+    file, files = local_file(pipeline), lake_files(pipeline)
+    if file is not None:
+        for beside in (file, *(file.with_name(file.name + ending) for ending in ("-wal", "-shm"))):
+            beside.unlink(missing_ok=True)
+    for folder in (*lake_folders(pipeline), *([files] if files is not None else ())):
+        with suppress(OSError):  # it is not empty, or not there
+            folder.rmdir()
 
 
 def file_of(path: str, dataset: str) -> Path:
@@ -210,6 +251,32 @@ def check_proven(kind: str, name: str, *, experimental: bool) -> None:
     )
 
 
+def _check_lake(pipeline: Pipeline, *, experimental: bool) -> None:
+    """Raise ConfigError for a DuckLake with a catalog that lets only one process in, or of a kind that nobody tried."""
+    untyped: Any = pipeline  # the destination may be None, and is not typed so
+    catalog = lake_catalog(pipeline)
+    if catalog is None:
+        return
+    if catalog.drivername not in ("sqlite", "postgres", "postgresql", "mysql"):
+        raise ConfigError(
+            f"The catalog of this DuckLake is in {catalog.drivername}, which does not let two connections in; use "
+            "ducklake:sqlite:///dir/catalog.sqlite or ducklake:postgresql://user@host/database?data=/dir."
+        )
+    if experimental:
+        return
+    if str(untyped.destination.destination_type).startswith("dlt."):
+        raise ConfigError(
+            "The destination ducklake, as dlt makes it, writes few rows into its catalog, and PostgreSQL takes no wide "
+            "ones; use --to ducklake:…, which does not, or allow_experimental = true under [sources.importer]."
+        )
+    if catalog.drivername == "mysql" or lake_files(pipeline) is None:
+        raise ConfigError(
+            "Nobody has proven that no row is missing in a DuckLake whose catalog is not in SQLite or PostgreSQL, or "
+            "whose files are not in a folder (allow_experimental = true under [sources.importer] lets runs load there "
+            "all the same)."
+        )
+
+
 def check_writable(pipeline: Pipeline, *, experimental: bool = False) -> None:
     """Raise ConfigError if loading is not possible, or not without loss, e.g. PostgreSQL without ADBC.
 
@@ -220,6 +287,7 @@ def check_writable(pipeline: Pipeline, *, experimental: bool = False) -> None:
     check_proven(destination_type(pipeline), destination_name(pipeline), experimental=experimental)
     _check_normalizer(pipeline)
     _check_staging(pipeline)
+    _check_lake(pipeline, experimental=experimental)
     file, dataset = duckdb_file(pipeline), pipeline.dataset_name
     if file is not None and file.name.partition(".")[0].lower() == dataset.lower():
         raise ConfigError(

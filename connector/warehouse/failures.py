@@ -15,7 +15,7 @@ from dlt.common.destination.exceptions import DestinationException
 from dlt.pipeline.exceptions import PipelineStepFailed
 from dlt.pipeline.pipeline import Pipeline
 
-from connector.errors import ConnectorError
+from connector.errors import ConfigError, ConnectorError
 from connector.warehouse.blocked import as_blocked
 from connector.warehouse.busy import as_busy
 
@@ -27,6 +27,7 @@ _NO_MEMORY = (
 )
 _NO_DATABASE = re.compile(r'The file "([^"]+)" exists, but it is not a valid DuckDB database file')
 _NEWER_FILE = re.compile(r"version number \d+, but we can only read versions? (?:between )?[\d and]+\d")
+_NO_EXTENSION = re.compile(r"/(\w+)\.duckdb_extension\" not found")
 _FILE_NOT_WRITTEN = re.compile(r'Could not write (?:all bytes to )?file "[^"]*"')
 
 
@@ -61,6 +62,11 @@ def explain_failure(error: BaseException, pipeline: Pipeline | None = None) -> C
     if newer := next((no.group() for e in seen if (no := _NEWER_FILE.search(str(e)))), None):
         return ConnectorError(
             f"The DuckDB file was written by a newer DuckDB ({newer}); install that version, `pip install -U duckdb`."
+        )
+    if lacking := next((no.group(1) for e in seen if (no := _NO_EXTENSION.search(str(e)))), None):
+        return ConfigError(
+            f"DuckDB {duckdb.__version__} has no extension {lacking} here: pip install 'importer-connector[ducklake]', "
+            f"which brings DuckDB 1.5 with it, or have yours fetch it once (INSTALL {lacking})."
         )
     if room := next((found for e in seen if (found := _without_room(e))), None):
         return ConnectorError(

@@ -1,10 +1,10 @@
 """Lock a dataset for one writer, whatever the name of its pipeline (docs/guarantees.md, "One writer").
 
-If the dataset is in a file (DuckDB, SQLite), the lock is a file beside it, so that it holds whatever working directory
-dlt uses; PostgreSQL and MySQL hold it themselves, as a lock of a session, so that it holds across machines; for other
-destinations it is in dlt's data directory and holds on this machine. The operating system releases a lock with its
-process, a database with its session; a run whose session ended meanwhile is no longer the only writer and commits
-nothing more.
+If the dataset, or the catalog of its lake, is in a file (DuckDB, SQLite), the lock is a file beside it, so that it
+holds whatever working directory dlt uses; PostgreSQL and MySQL hold it themselves, as a lock of a session, so that it
+holds across machines; for other destinations it is in dlt's data directory and holds on this machine. The operating
+system releases a lock with its process, a database with its session; a run whose session ended meanwhile is no longer
+the only writer and commits nothing more.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ from connector.warehouse.destination import (
     destination_fingerprint,
     destination_type,
     is_writable,
+    lake_catalog,
     local_file,
+    postgres_credentials,
 )
 
 # So that a firewall keeps the connection of a run that takes hours, and the run notices a lost one in two minutes.
@@ -61,11 +63,12 @@ def sole_writer(pipeline: Pipeline) -> Iterator[None]:
         if thread == threading.get_ident() and (path in locks or working in locks):
             before.close()
     with ExitStack() as held:
-        held.enter_context(_file_lock(path, f"into dataset {dataset_name(pipeline)!r}"))
+        whole = _is_of_whole_lake(pipeline)
+        held.enter_context(_file_lock(path, "into this lake" if whole else f"into dataset {dataset_name(pipeline)!r}"))
         _prove_writable(pipeline)
         path.with_suffix(".status").unlink(missing_ok=True)  # of a dead run; see `connector.warehouse.status`
         held.enter_context(_working_lock(pipeline))
-        if destination_type(pipeline) == "postgres":
+        if postgres_credentials(pipeline) is not None:
             held.enter_context(_advisory_lock(pipeline))
         if destination_type(pipeline) == "mysql":
             held.enter_context(_named_lock(pipeline))
@@ -161,7 +164,7 @@ def _prove_writable(pipeline: Pipeline) -> None:
 def lock_path(pipeline: Pipeline) -> Path:
     # a file of SQLite is one dataset, by whatever name it is reached
     dataset = DATASET if destination_type(pipeline) == "sqlite" else dataset_name(pipeline)
-    name = f"{dataset}.lock"
+    name = "lake.lock" if _is_of_whole_lake(pipeline) else f"{dataset}.lock"
     file = local_file(pipeline)
     if file is not None:
         file = file.resolve()  # by whatever link it is reached
@@ -170,6 +173,11 @@ def lock_path(pipeline: Pipeline) -> Path:
     place = Path(get_dlt_pipelines_dir())
     place.mkdir(parents=True, exist_ok=True)
     return place / f".{destination_fingerprint(pipeline)}.{name}"
+
+
+def _is_of_whole_lake(pipeline: Pipeline) -> bool:
+    """Tell whether all datasets of a lake have one lock: its catalog is in SQLite, which has one writer."""
+    return lake_catalog(pipeline) is not None and local_file(pipeline) is not None
 
 
 @contextmanager
@@ -219,7 +227,7 @@ def _session(pipeline: Pipeline) -> Iterator[Any]:
     """Yield a separate connection for locks: dlt's would reconnect after an error, without them."""
     import psycopg2
 
-    address = destination_config(pipeline).credentials.to_native_representation()
+    address = postgres_credentials(pipeline).to_native_representation()
     session = psycopg2.connect(address, application_name="importer-connector lock", **_KEEPALIVES)
     try:
         session.autocommit = True
@@ -234,7 +242,12 @@ def _session(pipeline: Pipeline) -> Iterator[Any]:
 
 
 def _lock_name(pipeline: Pipeline) -> str:
-    return f"importer-connector {dataset_name(pipeline)}"  # an advisory lock is one of the database that it is taken in
+    """Return the name of the lock in the database that it is taken in, where several lakes may have their catalogs."""
+    name = f"importer-connector {dataset_name(pipeline)}"
+    if lake_catalog(pipeline) is None:
+        return name
+    lake = destination_config(pipeline).credentials
+    return f"{name} of lake {lake.metadata_schema or lake.ducklake_name}"
 
 
 def _locked(pipeline: Pipeline, who: str) -> LockedError:

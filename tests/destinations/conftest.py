@@ -35,7 +35,7 @@ def served(service: Service, monkeypatch: pytest.MonkeyPatch) -> Iterator[Servic
         yield service
 
 
-@pytest.fixture(params=["duckdb", "postgres", "sqlite", "mysql"])
+@pytest.fixture(params=["duckdb", "postgres", "sqlite", "mysql", "ducklake", "ducklake-postgres"])
 def address(request: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """What `--to` says of an empty place."""
     monkeypatch.chdir(tmp_path)
@@ -44,6 +44,8 @@ def address(request: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> st
         "sqlite": lambda: f"sqlite:///{tmp_path}/lies/w.db",
         "postgres": lambda: str(request.getfixturevalue("postgres")),
         "mysql": lambda: str(request.getfixturevalue("mariadb")),
+        "ducklake": lambda: str(request.getfixturevalue("sqlite_lake")),
+        "ducklake-postgres": lambda: str(request.getfixturevalue("postgres_lake")),
     }
     return addresses[request.param]()
 
@@ -54,6 +56,28 @@ def postgres(postgres_uri: str) -> Iterator[str]:
     with closing(psycopg2.connect(postgres_uri)) as session, session, session.cursor() as cursor:
         for schema in ("importer_data", "importer_data_staging", "importer_data_views"):
             cursor.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
+
+
+@pytest.fixture
+def sqlite_lake(tmp_path: Path) -> str:
+    """A lake; its extensions are where `make ducklake` has them."""
+    pytest.importorskip("duckdb_extension_ducklake")
+    return f"ducklake:sqlite:///{tmp_path}/lies/w.sqlite"
+
+
+@pytest.fixture
+def postgres_lake(tmp_path: Path, postgres_uri: str) -> Iterator[str]:
+    pytest.importorskip("duckdb_extension_ducklake")
+    yield f"ducklake:{postgres_uri}?data={tmp_path}/lies&schema=lake"
+    with closing(psycopg2.connect(postgres_uri)) as session, session, session.cursor() as cursor:
+        cursor.execute("DROP SCHEMA IF EXISTS lake CASCADE")
+
+
+@pytest.fixture(params=["sqlite_lake", "postgres_lake"])
+def lake(request: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What `--to` says of an empty lake, with either kind of catalog."""
+    monkeypatch.chdir(tmp_path)
+    return str(request.getfixturevalue(request.param))
 
 
 @pytest.fixture

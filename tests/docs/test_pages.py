@@ -31,12 +31,14 @@ pytestmark = pytest.mark.thorough
 ONLY_READ = {
     "README.md": Counter({"text": 2}),
     "docs/dagster.md": Counter({"text": 1}),
+    "docs/ducklake.md": Counter({"text": 1}),
     "docs/shards.md": Counter({"text": 1}),
     "docs/postgres.md": Counter({"text": 1}),
     "docs/schedule.md": Counter({"cron": 1, "ini": 1, "python prefect": 1}),
 }
 NEWCOMERS = {"README.md"}  # whoever reads it has configured nothing yet
 WITH_DATABASE = {"docs/postgres.md"}
+WITH_EXTENSIONS = {"docs/ducklake.md"}  # where `make ducklake` has them
 AFTER_A_RUN = {"docs/troubleshooting.md"}
 PLACEHOLDERS = {f"{COMMAND}COMMAND --help"}
 PEOPLE = "Last name,E-mail,Country\nCurie,marie@example.com,Poland\nNoether,emmy@example.com,Germany\n"
@@ -78,6 +80,8 @@ def visitor(
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(main, "prepare_environment", lambda **_: None)
     page = request.node.callspec.params["page"]
+    if page in WITH_EXTENSIONS:
+        pytest.importorskip("duckdb_extension_ducklake")
     database = request.getfixturevalue("postgres_uri") if page in WITH_DATABASE else ""
     with contextlib.ExitStack() as stack:
         visitor = Visitor(tmp_path, monkeypatch, stack, database)

@@ -31,7 +31,7 @@ from connector.service.client import ServiceClient
 from connector.settings import Settings
 from connector.warehouse import Warehouse
 from connector.warehouse.adapters import adapter_of
-from connector.warehouse.destination import local_file, open_client
+from connector.warehouse.destination import local_file, open_client, remove_new
 from connector.warehouse.lock import prove_lockable
 from connector.warehouse.ownership import take_stock
 
@@ -220,7 +220,7 @@ def _destination(pipeline: Pipeline) -> str | None:
         return str(explain(error))
     finally:
         if file is not None and not was_there:
-            file.unlink(missing_ok=True)
+            remove_new(pipeline)
     return None
 
 

@@ -97,10 +97,10 @@ def keep_current(pipeline: Pipeline, *, loaded: bool) -> str | None:
 def are_outdated(pipeline: Pipeline) -> bool:
     """Return whether a view was blocked, or the newest of those that every warehouse has is older than its rows."""
     warehouse = Warehouse(pipeline)
-    if warehouse.destination_type not in DIALECTS or not warehouse.exists():
+    if not warehouse.traits.views or not warehouse.exists():
         return False
     with warehouse.connect() as connection:
-        there = _relations(connection, warehouse.destination_type)
+        there = _relations(connection, warehouse.traits.dialect)
         if not there.get(MISFITS, "").endswith(_made_after(connection)):
             return True
         if any(comment.startswith(OUTDATED) for comment in there.values()):
@@ -109,7 +109,7 @@ def are_outdated(pipeline: Pipeline) -> bool:
             return True
         if not any("_history" in table for table in connection.names()[0]):
             return False
-        layout = read_layout(connection, warehouse.destination_type, names_to_avoid(there))
+        layout = read_layout(connection, warehouse.traits.dialect, names_to_avoid(there))
         return lacks_functions(connection, layout)
 
 

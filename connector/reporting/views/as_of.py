@@ -27,7 +27,7 @@ def make_functions(connection: Connection, layout: Layout) -> Mapping[str, str]:
 
     A comment says that a function is ours and has a digest of its text: one with another text is replaced.
     """
-    kept = list(recorded(layout))
+    kept = list(recorded(layout)) if connection.traits.functions else []
     if not kept:
         return {}
     there = _functions(connection, layout)
@@ -61,7 +61,7 @@ def drop_function(connection: Connection, layout: Layout, name: str) -> None:
 def lacks_functions(connection: Connection, layout: Layout) -> bool:
     """Return whether a template with versions has no function of ours yet, or an outdated one."""
     wanted = {typed.view + SUFFIX for typed, _ in recorded(layout)}
-    if not wanted:
+    if not wanted or not connection.traits.functions:
         return False
     current = {name for name, comment in _functions(connection, layout).items() if comment.startswith(_CURRENT)}
     return not wanted <= current

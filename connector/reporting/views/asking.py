@@ -1,4 +1,4 @@
-"""Run one query on the warehouse, read-only: DuckDB's and SQLite's file is opened so, PostgreSQL's transaction is so.
+"""Run one query on the warehouse, read-only: a file and a lake are opened so, PostgreSQL's transaction is so.
 
 Names without a schema are looked for in the dataset, then among its views.
 """
@@ -20,6 +20,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from connector.errors import ConfigError, ConnectorError
+from connector.reporting.views.lake_queries import lake_session
 from connector.reporting.views.layout import VIEWS_SUFFIX, quoted
 from connector.warehouse import Warehouse
 from connector.warehouse.busy import WAIT_S, when_free
@@ -100,16 +101,32 @@ def _duckdb(pipeline: Pipeline, sql: str) -> Iterator[Answer]:
     if file is None or not file.exists():
         raise ConfigError("There is no warehouse yet; run `importer-sync run` first.")
     with when_free(lambda: duckdb.connect(str(file), read_only=True, config=_NOTHING_ELSE)) as connection:
-        connection.execute("SET TimeZone = 'UTC'")
-        found = connection.execute(
-            "SELECT schema_name FROM duckdb_schemas() WHERE database_name = current_database()"
-        ).fetchall()
-        there = {name for (name,) in found}
-        connection.execute("SET search_path = $path", {"path": _search_path(pipeline.dataset_name, there)})
-        connection.execute("SET lock_configuration = true")
-        with _explained(pipeline.dataset_name, there):
-            cursor = connection.execute(sql)
-        yield Answer(_distinct([column[0] for column in cursor.description or ()]), _rows(cursor))
+        yield _answer_of_duckdb(connection, pipeline.dataset_name, sql)
+
+
+@contextmanager
+def _ducklake(pipeline: Pipeline, sql: str) -> Iterator[Answer]:
+    file = local_file(pipeline)
+    if file is not None and not file.exists():
+        raise ConfigError("There is no warehouse yet; run `importer-sync run` first.")
+    with lake_session(pipeline, sql) as connection:
+        for name, value in _NOTHING_ELSE.items():
+            connection.execute(f"SET {name} = {value}")
+        yield _answer_of_duckdb(connection, dataset_name(pipeline), sql)
+
+
+def _answer_of_duckdb(connection: duckdb.DuckDBPyConnection, dataset: str, sql: str) -> Answer:
+    connection.execute("SET TimeZone = 'UTC'")
+    found = connection.execute(
+        "SELECT schema_name, current_database() FROM duckdb_schemas() WHERE database_name = current_database()"
+    ).fetchall()
+    there = {name for name, _ in found}
+    path = _search_path(dataset, there, *{database for _, database in found})
+    connection.execute("SET search_path = $path", {"path": path})
+    connection.execute("SET lock_configuration = true")
+    with _explained(dataset, there):
+        cursor = connection.execute(sql)
+    return Answer(_distinct([column[0] for column in cursor.description or ()]), _rows(cursor))
 
 
 @contextmanager
@@ -168,14 +185,15 @@ def _mysql(pipeline: Pipeline, sql: str) -> Iterator[Answer]:
         native.rollback()
 
 
-_ASKED = {"duckdb": _duckdb, "postgres": _postgres, "sqlite": _sqlite, "mysql": _mysql}
+_ASKED = {"duckdb": _duckdb, "postgres": _postgres, "sqlite": _sqlite, "mysql": _mysql, "ducklake": _ducklake}
 
 
-def _search_path(dataset: str, there: set[str]) -> str:
+def _search_path(dataset: str, there: set[str], *database: str) -> str:
+    """Return the schemas in which names are looked for, those of DuckDB with their database."""
     path = [name for name in (dataset, dataset + VIEWS_SUFFIX) if name in there]
     if dataset not in there:
         raise ConfigError(f"There is no dataset {dataset} in this warehouse; --dataset names another.")
-    return ",".join(quoted(name) for name in path)
+    return ",".join(".".join(map(quoted, (*database, name))) for name in path)
 
 
 @contextmanager

@@ -115,7 +115,7 @@ def dialect_of(warehouse: Warehouse) -> str:
             f"The views and the report are made of SQL that {warehouse.destination_type} does not have; ask the tables "
             "themselves there, with `importer-sync query` or another tool."
         )
-    return warehouse.destination_type
+    return warehouse.traits.dialect
 
 
 def read_layout(connection: Connection, dialect: str, avoid: Collection[str] = ()) -> Layout:

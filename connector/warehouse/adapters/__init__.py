@@ -3,12 +3,14 @@
 base       what all families have in common, and `Traits`: what each can do, as data
 dialect    pieces of SQL that families write differently
 duck       DuckDB
+ducklake   DuckLake
 postgres   PostgreSQL
 alchemy    what SQLite and MySQL have in common
 sqlite     SQLite
 mysql      MySQL, MariaDB
 
-`sqlite_destination` and `mysql_destination` are dlt's destinations for these, imported only where they are used.
+`ducklake_destination`, `sqlite_destination` and `mysql_destination` are dlt's destinations for these, imported only
+where they are used.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from dlt.pipeline.pipeline import Pipeline
 from connector.warehouse.adapters.base import Adapter, Traits
 from connector.warehouse.adapters.dialect import Sql
 from connector.warehouse.adapters.duck import Duck
+from connector.warehouse.adapters.ducklake import DuckLake
 from connector.warehouse.adapters.mysql import MySql
 from connector.warehouse.adapters.postgres import Postgres
 from connector.warehouse.adapters.sqlite import Sqlite
@@ -29,6 +32,7 @@ __all__ = ["Adapter", "Sql", "Traits", "adapter_of"]
 
 _FAMILIES: Mapping[str, type[Adapter]] = {
     "duckdb": Duck,
+    "ducklake": DuckLake,
     "postgres": Postgres,
     "sqlite": Sqlite,
     "mysql": MySql,

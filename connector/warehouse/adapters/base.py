@@ -46,8 +46,8 @@ class Traits:
     returns what was written. `knows_types`: its catalog shows the types that a load creates. `finds_slugs`: arriving
     slugs can be looked up in a table, by their hashes with `hashes_slugs`. `indexes`: a look-up by key needs an index.
     `counts_rows`: the planner is told to count rows, and no index takes long keys. `views`: analysts' views can be
-    made. `binds_views`: a table that a view reads cannot be dropped. `history`: versions of rows can be kept.
-    `temporary` is the schema of temporary tables.
+    made, and with `functions` those of a moment. `binds_views`: a table that a view reads cannot be dropped. `history`:
+    versions of rows can be kept. `temporary` is the schema of temporary tables.
     """
 
     dialect: str
@@ -59,6 +59,7 @@ class Traits:
     indexes: bool = False
     counts_rows: bool = False
     views: bool = False
+    functions: bool = False
     binds_views: bool = False
     history: bool = False
     temporary: str = ""

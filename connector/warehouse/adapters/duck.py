@@ -24,6 +24,7 @@ class Duck(Adapter):
         finds_slugs=True,
         hashes_slugs=True,
         views=True,
+        functions=True,
         history=True,
         temporary="temp.main",
     )

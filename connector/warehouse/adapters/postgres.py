@@ -24,6 +24,7 @@ class Postgres(Adapter):
         indexes=True,
         counts_rows=True,
         views=True,
+        functions=True,
         binds_views=True,
         history=True,
         temporary="pg_temp",

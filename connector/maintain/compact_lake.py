@@ -1,0 +1,98 @@
+"""Write a DuckLake anew, so that neither its files nor its catalog hold what was deleted.
+
+Old versions of all its datasets end with that: DuckLake keeps what was deleted for those who ask for an earlier moment.
+Files of this dataset that no version knows, as a killed run leaves them, go as well; the caller holds the lock.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from dlt.pipeline.pipeline import Pipeline
+
+from connector.errors import ConfigError
+from connector.warehouse import Warehouse
+from connector.warehouse.destination import (
+    destination_config,
+    lake_files,
+    lake_folders,
+    local_file,
+    postgres_credentials,
+)
+
+_STEPS = (
+    "ducklake_flush_inlined_data({lake})",
+    "ducklake_rewrite_data_files({lake}, delete_threshold => 0)",
+    "ducklake_merge_adjacent_files({lake})",
+    "ducklake_expire_snapshots({lake}, older_than => now())",
+    "ducklake_cleanup_old_files({lake}, cleanup_all => true)",
+)
+
+
+def rewrite_lake(pipeline: Pipeline) -> None:
+    """Have DuckLake write its files anew, without what was deleted, and the database of the catalog its own."""
+    if lake_files(pipeline) is None:
+        raise ConfigError(
+            "Only a DuckLake whose files are in a folder is compacted here; see DuckLake's documentation for others "
+            "(ducklake_rewrite_data_files, ducklake_expire_snapshots, ducklake_cleanup_old_files)."
+        )
+    lake = "'" + str(destination_config(pipeline).credentials.ducklake_name).replace("'", "''") + "'"
+    unknown = f"CALL ducklake_delete_orphaned_files({lake}, cleanup_all => true, dry_run => true)"
+    with Warehouse(pipeline).connect() as connection:
+        native: Any = connection.client.native_connection
+        for step in _STEPS:
+            native.execute(f"CALL {step.format(lake=lake)}").fetchall()
+        left = native.execute(unknown).fetchall()
+    folders = [folder.resolve() for folder in lake_folders(pipeline)]
+    for (name,) in left:
+        file = Path(name).resolve()
+        if any(file.is_relative_to(folder) for folder in folders):
+            file.unlink(missing_ok=True)
+    _rewrite_catalog(pipeline)
+
+
+def _rewrite_catalog(pipeline: Pipeline) -> None:
+    """Have the database of the catalog write anew what it marked as deleted; nobody of this process is connected."""
+    file, credentials = local_file(pipeline), postgres_credentials(pipeline)
+    if file is not None:
+        with closing(sqlite3.connect(file)) as session:
+            session.execute("VACUUM")
+            session.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    if credentials is not None:
+        _vacuum(credentials.to_native_representation(), _schema(pipeline))
+
+
+def _vacuum(address: str, schema: str) -> None:
+    import psycopg2
+
+    with closing(psycopg2.connect(address)) as session, session.cursor() as cursor:
+        session.autocommit = True
+        cursor.execute(
+            "SELECT format('%%I.%%I', schemaname, tablename) FROM pg_tables "
+            "WHERE schemaname = %s AND tablename LIKE 'ducklake%%'",
+            (schema,),
+        )
+        for (table,) in cursor.fetchall():
+            cursor.execute(f"VACUUM (FULL) {table}")
+
+
+def lake_size(pipeline: Pipeline) -> int:
+    """Return the bytes of the lake's files, and of a catalog in a file."""
+    return sum(file.stat().st_size for file in _files(pipeline))
+
+
+def _files(pipeline: Pipeline) -> Iterator[Path]:
+    files, catalog = lake_files(pipeline), local_file(pipeline)
+    if catalog is not None:
+        yield catalog
+    if files is not None:
+        yield from (file for file in files.rglob("*.parquet") if file.is_file())
+
+
+def _schema(pipeline: Pipeline) -> str:
+    credentials = destination_config(pipeline).credentials
+    return str(credentials.metadata_schema or credentials.ducklake_name)
