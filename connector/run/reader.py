@@ -125,11 +125,11 @@ class Reader:
             self._progress.planned(len(plan.read), rows)
             log.info(
                 "Listed %d imports: %d to read, %d unchanged, %d deleted.",
-                len(self._decided.imports),
+                self._tally.imports_listed,
                 len(plan.read),
                 plan.unchanged,
                 len(self._decided.deleted),
-                extra={"event": "run.listed", "imports": len(self._decided.imports), "to_read": len(plan.read)},
+                extra={"event": "run.listed", "imports": self._tally.imports_listed, "to_read": len(plan.read)},
             )
         return self._decided
 
