@@ -65,20 +65,22 @@ def make_lock_file(path: Path) -> None:
     except OSError as error:
         if error.errno in (errno.EROFS, errno.ENOENT, errno.ENOSPC) or not os.access(path.parent, os.W_OK):
             raise ConfigError(
-                f"The folder {path.parent} cannot be written ({error.strerror}), and the lock of a run lies there; "
-                "make it writable, or choose another place for the warehouse."
+                f"The folder {path.parent} cannot be written ({error.strerror}), and a run's lock file has to be "
+                "there; make it writable, or choose another place for the warehouse."
             ) from None
         what = "it is a link" if error.errno == errno.ELOOP else error.strerror
-        raise ConfigError(f"The lock {path} cannot be taken ({what}); look whose it is, and remove it.") from None
+        raise ConfigError(f"The lock file {path} cannot be opened ({what}); check what it is, and remove it.") from None
     try:
         found = os.fstat(descriptor)
         if found.st_uid not in (0, os.geteuid(), path.parent.stat().st_uid):
             raise ConfigError(
-                f"The lock {path} belongs to another user (uid {found.st_uid}), who could stop each run with it; "
-                "remove it, and keep others from writing into its folder."
+                f"The lock file {path} belongs to another user (uid {found.st_uid}), who could block every run with "
+                "it; remove it, and make sure that other users cannot write to its folder."
             )
         if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
-            raise ConfigError(f"The lock {path} is not a file of its own; look whose it is, and remove it.")
+            raise ConfigError(
+                f"The lock file {path} is not a regular file with a single name; check what it is, and remove it."
+            )
         if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) != PRIVATE:
             os.fchmod(descriptor, PRIVATE)
     finally:

@@ -34,7 +34,7 @@ def settle(settings: Path, environment: MutableMapping[str, str] = os.environ) -
     """
     if os.name != "posix":
         return
-    believe(settings, _owner(settings.parent), cure="remove what is not yours")
+    believe(settings, _owner(settings.parent), cure="remove what does not belong to you")
     home = Path("~").expanduser() if environment.get("HOME") or _has_passwd_entry() else None
     if os.geteuid() and not _writable(home):
         data = Path(environment.get("DLT_DATA_DIR") or settings / "data").absolute()
@@ -59,14 +59,14 @@ def believe(folder: Path, owner: int | None = None, cure: str = "set DLT_DATA_DI
         return
     if found.st_uid not in (0, os.geteuid(), owner):
         raise ConfigError(
-            f"The folder {folder} belongs to another user (uid {found.st_uid}), who could decide there what is loaded "
+            f"The folder {folder} belongs to another user (uid {found.st_uid}), who could change there what is loaded "
             f"and where; chown it to uid {os.geteuid()}, or {cure}."
         )
     shared = found.st_mode & stat.S_IWGRP and found.st_gid not in (0, os.getegid())
     if shared or found.st_mode & stat.S_IWOTH:
         raise ConfigError(
-            f"Others can write into the folder {folder}, and so decide what is loaded and where; "
-            f"chmod go-w {folder}, or {cure}."
+            f"Other users can write to the folder {folder}, and so change what is loaded and where; chmod go-w "
+            f"{folder}, or {cure}."
         )
 
 
@@ -120,8 +120,8 @@ def _make(folder: Path) -> None:
         folder.mkdir(PRIVATE, exist_ok=True)
     except OSError as error:
         raise ConfigError(
-            f"dlt needs a folder for its files: there is no home directory that can be written, and {folder} cannot be "
-            f"made ({error.strerror}); set DLT_DATA_DIR to a folder that uid {os.geteuid()} can write."
+            f"dlt needs a folder for its files: there is no writable home directory, and {folder} cannot be created "
+            f"({error.strerror}); set DLT_DATA_DIR to a folder that uid {os.geteuid()} can write."
         ) from None
     if not os.access(folder, os.W_OK | os.X_OK):
         raise ConfigError(

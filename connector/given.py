@@ -57,7 +57,7 @@ def refuse_unknown_keys() -> None:
 def _unknown(sections: tuple[str, ...], known: frozenset[str], of_dlt: frozenset[str]) -> Iterator[str]:
     for name, place in sorted({**_in_files(sections), **_in_environment(sections)}.items()):
         if name not in known | of_dlt:
-            what = f"{name} under [{'.'.join(sections)}] is set in {place}, and nothing reads it"
+            what = f"{name} under [{'.'.join(sections)}] is set in {place}, but nothing reads it"
             yield f"{what}: {instead_of(name, known)}"
 
 
@@ -67,7 +67,7 @@ def _misspelt(above: tuple[str, ...], known: set[str]) -> Iterator[str]:
         meant = _nearest(name, known)
         if meant not in (None, name):
             section, other = ".".join([*above, name]), ".".join([*above, str(meant)])
-            yield f"[{section}] stands in {place}, and nothing reads it: did you mean [{other}]?"
+            yield f"[{section}] is set in {place}, but nothing reads it: did you mean [{other}]?"
 
 
 def _misspelt_variables() -> Iterator[str]:
@@ -75,7 +75,7 @@ def _misspelt_variables() -> Iterator[str]:
     for variable in sorted(os.environ):
         meant = _variable_meant(variable.lower())
         if meant is not None and meant != variable.upper():
-            yield f"The environment variable {variable} is set, and nothing reads it: did you mean {meant}?"
+            yield f"The environment variable {variable} is set, but nothing reads it: did you mean {meant}?"
 
 
 def _variable_meant(variable: str) -> str | None:

@@ -35,8 +35,8 @@ class Due(StrEnum):
 
 
 TORN = (
-    "some of its rows may be missing or of another version, as a run died while it loaded them or the warehouse lost "
-    "some, and its template is left out since. Include the template once."
+    "some of its rows may be missing or of another version, because a run died while it loaded them or the warehouse "
+    "lost some, and its template has been left out since. Include the template for one run."
 )
 
 
@@ -80,28 +80,30 @@ class LedgerRow(msgspec.Struct, frozen=True, gc=False):
         str | None, "JSON: column → numbers and booleans of this import that a text column took as their text."
     ] = None
     killed_runs: Annotated[
-        int | None, "How many runs died of reading it as it is; it is left out until it changes or is asked for."
+        int | None,
+        "How many runs died while they read this version of it; it is then left out until it changes or a backfill "
+        "selects it.",
     ] = None
-    attempts: Annotated[int, "How often in a row its reading failed; 1 where it did not."] = 0
+    attempts: Annotated[int, "How many reads of it failed in a row; 1 if the last one did not."] = 0
     error: Annotated[str | None, "Why it is not synced."] = None
-    last_synced_at: Annotated[datetime | None, "When it was last read whole (UTC)."] = None
-    run_id: Annotated[str | None, "The run that read it last."] = None
+    last_synced_at: Annotated[datetime | None, "When it was last read completely (UTC)."] = None
+    run_id: Annotated[str | None, "The run that last read it."] = None
     due: Annotated[
         str | None,
         "Why the next run reads it again though it looks unchanged: racy (read within the resolution of its "
-        "updated_at), backfill (asked for, not read yet), vanished (gone when it was to be read), torn (a run died "
-        "while it loaded its rows, or the warehouse lost some).",
+        "updated_at), backfill (selected and not read yet), vanished (gone when its records were requested), torn (a "
+        "run died while it loaded its rows, or the warehouse lost some).",
     ] = None
     fewer_found: Annotated[
         int | None,
-        "How many records its last reading found, where they are fewer than are loaded though it looks unchanged.",
+        "How many records the last read found, if fewer than are loaded although it looks unchanged.",
     ] = None
-    fewer_since: Annotated[datetime | None, "When a reading first found so few (UTC)."] = None
+    fewer_since: Annotated[datetime | None, "When a read first found that number (UTC)."] = None
     privacy: Annotated[str | None, "Fingerprint of the privacy rules under which it was read; null for none."] = None
     history: Annotated[
-        str | None, "The load of it whose changes are recorded in the tables of versions, and its privacy then."
+        str | None, "The load whose changes are recorded in the history tables, and the privacy rules of that time."
     ] = None
-    load_id: Annotated[str, "The load it came with; the row counts only once dlt has completed that load."] = ""
+    load_id: Annotated[str, "The load that brought it; the row counts only once dlt has completed that load."] = ""
     trusted: bool = False
 
     @property

@@ -33,14 +33,19 @@ class Scope:
     def __post_init__(self) -> None:
         selects = self.window != Window() or self.imports or self.templates
         if self.full and selects:
-            raise ConfigError("A scope that is full selects every import, so it goes with no other condition.")
+            raise ConfigError(
+                "A scope that is full selects every import, so it cannot be combined with another condition."
+            )
         if self.shard is not None:
             number, shards = self.shard
             if selects:
-                raise ConfigError("Shards divide all imports among them, so a shard goes with no other condition.")
+                raise ConfigError(
+                    "Shards divide all imports among them, so a shard cannot be combined with another condition."
+                )
             if not (2 <= shards <= MOST_SHARDS and 1 <= number <= shards):
                 raise ConfigError(
-                    f"There is no shard {number}/{shards}; say which of how many, up to {MOST_SHARDS}: 1/4 to 4/4."
+                    f"There is no shard {number}/{shards}; give its number and how many there are, up to "
+                    f"{MOST_SHARDS}, e.g. 1/4 to 4/4."
                 )
         if len(self.templates) > 1 or isinstance(self.templates, str):
             raise ConfigError("A scope takes a list of one template; sync each of several by itself.")

@@ -149,8 +149,9 @@ class Settings(BaseModel):
             host = _host(self.base_url)
             if not is_loopback(host):
                 raise ValueError(
-                    f"base_url is an http:// address, and everybody on the way to {host} could read the access token "
-                    "and the data; use https://, or set allow_plain_http = true if the way there is safe otherwise"
+                    f"base_url is an http:// address, so anyone on the network path to {host} could read the access "
+                    "token and the data; use https://, or set allow_plain_http = true if the connection is encrypted "
+                    "by other means"
                 )
         return self
 
@@ -185,14 +186,14 @@ class Settings(BaseModel):
                 try:
                     parse_hint(kind)
                 except ValueError as error:
-                    raise ValueError(f"hints.{table}.{column} cannot be: {error}") from None
+                    raise ValueError(f"hints.{table}.{column} is not valid: {error}") from None
         return value
 
     @field_validator("max_run_time")
     @classmethod
     def _takes_time(cls, value: timedelta | None) -> timedelta | None:
         if value is not None and value <= timedelta(0):
-            raise ValueError("a run takes more time than that")
+            raise ValueError("it has to be more than zero")
         return value
 
     @field_validator("status")

@@ -184,11 +184,11 @@ _TAKES = {"Mapping": "a table", "bool": "true or false", "int": "a whole number"
 
 
 def _wrong(field: str, value: object) -> ConfigError:
-    shown = "what is set" if field in SECRETS else repr(value)
+    shown = "of the wrong type" if field in SECRETS else repr(value)
     kind = str(Settings.model_fields[field].annotation)
     takes = next((words for name, words in _TAKES.items() if name in kind), "a text")
     return ConfigError(
-        f"{field} under [sources.importer] cannot be {shown}, it takes {takes}; correct it in .dlt/config.toml or "
+        f"{field} under [sources.importer] is {shown}, but takes {takes}; correct it in .dlt/config.toml or "
         f"{_variable(field)}."
     )
 

@@ -78,7 +78,7 @@ def test_views_that_cannot_be_made_are_a_warning(
     with pipeline.sql_client() as client:
         client.execute_sql("CREATE SCHEMA data_views; CREATE TABLE data_views.v_imports (a INTEGER)")
     assert sync(pipeline, source(), scope=Scope(full=True)).status == "succeeded"
-    assert "The views for analysts are not up to date: data_views.v_imports is there already" in caplog.text
+    assert "The views for analysts are not up to date: data_views.v_imports already exists" in caplog.text
 
 
 def columns_of_customers(pipeline: Pipeline) -> set[str]:

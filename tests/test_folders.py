@@ -34,7 +34,7 @@ def test_a_folder_that_others_write_is_refused(tmp_path: Path, mode: int) -> Non
     believe(folder)
     believe(tmp_path / "not there")
     folder.chmod(mode)
-    with pytest.raises(ConfigError, match=r"Others can write into the folder .*chmod go-w"):
+    with pytest.raises(ConfigError, match=r"Other users can write to the folder .*chmod go-w"):
         believe(folder)
 
 
@@ -54,7 +54,7 @@ def test_the_folders_of_a_command_are_looked_at(tmp_path: Path, variable: str) -
     folder.chmod(0o777)
     settings = folder if variable == "settings" else tmp_path / ".dlt"
     environment = {} if variable == "settings" else {"DLT_DATA_DIR": str(folder)}
-    with pytest.raises(ConfigError, match="Others can write"):
+    with pytest.raises(ConfigError, match="Other users can write"):
         settle(settings, {"HOME": str(tmp_path), **environment})
 
 
@@ -123,7 +123,7 @@ def test_a_folder_of_a_stranger_is_refused_in_one_sentence(somebodys: Path) -> N
     for home in (None, str(somebodys)):
         ran = start(somebodys, "-m", "connector", "status", "--json", home=home)
         assert ran.returncode == 2
-        assert json.loads(ran.stdout)["error"].endswith("or remove what is not yours.")
+        assert json.loads(ran.stdout)["error"].endswith("or remove what does not belong to you.")
 
 
 @root

@@ -79,11 +79,14 @@ def _refuse_names(arguments: argparse.Namespace) -> None:
     """Raise ConfigError for names that dlt refuses, or changes with a warning each time it sees them."""
     if not re.fullmatch(r"[^\W\d_][\w-]*", arguments.pipeline_name, re.ASCII):
         raise ConfigError(
-            f"--pipeline-name {arguments.pipeline_name!r} cannot be: use letters, digits, - and _, a letter first."
+            f"--pipeline-name {arguments.pipeline_name!r} is not a valid name: use letters, digits, - and _, a letter "
+            "first."
         )
     kept = NamingConvention().normalize_path(arguments.dataset) if arguments.dataset else "importer_data"
     if kept != arguments.dataset and dlt.config.get("schema.naming") is None:
-        raise ConfigError(f"--dataset {arguments.dataset!r} is no name for one; dlt would make it {kept}: use that.")
+        raise ConfigError(
+            f"--dataset {arguments.dataset!r} is not a valid name; use {kept}, which dlt would turn it into."
+        )
 
 
 def _missing_destination(name: str, fields: list[str]) -> ConfigError:
@@ -123,7 +126,7 @@ def _destination_at(uri: str) -> Any:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"--to {uri}: the directory {file.parent} cannot be made ({error.strerror}).") from None
+        raise ConfigError(f"--to {uri}: the directory {file.parent} cannot be created ({error.strerror}).") from None
     return dlt.destinations.duckdb(credentials)
 
 

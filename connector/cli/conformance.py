@@ -238,12 +238,12 @@ class _Kit:
                 self._run()
             except LockedError:
                 return "a second run at the same time is refused"
-        raise NotSoError("two runs were let in at the same time")
+        raise NotSoError("two runs were allowed at the same time")
 
     def _rebuild(self) -> str:
         with without_warnings_of_json():
             tables = rebuild(_pipeline(self.place), self.settings)
-        return f"{len(tables)} typed tables made anew from the raw rows, {self._equal()}"
+        return f"{len(tables)} typed tables rebuilt from the raw rows, {self._equal()}"
 
     def _history(self) -> str:
         slug = self.service.slugs()[0]

@@ -29,7 +29,7 @@ ROWS = 250
 SAMPLES = ("planets.json", "mountains.csv")
 QUERIES = (
     (
-        "How much is there of each template, and how fresh is it?",
+        "How many imports does each template have, and how fresh are they?",
         "SELECT template, imports, last_upload_at FROM v_freshness",
     ),
     (
@@ -120,14 +120,14 @@ class Demonstration:
 
     def _second_sync(self) -> None:
         self._changes, touched = _change(self._service)
-        self._output.say("2. Somebody works with the service:")
+        self._output.say("2. The data in the service changes:")
         for line in self._changes:
             self._output.say(f"   - {line}")
         self._sync("   Synced again")
         read = {path.split("/")[4] for _, path, _, _ in self._service.log if path.endswith("/records")}
         self._output.say(
-            f"   Records were read of {amount(len(read), 'import')}, "
-            f"{'exactly' if read == touched else 'not'} those that changed; {self._asked()}."
+            f"   The run read the records of {amount(len(read), 'import')}, {'exactly' if read == touched else 'not'} "
+            f"those that changed; {self._asked()}."
         )
 
     def _third_sync(self) -> None:

@@ -28,13 +28,13 @@ def explain(error: BaseException) -> ConnectorError:
         return error
     if isinstance(error, OSError) and error.strerror:
         where = f": {error.filename}" if error.filename else ""
-        return ConnectorError(f"The system refused ({error.strerror}{where}).")
+        return ConnectorError(f"The operating system reported an error ({error.strerror}{where}).")
     if "dlt" in sys.modules and (known := _of_dlt(error)) is not None:
         return known
     if type(error).__module__.split(".")[0] in _DRIVERS:
         return _of_destination(error)
     return ConnectorError(
-        f"Something unforeseen happened ({type(error).__name__}: {_text(error)}); run again with -v for the traceback."
+        f"An unexpected error occurred ({type(error).__name__}: {_text(error)}); run again with -v for the traceback."
     )
 
 

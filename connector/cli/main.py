@@ -34,7 +34,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "run": "run one incremental sync",
         "backfill": "read and load again: a time window, some imports, a template, or everything",
         "check": "test the service, the token and the destination; explain each failure and its fix",
-        "plan": "say what the next run would read and delete, in requests and time; load nothing",
+        "plan": "show what the next run would read and delete, and what it costs in requests and time; load nothing",
         "preview": "show imports, templates and fields with sample rows; load nothing",
         "status": "show the last runs, freshness, and the imports that failed or do not reconcile",
         "templates": "list the templates in the warehouse, with their tables and counts; no request",
@@ -42,9 +42,9 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "report": "write one HTML file: freshness, runs, uploads, reconciliation, rejects, fields",
         "verify": "compare the service with the warehouse, with --deep every row; exit 3 if anything differs",
         "doctor": "explain what is wrong with the warehouse (then exit code 3); --repair fixes it",
-        "rebuild": "rebuild typed tables from the raw rows without a request, for hints that came later",
-        "compact": "write the warehouse anew, so that what was deleted is no longer in its file",
-        "hints": "propose types and formats of columns by the texts that are loaded; no request",
+        "rebuild": "rebuild typed tables from the raw rows without a request, for hints that were added later",
+        "compact": "rewrite the warehouse, so that deleted rows are no longer in its file",
+        "hints": "propose types and formats of columns from the texts that are loaded; no request",
         "sql": "apply, run and list the views and checks for analysts",
         "query": "run one SELECT, read-only; tables and views need no schema before their names",
         "dbt": "write sources.yml for a dbt project: tables, columns, tests and freshness",
@@ -236,7 +236,9 @@ class _Parser(argparse.ArgumentParser):
             return
         if isinstance(action, argparse._SubParsersAction):
             self.error(f"there is no command {value!r}; {instead_of(str(value), list(action.choices))}")
-        raise argparse.ArgumentError(action, f"{value!r} cannot be; {instead_of(str(value), list(action.choices))}")
+        raise argparse.ArgumentError(
+            action, f"{value!r} is not one of the choices; {instead_of(str(value), list(action.choices))}"
+        )
 
 
 class _Version(argparse.Action):

@@ -94,7 +94,7 @@ def _switch(given: Any) -> bool:
     if str(given).lower() in ("true", "false"):
         return str(given).lower() == "true"
     raise ConfigError(
-        f"notify_schema under [{SECTION}] cannot be {given!r}; it takes true or false (IMPORTER_SYNC__NOTIFY_SCHEMA)."
+        f"notify_schema under [{SECTION}] is {given!r}, but has to be true or false (IMPORTER_SYNC__NOTIFY_SCHEMA)."
     )
 
 
@@ -106,8 +106,8 @@ def _statuses(given: Any) -> frozenset[str]:
     unknown = [name for name in found if name not in STATUSES]
     if unknown:
         raise ConfigError(
-            f"notify_on under [{SECTION}] cannot be {unknown[0]!r}; it takes some of {', '.join(STATUSES)}, "
-            f"separated by commas (IMPORTER_SYNC__NOTIFY_ON)."
+            f"notify_on under [{SECTION}] contains {unknown[0]!r}, but takes only some of {', '.join(STATUSES)}, "
+            "separated by commas (IMPORTER_SYNC__NOTIFY_ON)."
         )
     return frozenset(found)
 
@@ -137,7 +137,7 @@ def notify(to: Addresses, document: Mapping[str, Any], exit_code: int, pipeline:
         delivery.join(max(0.0, until - time.monotonic()))
     if status in (*BAD, "succeeded") and any(each.trouble is None for each in under_way):
         told.note(status)
-    return [f"{each.whom} was not told of this run: it {each.trouble}." for each in under_way if each.trouble]
+    return [f"{each.whom} was not notified of this run: it {each.trouble}." for each in under_way if each.trouble]
 
 
 def notice(

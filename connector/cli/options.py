@@ -33,7 +33,7 @@ def add_global(parser: argparse.ArgumentParser, *, again: bool = False) -> None:
         "--destination",
         metavar="NAME",
         default=default(None),
-        help="a destination of dlt, configured as dlt's are (duckdb, file importer.duckdb)",
+        help="a destination of dlt, configured as in dlt (duckdb, file importer.duckdb)",
     )
     where.add_argument(
         "--to",
@@ -50,7 +50,7 @@ def add_global(parser: argparse.ArgumentParser, *, again: bool = False) -> None:
         default=default("text"),
         help="json: the log on stderr is one JSON object a line, and there are no bars (text)",
     )
-    group.add_argument("-v", "--verbose", action="store_true", default=default(False), help="say more on stderr")
+    group.add_argument("-v", "--verbose", action="store_true", default=default(False), help="log more on stderr")
 
 
 def moment(text: str) -> datetime:
@@ -96,7 +96,7 @@ def shard(text: str) -> tuple[int, int]:
         Scope(shard=found)
     except (ValueError, ConfigError):
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not a shard; say which of how many, 1/4 to 4/4, up to {MOST_SHARDS}"
+            f"{text!r} is not a shard; give its number and how many there are, e.g. 1/4 to 4/4, up to {MOST_SHARDS}"
         ) from None
     return found
 

@@ -96,10 +96,12 @@ class _Attempt:
             self._output.note(f"warning: {sentence}", level="warning", event="hint.unmatched")
 
     def on_first(self, number: int) -> None:
-        self._output.note(f"{_name(number)}: stopping after committing what is complete; once more to leave at once.")
+        self._output.note(
+            f"{_name(number)}: stopping after committing what is complete; a second signal exits at once."
+        )
 
     def on_forced(self, number: int) -> None:
-        why = f"Left at {_name(number)} before the end; what was not committed is read again by the next run."
+        why = f"Exited on {_name(number)} before the run finished; the next run reads again what was not committed."
         document = document_of_failure(InterruptedError(why), self._scope.mode)
         self._output.document({**document, "status": "interrupted"})
         self._output.note(why, level="error", event="run.left")
@@ -158,15 +160,15 @@ def _summarise(output: Output, tally: Tally, where: str) -> None:
     if len(tally.problems) > PROBLEMS_SHOWN:
         output.note(f"  … and {len(tally.problems) - PROBLEMS_SHOWN} more")
     if tally.records_rejected:
-        output.note("  - What was rejected is in the table sync_rejects, with the reason.")
+        output.note("  - Rejected records are in the table sync_rejects, with the reason.")
     if code == PARTIAL:
         output.note(
-            "Everything else is loaded. `importer-sync status` lists what is open; the next run tries it again."
+            "Everything else is loaded. `importer-sync status` lists what is missing; the next run tries it again."
         )
     elif code == FAILED and tally.load_ids:
-        output.note("What was committed before stays, and the next run goes on from there.")
+        output.note("What was committed before is kept, and the next run continues from there.")
     elif code > 128:
-        output.note("What was complete is committed; the next run goes on from there.")
+        output.note("What was complete is committed; the next run continues from there.")
 
 
 def _summarise_in_log(output: Output, tally: Tally) -> None:

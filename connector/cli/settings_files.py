@@ -18,8 +18,8 @@ from connector.files import append
 
 PRIVATE = 0o600
 FRESH = {
-    "config.toml": "Settings of importer-sync; docs/settings.md lists them. The environment wins over this file.",
-    "secrets.toml": "Never to be shared: whoever reads this file can use the service and the warehouse as you.",
+    "config.toml": "Settings of importer-sync; docs/settings.md lists them. The environment overrides this file.",
+    "secrets.toml": "Do not share this file: anyone who can read it can use the service and the warehouse as you.",
 }
 
 
@@ -122,10 +122,10 @@ def open_folder(folder: Path) -> Path:
     except FileExistsError:
         raise ConfigError(f"{folder} is a file, and dlt needs a folder of that name; move the file away.") from None
     except OSError as error:
-        raise ConfigError(f"The folder {folder} cannot be made ({error.strerror}).") from None
+        raise ConfigError(f"The folder {folder} cannot be created ({error.strerror}).") from None
     mode = _mode(folder) or 0
     if os.name != "nt" and mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-        raise ConfigError(f"Everybody can write into {folder}, so secrets are not safe there; chmod o-w {folder}")
+        raise ConfigError(f"Every user can write to {folder}, so secrets are not safe there; chmod o-w {folder}")
     return folder
 
 

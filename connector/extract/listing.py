@@ -239,7 +239,7 @@ class Lister(Generic[T]):
             replies = await together(self._numbered(1, size) for size in sizes if not shorter)
         except ConnectorError as error:
             if isinstance(error, TransientError) and not known:
-                self._doubt = f"there may be rows on page 0 only, which was not to be had: {error}"
+                self._doubt = f"page 0 could not be read, and may have rows that no other page has: {error}"
             return False
         pairs = zip(sizes, replies, strict=not shorter)
         strays = [reply for size, reply in pairs if len(front) >= 2 * size and reply != front[size : 2 * size]]
@@ -339,9 +339,9 @@ class Lister(Generic[T]):
             if self._stop():
                 return "the listing was stopped"
             if swept.ending is _Ending.none:
-                return f"the listing goes on behind page {MAX_PAGES}"
+                return f"the listing continues beyond page {MAX_PAGES}"
             if self._holed and not self._sized:
-                return "a page is empty though rows follow, and what is left out there no other length of pages shows"
+                return "a page is empty although rows follow, and no other page length shows the rows it leaves out"
             added = [row for key, row in self._seen.items() if key not in known]
             quiet = 0 if any(youngest is None or self._born(row) <= youngest for row in added) else quiet + 1
             refused = self._refused_within(swept, before, len(added))
@@ -361,7 +361,7 @@ class Lister(Generic[T]):
             if paged and quiet >= max(quiet_sweeps_needed(misses), len(DIVISORS) if self._holed else 0):
                 return None
         if refused:
-            return f"pages were refused where rows may be, the last one so: {refused}"
+            return f"pages that may have rows were refused; the last error: {refused}"
         return f"the listing still changed after {self._sweeps} sweeps"
 
     def _refused_within(self, swept: _Swept, before: int | None, added: int) -> ConnectorError | None:

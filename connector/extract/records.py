@@ -285,8 +285,8 @@ async def _read(client: RecordsClient, import_: Import, size: int, own: Import |
         known = len(gathered)
         if current.row_count > MAX_ROWS:
             raise ContractError(
-                f"Its row_count is {current.row_count:,}, more than the {MAX_ROWS:,} that are read of one import; tell "
-                "whoever runs the service."
+                f"Its row_count is {current.row_count:,}, more than the limit of {MAX_ROWS:,} records in an import; "
+                "report this to the operator of the service."
             )
         shorter = _SHRINK[(passes - 1) % len(_SHRINK)] * size // MAX_PER_PAGE
         swept = await _read_pages(client, current, gathered, size - shorter)
@@ -304,7 +304,7 @@ async def _read(client: RecordsClient, import_: Import, size: int, own: Import |
             gathered = _Gathered(client.service_time())
             continue
         if swept.endless:
-            return _restless(current, gathered, passes, "its pages go on and on")
+            return _restless(current, gathered, passes, "its pages never end")
         same = gathered.close(swept, known)
         if _is_complete(current, gathered, swept, same=same):
             return _outcome(current, gathered, passes)

@@ -189,6 +189,6 @@ def _replaces(before: int | None, after: int | None) -> bool:
 def _no_room(error: OSError) -> ConnectorError:
     place = tempfile.tempdir or "the directory for temporary files"  # its name may be what cannot be had
     return ConnectorError(
-        f"An import is too large for memory and {place} cannot hold it "
-        f"({error.strerror or error}); make room there or name another directory in TMPDIR."
+        f"An import is too large for memory and {place} cannot hold it ({error.strerror or error}); free space there, "
+        "or set TMPDIR to another directory."
     )

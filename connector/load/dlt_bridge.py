@@ -80,8 +80,9 @@ def refuse_half_loads() -> None:
     """
     if not resolve_configuration(LoaderConfiguration(), sections=("load",), accept_partial=True).raise_on_failed_jobs:
         raise ConfigError(
-            "raise_on_failed_jobs is false in dlt's configuration ([load], or LOAD__RAISE_ON_FAILED_JOBS), so a table "
-            "that cannot be loaded would pass for loaded. Take it out; the command runs with it, too."
+            "raise_on_failed_jobs is false in dlt's configuration ([load], or LOAD__RAISE_ON_FAILED_JOBS), so a "
+            "table that failed to load would count as loaded. Remove the setting, or use the command, which works "
+            "with it."
         )
 
 

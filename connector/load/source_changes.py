@@ -29,14 +29,17 @@ def refuse_changes(source: DltSource, package_state: Mapping[str, Any]) -> None:
     for resource in source.selected_resources.values():
         found += [f"{resource.name}: {each}" for each in _of_resource(resource)]
     if found:
-        raise ConfigError(f"The source cannot be run as it was changed: {'; '.join(found)}.")
+        raise ConfigError(f"The source cannot be run with these changes: {'; '.join(found)}.")
 
 
 def _of_source(source: DltSource, package_state: Mapping[str, Any]) -> Iterator[str]:
     if not _lets_evolve(source.schema_contract):
         yield f"schema_contract ({_FIX['schema_contract']})"
     if package_state.get("dropped_tables") or package_state.get("truncated_tables"):
-        yield "refresh (it empties what the ledger calls complete; `importer-sync backfill --full` reads all again)"
+        yield (
+            "refresh (it empties tables whose imports the ledger calls complete; `importer-sync backfill --full` "
+            "reads everything again)"
+        )
 
 
 def _of_resource(resource: DltResource) -> Iterator[str]:
@@ -45,7 +48,7 @@ def _of_resource(resource: DltResource) -> Iterator[str]:
         if not _is_harmless(name, value):
             yield f"{name} ({_FIX[name]})" if name in _FIX else name
     if any(type(step).__name__ != "Incremental" for step in list(resource._pipe.steps)[1:]):
-        yield "a step such as add_map, add_filter or add_limit (what is loaded is proven complete, and would not be)"
+        yield "a step such as add_map, add_filter or add_limit (the loaded rows could no longer be proven complete)"
 
 
 def _is_harmless(name: str, value: Any) -> bool:

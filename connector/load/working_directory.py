@@ -61,8 +61,8 @@ def make_anew(pipeline: Pipeline) -> None:
     file = local_file(pipeline)
     if file is not None and file.is_relative_to(pipeline.working_dir):
         raise ConfigError(
-            "The database file lies in dlt's working directory (`:pipeline:`), which each run makes anew; give it a "
-            "path of its own."
+            "The database file lies in dlt's working directory (`:pipeline:`), which each run empties; give it "
+            "another path."
         )
     if unfinished(pipeline):
         log.warning(

@@ -114,8 +114,8 @@ def _rewrite(pipeline: Pipeline, file: Path, storage: str | None) -> Compacted:
     before = file.stat()
     if shutil.disk_usage(file.parent).free < before.st_size:
         raise ConnectorError(
-            f"The copy of {file} may need {before.st_size / 1e6:,.0f} MB beside it, and there is less room on the "
-            "disk; make some, and compact again."
+            f"Compacting {file} may need {before.st_size / 1e6:,.0f} MB of free disk space beside it, and less is "
+            "available; free some space and compact again."
         )
     copy = file.with_name(f".{file.name}.compact")
     with _scratch(copy), duckdb.connect(config={"temp_directory": str(copy.with_suffix(".tmp"))}) as session:

@@ -94,9 +94,9 @@ def import_differences(import_: Import, holding: Holding, settings: Settings) ->
             yield Difference(Kind.not_synced, f"Import {slug} was never synced.", slug)
         return
     if not known.trusted:
-        yield Difference(Kind.not_synced, f"Import {slug} was left half loaded by a run that died.", slug)
+        yield Difference(Kind.not_synced, f"Import {slug} was left partly loaded by a run that died.", slug)
     elif known.state is State.excluded:
-        yield Difference(Kind.not_synced, f"Import {slug} was left out when it was listed last.", slug)
+        yield Difference(Kind.not_synced, f"Import {slug} was left out when it was last listed.", slug)
     elif known.state is State.failed:
         yield Difference(Kind.not_synced, f"Import {slug} failed when it was last read.", slug)
     elif not known.is_at(import_):
@@ -117,7 +117,7 @@ def _against_row_count(import_: Import, known: LedgerRow, settings: Settings) ->
         sentence = f"Import {slug}: {there} records were read where row_count says {import_.row_count}."
         yield Difference(Kind.not_reconciled, sentence, slug)
     elif doubtful:
-        sentence = f"Import {slug} did not reconcile when it was read last; the next run reads it again."
+        sentence = f"Import {slug} did not reconcile when it was last read; the next run reads it again."
         yield Difference(Kind.not_reconciled, sentence, slug)
 
 
@@ -219,7 +219,7 @@ def typed_differences(
         slugs: list[Any] = part.column("slug").to_pylist()
         data: list[Any] = part.column("data").cast(pa.binary()).to_pylist()
         for row, column in _unlike_cells(data, rows, schema, hints, nul_safe):
-            sentence = f"Record {slugs[row]}: {schema.table}.{column} does not hold what the row says."
+            sentence = f"Record {slugs[row]}: {schema.table}.{column} does not match the value in the row."
             yield _of_record(Kind.typed_differs, sentence, import_slug, slugs[row], schema.table, column)
 
 

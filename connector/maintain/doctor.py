@@ -32,10 +32,10 @@ from connector.warehouse.state import WarehouseState, audit, remembered
 from connector.warehouse.tables import IMPORTS, LEDGER, RECORDS, RUNS, SYSTEM_SCHEMAS
 from connector.warehouse.typed_tables import discard
 
-DOUBTED = "doctor: its rows in the warehouse are not those that were loaded; it is read again."
+DOUBTED = "doctor: its rows in the warehouse differ from those that were loaded; the next run reads it again."
 READ_AGAIN = "the next run reads it again"
-MADE_ANEW = "the next run makes it anew and reads again what it spoke of"
-READ_ANEW = "the next run makes it anew and reads again the imports whose rows it had"
+MADE_ANEW = "the next run recreates it and reads the affected imports again"
+READ_ANEW = "the next run recreates it and reads again the imports whose rows it held"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +96,8 @@ def doctor(
 
 def _left_behind(holder: Holder) -> str:
     return (
-        f"Process {holder.process} of {holder.user} on {holder.host}, which began at {holder.since}, ended without "
-        "giving its lock back; it went with the process."
+        f"Process {holder.process} of {holder.user} on {holder.host}, started at {holder.since}, ended without "
+        "releasing its lock; the operating system has released it."
     )
 
 
@@ -118,7 +118,7 @@ class _Examination:
             self._find(_unreadable(error))
             return
         if not there:
-            self.report.notes.append("There is no warehouse yet; `importer-sync run` makes it.")
+            self.report.notes.append("There is no warehouse yet; `importer-sync run` creates it.")
             return
         with self.warehouse.connect() as connection:
             state = remembered(connection)
@@ -134,7 +134,7 @@ class _Examination:
     def _working_directory(self) -> None:
         if not unfinished(self.pipeline):
             return
-        sentence = "A load package that an earlier run left unfinished lies in dlt's working directory."
+        sentence = "dlt's working directory contains a load package that an earlier run left unfinished."
         if self.repair:
             make_anew(self.pipeline)
             self.report.repaired.append(f"{sentence} It was dropped; the ledger does not count it.")
@@ -144,7 +144,7 @@ class _Examination:
 
     def _tables(self, connection: Connection, state: WarehouseState) -> None:
         if BESIDE in state.tables:
-            sentence = "A rebuild that died left a half-written table behind."
+            sentence = "An interrupted rebuild left a half-written table behind."
             if self.repair:
                 discard(connection, BESIDE, BESIDE_SCHEMA)
                 self.report.repaired.append(f"{sentence} It was dropped.")
@@ -166,7 +166,10 @@ class _Examination:
             if self.repair:
                 self.report.repaired.append(f"{sentence} It is recorded as failed.")
             else:
-                cure = "the next run records that and reads again what it left, or --repair records it now"
+                cure = (
+                    "the next run records the failure and reads its unfinished imports again; --repair records the "
+                    "failure now"
+                )
                 self._find(Finding("dead_run", sentence, cure))
         if self.repair:
             bury_dead_runs(connection, self.now)
@@ -177,13 +180,13 @@ class _Examination:
         for slug, where in wrong.items():
             tables = ", ".join(sorted(where)) or "no table"
             if slug in state.ledger:
-                sentence = f"Import {slug}: its rows ({tables}) are not those its ledger row speaks of."
+                sentence = f"Import {slug}: its rows ({tables}) do not match its ledger row."
             else:
                 sentence = f"Import {slug} has rows ({tables}), but the ledger does not know it."
             if self.repair:
-                self.report.repaired.append(f"{sentence} It is distrusted now, and {READ_AGAIN}.")
+                self.report.repaired.append(f"{sentence} Its ledger row is now marked as untrusted, and {READ_AGAIN}.")
             else:
-                cure = "--repair distrusts it, so that the next run reads it again"
+                cure = "--repair marks its ledger row as untrusted, so that the next run reads it again"
                 kind = "rows_disagree" if slug in state.ledger else "orphan_rows"
                 self._find(Finding(kind, sentence, cure, slug))
         if self.repair and wrong:
@@ -197,12 +200,12 @@ class _Examination:
             if slug in doubted:
                 continue
             if left == State.failed:
-                cure = f"{READ_AGAIN}; `importer-sync backfill --import {slug}` tries now"
-                sentence = f"Import {slug} failed: {error or 'no reason kept'}"
+                cure = f"{READ_AGAIN}; `importer-sync backfill --import {slug}` reads it now"
+                sentence = f"Import {slug} failed: {error or 'no reason recorded'}"
                 self._find(Finding("import_failed", sentence, cure, slug))
             else:
-                cure = f'{READ_AGAIN}; if it stays so, the service counts wrongly: reconcile = "warn" accepts that'
-                sentence = f"Import {slug} does not reconcile: {error or 'no reason kept'}"
+                cure = f'{READ_AGAIN}; if this persists, the service counts wrongly: reconcile = "warn" accepts that'
+                sentence = f"Import {slug} does not reconcile: {error or 'no reason recorded'}"
                 self._find(Finding("import_unreconciled", sentence, cure, slug))
         live = [k for k in state.ledger.values() if k.state is State.synced]
         unfinished = sum(known.status != COMPLETED for known in live)
@@ -228,7 +231,10 @@ def _unreadable(error: Exception) -> Finding:
     problem: ConnectorError = explain_failure(error)
     if isinstance(problem, DatabaseBusyError):
         return Finding("file_in_use", f"The database is in use. {problem}", "wait for it, or end it")
-    cure = "restore it from a backup, or move it away and run again: the service still has everything but kept deletes"
+    cure = (
+        "restore it from a backup, or move it away and run again: the service still has everything except rows "
+        "kept by deletes = 'keep'"
+    )
     return Finding("unreadable", f"The warehouse cannot be read. {problem}", cure)
 
 
@@ -243,11 +249,11 @@ def _missing_columns(state: WarehouseState) -> Iterator[Finding]:
             there = schema.physical.get(name, kind)
             if not is_stored_as(there, kind):
                 sentence = f"The column {table}.{name} is {there} where sync_fields says {kind}."
-                cure = f"the next run makes it {kind} again and reads its values again; {_cure_for(table)}"
+                cure = f"the next run changes it back to {kind} and reads its values again; {_cure_for(table)}"
                 yield Finding("column_type", sentence, cure)
     for table, missing in sorted(state.dropped.items()):
         for name in sorted(missing):
-            cure = f"the next run makes it whole by reading again; {_cure_for(table)}"
+            cure = f"the next run restores it by reading the affected imports again; {_cure_for(table)}"
             yield Finding("column_missing", f"The column {table}.{name} is missing.", cure)
 
 
@@ -255,7 +261,7 @@ def _unexplained_columns(connection: Connection, state: WarehouseState) -> Itera
     """Yield columns with values whose field `sync_fields` does not name."""
     for table, columns in sorted(state.unexplained.items()):
         if imports_with(connection, table, columns):
-            sentence = f"sync_fields does not know {', '.join(sorted(columns))} of {table}, where there are values."
+            sentence = f"sync_fields does not list {', '.join(sorted(columns))} of {table}, which contain values."
             cure = "the next run empties them and reads again the imports whose values they hold"
             yield Finding("columns_unexplained", sentence, cure)
 
@@ -263,13 +269,13 @@ def _unexplained_columns(connection: Connection, state: WarehouseState) -> Itera
 def _overflowed(table: str, schema: TableSchema) -> str:
     rest, more = schema.fields.get(REST), " or more" if schema.closed else ""
     return (
-        f"{len(schema.overflowed)}{more} fields of {table} have no column, as it has as many as it may; their values "
-        f"are in its column {rest.column if rest is not None else MORE}. `importer-sync rebuild --table {table}` gives "
-        "the columns that are left to the fields of most rows."
+        f"{len(schema.overflowed)}{more} fields of {table} have no column, because the table has reached its limit; "
+        f"their values are in its column {rest.column if rest is not None else MORE}. `importer-sync rebuild --table "
+        f"{table}` assigns the columns to the fields that most rows have."
     )
 
 
 def _cure_for(table: str) -> str:
     if table.startswith(f"{RECORDS}_"):
-        return f"`importer-sync rebuild --table {table}` makes it anew from the raw rows"
+        return f"`importer-sync rebuild --table {table}` rebuilds it from the raw rows"
     return "`importer-sync backfill --full` loads everything again"

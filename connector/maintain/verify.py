@@ -321,7 +321,7 @@ class _Verification:
             elif isinstance(answer, ConnectorError):
                 self.report.differences += latest[slug].differences
                 if slug not in self.unread:
-                    self.report.unchecked.append(f"Import {slug} could not be looked at again: {answer}")
+                    self.report.unchecked.append(f"Import {slug} could not be checked again: {answer}")
 
     def _ask_for_vanished(self) -> None:
         """Take what answered 404 for deleted meanwhile, unless the service lists it all the same."""
@@ -332,7 +332,7 @@ class _Verification:
         for slug, look in self.vanished.items():
             if slug in listed or not listing.complete:
                 self.report.differences += look.differences
-                self.report.unchecked.append(f"Import {slug}: the service lists it and yet answers 404 for it.")
+                self.report.unchecked.append(f"Import {slug}: the service lists it but answers 404 for it.")
             else:
                 self.report.moved.append(slug)
 
@@ -343,7 +343,7 @@ class _Verification:
         still = self._unlisted(listed) if unlisted else {}  # a sync under way may have removed it
         for slug, answer in answers.items():
             if isinstance(answer, ConnectorError):
-                self.report.unchecked.append(f"Import {slug} is not listed, and asking for it failed: {answer}")
+                self.report.unchecked.append(f"Import {slug} is not listed, and the request for it failed: {answer}")
             elif answer is not None and self.view.wanted(answer):
                 self.report.unchecked.append(f"Import {slug} exists, but the service does not list it.")
             elif answer is None and slug in still:

@@ -110,7 +110,7 @@ class Choice:
             )
         if selection.slugs and imports:
             slug = min(selection.slugs)
-            raise ConfigError(f"Import {slug} is left out by the other conditions; take some of them away.")
+            raise ConfigError(f"Import {slug} is left out by the other conditions; remove some of them.")
         if selection.slugs:
             told = " ".join(problems[:PROBLEMS_TOLD])
             problems.clear()
@@ -140,7 +140,7 @@ class Choice:
                 renamed = min(former[name] & now.keys(), default=None)
                 found = instead_of(name, listed)
                 if renamed is not None:
-                    found = f"it is called {now[renamed]!r} by now. Name it by its slug, {renamed}."
+                    found = f"it is called {now[renamed]!r} now; use its slug, {renamed}."
                 lacks = renamed is not None or (key == "templates" and bool(imports) and not former[name])
                 yield Misnamed(name, f"{key} names {name!r}, and no import has that template: {found}", lacks)
 

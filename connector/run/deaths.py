@@ -31,8 +31,8 @@ class KilledTwice(ConnectorError):
 
     def __init__(self, slug: str) -> None:
         super().__init__(
-            "reading it killed the run twice, the second time alone (most likely for want of memory), so it is left "
-            f"out until it changes; `importer-sync backfill --import {slug}` tries again"
+            "reading it killed the run twice, the second time alone (most likely it ran out of memory), so it is "
+            f"left out until it changes; `importer-sync backfill --import {slug}` tries again"
         )
 
 

@@ -188,7 +188,7 @@ class Discovery:
         for import_ in untold:
             self._tally.shortfall = self._untold = True
             self._tally.problems.append(
-                f"Import {import_.slug} is not listed, and its own address does not say its template: it is not read."
+                f"Import {import_.slug} is not listed, and its own URL does not say its template, so it is not read."
             )
         return tuple(i for i in unlisted if i not in untold)
 
@@ -226,7 +226,7 @@ class Discovery:
                     gone.append(slug)
                 else:
                     self._tally.shortfall = True
-                    self._tally.problems.append(f"Import {slug} is not listed, and asking for it failed: {answer}")
+                    self._tally.problems.append(f"Import {slug} is not listed, and the request for it failed: {answer}")
             if alive and not to_the_end:
                 break
         return alive, tuple(gone)
@@ -284,9 +284,9 @@ class Discovery:
         for slug, name in sorted(renamed.items()):
             self._tally.shortfall = True
             self._tally.problems.append(
-                f"privacy has rules for {name!r}, and the template whose imports were read under them has another name "
-                "by now: none of its imports are read, nor any of a template that is called so instead. Name the rules "
-                f"by its slug, {slug}."
+                f"privacy has rules for {name!r}, but the template whose imports were read under them has been "
+                "renamed: its imports are not read, nor those of a template that has this name now. Use its slug as "
+                f"the name of the rules: {slug}."
             )
         left = set(renamed.values())
         for title, names in self._choice.misspelt_rules(included, imports, self._state).items():
@@ -355,9 +355,9 @@ class Discovery:
         if older:
             self._tally.shortfall = True
             self._tally.problems.append(
-                f"{len(older)} imports were loaded under other privacy rules and are not read again under those of now "
-                f"({', '.join(sorted(older)[:3])}{', …' * (len(older) > 3)}): templates, exclude_templates or status "
-                "leaves them out. Run once without it."
+                f"{len(older)} imports were loaded under other privacy rules and cannot be read again under the "
+                f"current ones ({', '.join(sorted(older)[:3])}{', …' * (len(older) > 3)}): templates, "
+                "exclude_templates or status leaves them out. Run once without that setting."
             )
 
     def _permitted(self, gone: tuple[str, ...], plan: Plan[Import]) -> tuple[str, ...]:

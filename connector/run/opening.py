@@ -92,8 +92,8 @@ def _begin_part(
     found = replace(remembered(connection, stock, part), shared=shared)
     if settings.typed and (damaged := sorted(shared - settled_tables(found))):
         raise ConfigError(
-            f"Columns of {damaged[0]} were changed since the shards divided the work, and none of them may mend a "
-            "table that all of them write; `importer-sync run` does, and ends the division."
+            f"Columns of {damaged[0]} were changed after the work was divided, and no shard may repair a table that "
+            "all shards write; `importer-sync run` repairs it and ends the division."
         )
     state = mend(connection, found)
     _tell_of(bury_dead_runs(connection, now, state.tables, mode))

@@ -270,8 +270,8 @@ def _result(task: asyncio.Task[ImportRead]) -> ImportRead | Failure:
     if not isinstance(error, Exception):
         raise error
     if not isinstance(error, ConnectorError):
-        log.exception("An import could not be read for a reason this connector did not foresee.", exc_info=error)
-        error = ConnectorError(f"An unforeseen {type(error).__name__} stopped its reading; please report it.")
+        log.exception("An import could not be read because of an unexpected error.", exc_info=error)
+        error = ConnectorError(f"An unexpected {type(error).__name__} occurred while reading it; please report it.")
     return Failure(error)
 
 
@@ -281,5 +281,5 @@ def _fatal(result: ImportRead | Failure, failures: int) -> ConnectorError | None
         if isinstance(result.error, AuthError) and result.error.status == 401:
             return result.error
         if isinstance(result.error, TransientError) and failures >= FAILURES_IN_A_ROW:
-            return TransientError(f"{failures} imports in a row failed, the last one so: {result.error}")
+            return TransientError(f"{failures} imports in a row failed; the last error: {result.error}")
     return None

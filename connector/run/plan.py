@@ -112,8 +112,9 @@ class FewerRecords(ContractError):
 
     def __init__(self, found: int) -> None:
         super().__init__(
-            f"{found} records were found, fewer than are loaded, though the import has not changed; what is loaded "
-            "stays, and the next run reads it again. If it is still so after a day, the others count as deleted."
+            f"{found} records were found, fewer than are loaded, though the import has not changed; the loaded "
+            "records are kept, and the next run reads it again. If the number is still the same after a day, the "
+            "missing records count as deleted."
         )
         self.found = found
 

@@ -167,7 +167,7 @@ class Reader:
             return
         planned = self._suspects.popleft()
         log.info(
-            "Import %s was under way when a run died; it is read alone.",
+            "Import %s was being read when a run died; it is now read alone.",
             planned.import_.slug,
             extra={"event": "import.suspect", "import_slug": planned.import_.slug},
         )
@@ -280,7 +280,7 @@ class Reader:
 
     def _note_stop(self) -> None:
         if self._tally.interrupted_by is None and self._asked_to_stop() is None:
-            self._tally.problems.append("The run took as long as max_run_time allows; the next run goes on from there.")
+            self._tally.problems.append("The run reached max_run_time; the next run continues from there.")
         self._tally.interrupted_by = int(self.asked_to_stop() or signal.SIGINT)
 
     def _looked_for(self, *, stopped: bool) -> Iterator[ReadResult]:
@@ -292,7 +292,7 @@ class Reader:
             if planned.import_.slug in self._departed:
                 yield (planned,), result
             else:
-                error = NotFoundError("The service lists it and yet answers 404 for it.", status=404)
+                error = NotFoundError("The service lists it but answers 404 for it.", status=404)
                 yield (planned,), Failure(error)
 
     async def _ask_for(self, slugs: list[str]) -> frozenset[str]:

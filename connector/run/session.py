@@ -108,7 +108,7 @@ class RunSession:
             self.record.begin()
         if self.state.repaired:
             log.warning(
-                "%d imports in the warehouse were left half loaded and are read again.",
+                "%d imports in the warehouse were left partly loaded and are read again.",
                 self.state.repaired,
                 extra={"event": "imports.half_loaded", "imports": self.state.repaired},
             )
@@ -296,8 +296,8 @@ class RunSession:
                 if not rows.distinct or (known and are_elsewhere(connection, rows)):
                     self.tally.shortfall = self.tally.unsettled = True
                     self.tally.problems.append(
-                        f"Some records of {rows.table} came with more than one import, and each is there once; the "
-                        "imports that fall short are read again next run."
+                        f"Some records of {rows.table} came with more than one import and are stored once; the next "
+                        "run reads the other imports again."
                     )
 
     def missing_tables(self) -> Iterator[Emission]:

@@ -137,19 +137,19 @@ class _Shard:
         """Raise ConfigError if shards cannot write concurrently."""
         if self._warehouse.destination_type != "postgres":
             raise ConfigError(
-                "Shards write into one dataset side by side, which only PostgreSQL lets them; a DuckDB file has one "
-                "writer at a time. Leave out --shard, or use PostgreSQL."
+                "Shards write into one dataset at the same time, which only PostgreSQL supports; a DuckDB file has "
+                "one writer at a time. Leave out --shard, or use PostgreSQL."
             )
         if self._settings.history:
             raise ConfigError(
-                "With history on, the versions of rows are made by one run after the other; leave out --shard, or set "
+                "With history on, only one run at a time can record versions of rows; leave out --shard, or set "
                 "history = false under [sources.importer] until all shards are done."
             )
         schema = f"{staging_name(self._pipeline)}_{staging_suffix(MOST_SHARDS)}"
         if len(schema.encode()) > NAME_BYTES:
             raise ConfigError(
-                f"Each shard stages rows in a schema of its own, and {schema} is longer than the {NAME_BYTES} bytes "
-                "that PostgreSQL takes; choose a dataset of a shorter name, or leave out --shard."
+                f"Each shard stages rows in a schema of its own, and {schema} is longer than PostgreSQL's limit of "
+                f"{NAME_BYTES} bytes; choose a dataset with a shorter name, or leave out --shard."
             )
 
     def _read_part(self) -> Tally:
@@ -175,8 +175,7 @@ class _Shard:
         under_way.close()
         if session.left:
             log.warning(
-                "%d imports need columns that the tables which all shards write lack; the run after the shards reads "
-                "them.",
+                "%d imports need columns that the shared tables lack; the run after the shards reads them.",
                 session.left,
                 extra={"event": "shard.left", "imports": session.left},
             )
@@ -197,7 +196,7 @@ class _Shard:
             divided = "not divided" if self._split is None else f"divided among {self._split.shards} shards"
             raise ConfigError(
                 f"The work is {divided} already, so there is no shard {self._number}/{self._shards} of it; start the "
-                "others of these, or `importer-sync run`, which reads what is left and ends it."
+                "other shards of that division, or `importer-sync run`, which reads the rest and ends it."
             )
 
     def _divide(self) -> None:
@@ -256,7 +255,7 @@ class _Shard:
                 continue
             whole = f"shard {assigned[template]}/{self._shards} reads all of it"
             log.warning(
-                "%s; %s, for it has too few imports to share, or columns that are not known.",
+                "%s; %s, because it has too few imports to share, or its columns are not known yet.",
                 told,
                 whole,
                 extra={"event": "shards.whole"},

@@ -65,8 +65,8 @@ def sync(
     warehouse.check_writable(experimental=settings.allow_experimental)
     if settings.history and not warehouse.traits.history:
         raise ConfigError(
-            f"Versions of rows cannot be kept in {warehouse.destination_type}: take history out of [sources.importer], "
-            "or use duckdb, postgres, sqlite, mysql or ducklake."
+            f"Versions of rows cannot be kept in {warehouse.destination_type}: remove history from "
+            "[sources.importer], or use duckdb, postgres, sqlite, mysql or ducklake."
         )
     prepare_for_loading(pipeline)
     with sole_writer(pipeline), capabilities_resolved_once(pipeline):
@@ -181,9 +181,9 @@ def _make_versions(session: RunSession, settings: Settings, connection: Connecti
     if session.future_start is not None:
         session.tally.shortfall = True
         session.tally.problems.append(
-            f"A run began at {session.future_start:%Y-%m-%d %H:%M} UTC by the clock of its machine, which is later "
-            "than now by this one's. Set the clock right that is wrong; versions of rows are recorded by the first run "
-            "after that time."
+            f"A run began at {session.future_start:%Y-%m-%d %H:%M} UTC by the clock of its machine, which is in the "
+            "future by the clock of this one. Correct the wrong clock; the first run after that time records the "
+            "versions of rows."
         )
 
 
@@ -200,7 +200,8 @@ def _look_at_standings(session: RunSession, dataset: Dataset) -> None:
     if found[Standing.waiting]:
         tally.shortfall = True
         tally.problems.append(
-            f"{found[Standing.waiting]} imports are listed, and not loaded as they are now; the next run reads them."
+            f"{found[Standing.waiting]} imports are listed but not loaded in their current version; the next run "
+            "reads them."
         )
 
 

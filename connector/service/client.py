@@ -480,9 +480,9 @@ def _advice(kind: type[ConnectorError], outcome: AttemptFailure, call: Call) -> 
     if kind is ConfigError:
         return "check base_url and the trusted certificates"
     if kind is TransientError and call.once and outcome.trouble is not Trouble.STATUS:
-        return "it is not known whether it was carried out, so it was not repeated"
+        return "it is not known whether the request was carried out, so it was not repeated"
     if kind is TransientError:
         return outcome.advice or "it may be down, try again later"
     if outcome.status is not None and outcome.status // 100 == 3:
         return "redirects are not followed, check base_url"
-    return "this is not what the interface says, look at the service"
+    return "this does not match the interface, check the service"

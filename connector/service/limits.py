@@ -29,7 +29,7 @@ class Limits:
     reply_bytes: Annotated[
         int,
         Limit(
-            "a reply as it arrives, and once it is unpacked", "an import is asked for in shorter pages, a listing fails"
+            "a reply as it arrives, and once it is unpacked", "an import is requested in shorter pages, a listing fails"
         ),
     ] = 32 * MIB  # a hundred rows of 300 kB
     # such a page can hardly be shortened
@@ -39,10 +39,8 @@ class Limits:
     in_flight_bytes: Annotated[
         int, Limit("all replies together as they arrive", "those with more than their share take turns")
     ] = 64 * MIB
-    gzip_members: Annotated[int, Limit("parts of a gzip body", "tried again as garbage")] = 100
-    elements: Annotated[int, Limit("elements of a page, of which 100 are asked for", "what was asked for fails")] = (
-        1_000
-    )
+    gzip_members: Annotated[int, Limit("parts of a gzip body", "tried again as an invalid reply")] = 100
+    elements: Annotated[int, Limit("elements of a page, of which 100 are requested", "the request fails")] = 1_000
     nesting: Annotated[int, Limit("brackets within brackets in an element", "the element is rejected")] = 100_000
     connect_s: Annotated[float, Limit("until there is a connection", "tried again as an error")] = 10.0
     silence_s: Annotated[float, Limit("until the next byte", "tried again as an error")] = 60.0
@@ -50,7 +48,7 @@ class Limits:
     slow_start_s: Annotated[float, Limit("of a body", "from then on its rate counts")] = 30.0
     attempt_s: Annotated[float, Limit("from a request to the end of its reply", "tried again as an error")] = 300.0
     call_s: Annotated[
-        float, Limit("all attempts of a call with the pauses between them", "not tried again, whatever it was")
+        float, Limit("all attempts of a call with the pauses between them", "not tried again, whatever the error")
     ] = 900.0
 
 

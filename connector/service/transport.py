@@ -32,7 +32,7 @@ _PIECE = 64 * 1024  # of packed bytes, unpacked in one step
 _PADDING = re.compile(rb"\0*")
 _MEDIA_TYPE = re.compile(r"[\w.+-]{1,40}/[\w.+-]{1,40}", re.ASCII)
 _OF_A_PROXY = "check HTTPS_PROXY, HTTP_PROXY and NO_PROXY"
-_REFUSED = "nobody listens there: base_url may name the wrong host or port, or it may be down, try again later"
+_REFUSED = "nothing listens there: base_url may name the wrong host or port, or it may be down, try again later"
 # OpenSSL's words for a reply that is no TLS; which of them depends on its version.
 _NOT_TLS = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST"})
 
@@ -243,7 +243,7 @@ async def _body(reply: Reply, most: int, received: Callable[[int], None], turn: 
     if coding in ("gzip", "x-gzip"):
         content = _gunzip(content, most, limits.gzip_members)
     elif coding not in ("identity", ""):
-        raise Unusable(Trouble.GARBAGE, "sent a compression that was not asked for")
+        raise Unusable(Trouble.GARBAGE, "sent a compression that was not requested")
     if not content.strip():
         raise Unusable(Trouble.CUT, "sent an empty body")
     found = _MEDIA_TYPE.match(headers.get("content-type", ""))

@@ -424,11 +424,11 @@ class Privacy:
         sections: dict[str, Section] = {}
         for name, rules in given.items():
             if not isinstance(rules, Mapping):
-                raise ValueError(f'privacy.{name} cannot be: rules stand under a template, as [privacy."{name}"]')
+                raise ValueError(f'privacy.{name} is not valid: rules belong under a template, as [privacy."{name}"]')
             try:
                 sections[str(name)] = Section.parse(rules)
             except ValueError as error:
-                raise ValueError(f"privacy.{name} cannot be: {error}") from None
+                raise ValueError(f"privacy.{name} is not valid: {error}") from None
         if not key and any(section.hashes for section in sections.values()):
             raise ValueError("hash needs privacy_key, which belongs in .dlt/secrets.toml under [sources.importer]")
         ruled = {name: each for name, each in sections.items() if each}

@@ -62,7 +62,7 @@ def parse_hint(text: str) -> Hint:
         return Hint(column_type)
     reader = _READERS.get(column_type.kind)
     if reader is None:
-        raise ValueError(f"{text!r}: only {', '.join(_READERS)} say behind a colon how people write")
+        raise ValueError(f"{text!r}: only {', '.join(_READERS)} take a format after the colon")
     try:
         return Hint(column_type, reader(form.strip(), column_type))
     except ValueError as error:
@@ -134,7 +134,7 @@ def _pattern(form: str, allowed: str) -> re.Pattern[str]:
             parts.append("%")
             continue
         if name not in allowed or not name:
-            raise ValueError(f"%{name} is none of {', '.join(f'%{each}' for each in allowed)}")
+            raise ValueError(f"%{name} is not one of {', '.join(f'%{each}' for each in allowed)}")
         if name in seen:
             raise ValueError(f"%{name} is there twice")
         seen.append(name)
@@ -211,7 +211,7 @@ def _around(text: str, form: str) -> str:
     if not sign:
         return ""
     if any(c in "-+.," or c in _BLANK for c in sign):
-        raise ValueError(f"{sign!r} is no sign of a currency; an amount below zero is read with any format")
+        raise ValueError(f"{sign!r} is not a currency sign; an amount below zero is read with any format")
     return f"(?:{form.format(re.escape(sign), f'[{_BLANK}]')})?"
 
 

@@ -32,12 +32,13 @@ def as_busy(error: BaseException) -> DatabaseBusyError | None:
     run = _run_with(Path(found[1]), found[2])
     if run is not None:
         return DatabaseBusyError(
-            f"A run of importer-sync is under way and has {found[1]} open ({run}), and DuckDB lets only one in; "
-            "try again when it has ended, or ask `importer-sync status` meanwhile."
+            f"A run of importer-sync is under way and has {found[1]} open ({run}), and DuckDB allows only one "
+            "process; try again when it has ended. `importer-sync status` works meanwhile."
         )
     by = f" ({found[2]})" if found[2] else ""
     return DatabaseBusyError(
-        f"Another program{by} has {found[1]} open, and DuckDB lets only one in; close it there and try again."
+        f"Another program{by} has {found[1]} open, and DuckDB allows only one process; close the file there and try "
+        "again."
     )
 
 

@@ -40,10 +40,12 @@ _NORMALIZER = ("normalize", "parquet_normalizer")
 
 PROVEN = ("duckdb", "postgres", "sqlite", "mysql", "ducklake")
 _REFUSED = {
-    "for its times have milliseconds and the ledger compares microseconds": ("athena", "dremio"),
-    "for it cannot be asked in SQL": ("lance", "lancedb", "qdrant", "weaviate"),
-    "for files cannot replace rows, so deletes and corrections would be lost": ("filesystem",),
-    "for as dlt makes it, it takes keys that differ in case for one; --to sqlite:… and mysql:… do not": ("sqlalchemy",),
+    "because its times have milliseconds and the ledger compares microseconds": ("athena", "dremio"),
+    "because it cannot be queried in SQL": ("lance", "lancedb", "qdrant", "weaviate"),
+    "because files cannot replace rows, so deletes and corrections would be lost": ("filesystem",),
+    "because keys that differ only in case are equal there as dlt sets it up; use --to sqlite:… or mysql:…": (
+        "sqlalchemy",
+    ),
 }
 _EXPERIMENTAL = (
     *("snowflake", "bigquery", "databricks", "mssql", "synapse"),
@@ -212,8 +214,8 @@ def _check_normalizer(pipeline: Pipeline) -> None:
     if told.add_dlt_id:
         own = ".".join([pipeline.pipeline_name, *_NORMALIZER])
         raise ConfigError(
-            f"dlt's configuration has add_dlt_id = true under [{'.'.join(_NORMALIZER)}], and the connector's rows have "
-            f"their own key; take it out, or write add_dlt_id = false under [{own}] for this pipeline alone."
+            f"dlt's configuration has add_dlt_id = true under [{'.'.join(_NORMALIZER)}], but the connector's rows "
+            f"have their own key; remove it, or set add_dlt_id = false under [{own}] for this pipeline alone."
         )
 
 
@@ -229,7 +231,7 @@ def _check_staging(pipeline: Pipeline) -> None:
     if "%s" not in layout:
         raise ConfigError(
             f"dlt's configuration has staging_dataset_name_layout = {layout!r} without %s, so that two datasets would "
-            f'stage their rows in the same tables, and get each other\'s; write "%s_{layout}".'
+            f'stage their rows in the same tables, and load each other\'s; write "%s_{layout}".'
         )
 
 
@@ -242,8 +244,8 @@ def check_proven(kind: str, name: str, *, experimental: bool) -> None:
         return
     if kind in _EXPERIMENTAL:
         why = (
-            ", for nobody has proven there that no row is missing (allow_experimental = true under [sources.importer] "
-            "lets runs load there all the same)"
+            ", because it has not been proven there that no row is missing (allow_experimental = true under "
+            "[sources.importer] allows it anyway)"
         )
     raise ConfigError(
         f"The destination {name!r} is not supported{why}; use duckdb or postgres, or a name that you gave one with "
@@ -291,8 +293,8 @@ def check_writable(pipeline: Pipeline, *, experimental: bool = False) -> None:
     file, dataset = duckdb_file(pipeline), pipeline.dataset_name
     if file is not None and file.name.partition(".")[0].lower() == dataset.lower():
         raise ConfigError(
-            f"DuckDB cannot tell the dataset {dataset!r} from the file {file.name}, which it calls the same; "
-            "choose another name for one of them."
+            f"DuckDB cannot tell the dataset {dataset!r} from the file {file.name}, because it gives both the same "
+            "name; rename one of them."
         )
     untyped: Any = pipeline  # most of what it and its destination have may be None, and is not typed so
     if untyped.staging is not None:

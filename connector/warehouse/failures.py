@@ -57,7 +57,8 @@ def explain_failure(error: BaseException, pipeline: Pipeline | None = None) -> C
         )
     if foreign := next((no.group(1) for e in seen if (no := _NO_DATABASE.search(str(e)))), None):
         return ConnectorError(
-            f"The file {foreign} is there and is no DuckDB database, so it was left as it is; name another with --to."
+            f"The file {foreign} exists but is not a DuckDB database, so it was left unchanged; name another file "
+            "with --to."
         )
     if newer := next((no.group() for e in seen if (no := _NEWER_FILE.search(str(e)))), None):
         return ConnectorError(
@@ -69,9 +70,7 @@ def explain_failure(error: BaseException, pipeline: Pipeline | None = None) -> C
             f"which brings DuckDB 1.5 with it, or have yours fetch it once (INSTALL {lacking})."
         )
     if room := next((found for e in seen if (found := _without_room(e))), None):
-        return ConnectorError(
-            f"There was no room left on a disk{where}: {room}; make some and run again, what is missing is read again."
-        )
+        return ConnectorError(f"A disk is full{where}: {room}; free some space and run again to read what is missing.")
     drivers = ("duckdb", "_duckdb", "psycopg2")
     destination = any(isinstance(e, DestinationException) or type(e).__module__.startswith(drivers) for e in seen)
     what = "The destination refused" if destination else "Something unforeseen happened"

@@ -63,8 +63,8 @@ def versioned(connection: Connection, dataset: Dataset, wanted: Choice) -> list[
     for table in tables:
         if taken := [name for name in OWN if name in dataset.columns[table]]:
             raise ConfigError(
-                f"{table} has a field in the column {taken[0]}, which its versions have for themselves, so they cannot "
-                "be kept; list the other templates under history in [sources.importer]."
+                f"{table} has a field in the column {taken[0]}, a name that history needs itself, so its versions "
+                "cannot be kept; list the other templates under history in [sources.importer]."
             )
     return [_versioned(dataset, table) for table in (*([IMPORTS] if IMPORTS in dataset.ours else []), *tables)]
 

@@ -113,7 +113,7 @@ def _file_lock(path: Path, which: str) -> Iterator[None]:
     try:
         lock.acquire()
     except Timeout:
-        holder = Holder.noted_at(path) or "its process has not said who it is yet"
+        holder = Holder.noted_at(path) or "its process has not identified itself yet"
         raise LockedError(
             f"Another run {which} is under way ({holder}); this one did nothing. Wait for it to end, or stop it."
         ) from None
@@ -156,8 +156,8 @@ def prove_lockable(pipeline: Pipeline) -> None:
 def _prove_writable(pipeline: Pipeline) -> None:
     if not is_writable(pipeline):
         raise ConfigError(
-            f"The file {local_file(pipeline)} can be read by this user, and not written; see to its mode and its file "
-            "system, or name another place with --to."
+            f"The file {local_file(pipeline)} can be read but not written by this user; check its mode and its file "
+            "system, or name another file with --to."
         )
 
 

@@ -68,16 +68,16 @@ def _without_columns(
 def _as_made(connection: Connection, state: WarehouseState, table: str, types: Mapping[str, str]) -> WarehouseState:
     """Restore the type of columns that was changed, and have the imports with values there read again."""
     schema = state.schemas[table]
-    found = ", ".join(f"{name} {schema.physical[name]} where it was {types[name]}" for name in sorted(types))
-    state = _whole_again(connection, state, table, f"In {table} somebody made {found}")
+    found = ", ".join(f"{name} from {types[name]} to {schema.physical[name]}" for name in sorted(types))
+    state = _whole_again(connection, state, table, f"The type of columns in {table} was changed: {found}")
     for name, kind in sorted(types.items()):
         try:
             connection.set_type(table, name, kind)
         except Exception as error:
             raise ConnectorError(
-                f"Somebody made the column {table}.{name} {schema.physical[name]}, which rounds or cuts what is loaded "
-                f"into it, and it cannot be made {kind} again ({' '.join(str(error).split())[:300]}); drop the column, "
-                f"or have the table made anew (`importer-sync rebuild --table {table}`), then run again."
+                f"The column {table}.{name} was changed to {schema.physical[name]}, which rounds or truncates what is "
+                f"loaded into it, and cannot be changed back to {kind} ({' '.join(str(error).split())[:300]}); drop "
+                f"the column, or run `importer-sync rebuild --table {table}`, then run again."
             ) from error
     physical = {**schema.physical, **types}
     return replace(state, schemas={**state.schemas, table: replace(schema, physical=physical)})
@@ -120,7 +120,7 @@ def _without_dictionary(
     """
     slugs = imports_with(connection, table, columns)
     if slugs:
-        what = f"sync_fields does not know {', '.join(f'{table}.{column}' for column in sorted(columns))}"
+        what = f"sync_fields does not list {', '.join(f'{table}.{column}' for column in sorted(columns))}"
         if table == IMPORTS:
             state = _imports_anew(connection, state, what)
         else:

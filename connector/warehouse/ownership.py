@@ -77,7 +77,7 @@ class Dataset:
             if table in self.columns and table not in self.ours:
                 lacking = ", ".join(c for c in _identity(table) if c not in self.columns[table]) or "being a table"
                 raise ConfigError(
-                    f"The dataset has a {table!r} that is not, or no longer, the table of the connector (it lacks "
+                    f"The {table!r} in the dataset is not, or no longer, the connector's own table (it lacks "
                     f"{lacking}). Rename or drop it, or choose another dataset; then run again."
                 )
 

@@ -9,7 +9,10 @@ from connector.runs import SETTLED, UNSETTLED, Status, Tally
 from connector.warehouse.connection import Connection
 from connector.warehouse.tables import LOAD_ID, RUNS, RUNS_SCHEMA
 
-DIED = "The process ended without a word (killed, or the machine stopped); what it had not committed is read again."
+DIED = (
+    "The process ended without recording a result (killed, or the machine stopped); what it had not committed is "
+    "read again."
+)
 
 
 def dead_runs(connection: Connection, tables: Collection[str] | None = None, mode: str | None = None) -> list[str]:

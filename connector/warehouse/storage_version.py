@@ -23,8 +23,9 @@ def checked(version: str) -> str:
         except duckdb.Error:
             problem = f"; the DuckDB that is installed is {duckdb.__version__}"
     raise ConfigError(
-        f"{SETTING} = {version!r} under [importer_sync] is no version of DuckDB whose format can be written{problem}: "
-        "use one such as v1.2.0, which that version and all later ones read (IMPORTER_SYNC__DUCKDB_STORAGE)."
+        f"{SETTING} = {version!r} under [importer_sync] is not a version of DuckDB whose format can be "
+        f"written{problem}: use one such as v1.2.0, which that version and all later ones read "
+        "(IMPORTER_SYNC__DUCKDB_STORAGE)."
     )
 
 

@@ -30,7 +30,7 @@ def _read_what_was_not_kept(connection: Connection, dataset: Dataset) -> bool:
     if not {IMPORTS, LEDGER} <= dataset.ours or "records_metadata" in dataset.columns[IMPORTS]:
         return False
     log.warning(
-        "An earlier version wrote the warehouse: its imports are read once more, for what it did not keep.",
+        "An earlier version wrote the warehouse; its imports are read once more for what that version did not keep.",
         extra={"event": "warehouse.taken_over"},
     )
     ask_for_all(connection, Due.upgrade)

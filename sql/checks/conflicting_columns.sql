@@ -1,7 +1,7 @@
 -- Fields of which more than one value in twenty does not fit the type of its column.
 -- Grain: one row per field of a typed table.
 --
--- The values are whole in the column's variants; `importer-sync rebuild` chooses the type anew from all of them.
+-- The values are whole in the column's variants; `importer-sync rebuild` chooses the type again from all of them.
 SELECT
     table_name,
     field,

@@ -100,7 +100,7 @@ def test_plan_and_templates_before_and_after_a_run(command) -> None:
     assert command("templates", "--json").document == {"templates": []}
     assert not list(command.directory.glob("*.duckdb"))
     assert command("run").code == 0
-    assert "Everything that is listed is loaded as it is now." in command("plan").out
+    assert "Everything listed is loaded in its current version." in command("plan").out
     found = command("templates", "--json").document["templates"]
     assert [(each["name"], each["table"], each["imports"]) for each in found] == [
         ("customers", "records_customers", 2),

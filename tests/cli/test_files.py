@@ -70,7 +70,7 @@ def test_a_lock_of_an_earlier_version_is_closed_to_others(tmp_path: Path) -> Non
     make_lock_file(lock)
     assert stat.S_IMODE(lock.stat().st_mode) == 0o600
     (tmp_path / "second").hardlink_to(lock)
-    with pytest.raises(ConfigError, match="not a file of its own"):
+    with pytest.raises(ConfigError, match="not a regular file with a single name"):
         make_lock_file(lock)
 
 
@@ -98,7 +98,7 @@ def test_one_warehouse_on_a_host_of_others(command) -> None:
     assert command("query", "--csv", f"SELECT '{token}' AS a, '\x1b[2J' AS b").out == "a,b\n***,\x1b[2J\n"
 
     (command.directory / "importer.duckdb").chmod(0o644)
-    assert "(mode 644), and so read all rows: chmod 600, or set group_readable = true" in command("check").out
+    assert "(mode 644) and so read all rows: chmod 600, or set group_readable = true" in command("check").out
 
     lock = next(command.directory.glob(".importer.duckdb.*.lock"))
     lock.with_suffix(".holder").symlink_to(precious)
@@ -116,9 +116,9 @@ def test_a_warehouse_that_cannot_be_written_can_be_read(tmp_path: Path) -> None:
     assert place.run(service).status == "succeeded"
     with mock.patch("os.access", side_effect=lambda path, mode: mode != os.W_OK):
         assert status(place.pipeline()).imports == {"synced": 1}
-        with pytest.raises(ConfigError, match=r"warehouse.duckdb can be read by this user, and not"):
+        with pytest.raises(ConfigError, match=r"warehouse.duckdb can be read but not written"):
             place.run(service)
-        with pytest.raises(ConfigError, match="can be read by this user, and not written"):
+        with pytest.raises(ConfigError, match="can be read but not written by this user"):
             prove_lockable(place.pipeline())
         with Opened(place.pipeline()).connect() as connection, pytest.raises(Exception, match="read-only mode"):
             connection.execute(f"DELETE FROM {connection.name('imports')}")
@@ -150,7 +150,7 @@ def test_check_on_a_host_where_others_planted_folders_links_and_locks(command) -
     ended = command("check")
     assert ended.code != 0
     assert "belongs to another user (uid 4002)" in ended.out + ended.err
-    assert "who could stop each run with it" in ended.out + ended.err
+    assert "who could block every run with it" in ended.out + ended.err
     lock.unlink()
     assert command("check").code == 0
     assert precious.read_text() == "CANARY"

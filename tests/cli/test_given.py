@@ -56,7 +56,7 @@ def test_an_unknown_key_in_a_file_is_refused_with_the_nearest(configured, capsys
     )
     said = refused(capsys, "check")
     assert (
-        "batch_row under [sources.importer] is set in .dlt/config.toml, and nothing reads it: did you mean batch_rows?"
+        "batch_row under [sources.importer] is set in .dlt/config.toml, but nothing reads it: did you mean batch_rows?"
         in said
     )
     assert "did you mean destination?" in said
@@ -96,7 +96,7 @@ def test_a_misspelt_variable_is_refused(variable: str, meant: str, configured, c
     configured('[sources.importer]\nbase_url = "http://127.0.0.1:9"\n')
     monkeypatch.setenv(variable, "a value that is not repeated")
     said = refused(capsys, "run")
-    assert f"{variable} is set, and nothing reads it: did you mean {meant}?" in said
+    assert f"{variable} is set, but nothing reads it: did you mean {meant}?" in said
     assert "a value" not in said
 
 
@@ -178,10 +178,10 @@ def test_a_status_that_the_service_does_not_know_is_refused() -> None:
     [
         (
             ("--destination", "snowflake"),
-            "The destination 'snowflake' is not supported, for nobody has proven",
+            "The destination 'snowflake' is not supported, because it has not been proven",
         ),
-        (("--dataset", "my data"), "--dataset 'my data' is no name for one; dlt would make it my_data"),
-        (("--pipeline-name", "a b/c"), "--pipeline-name 'a b/c' cannot be"),
+        (("--dataset", "my data"), "--dataset 'my data' is not a valid name; use my_data"),
+        (("--pipeline-name", "a b/c"), "--pipeline-name 'a b/c' is not a valid name"),
     ],
 )
 def test_names_are_refused_in_one_sentence(arguments: tuple[str, ...], sentence: str, capsys) -> None:
@@ -199,8 +199,8 @@ def test_an_unproven_destination_is_tried_where_that_is_allowed(capsys, monkeypa
 @pytest.mark.parametrize(
     ("destination", "why"),
     [
-        (dlt.destinations.motherduck("md:d"), "nobody has proven there"),
-        (dlt.destinations.sqlalchemy("sqlite:///w.db"), "takes keys that differ in case for one"),
+        (dlt.destinations.motherduck("md:d"), "it has not been proven there"),
+        (dlt.destinations.sqlalchemy("sqlite:///w.db"), "keys that differ only in case are equal there"),
     ],
 )
 def test_a_program_is_refused_the_same_destinations(destination: Any, why: str, tmp_path: Path) -> None:

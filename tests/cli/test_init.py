@@ -183,7 +183,7 @@ def test_an_address_without_a_scheme_and_a_token_that_is_refused(fresh: Fresh) -
     )
     assert (code, read(fresh.config)["sources"]["importer"]["base_url"]) == (1, fresh.url)
     assert "check access_token" in shown
-    assert "`importer-sync init` asks again" in " ".join(shown.split())
+    assert "Correct them with `importer-sync init`" in " ".join(shown.split())
 
 
 def test_a_password_of_the_warehouse_is_hidden_too(fresh: Fresh) -> None:

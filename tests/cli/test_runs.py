@@ -109,7 +109,7 @@ def test_one_failing_import_is_partial(command, service: Service) -> None:
     assert status.code == 0
     assert bad in status.out
     assert "1 failed" in status.out
-    assert "→ Failed imports are tried again by every run" in status.out
+    assert "→ Every run tries failed imports again" in status.out
 
 
 def test_another_run_under_way(command, service: Service) -> None:
@@ -155,7 +155,7 @@ def test_a_monitor_can_look_while_a_run_has_the_file_open(command, service: Serv
     with duckdb.connect(str(command.directory / "importer.duckdb")):
         taken = command("status", "--json")
     assert taken.code == 1
-    assert "open, and DuckDB lets only one in" in taken.err
+    assert "open, and DuckDB allows only one process" in taken.err
     service.faults = Faults()
     assert command("run").code == 0
     assert not list(command.directory.glob(".*.status"))

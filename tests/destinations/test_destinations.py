@@ -144,8 +144,8 @@ def test_a_dataset_that_is_named_in_two_ways_has_one_lock(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        (["sql", "apply"], "ask the tables"),
-        (["report"], "ask the tables"),
+        (["sql", "apply"], "query the tables"),
+        (["report"], "query the tables"),
     ],
 )
 def test_what_sqlite_cannot_is_said_in_a_sentence(

@@ -28,7 +28,7 @@ from tests.docs.pages import CHECKOUT
 
 SOURCE = "sources.importer"
 TABLES = {name: f"{SOURCE}.{name}." for name in ("hints", "privacy")}  # each has a table for each table or template
-LOADED = "The load it came with."
+LOADED = "The load that brought it."
 COUNTED = {
     "imports_listed": "Imports that the service listed.",
     "imports_changed": "Imports whose records were read, for they were new, changed or unfinished.",
@@ -90,9 +90,9 @@ SETTINGS_PAGE = """# Settings
 
 <!-- Written by `make docs`, from the code and the comments in .dlt/config.toml. -->
 
-Each key stands in `.dlt/config.toml` of the working directory, a secret in `.dlt/secrets.toml`, or is an environment
-variable, which wins. `importer-sync init` writes the files, `importer-sync check` tries what they say. A value that is
-wrong is named in one sentence, with exit code 2.
+Each key is set in `.dlt/config.toml` of the working directory, a secret in `.dlt/secrets.toml`, or as an environment
+variable, which takes precedence. `importer-sync init` writes the files, and `importer-sync check` tests them. A wrong value
+is reported in one sentence, with exit code 2.
 
 ## `[{source}]`
 
@@ -149,12 +149,12 @@ is rebuilt.
 A table has at most 1,000 columns for fields and their variants, and an import brings at most 200 new fields to a table
 that has some. Of more, the fields of most rows get the columns; what is beyond is whole in the JSON column `_more`, an
 object with the row's own keys. There is such a column once it is needed (`_more_2` where an earlier version gave
-`_more` to a field of that name). A field without a column gets none until `importer-sync rebuild` chooses anew. Up to
+`_more` to a field of that name). A field without a column gets none until `importer-sync rebuild` chooses again. Up to
 1,000 such fields are listed in `sync_fields`; a table with so many gives no column to any further field.
 
 ## Views
 
-`importer-sync sql apply` makes them in a schema of their own, `importer_data_views`, and makes anew what new fields or
+`importer-sync sql apply` creates them in a schema of their own, `importer_data_views`, and recreates those that new fields or
 templates changed. Each template also has a view of its own name: its live rows, the columns named as people wrote them
 and of their base columns' types, with misfits as text in `<name>__misfit` once there are any, system columns last.
 
@@ -162,7 +162,7 @@ and of their base columns' types, with misfits as text in `<name>__misfit` once 
 
 ## Checks
 
-`importer-sync sql check` runs them. Each returns the rows that offend; one such row, and the exit code is 3.
+`importer-sync sql check` runs them. Each returns the violating rows; if there is one, the exit code is 3.
 
 {checks}
 """
@@ -170,8 +170,8 @@ LIMITS_PAGE = """# Limits on replies
 
 <!-- Written by `make docs`, from connector/service/limits.py. -->
 
-However much the service sends, however slowly, a request ends, and ends in a sentence that says why. No limit is near
-what a service of the interface sends.
+However much the service sends, and however slowly, every request ends, with a sentence that says why. No limit is near
+what a service that follows the interface sends.
 
 {limits}
 

@@ -591,7 +591,7 @@ def test_new_rows_without_end_are_given_up(monkeypatch: pytest.MonkeyPatch) -> N
     service = Service(0, mood=lambda rows, page, size, dice: [Row(f"n{next(numbers)}", 1, 1) for _ in range(size)])
     listing = run(service)
     assert not listing.complete
-    assert listing.reason == "the listing goes on behind page 150"
+    assert listing.reason == "the listing continues beyond page 150"
     assert service.requests <= 5 * 150
 
 
@@ -863,7 +863,7 @@ def test_a_refused_page_that_rows_are_on_is_no_end(order: str, refuses: Callable
     listing = asyncio.run(lister(service, fetch=refusing(service, refuses)).all())
     check(service, listing)
     if not listing.complete:
-        assert listing.reason == "pages were refused where rows may be, the last one so: 422"
+        assert listing.reason == "pages that may have rows were refused; the last error: 422"
 
 
 @pytest.mark.parametrize("order", ["created_asc", "random"])

@@ -468,7 +468,7 @@ def test_records_without_end_are_given_up(monkeypatch: pytest.MonkeyPatch, statu
     service.list_records = list_records  # type: ignore[method-assign]
     outcome = read(service)
     assert outcome.verdict is Verdict.restless
-    assert outcome.why == "its pages go on and on"
+    assert outcome.why == "its pages never end"
     assert service.requests <= 100
 
 

@@ -113,7 +113,7 @@ def test_what_could_not_be_told_is_told_by_the_next_run(command, service: Servic
     hook = {HOOK: listener.url + PATH}
     service.faults = Faults(failing_imports={service.slugs()[0]})
     listener.status = 500
-    assert "was not told" in command("run", **hook).err
+    assert "was not notified" in command("run", **hook).err
     listener.status = 200
     assert command("run", **hook).code == 3
     assert [post.json["status"] for post in listener.posts] == ["partial", "partial"]

@@ -194,7 +194,7 @@ def test_a_chosen_template_that_is_renamed_is_named(key: str, warehouse: Warehou
         old: dict[str, Any] = {key: ["payroll"]}
         ran = warehouse.run(service, **old)
         assert ran.status == "partial"
-        named = f"no import has that template: it is called 'wages' by now. Name it by its slug, {slug}."
+        named = f"no import has that template: it is called 'wages' now; use its slug, {slug}."
         assert ran.problems == [f"{key} names 'payroll', and {named}"]
     new: dict[str, Any] = {key: [slug]}
     assert warehouse.run(service, **new).status == "succeeded"
@@ -244,7 +244,7 @@ def test_an_import_that_was_left_half_loaded_is_not_simply_left_out(warehouse: W
     for scope in (None, None, RunScope("backfill", force=True), None):
         ran = warehouse.run(service, scope, exclude_templates=["customers"])
         assert ran.status == "partial"
-        assert any(kept in problem and "Include the template once" in problem for problem in ran.problems)
+        assert any(kept in problem and "Include the template for one run" in problem for problem in ran.problems)
         assert states(warehouse)[kept] == "failed"
     assert warehouse.run(service).status == "succeeded"
     assert warehouse.query("SELECT name FROM records_customers ORDER BY 1") == [("Ada",), ("Bob",)]
@@ -256,10 +256,10 @@ def test_an_import_whose_rows_lost_values_is_not_simply_left_out(warehouse: Ware
     with duckdb.connect(str(warehouse.file)) as connection:
         connection.execute("ALTER TABLE importer_data.records_customers DROP COLUMN name")
 
-    assert "Include the template once" in warehouse.run(service, exclude_templates=["customers"]).problems[0]
+    assert "Include the template for one run" in warehouse.run(service, exclude_templates=["customers"]).problems[0]
     with mock.patch.object(ServiceClient, "list_records", side_effect=ContractError("unreadable")):
         assert warehouse.run(service).status == "partial"
-    assert "Include the template once" in warehouse.run(service, exclude_templates=["customers"]).problems[0]
+    assert "Include the template for one run" in warehouse.run(service, exclude_templates=["customers"]).problems[0]
     assert warehouse.run(service).status == "succeeded"
     assert warehouse.query("SELECT name FROM records_customers ORDER BY 1") == [("Ada",), ("Bob",)]
 
@@ -287,7 +287,7 @@ def test_an_import_whose_template_nobody_tells_is_not_read_without_its_rules(war
     with hidden_templates(), unlisted(left):
         ran = warehouse.run(service, only if named else None, **rules)
     assert ran.status == "partial"
-    said = f"Import {left} is not listed, and its own address does not say its template: it is not read."
+    said = f"Import {left} is not listed, and its own URL does not say its template, so it is not read."
     assert said in ran.problems
     assert warehouse.query("SELECT data FROM records WHERE import_slug = ?", left) == [("{}",)] * 3
     assert warehouse.query("SELECT template__name FROM imports WHERE slug = ?", left) == [("payroll",)]
@@ -307,7 +307,7 @@ def test_a_template_that_is_renamed_is_not_read_without_its_rules(warehouse: War
     for _ in range(2):
         ran = warehouse.run(service, privacy=rules)
         assert ran.status == "partial"
-        assert f"Name the rules by its slug, {slug}." in ran.problems[0]
+        assert f"Use its slug as the name of the rules: {slug}." in ran.problems[0]
         assert warehouse.query("SELECT data FROM records WHERE import_slug = ?", left) == [("{}",)] * 3
         assert warehouse.query("SELECT data FROM records WHERE import_slug = ?", new) == []
 
@@ -332,7 +332,7 @@ def test_templates_that_swap_their_names_are_not_read_under_each_others_rules(wa
     for _ in range(3):
         ran = warehouse.run(service, privacy=rules)
         assert ran.status == "partial"
-        assert f"Name the rules by its slug, {payroll['slug']}." in ran.problems[0]
+        assert f"Use its slug as the name of the rules: {payroll['slug']}." in ran.problems[0]
         assert warehouse.query("SELECT slug, data FROM records ORDER BY 1") == before
 
     assert warehouse.run(service, privacy={payroll["slug"]: rules["payroll"]}).status == "succeeded"
@@ -365,7 +365,7 @@ def test_a_template_that_is_renamed_while_a_run_reads_keeps_its_rules(warehouse:
     assert warehouse.query("SELECT DISTINCT data FROM records") == [("{}",)]
     ran = warehouse.run(service, **rules)
     assert ran.status == "partial"
-    assert f"Name the rules by its slug, {payroll.slug}." in ran.problems[0]
+    assert f"Use its slug as the name of the rules: {payroll.slug}." in ran.problems[0]
     assert warehouse.query("SELECT DISTINCT data FROM records") == [("{}",)]
 
 
@@ -425,7 +425,7 @@ def test_rules_that_do_not_reach_what_is_left_out_make_a_run_partial(
     for _ in range(2):
         ran = warehouse.run(service, **rules, **left_out)
         assert ran.status == "partial"
-        assert f"are not read again under those of now ({left}): templates," in ran.problems[0]
+        assert f"cannot be read again under the current ones ({left}): templates," in ran.problems[0]
     assert warehouse.run(service, **rules).status == "succeeded"
     assert warehouse.query("SELECT data FROM records WHERE import_slug = ?", left) == [("{}",)] * 3
     assert warehouse.run(service, **rules, **left_out).status == "succeeded"

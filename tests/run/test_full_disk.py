@@ -41,8 +41,8 @@ def test_a_disk_that_is_full_is_named_and_costs_nothing_but_another_run(warehous
         )
     assert ran.returncode == 1
     last = ran.stderr.strip().splitlines()[-1]
-    assert "There was no room left on a disk" in last
-    assert "make some and run again" in last
+    assert "A disk is full" in last
+    assert "free some space and run again" in last
     assert len(last) < 400
     assert "Traceback" not in ran.stderr
     assert warehouse.run(service).status == "succeeded"

@@ -146,7 +146,7 @@ def test_a_listed_import_that_answers_404_is_not_taken_for_deleted(warehouse: Wa
     for _ in range(2):
         tally = warehouse.run(service)
         assert (tally.status, tally.imports_failed, tally.imports_deleted) == ("partial", 1, 0)
-        assert f"Import {lost}: The service lists it and yet answers 404 for it." in str(tally.error)
+        assert f"Import {lost}: The service lists it but answers 404 for it." in str(tally.error)
         assert warehouse.query("SELECT state FROM sync_imports WHERE slug = ?", lost) == [("failed",)]
 
     service.faults = Faults()

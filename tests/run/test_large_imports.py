@@ -67,7 +67,7 @@ def test_a_full_disk_stops_the_large_one_alone(warehouse: Warehouse, monkeypatch
 
     assert (tally.status, tally.imports_failed, tally.records_loaded) == ("partial", 1, 40)
     assert f"Import {large}: An import is too large for memory" in str(tally.error)
-    assert "make room there or name another directory in TMPDIR" in str(tally.error)
+    assert "free space there, or set TMPDIR to another directory" in str(tally.error)
     assert warehouse.run(service).status == "succeeded"
     assert_equal(service, warehouse)
 

@@ -183,7 +183,7 @@ def test_a_warehouse_within_the_working_directory_is_refused(project: Project) -
     place = project.folder / "pipelines"
     file = place / "importer" / "w.duckdb"
     pipeline = dlt.pipeline("importer", destination=dlt.destinations.duckdb(str(file)), pipelines_dir=str(place))
-    with pytest.raises(ConfigError, match="a path of its own"):
+    with pytest.raises(ConfigError, match="give it another path"):
         project.run(pipeline)
 
 

@@ -86,9 +86,9 @@ def test_a_hash_is_the_same_in_every_template() -> None:
 @pytest.mark.parametrize(
     ("given_rules", "named"),
     [
-        ({"T": {"a": "masc:4"}}, "privacy.T cannot be: a:"),
-        ({"T": {"a": 4}}, "privacy.T cannot be: a:"),
-        ({"T": {"a": ["x"]}}, "privacy.T cannot be: a:"),
+        ({"T": {"a": "masc:4"}}, "privacy.T is not valid: a:"),
+        ({"T": {"a": 4}}, "privacy.T is not valid: a:"),
+        ({"T": {"a": ["x"]}}, "privacy.T is not valid: a:"),
         ({"T": {"allow": ["a", 1]}}, "allow takes"),
         ({"T": {"re:(": "drop"}}, r"re:\("),
         ({"T": {"allow": ["re:("]}}, r"re:\("),

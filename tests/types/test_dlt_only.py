@@ -164,7 +164,7 @@ def test_what_would_break_the_sync_is_refused_in_a_sentence_before_anything_is_r
     for name, change in REFUSED.items():
         with pytest.raises(PipelineStepFailed) as failed:
             duck.run_dlt(service, _on(change))
-        assert "The source cannot be run as it was changed: " in str(failed.value), name
+        assert "The source cannot be run with these changes: " in str(failed.value), name
     assert not service.requests
     assert everything(duck) == before
     duck.run_dlt(service)
@@ -186,7 +186,7 @@ def test_arguments_of_the_run_are_refused_likewise(duck: DuckDB) -> None:
             {"refresh": "drop_data"},
         ]
         for each in arguments:
-            with pytest.raises(PipelineStepFailed, match="The source cannot be run as it was changed"):
+            with pytest.raises(PipelineStepFailed, match="The source cannot be run with these changes"):
                 duck.pipeline().run(importer_source(base_url=url, access_token=service.token), **each)
     duck.run_dlt(service)
     assert_rows_without_reject(duck, service)
@@ -216,7 +216,7 @@ def test_an_id_that_dlt_is_to_add_is_refused_unless_this_pipeline_is_excepted(
 
     with pytest.raises(ConfigError, match=r"add_dlt_id = true under \[normalize.parquet_normalizer\]"):
         duck.run(service)
-    with pytest.raises(PipelineStepFailed, match=r"write add_dlt_id = false under \[importer.normalize"):
+    with pytest.raises(PipelineStepFailed, match=r"set add_dlt_id = false under \[importer.normalize"):
         duck.run_dlt(service)
     assert not service.requests
 

@@ -374,7 +374,7 @@ def test_a_column_that_cannot_have_its_type_again_takes_nothing(warehouse: Wareh
 
     for _ in range(2):
         refused = str(warehouse.run(service).fatal)
-        assert "Somebody made the column records_t.p text, which rounds or cuts what is loaded into it" in refused
+        assert "The column records_t.p was changed to text, which rounds or truncates what is loaded into it" in refused
         assert "`importer-sync rebuild --table records_t`" in refused
         assert warehouse.tuples("SELECT p FROM records_t") == [("x",)]
 

@@ -140,8 +140,8 @@ def test_a_reader_that_leaves_its_transaction_open_stops_no_run_for_ever(
         assert isinstance(tally.fatal, DatabaseBusyError)
         assert re.fullmatch(
             rf"Table records_t is locked by process {process} \(user postgres, application notebook, idle in "
-            r"transaction since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC\), and was not free in time; end that or wait for "
-            "it, then run again: what is missing is loaded then.",
+            r"transaction since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC\), and was not released in time; end that "
+            "session or wait for it, then run again to load what is missing.",
             str(tally.fatal),
         )
     assert postgres.run(service).status == "succeeded"

@@ -37,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="extend",
         default=[],
         metavar="SLUG",
-        help="these imports, or the first eight signs of their slugs as tables show them",
+        help="these imports, or the first eight characters of their slugs, as tables show them",
     )
     parser.add_argument("--template", metavar="NAME-OR-SLUG", help="imports of this template")
     parser.add_argument("--full", action="store_true", help="every import")
@@ -45,7 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--shard",
         type=shard,
         metavar="I/N",
-        help="this part of every import, while other processes read the other parts (PostgreSQL)",
+        help="this part of all imports, while other processes read the other parts (PostgreSQL)",
     )
 
 
@@ -53,7 +53,9 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     selected = bool(arguments.since or arguments.until or arguments.imports or arguments.template is not None)
     if arguments.shard is not None:
         if selected:
-            raise ConfigError("Shards divide all imports among them, so --shard goes with no other selection.")
+            raise ConfigError(
+                "Shards divide all imports among them, so --shard cannot be combined with another selection."
+            )
         number, shards = arguments.shard
         return run_scope(arguments, output, RunScope(mode=f"shard {number}/{shards}", shard=arguments.shard))
     if not selected and not arguments.full:
@@ -62,9 +64,9 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
             "or --full for everything."
         )
     if selected and arguments.full:
-        raise ConfigError("--full means everything, so it goes with no other selection.")
+        raise ConfigError("--full selects everything, so it cannot be combined with another selection.")
     if arguments.since and arguments.until and arguments.since >= arguments.until:
-        raise ConfigError("--since is not before --until, so nothing can lie between them.")
+        raise ConfigError("--since has to be before --until.")
 
     window = Window(since=arguments.since, until=arguments.until)
     selection = Selection(slugs=frozenset(_whole(arguments)), template=arguments.template)

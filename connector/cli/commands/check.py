@@ -46,7 +46,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--destination-deep",
         action="store_true",
-        help="instead, prove each guarantee on a scratch dataset of the destination; exit code 3 where one is not kept",
+        help="instead, prove each guarantee on a scratch dataset of the destination; exit code 3 if one is not kept",
     )
 
 
@@ -65,7 +65,7 @@ def _prove(arguments: argparse.Namespace, output: Output) -> int:
     found = []
     for each in prove(arguments):
         found.append(each)
-        output.say(f"{'proven' if each.proven else 'NOT SO'}  {each.name:<18}{each.detail}")
+        output.say(f"{'proven' if each.proven else 'FAILED'}  {each.name:<18}{each.detail}")
     proven = all(each.proven for each in found)
     output.document({"ok": proven, "guarantees": [each.as_json() for each in found], "destination": place})
     return 0 if proven else PARTIAL
@@ -250,7 +250,7 @@ def _open_to_others(file: Path | None, settings: Settings) -> Iterator[str]:
     mode = stat.S_IMODE(file.stat().st_mode)
     if mode & (0o007 if settings.group_readable else 0o077):
         allowed = "chmod 640" if settings.group_readable else "chmod 600, or set group_readable = true for the group"
-        yield f"Others than this user can open {file} (mode {mode:o}), and so read all rows: {allowed}."
+        yield f"Users other than this one can open {file} (mode {mode:o}) and so read all rows: {allowed}."
 
 
 def report(output: Output, found: Examination) -> None:

@@ -23,7 +23,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     done = compact(open_pipeline(arguments), mirrors=mirrors, storage=storage_version())
     output.document({"status": "succeeded", **done.as_json()})
     output.say(
-        f"Written anew: {done.bytes_before / 1e6:,.1f} MB before, {done.bytes_after / 1e6:,.1f} MB after. What was "
-        "deleted is no longer in it; backups are another matter."
+        f"Compacted: {done.bytes_before / 1e6:,.1f} MB before, {done.bytes_after / 1e6:,.1f} MB after. Deleted rows "
+        "are no longer in it, but backups may still have them."
     )
     return 0

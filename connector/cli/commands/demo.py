@@ -38,7 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
     if arguments.to or arguments.destination:
-        raise ConfigError(f"The demo always writes to ./{DATABASE}; --to and --destination go with the other commands.")
+        raise ConfigError(f"The demo always writes to ./{DATABASE}; --to and --destination are for the other commands.")
     with tempfile.TemporaryDirectory(prefix="importer-demo-", ignore_cleanup_errors=True) as scratch:
         # dlt, imported below for that reason, must find neither the user's configuration nor a directory at home
         os.environ["DLT_DATA_DIR"] = os.environ["DLT_PROJECT_DIR"] = scratch
@@ -65,7 +65,7 @@ def _perform(arguments: argparse.Namespace, output: Output, scratch: str, stop: 
     if signal is not None:
         return 128 + signal
     if not shown.equal:
-        raise ConnectorError("The warehouse is not equal to the service; please report this.")
+        raise ConnectorError("The warehouse differs from the service; please report this.")
     _farewell(output, shown)
     return 0
 
@@ -85,14 +85,14 @@ def _pipeline(database: Path, scratch: str) -> Pipeline:
 
 def _farewell(output: Output, shown: Demonstration) -> None:
     to = f"--to duckdb:{DATABASE}"
-    output.say("Three questions to it:")
+    output.say("Three queries to try:")
     for question, sql, rows in shown.queries:
         output.say("", f"  # {question}")
         output.say(f'  {_command()} query {to} "{sql}"', whole=True)
         output.say(f"  # → {_first(rows)}")
     output.say("", "And then:")
-    output.say(f"  {_command()} report {to} --open      # all of it on one page", whole=True)
-    output.say(f"  {_command()} sql apply {to}          # the views anew, as each run does", whole=True)
+    output.say(f"  {_command()} report {to} --open      # everything on one page", whole=True)
+    output.say(f"  {_command()} sql apply {to}          # updates the views, as each run does", whole=True)
     output.say("For your own service: `importer-sync init` asks for its address and token.")
 
 

@@ -12,14 +12,14 @@ from connector.maintain.doctor import doctor
 from connector.transform.privacy import Privacy
 
 NO_PROBLEM = (
-    "No problems found: the working directory, runs that died, the tables and their columns, and each import's rows "
-    "against the ledger were looked at. `importer-sync verify` compares with the service."
+    "No problems found. Checked: the working directory, runs that died, the tables and their columns, and each "
+    "import's rows against the ledger. `importer-sync verify` compares with the service."
 )
 EXAMPLES = ("importer-sync doctor", "importer-sync doctor --repair")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--repair", action="store_true", help="do the repairs that lose nothing, and say which")
+    parser.add_argument("--repair", action="store_true", help="make the repairs that lose nothing, and list them")
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:

@@ -41,7 +41,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="read the access token from standard input; the variable SOURCES__IMPORTER__ACCESS_TOKEN does as well",
     )
     parser.add_argument(
-        "-y", "--yes", "--force", dest="force", action="store_true", help="replace what is set differently, unasked"
+        "-y",
+        "--yes",
+        "--force",
+        dest="force",
+        action="store_true",
+        help="replace settings that have another value, without asking",
     )
 
 
@@ -51,7 +56,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     try:
         wanted = _Interview(arguments, output, files).wanted()
     except _InputEnded:
-        raise ConfigError("The input ended before everything was answered; nothing was written.") from None
+        raise ConfigError("The input ended before every question was answered; nothing was written.") from None
     open_folder(folder)
     written = _write(wanted, files, output)
     arguments.to = arguments.destination = None  # from now on they are what the files say
@@ -63,8 +68,8 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         output.say("Ready: `importer-sync preview` shows what would be loaded, `importer-sync run` loads it.")
     else:
         output.note(
-            "The settings are written as they are. `importer-sync init` asks again, and `importer-sync check` tries "
-            "what the files say.",
+            "The settings were written although the check failed. Correct them with `importer-sync init`, and test "
+            "them with `importer-sync check`.",
             level="warning",
             event="init.unproven",
         )
@@ -132,7 +137,7 @@ class _Interview:
                 "SOURCES__IMPORTER__ACCESS_TOKEN, or run init on a terminal to be asked for it."
             )
         self._typed.add(TOKEN)
-        keep = ", Enter keeps the one that is set" if known else ""
+        keep = ", Enter keeps the current one" if known else ""
         prompt = f"Access token (not shown{keep}): "
         return self._patiently(lambda: _valid_token(_hidden(prompt) or known))
 
@@ -142,7 +147,7 @@ class _Interview:
         if self._arguments.to or not self._asks:
             return self._at(self._arguments.to) if self._arguments.to else []
         known = self._files["config.toml"].get(DESTINATION)
-        usual = f"{known}, as it is" if known else "duckdb:importer.duckdb"
+        usual = f"{known}, unchanged" if known else "duckdb:importer.duckdb"
 
         def asked() -> list[Setting]:
             answer = self._answer("Load into duckdb:FILE or postgresql://user@host/database", usual)
@@ -239,7 +244,7 @@ def _write(wanted: list[Setting], files: dict[str, SettingsFile], output: Output
     ignoring = ignore_in_git(files["secrets.toml"].path)
     if ignoring is not None:
         written[ignoring.name] = ["secrets.toml"]
-        output.say(f"{ignoring.name}: git will leave secrets and DuckDB files alone")
+        output.say(f"{ignoring.name}: git will ignore secrets and DuckDB files")
     return written
 
 
@@ -247,4 +252,4 @@ def _mention_environment(output: Output, wanted: list[Setting]) -> None:
     for setting in wanted:
         variable = "__".join(setting.keys).upper()
         if os.environ.get(variable, setting.value) != setting.value:
-            output.note(f"note: {variable} is set to something else, and the environment wins over the files.")
+            output.note(f"note: {variable} is set to something else, and the environment overrides the files.")

@@ -38,4 +38,4 @@ def _tell(output: Output, found: RunPlan) -> None:
     for problem in found.problems:
         output.note(f"  - {problem}")
     if not (found.imports_new or found.imports_changed or found.imports_deleted):
-        output.say("Everything that is listed is loaded as it is now.")
+        output.say("Everything listed is loaded in its current version.")

@@ -155,7 +155,7 @@ def _tell(output: Output, imports: list[Import], more_pages: bool, templates: li
         )
     if mixed:
         output.say(
-            "bool / text: the column is bool, and what is not goes unchanged to a second one, <column>__v_text. "
-            "A hint decides otherwise: docs/settings.md."
+            "bool / text: the column is bool, and other values go unchanged to a second column, <column>__v_text. A "
+            "hint changes the type: docs/settings.md."
         )
     output.say("Nothing was loaded; `importer-sync run` loads it.")

@@ -26,7 +26,7 @@ SHOWN = 50
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("query", metavar="SQL", help="the SELECT; - reads it from standard input")
-    parser.add_argument("--csv", action="store_true", help="CSV on stdout, with a line of names")
+    parser.add_argument("--csv", action="store_true", help="CSV on stdout, with a header line")
     parser.add_argument(
         "--limit", type=whole(0), metavar="N", help=f"rows at most ({SHOWN} in a table; all with --json and --csv)"
     )

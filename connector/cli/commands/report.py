@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     if to_stdout and arguments.open:
         raise ConfigError("--open opens a file; name one with --out.")
     if to_stdout and output.json:
-        raise ConfigError("--json has standard output for its document; name a file with --out.")
+        raise ConfigError("--json writes its document to standard output; name a file for the report with --out.")
     page = render(facts)
     if to_stdout:
         sys.stdout.buffer.write(page.encode("utf-8", "replace"))
@@ -76,7 +76,7 @@ def _gathered(pipeline: Pipeline, dataset: str, *, values: bool) -> Facts:
     file = duckdb_file(pipeline)
     if file is not None and not file.exists():
         raise ConfigError(
-            f"There is no warehouse at {location(pipeline)}: name it with --to, or make it with `importer-sync run`."
+            f"There is no warehouse at {location(pipeline)}: name it with --to, or create it with `importer-sync run`."
         )
     warehouse = Warehouse(pipeline)
     warehouse.check_supported()

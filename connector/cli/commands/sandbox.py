@@ -26,7 +26,7 @@ GENERATED = ("customers", "orders", "products", "employees")
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=whole(0), default=PORT, help=f"port; 0 takes a free one ({PORT})")
     parser.add_argument("--seed", type=int, default=0, help="the same seed serves the same data (0)")
-    parser.add_argument("--token", default=TOKEN, help=f"the bearer token to ask for ({TOKEN})")
+    parser.add_argument("--token", default=TOKEN, help=f"the bearer token to require ({TOKEN})")
     parser.add_argument("--imports", type=whole(0), default=8, metavar="N", help="generated imports (8)")
     parser.add_argument("--rows", type=whole(0), default=250, metavar="N", help="rows of each of them (250)")
     parser.add_argument(
@@ -46,7 +46,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="what the interface leaves open, e.g. import_order=random, default_per_page=10, metadata=null, gzip=true",
+        help=(
+            "behaviour that the interface leaves open, e.g. import_order=random, default_per_page=10, metadata=null, "
+            "gzip=true"
+        ),
     )
     parser.add_argument(
         "--fault",
@@ -54,12 +57,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="what goes wrong, e.g. server_error=0.1, rate_limited=0.05, reset=0.01, cut=0.01, html_200=0.01, "
-        "latency=FROM,TO in seconds, rate_limit_rps=20, failing_imports=SLUG,SLUG, misrouted_imports=SLUG",
+        help=(
+            "faults to inject, e.g. server_error=0.1, rate_limited=0.05, reset=0.01, cut=0.01, html_200=0.01, "
+            "latency=FROM,TO in seconds, rate_limit_rps=20, failing_imports=SLUG,SLUG, misrouted_imports=SLUG"
+        ),
     )
-    parser.add_argument(
-        "--edit-every", type=whole(1), metavar="SECONDS", help="let somebody edit the imports now and then"
-    )
+    parser.add_argument("--edit-every", type=whole(1), metavar="SECONDS", help="make a random edit at this interval")
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:

@@ -17,7 +17,7 @@ EXAMPLES = ("importer-sync session create --importer-slug demo --metadata user=a
 def configure(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     create = actions.add_parser("create", help="create a token and print it, and nothing else, on stdout")
-    create.add_argument("--importer-slug", required=True, metavar="SLUG", help="the importer the session is for")
+    create.add_argument("--importer-slug", required=True, metavar="SLUG", help="the importer that the session is for")
     create.add_argument(
         "--metadata",
         type=pair,

@@ -27,7 +27,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     applying.add_argument("--drop", action="store_true", help="drop them instead, as a rebuild in PostgreSQL needs it")
     checking = actions.add_parser("check", help="run the checks; exit 3 if a row violates one")
     checking.add_argument("check", nargs="*", metavar="CHECK", help="only these (all)")
-    actions.add_parser("list", help="every view and check, and what a row of it is")
+    actions.add_parser("list", help="list every view and check, and what a row of each is")
     for action in actions.choices.values():
         add_global(action, again=True)
 
@@ -50,7 +50,7 @@ def _tell_applied(output: Output, applied: Applied) -> None:
         for name in names:
             output.say(f"{verb}  {applied.schema}.{name}" + (f"  {summaries[name]}" if name in summaries else ""))
     for name, reason in applied.left_out.items():
-        output.note(f"left out: {name}, for {reason}; `importer-sync sql apply` makes it later")
+        output.note(f"left out: {name}, because {reason}; `importer-sync sql apply` creates it later")
     for reason in applied.blocked.values():
         output.note(f"blocked: {reason}.")
     changes = len(applied.made) + len(applied.made_anew) + len(applied.dropped)
@@ -59,7 +59,7 @@ def _tell_applied(output: Output, applied: Applied) -> None:
     elif not changes:
         output.say(f"There are no views in {applied.schema}.")
     if applied.made or applied.made_anew:
-        output.note('`importer-sync query "SELECT * FROM v_imports"` asks them.')
+        output.note('`importer-sync query "SELECT * FROM v_imports"` queries one.')
 
 
 def _tell_checked(output: Output, checked: list[Checked]) -> int:

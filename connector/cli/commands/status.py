@@ -29,7 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--max-age",
         type=age,
         metavar="AGE",
-        help="exit with 3 unless a run that succeeded, no backfill, began within this time, e.g. 6h",
+        help="exit with 3 unless a successful run (not a backfill) began within this time, e.g. 6h",
     )
 
 
@@ -76,7 +76,7 @@ def _age_s(fresh_as_of: datetime | None, now: datetime) -> tuple[float | None, b
 
 def _freshness(age_s: float | None, ahead: bool) -> str:
     if ahead:
-        return "not known: the last run that loaded everything began in the future, by this machine's clock"
+        return "not known: by this machine's clock, the last run that loaded everything began in the future"
     return "never fully synced" if age_s is None else f"as of {duration(age_s)} ago"
 
 
@@ -95,48 +95,52 @@ def _plain(found: Any) -> Any:
 def advice(found: WarehouseStatus, *, stale: bool, views_behind: bool = False) -> Iterator[str]:
     """Yield what to do about each problem, the most urgent first."""
     if not found.runs:
-        yield "Nothing was loaded yet; `importer-sync run` does it."
+        yield "Nothing has been loaded yet; `importer-sync run` loads it."
         return
     last = found.runs[0]
     if found.under_way:
-        yield "A run is under way and has the file open: this is how things stood when it began."
+        yield "A run is under way and has the file open; these figures are from when it began."
     elif last.status == "failed":
         yield (
-            f"The last run failed: {last.error or 'it left no reason.'} `importer-sync check` says whether service "
-            "and destination can be used; once they can, `importer-sync run` goes on from what was committed."
+            f"The last run failed: {last.error or 'no reason was recorded.'} `importer-sync check` says whether "
+            "service and destination can be used; once they can, `importer-sync run` continues from what was "
+            "committed."
         )
     elif last.status == "partial" and last.error and not found.open:  # else those say why
         yield f"The last run was partial: {last.error}"
     elif last.status == "interrupted":
-        yield "The last run was stopped before its end; `importer-sync run` goes on from there."
+        yield "The last run was stopped before it finished; `importer-sync run` continues from there."
     elif last.status == "running":
         yield (
-            f"Run {last.run_id} is under way, or was killed: then the next `importer-sync run` notices and reads "
-            "its unfinished imports again."
+            f"Run {last.run_id} is under way or was killed; if it was killed, the next `importer-sync run` reads its "
+            "unfinished imports again."
         )
     if stale:
-        yield "No run that loaded everything is recent enough: see that the scheduler starts `importer-sync run`."
+        yield "No run that loaded everything is recent enough: check that the scheduler starts `importer-sync run`."
     if left := found.due.get("backfill"):
         yield (
-            f"{left:,} imports that a backfill asked for are not read yet: it was stopped or failed before it came to "
-            "them. `importer-sync run` reads them."
+            f"{left:,} imports selected by a backfill have not been read yet: it was stopped or failed before it "
+            "reached them. `importer-sync run` reads them."
         )
     states = found.standings
     if states.get("failed"):
         yield (
-            "Failed imports are tried again by every run; `importer-sync backfill --import SLUG` tries one now. What "
-            "fails each time is for whoever runs the service: the errors above name the request."
+            "Every run tries failed imports again; `importer-sync backfill --import SLUG` tries one now. Report what "
+            "keeps failing to the operator of the service: the errors above name the request."
         )
     if states.get("unreconciled"):
         yield (
             "Imports that do not reconcile have more or fewer records than their row_count says. They are loaded as "
-            "they came, and every run reads them again. If that changes nothing, the service counts wrongly: tell "
-            'whoever runs it, or accept it with reconcile = "warn" under [sources.importer].'
+            "received, and every run reads them again. If the difference persists, the service counts wrongly: report "
+            'it to its operator, or accept it with reconcile = "warn" under [sources.importer].'
         )
     if states.get("waiting"):
-        yield "Imports that are waiting are listed, and not loaded yet as they are now; `importer-sync run` reads them."
+        yield "Waiting imports are listed but not loaded in their current version; `importer-sync run` reads them."
     if views_behind:
-        yield "The views for analysts are behind the tables; `importer-sync sql apply` makes them, or says why not."
+        yield (
+            "The views for analysts are behind the tables; `importer-sync sql apply` updates them, or says why it "
+            "cannot."
+        )
     if found.rejects:
         yield (
             "Rejected records are in sync_rejects with the reason: "
@@ -150,7 +154,7 @@ def _tell_open(output: Output, found: WarehouseStatus) -> None:
         if each.state == "waiting":
             output.say(f"waiting: import {each.slug}")
             continue
-        output.say(f"{each.state}: {each.error or 'no reason kept'}")
+        output.say(f"{each.state}: {each.error or 'no reason recorded'}")
         output.say(f"    import {each.slug}, attempt {each.attempts}")
     more = sum(found.standings.get(s, 0) for s in ("failed", "unreconciled", "waiting")) - len(found.open)
     if more > 0:

@@ -20,7 +20,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     found = templates(open_pipeline(arguments))
     output.document({"templates": [asdict(each) for each in found]})
     if not found:
-        output.say("Nothing was loaded yet; `importer-sync run` does it.")
+        output.say("Nothing has been loaded yet; `importer-sync run` loads it.")
         return 0
     rows = [(t.name or "(no template)", t.table, t.imports, t.records, t.open, t.slug) for t in found]
     output.table("templates", ("name", "table", "imports", "records", "open", "slug"), rows)

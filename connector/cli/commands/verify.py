@@ -37,7 +37,7 @@ def _tell(output: Output, report: VerifyReport) -> None:
         output.note(f"not compared: {sentence}")
     if report.moved:
         imports = amount(len(report.moved), "import")
-        output.say(f"{imports} changed meanwhile and count as no difference; the next run reads what is new.")
+        output.say(f"{imports} changed meanwhile and are not counted as differences; the next run reads them.")
     compared = amount(report.imports, "import")
     if report.deep:
         compared += f" and {amount(report.records, 'record')}"

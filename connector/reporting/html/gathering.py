@@ -163,7 +163,7 @@ class _Reader:
         return Capped.of(
             (
                 Reject(
-                    row["reason"] or "no reason kept",
+                    row["reason"] or "no reason recorded",
                     int(row["records"]),
                     int(row["imports"]),
                     row["first_seen_at"],

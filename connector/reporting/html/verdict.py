@@ -25,7 +25,9 @@ class Verdict:
 
 def judge(facts: Facts) -> Verdict:
     if not facts.synced:
-        return Verdict("empty", "Nothing was loaded yet.", notes=("`importer-sync run` makes the first full sync.",))
+        return Verdict(
+            "empty", "Nothing has been loaded yet.", notes=("`importer-sync run` makes the first full sync.",)
+        )
     reasons, notes = tuple(_reasons(facts)), tuple(_notes(facts))
     if reasons:
         return Verdict("attention", "Not everything is loaded and reconciled.", reasons, notes)
@@ -37,20 +39,20 @@ def _reasons(facts: Facts) -> Iterator[str]:
     if facts.fresh_as_of is None:
         yield "No full run has succeeded yet."
     if last is not None and last.status == "running":
-        yield "A run is under way, or died without a word."
+        yield "A run is under way, or died without recording a result."
     elif last is not None and last.status != "succeeded":
         yield f"The last run {OUTCOMES.get(last.status, 'did not succeed')}."
     for standing, one, many in (
         (Standing.failed, "import failed", "imports failed"),
         (Standing.unreconciled, "import does not reconcile", "imports do not reconcile"),
-        (Standing.damaged, "import has other rows than were loaded", "imports have other rows than were loaded"),
+        (Standing.damaged, "import differs from what was loaded", "imports differ from what was loaded"),
         (Standing.waiting, "import is not loaded yet", "imports are not loaded yet"),
     ):
         if count := facts.standings.get(standing, 0):
             yield f"{amount(count, one, many)}."
     if facts.strangers:
         imports = amount(facts.strangers, "import")
-        yield f"There are rows of {imports} that the ledger does not know; see `importer-sync doctor`."
+        yield f"There are rows of {imports} that the ledger does not list; see `importer-sync doctor`."
     if facts.rejected:
         yield f"{amount(facts.rejected, 'record was', 'records were')} rejected."
 

@@ -95,10 +95,10 @@ def advice(found: OpenImport) -> tuple[str, str]:
     again = shlex.join(["importer-sync", "backfill", "--import", found.slug])
     match found.standing:
         case Standing.failed:
-            return "The next run tries it again; this does so now:", again
+            return "The next run tries it again; to do so now:", again
         case Standing.unreconciled:
-            return "The next run reads it again; this says what differs from the service:", "importer-sync verify"
+            return "The next run reads it again; to see what differs from the service:", "importer-sync verify"
         case Standing.damaged:
-            return "The rows here are not those that were loaded; this says more:", "importer-sync doctor"
+            return "The rows here differ from those that were loaded; for details:", "importer-sync doctor"
         case _:
-            return "The next run loads it:", "importer-sync run"
+            return "The next run loads it; to do so now:", "importer-sync run"

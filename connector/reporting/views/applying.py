@@ -91,7 +91,7 @@ def keep_current(pipeline: Pipeline, *, loaded: bool) -> str | None:
         return None
     more = f" (and {len(reasons) - _TOLD} more)" if len(reasons) > _TOLD else ""
     why = "; ".join(reasons[:_TOLD]) + more
-    return f"The views for analysts are not up to date: {why}. views = false leaves them alone."
+    return f"The views for analysts are not up to date: {why}. views = false turns them off."
 
 
 def are_outdated(pipeline: Pipeline) -> bool:
@@ -293,8 +293,8 @@ def _dependents_named(layout: Layout, name: str) -> Iterator[None]:
         if "depend" not in str(error):
             raise
         raise ConnectorError(
-            f"{layout.views_schema}.{name} cannot be dropped, as something that is not ours depends on it; nothing "
-            f"was changed. Drop that first: {' '.join(str(error).split())}"
+            f"{layout.views_schema}.{name} cannot be dropped, because something of yours depends on it; nothing was "
+            f"changed. Drop that first: {' '.join(str(error).split())}"
         ) from None
 
 

@@ -35,8 +35,8 @@ _NOTHING_ELSE: dict[str, Any] = {
     "python_enable_replacements": False,
 }
 _SUPERUSER = (
-    "The role of this session is a superuser of PostgreSQL, for whom a query can read files of the server; use a role "
-    "that can only read the dataset."
+    "The role of this session is a PostgreSQL superuser, whose queries can read files of the server; use a role that "
+    "can only read the dataset."
 )
 _READS = "only one SELECT (or WITH … SELECT) is run here"
 # It runs such a comment, also if that makes a table in a transaction that only reads; to it `--1` is a number.
@@ -60,7 +60,7 @@ def ask(pipeline: Pipeline, sql: str) -> Iterator[Answer]:
     warehouse.check_supported()
     kind = warehouse.destination_type
     if kind not in _ASKED:
-        raise ConfigError(f"`query` cannot ask {kind}; use another tool there.")
+        raise ConfigError(f"`query` does not work with {kind}; use another tool.")
     check_reads(sql, warehouse.traits.dialect)
     with ExitStack() as opened:
         try:
@@ -204,7 +204,7 @@ def _explained(dataset: str, there: set[str]) -> Iterator[None]:
     except Exception as error:
         refused = _refused(error)
         if "does not exist" in str(refused) and dataset + VIEWS_SUFFIX not in there:
-            refused = ConnectorError(f"{refused}. There are no views yet: `importer-sync sql apply` makes them.")
+            refused = ConnectorError(f"{refused}. There are no views yet: `importer-sync sql apply` creates them.")
         raise refused from None
 
 

@@ -112,8 +112,8 @@ def dialect_of(warehouse: Warehouse) -> str:
     """Return the dialect. Raises ConfigError for a destination whose dialect is untested."""
     if not warehouse.traits.views:
         raise ConfigError(
-            f"The views and the report are made of SQL that {warehouse.destination_type} does not have; ask the tables "
-            "themselves there, with `importer-sync query` or another tool."
+            f"The views and the report need SQL that {warehouse.destination_type} does not have; query the tables "
+            "themselves, with `importer-sync query` or another tool."
         )
     return warehouse.traits.dialect
 

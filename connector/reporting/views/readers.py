@@ -60,7 +60,7 @@ def blocked(connection: Connection, layout: Layout, theirs: Iterable[str], due: 
     `theirs` are names of foreign views, tables or functions; `due` are ours that would have to be dropped first.
     """
     found = {
-        name: f"{layout.views_schema}.{name} is there already and was not made by this command: rename or drop it"
+        name: f"{layout.views_schema}.{name} already exists and was not made by this command: rename or drop it"
         for name in theirs
     }
     if layout.dialect == "postgres":
@@ -69,7 +69,7 @@ def blocked(connection: Connection, layout: Layout, theirs: Iterable[str], due: 
             readers.setdefault(reader.read, []).append(reader.name)
         for name, of in readers.items():
             found[name] = (
-                f"{layout.views_schema}.{name} stays as it was, for {', '.join(of)} depends on it: drop that, run "
-                "`importer-sync sql apply` and make it again"
+                f"{layout.views_schema}.{name} was left as it was, because {', '.join(of)} depends on it: drop that, "
+                "run `importer-sync sql apply` and create it again"
             )
     return found

@@ -21,12 +21,12 @@ from connector.warehouse import Connection
 from connector.warehouse.tables import FIELDS, IMPORTS, LEDGER, RECORDS, REJECTS, RUNS
 
 SOURCE_NAME = "importer"
-_HEADER = "# Written by `importer-sync dbt sources`, for dbt 1.10.6 or later; write it anew when fields were added.\n"
+_HEADER = "# Written by `importer-sync dbt sources`, for dbt 1.10.6 or later; run that again when fields were added.\n"
 _TABLES: Mapping[str, str] = {
     IMPORTS: "Imports, one row each; the key that a column metadata__… or extra__… holds is in sync_fields.",
     RECORDS: "Records as received, one row each; data is the row as JSON, digit for digit.",
     RUNS: "Runs of the sync, one row each, failed and interrupted ones too.",
-    LEDGER: "The ledger, one row an import: its state, and what it was last synced at.",
+    LEDGER: "The ledger, one row per import: its state, and the version it was last synced at.",
     REJECTS: "What could not be loaded, as received, with the reason.",
     FIELDS: "The data dictionary: each field's original key, column and type, and how many values do not fit it.",
 }
@@ -41,8 +41,8 @@ _COLUMNS: Mapping[str, Mapping[str, str]] = {
         "template__name": "Name of its template.",
         "metadata": "Its metadata as received, JSON.",
         "extra": "The fields that the interface does not name, JSON, values as received; null without any.",
-        "records_metadata": "What the service sent beside its records when they were read last, JSON as received.",
-        "_deleted_at": "When it was found gone from the service; null while it is there.",
+        "records_metadata": "What the service sent beside its records when they were last read, JSON as received.",
+        "_deleted_at": "When it was found to be gone from the service; null while it is listed.",
     },
     RECORDS: {
         "slug": "Key of the record.",
@@ -51,7 +51,7 @@ _COLUMNS: Mapping[str, Mapping[str, str]] = {
         "sort": "Its position in the import.",
         "data": "The row exactly as received, JSON.",
         "extra": "The record's fields that the interface does not name, JSON, values as received; null without any.",
-        "_deleted_at": "When it was found gone; null while it is there.",
+        "_deleted_at": "When it was found to be gone; null while it exists.",
     },
     LEDGER: {column.name: column.meaning for column in LEDGER_COLUMNS},
     RUNS: {"run_id": "Key of the run.", "status": "succeeded, partial, failed, interrupted or running."},
@@ -64,8 +64,8 @@ _TYPED_COLUMNS: Mapping[str, str] = {
     "_sort": "Its position in the import.",
     "_created_at": "When the record was created (UTC).",
     "_updated_at": "When it last changed (UTC).",
-    "_deleted_at": "When it was found gone; null while it is there.",
-    "_dlt_load_id": "The load it came with.",
+    "_deleted_at": "When it was found to be gone; null while it exists.",
+    "_dlt_load_id": "The load that brought it.",
 }
 _UNIQUE = {IMPORTS: "slug", RECORDS: "slug", LEDGER: "slug", RUNS: "run_id", REJECTS: "reject_id"}
 _OF_IMPORT = {RECORDS: "import_slug"}

@@ -44,8 +44,8 @@ class MySql(Alchemy):
         for row in self.ask(client, sql, [client.dataset_name, client.staging_dataset_name]).to_pylist():
             if row["collation"] not in COLLATIONS.values():
                 raise ConfigError(
-                    f"The database {row['name']} has the collation {row['collation']}, by which two records can have "
-                    "one key; drop it if it is empty, so that the run makes it, or choose another --dataset."
+                    f"The database {row['name']} has the collation {row['collation']}, under which two different keys "
+                    "can be equal; drop it if it is empty, so that the run recreates it, or choose another --dataset."
                 )
 
     def type_of(self, declared: str, precision: int | None, scale: int | None) -> str:

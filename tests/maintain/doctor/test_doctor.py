@@ -150,7 +150,7 @@ def test_unfinished_imports_are_a_note(patient: Patient) -> None:
         ("ALTER TABLE records_orders DROP COLUMN n", "column_missing", "rebuild --table records_orders"),
         ("ALTER TABLE records_orders ALTER n TYPE DOUBLE", "column_type", "rebuild --table records_orders"),
         ("UPDATE sync_fields SET has_text = true WHERE path = 'n'", "column_missing", "rebuild"),
-        ("DROP TABLE sync_rejects", "table_missing", "the next run makes it anew"),
+        ("DROP TABLE sync_rejects", "table_missing", "the next run recreates it"),
     ],
 )
 def test_tables_and_columns_against_the_dictionary(patient: Patient, spoil: str, kind: str, cure: str) -> None:

@@ -81,7 +81,7 @@ def test_changes_deletions_and_an_idle_run(pipeline: Callable[[], Pipeline]) -> 
 def test_a_service_that_is_away_is_told_at_once(pipeline: Callable[[], Pipeline]) -> None:
     with serve(Service(seed=1)) as url:
         settings = Settings.load(base_url=url, access_token="x")
-    with pytest.raises(TransientError, match=r"after 3 attempts; nobody listens there: base_url may name the wrong"):
+    with pytest.raises(TransientError, match=r"after 3 attempts; nothing listens there: base_url may name the wrong"):
         plan(pipeline(), settings)
 
 

@@ -58,7 +58,7 @@ def _verify_with(place: Place, token: str) -> VerifyReport:
 
 def test_a_broken_database_file_is_a_sentence(place: Place) -> None:
     (place.folder / "warehouse.duckdb").write_bytes(b"not a database" * 1000)
-    with pytest.raises(ConnectorError, match="is no DuckDB database"):
+    with pytest.raises(ConnectorError, match="is not a DuckDB database"):
         place.verify()
 
 
@@ -405,7 +405,7 @@ def test_a_listed_import_that_answers_404_did_not_move(place: Place, deep: bool)
     place.service.on_request = delete
     report = place.verify(deep=deep)
     assert {d.import_slug for d in report.differences} == {lost}
-    assert report.unchecked == [f"Import {lost}: the service lists it and yet answers 404 for it."]
+    assert report.unchecked == [f"Import {lost}: the service lists it but answers 404 for it."]
     assert report.moved == [gone]
     assert report.exit_code == 3
 

@@ -268,5 +268,5 @@ def test_a_page_of_nothing(open_page: Open, page_file: Path) -> None:
     file = page_file.with_name("nothing.html")
     write(file, render(Facts("a warehouse", "importer_data", NOW, "1")))
     page = open_page(file, width=360)
-    assert page.locator("h1").text_content() == "○Nothing was loaded yet."
+    assert page.locator("h1").text_content() == "○Nothing has been loaded yet."
     assert page.evaluate("document.documentElement.scrollWidth") <= 360

@@ -40,7 +40,7 @@ def test_from_an_empty_directory_to_a_page(command: Any) -> None:
 
     ended = command("report", "--dataset", "elsewhere", "--out", "empty.html")
     assert ended.code == 0
-    assert "Nothing was loaded yet." in ended.out
+    assert "Nothing has been loaded yet." in ended.out
     assert "How to begin" in (command.directory / "empty.html").read_text(encoding="utf-8")
 
 

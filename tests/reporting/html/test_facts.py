@@ -97,14 +97,14 @@ def test_rows_that_vanished_since_are_noticed(troubled: tuple[Warehouse, Trouble
     facts = facts_of(place)
     assert facts.standings[Standing.damaged] == 1
     assert [i.slug for i in facts.open_imports.rows if i.standing is Standing.damaged] == [which.rejecting]
-    assert "1 import has other rows than were loaded." in judge(facts).reasons
+    assert "1 import differs from what was loaded." in judge(facts).reasons
     assert "importer-sync doctor" in render(facts)
 
 
 def test_rows_nobody_knows_are_noticed(troubled: tuple[Warehouse, Troubled]) -> None:
     place, _ = troubled
     execute(place, "INSERT INTO records SELECT * REPLACE ('stray' AS import_slug, 'r' AS slug) FROM records LIMIT 1")
-    assert any("that the ledger does not know" in reason for reason in judge(facts_of(place)).reasons)
+    assert any("that the ledger does not list" in reason for reason in judge(facts_of(place)).reasons)
 
 
 def test_a_load_that_was_not_completed_counts_for_nothing(troubled: tuple[Warehouse, Troubled]) -> None:

@@ -88,7 +88,7 @@ def test_apply_list_check(place: Place, run: Run) -> None:
     place.execute(f"CREATE VIEW {place.views_schema}.v_runs AS SELECT 1 AS mine")
     code, out, err = run("sql", "apply")
     assert (code, out.count("made  ")) == (3, 9)
-    assert f"blocked: {place.views_schema}.v_runs is there already and was not made by this command" in err
+    assert f"blocked: {place.views_schema}.v_runs already exists and was not made by this command" in err
 
 
 def test_status_tells_of_views_that_are_behind(place: Place, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +97,7 @@ def test_status_tells_of_views_that_are_behind(place: Place, run: Run, monkeypat
     assert json.loads(run("status", "--json")[1])["views_behind"] is False
     place.service.add_import("customers", [{"more": 1}])
     assert place.sync() == "succeeded"  # as where the disk is full when the views are to be made
-    assert "→ The views for analysts are behind the tables; `importer-sync sql apply` makes them" in run("status")[1]
+    assert "→ The views for analysts are behind the tables; `importer-sync sql apply` creates them" in run("status")[1]
     monkeypatch.setenv("SOURCES__IMPORTER__VIEWS", "false")
     assert json.loads(run("status", "--json")[1])["views_behind"] is False
 
@@ -108,7 +108,7 @@ LISTED = "SELECT table_name FROM information_schema.tables WHERE table_schema = 
 def test_query_prints_a_table_json_and_csv(place: Place, run: Run) -> None:
     fill(place)
     code, _, err = run("query", "SELECT name, n FROM customers ORDER BY n")
-    assert (code, "`importer-sync sql apply` makes them" in err) == (1, True)
+    assert (code, "`importer-sync sql apply` creates them" in err) == (1, True)
     run("sql", "apply")
     code, out, _ = run("query", "SELECT name, n FROM customers ORDER BY n")
     assert code == 0

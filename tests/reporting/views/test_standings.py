@@ -99,7 +99,7 @@ def test_a_backfill_that_fails_is_a_promise_that_status_tells(place: Place) -> N
         assert sync(place.warehouse.pipeline(), settings, RunScope("backfill", force=True)).status == "failed"
     found = overview(place)
     assert found.due == {"backfill": 3}
-    assert any("a backfill asked for" in line for line in advice(found, stale=False))
+    assert any("selected by a backfill" in line for line in advice(found, stale=False))
     assert found.standings == {"reconciled": 3}
 
     assert place.sync() == "succeeded"

@@ -244,10 +244,10 @@ def test_a_foreign_view_of_a_standing_name_is_not_touched(place: Place) -> None:
     place.execute(f"CREATE VIEW {place.views_schema}.v_runs AS SELECT 1 AS mine")
     applied = place.apply()
     assert set(applied.blocked) == {"v_runs"}
-    assert "_views.v_runs is there already" in applied.blocked["v_runs"]
+    assert "_views.v_runs already exists" in applied.blocked["v_runs"]
     assert "t" in applied.made, "one that cannot be made keeps no other from it"
     assert place.tuples(f"SELECT mine FROM {place.views_schema}.v_runs") == [(1,)]
-    assert "_views.v_runs is there already" in str(keep_current(place.warehouse.pipeline(), loaded=False)), (
+    assert "_views.v_runs already exists" in str(keep_current(place.warehouse.pipeline(), loaded=False)), (
         "a run that loads nothing says it again"
     )
 
