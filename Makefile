@@ -40,7 +40,7 @@ INSTALLED := $(VENV)/.wheel
 PACKAGED := pyproject.toml LICENSE $(wildcard README.md) \
 	$(shell find connector sql -name __pycache__ -prune -o -not -name '*.pyc' -print)
 
-# Where nothing may be kept, each worker of each call compiles all tests anew, which takes it six seconds.
+# Without a writable cache, each worker of each call compiles all tests again, which takes it six seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
@@ -94,7 +94,7 @@ ducklake: build/ducklake/.requirements $(INSTALLED)  ## DuckLake, LAKE_KILLS run
 	@build/ducklake/bin/python -m pip install --disable-pip-version-check -qq --no-deps --no-index --force-reinstall $(WHEELS)/*.whl
 	@KILLS=$(LAKE_KILLS) build/ducklake/bin/python -P -m pytest tests/destinations tests/docs/test_pages.py -k ducklake --long --timeout 0 $(PYTEST_ARGS)
 
-docs: $(INSTALLED) $(DEVELOPMENT)  ## write docs/settings.md and docs/tables.md anew, from the code
+docs: $(INSTALLED) $(DEVELOPMENT)  ## regenerate docs/settings.md, docs/tables.md and docs/limits.md from the code
 	@$(BIN)/python -m tests.docs.reference
 
 simulate: $(INSTALLED) $(DEVELOPMENT)  ## the proof of completeness over SEEDS seeds (10000)
@@ -138,7 +138,7 @@ bench-scale: $(INSTALLED) $(DEVELOPMENT)  ## one changed import where SCALE mill
 	@$(BIN)/python -m tests.benchmarks.conditions scale --millions $(SCALE)
 
 # The files of the later lines take the versions of the first.
-requirements:  ## pin anew what the requirements allow (needs uv)
+requirements:  ## update the pinned versions within the requirements (needs uv)
 	$(UV_COMPILE) --upgrade pyproject.toml --extra postgres --extra sqlite --extra mysql --group build --group dev -o requirements/development.txt
 	$(UV_COMPILE) pyproject.toml -c requirements/development.txt -o requirements/runtime.txt
 	$(UV_COMPILE) pyproject.toml --extra postgres -c requirements/development.txt -o requirements/postgres.txt

@@ -91,8 +91,8 @@ SETTINGS_PAGE = """# Settings
 <!-- Written by `make docs`, from the code and the comments in .dlt/config.toml. -->
 
 Each key is set in `.dlt/config.toml` of the working directory, a secret in `.dlt/secrets.toml`, or as an environment
-variable, which takes precedence. `importer-sync init` writes the files, and `importer-sync check` tests them. A wrong value
-is reported in one sentence, with exit code 2.
+variable, which takes precedence. `importer-sync init` writes the files, and `importer-sync check` tests them. A
+wrong value is reported in one sentence, with exit code 2.
 
 ## `[{source}]`
 
@@ -154,9 +154,10 @@ object with the row's own keys. There is such a column once it is needed (`_more
 
 ## Views
 
-`importer-sync sql apply` creates them in a schema of their own, `importer_data_views`, and recreates those that new fields or
-templates changed. Each template also has a view of its own name: its live rows, the columns named as people wrote them
-and of their base columns' types, with misfits as text in `<name>__misfit` once there are any, system columns last.
+`importer-sync sql apply` creates them in a schema of their own, `importer_data_views`, and recreates those that new
+fields or templates changed. Each template also has a view of its own name: its live rows, the columns named as people
+wrote them and of their base columns' types, with misfits as text in `<name>__misfit` once there are any, system
+columns last.
 
 {views}
 
