@@ -97,7 +97,7 @@ def test_status_tells_of_views_that_are_behind(place: Place, run: Run, monkeypat
     assert json.loads(run("status", "--json")[1])["views_behind"] is False
     place.service.add_import("customers", [{"more": 1}])
     assert place.sync() == "succeeded"  # as where the disk is full when the views are to be made
-    assert "→ The views for analysts are behind the tables; `importer-sync sql apply` creates them" in run("status")[1]
+    assert "→ The views for analysts are behind the tables; `importer-sync sql apply` updates them" in run("status")[1]
     monkeypatch.setenv("SOURCES__IMPORTER__VIEWS", "false")
     assert json.loads(run("status", "--json")[1])["views_behind"] is False
 
