@@ -188,12 +188,13 @@ $(DEVELOPMENT): $(RUNTIME)
 	@$(PIP_INSTALL) -r requirements/development.txt
 	@touch $@
 
+# The file names all that is needed; where pip resolves anew, it takes a pin of a package with extras for another package.
 build/%/.requirements: requirements/%.txt requirements/build.txt
 	@echo 'installing the pinned requirements into build/$*'
 	@rm -rf build/$*
 	@$(PYTHON) -m venv build/$*
 	@build/$*/bin/python -m pip --disable-pip-version-check -qq install $(PINNED) -r requirements/build.txt
-	@build/$*/bin/python -m pip --disable-pip-version-check -qq install $(PINNED) -r $<
+	@build/$*/bin/python -m pip --disable-pip-version-check -qq install --no-deps $(PINNED) -r $<
 	@touch $@
 
 # The stamp is from before the build, so that an edit made meanwhile counts as one.
