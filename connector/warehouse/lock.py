@@ -17,7 +17,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -234,11 +234,34 @@ def _session(pipeline: Pipeline) -> Iterator[Any]:
         with session.cursor() as cursor:
             # a package may take longer than a server lets sessions idle; servers before 14 know no such limit
             cursor.execute("SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'idle_session_timeout'")
+        with closing(psycopg2.connect(address)) as other:
+            _refuse_shared(session, other)
         _sessions[pipeline] = session
         yield session
     finally:
         _sessions.pop(pipeline, None)
         session.close()
+
+
+def _refuse_shared(session: Any, other: Any) -> None:
+    """Raise ConfigError if a pooler gives the server's session to other clients between two statements.
+
+    Then the lock is held by whichever client asks next. A pooler gives `other`, which is in a transaction, the server's
+    session that was used last, and `session` another one until that transaction ends.
+    """
+    before, beside, after = (_server_session(each) for each in (session, other, session))
+    if beside == before or after != before:
+        raise ConfigError(
+            "The address of PostgreSQL leads to a pooler that shares sessions between statements (pgbouncer's "
+            "pool_mode = transaction, for one), so no lock keeps a second run out: name the server itself, or a pool "
+            "with pool_mode = session."
+        )
+
+
+def _server_session(connection: Any) -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        return int(cursor.fetchone()[0])
 
 
 def _lock_name(pipeline: Pipeline) -> str:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import logging
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import psycopg2
 import pytest
 from dlt.pipeline.pipeline import Pipeline
 
-from connector import ConnectorError, LockedError
+from connector import ConfigError, ConnectorError, LockedError
 from connector.cli.configuration import open_pipeline
 from connector.maintain.verify import verify
 from connector.run.sync import sync
@@ -93,6 +95,28 @@ def test_the_session_of_the_lock_is_kept_alive(postgres: PostgreSQL) -> None:
             with pytest.raises(ConnectorError, match="holds the lock"):
                 prove_held(pipeline)
     prove_held(pipeline)  # after the lock was given back nothing is claimed
+
+
+class Pooled:
+    """A client of a pooler with a pool of one: each statement goes to the same session of the server."""
+
+    def __init__(self, server: Any) -> None:
+        self._server, self.autocommit = server, False
+
+    def cursor(self) -> Any:
+        return self._server.cursor()
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_pooler_that_shares_sessions_is_refused(postgres: PostgreSQL, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By such a session the lock is taken as often as somebody asks, and two runs would write at once."""
+    with closing(psycopg2.connect(postgres.uri)) as server:
+        server.autocommit = True
+        monkeypatch.setattr(psycopg2, "connect", lambda *_, **__: Pooled(server))
+        with pytest.raises(ConfigError, match="pool_mode = session"), sole_writer(opened(postgres)):
+            pass
 
 
 @pytest.fixture(params=["America/New_York", "Pacific/Kiritimati"])
