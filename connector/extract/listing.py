@@ -93,17 +93,12 @@ async def together(requests: Iterable[Coroutine[object, object, R]]) -> list[R]:
         raise
 
 
-async def in_turn(
-    request: Callable[[int], Coroutine[object, object, R]], pages: range, ahead: int
-) -> AsyncGenerator[R, None]:
-    """Yield results in order, with up to `ahead` more requests under way; closing the generator early cancels those."""
-    if len(pages) == 1:  # most imports have one page, and a task of its own costs as much as to prove it complete
-        yield await request(pages[0])
-        return
+async def in_turn(requests: Iterable[Coroutine[object, object, R]], ahead: int) -> AsyncGenerator[R, None]:
+    """Yield results in order, with up to `ahead` more requests under way; closing it early cancels those."""
     tasks: deque[asyncio.Future[R]] = deque()
     try:
-        for page in pages:
-            tasks.append(asyncio.ensure_future(request(page)))
+        for request in requests:
+            tasks.append(asyncio.ensure_future(request))
             if len(tasks) > ahead:
                 yield await tasks.popleft()
         while tasks:

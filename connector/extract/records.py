@@ -25,7 +25,6 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from functools import partial
 from typing import Protocol
 
 from msgspec import structs
@@ -359,8 +358,8 @@ async def _read_pages(client: RecordsClient, import_: Import, gathered: _Gathere
     promised = expected // size + 1  # the last of them has room for more
     page, empty = 1, 0
     while page <= promised and empty < EMPTY_ENOUGH:
-        ask = partial(_page, client, import_.slug, size=size)
-        async with aclosing(in_turn(ask, range(page, promised + 1), PAGES_AHEAD)) as replies:
+        pages = (_page(client, import_.slug, number, size) for number in range(page, promised + 1))
+        async with aclosing(in_turn(pages, PAGES_AHEAD)) as replies:
             async for answer in replies:
                 reply = swept.note(answer)
                 gathered.note(reply)

@@ -240,6 +240,9 @@ def _session(pipeline: Pipeline) -> Iterator[Any]:
         yield session
     finally:
         _sessions.pop(pipeline, None)
+        with suppress(Exception), session.cursor() as cursor:
+            # the server notices a closed connection some time later, and the next command may begin at once
+            cursor.execute("SELECT pg_advisory_unlock_all()")
         session.close()
 
 

@@ -157,7 +157,7 @@ def test_every_command_refuses_plain_http_before_any_request(configured, capsys,
 
 @pytest.mark.parametrize("hint", ["decimal(50,2)", "decimal(5,9)", "dat", "text(3,1)", "date:%d.%B", "bool:ja"])
 def test_a_hint_that_cannot_be_is_refused_before_any_request(hint: str) -> None:
-    with pytest.raises(ConfigError, match=r"hints\.records_x\.a cannot be"):
+    with pytest.raises(ConfigError, match=r"hints\.records_x\.a is not valid"):
         Settings.load(**NEEDED, hints={"records_x": {"a": hint}})
 
 

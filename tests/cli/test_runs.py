@@ -200,7 +200,7 @@ def test_a_database_that_is_open_elsewhere(command) -> None:
         ended = command("run", "--json")
     assert ended.code == 1
     assert "open" in ended.document["error"]
-    assert "close it" in ended.err
+    assert "close the file" in ended.err
 
 
 def test_pipelines_are_scripts_for_a_scheduler(command, service: Service) -> None:

@@ -91,7 +91,7 @@ def test_the_first_signs_of_a_slug_name_an_import(command, service: Service) -> 
             ["init", "--token", "abc"],
             "usage: importer-sync init .*there is no option --token; did you mean --token-stdin?",
         ),
-        (["run", "--log-format", "jsn"], "argument --log-format: 'jsn' cannot be; did you mean json?"),
+        (["run", "--log-format", "jsn"], "argument --log-format: 'jsn' is not one of the choices; did you mean json?"),
         (["run", "now"], "'now' is one argument too many"),
         (["help", "rn"], "there is no command 'rn'"),
     ],
