@@ -31,25 +31,25 @@ TABLES = {name: f"{SOURCE}.{name}." for name in ("hints", "privacy")}  # each ha
 LOADED = "The load that brought it."
 COUNTED = {
     "imports_listed": "Imports that the service listed.",
-    "imports_changed": "Imports whose records were read, for they were new, changed or unfinished.",
+    "imports_changed": "Imports whose records were read, because they were new, changed or unfinished.",
     "imports_deleted": "Imports found gone.",
     "imports_failed": "Imports that could not be read.",
-    "imports_unreconciled": "Imports with other than row_count records.",
+    "imports_unreconciled": "Imports whose number of records differs from row_count.",
     "records_loaded": "Records committed.",
     "records_rejected": "Records that could not be loaded.",
-    "requests": "Requests sent, each attempt counted.",
+    "requests": "Requests sent, including each attempt.",
     "retries": "Requests sent once more.",
     "bytes_received": "Bytes of all replies.",
 }
 MEANINGS: Mapping[str, Mapping[str, str]] = {
-    IMPORTS: {"_content_hash": "Tells the sync whether anything of this row changed."},
+    IMPORTS: {"_content_hash": "Shows the sync whether anything in this row changed."},
     RECORDS: {
         "created_at": "When the record was created (UTC).",
         "updated_at": "When it last changed (UTC).",
     },
     "sync_runs": {
-        "mode": "incremental or backfill; `shard 2/4` for its part of one, `split 4` where the work was divided; "
-        "imports only or records only where dlt alone loaded one of the two.",
+        "mode": "incremental or backfill; `shard 2/4` for a shard, `split 4` for the division among shards; "
+        "imports only or records only if dlt alone loaded one of the two.",
         "started_at": "When it began (UTC).",
         "finished_at": "When it ended (UTC); null while it is under way.",
         **COUNTED,
@@ -57,31 +57,31 @@ MEANINGS: Mapping[str, Mapping[str, str]] = {
         "error": "The first reasons why it did not succeed, as sentences.",
         "error_kind": (
             "The kind of the error that ended it; `Unsettled` if it may have left packages half loaded, `Repaired` "
-            "once a later run found all in order."
+            "once a later run found everything in order."
         ),
         "connector_version": "The version of this package.",
         "destination": "The destination's name in dlt.",
-        "window_since": "The window it was bounded to, if any.",
-        "window_until": "The same; the end is outside of it.",
+        "window_since": "The start of the window of the run, if it had one.",
+        "window_until": "The end of the window, exclusive.",
     },
     "sync_rejects": {
         "run_id": "The run that met it.",
         "import_slug": "The import it belongs to.",
         "record_slug": "Its key, if it has one.",
-        "seen_at": "When (UTC).",
+        "seen_at": "When the run met it (UTC).",
     },
     "sync_fields": {
-        "table_name": "The table its column is in: a typed one, or imports for a key of metadata.",
-        "column_name": "Its column; for an overflowed field a name that no column has.",
-        "template_slug": "The template that the table is of.",
-        "data_type": "The type of the column, which it keeps for ever; `overflowed` where it has none, see `_more`.",
+        "table_name": "The table that has its column: a typed table, or imports for a key of metadata.",
+        "column_name": "Its column; for an overflowed field, a name that no column has.",
+        "template_slug": "The template of the table.",
+        "data_type": "The type of the column, which it keeps for ever; `overflowed` if it has no column, see `_more`.",
         "has_text": "Whether there is a column `…__v_text` for values that do not fit.",
         "has_double": "Whether there is a column `…__v_double` for fractions among whole numbers.",
         "first_seen_at": "When it first had a value (UTC).",
         "last_seen_at": "When it last had one (UTC).",
         "value_count": "Live rows with a value in its columns; null for an overflowed field.",
         "null_count": "Live rows without one; null for an overflowed field.",
-        "conflict_count": "Values not of the column's type: beside it, or in a text column as their JSON text.",
+        "conflict_count": "Values not of the column's type: in a variant column, or in a text column as JSON text.",
     },
 }
 ARROW = ((pa.types.is_boolean, "bool"), (pa.types.is_integer, "bigint"), (pa.types.is_timestamp, "timestamp"))
@@ -113,13 +113,13 @@ SOURCES__IMPORTER__HINTS='{{"records_customers": {{"signup_date": "date"}}}}' im
 
 {others}
 
-dlt has many more; those of its destinations are on the pages [DuckDB](duckdb.md) and [PostgreSQL](postgres.md).
+dlt has many more settings; the pages [DuckDB](duckdb.md) and [PostgreSQL](postgres.md) show those of its destinations.
 
 ## What the command sets for dlt
 
-Measured to be the fastest way of Arrow into one warehouse, or there to keep tokens out of dlt's traces. The same
-variable in the environment wins over each, and so does its key in `config.toml` (`[load] workers` for `LOAD__WORKERS`),
-but for `ARROW_…` and `OPENBLAS_…`, which are not dlt's.
+These values were measured to be the fastest for loading Arrow into one warehouse, or keep tokens out of dlt's traces.
+The same variable in the environment overrides each, and so does its key in `config.toml` (`[load] workers` for
+`LOAD__WORKERS`), except for `ARROW_…` and `OPENBLAS_…`, which are not settings of dlt.
 
 {dlt}
 """
@@ -128,35 +128,35 @@ TABLES_PAGE = """# Tables, views and checks
 <!-- Written by `make docs`, from the code and the files in sql/. -->
 
 All tables are in the schema of the dataset, `importer_data`. Times are UTC, to the microsecond; JSON is kept as text,
-character for character as it was received. Live rows have `_deleted_at IS NULL`. dlt's own tables, `_dlt_…`, lie beside
-these.
+character for character as it was received. Live rows have `_deleted_at IS NULL`. dlt's own tables, `_dlt_…`, are in the
+same schema.
 
 {system}
 
 ## `records_<template>`
 
-The records of a template, one row each, with a column per field behind these. The table keeps its name when the
-template is renamed; `records_untemplated` has those of imports without a template.
+The records of a template, one row each, with one column per field after the columns listed here. The table keeps its
+name when the template is renamed; `records_untemplated` has the records of imports without a template.
 
 {typed}
 
 A text column takes every number and boolean as its JSON text. Any other value that does not fit its column goes
-unchanged to `<column>__v_text`, a fraction in a column of whole numbers to `<column>__v_double`; these columns come
-with the first such value. An empty text in a column of numbers, booleans or dates is null, as is an empty cell. Rows
+unchanged to `<column>__v_text`, a fraction in a column of whole numbers to `<column>__v_double`; the first such value
+creates the column. An empty text in a column of numbers, booleans or dates is null, as is an empty cell. Rows
 that version 0.1.0 loaded keep scalars beside text in `<column>__v_text` until their import is read again or the table
 is rebuilt.
 
-A table has at most 1,000 columns for fields and their variants, and an import brings at most 200 new fields to a table
-that has some. Of more, the fields of most rows get the columns; what is beyond is whole in the JSON column `_more`, an
-object with the row's own keys. There is such a column once it is needed (`_more_2` where an earlier version gave
-`_more` to a field of that name). A field without a column gets none until `importer-sync rebuild` chooses again. Up to
-1,000 such fields are listed in `sync_fields`; a table with so many gives no column to any further field.
+A table has at most 1,000 columns for fields and their variants, and an import adds at most 200 new fields to a table
+that already has some. If there are more fields, those with values in the most rows get the columns. The others are in
+the JSON column `_more`, an object with the row's own keys, which is created when it is needed (`_more_2` if an earlier
+version gave `_more` to a field of that name). A field without a column gets none until `importer-sync rebuild` chooses
+again. Up to 1,000 such fields are listed in `sync_fields`; a table with that many gives no column to any further field.
 
 ## Views
 
-`importer-sync sql apply` creates them in a schema of their own, `importer_data_views`, and recreates those that new
-fields or templates changed. Each template also has a view of its own name: its live rows, the columns named as people
-wrote them and of their base columns' types, with misfits as text in `<name>__misfit` once there are any, system
+`importer-sync sql apply` creates the views in a separate schema, `importer_data_views`, and recreates views that new
+fields or templates changed. Each template also has a view with its name. It has the live rows, with the original field
+names as columns, the types of the base columns, misfits as text in `<name>__misfit` once there are any, and the system
 columns last.
 
 {views}
@@ -171,17 +171,17 @@ LIMITS_PAGE = """# Limits on replies
 
 <!-- Written by `make docs`, from connector/service/limits.py. -->
 
-However much the service sends, and however slowly, every request ends, with a sentence that says why. No limit is near
-what a service that follows the interface sends.
+However much the service sends, and however slowly, every request ends, with a sentence that says why. A service that
+follows the interface stays far below every limit.
 
 {limits}
 
-`connect_s` to `call_s` count for each request; the pause that `requests_per_second`, a 429 or an outage of the whole
-service brings is outside of them, but for the pauses between the attempts of one call. `max_run_time` bounds a run as a
-whole, see [settings](settings.md). The lines of a reply's head are bounded by aiohttp (8 kB each, 128 of them).
+`connect_s` to `call_s` apply to each request. They do not include pauses because of `requests_per_second`, a 429 or an
+outage of the whole service, except the pauses between the attempts of one call. `max_run_time` limits a run as a whole,
+see [settings](settings.md). aiohttp limits the header lines of a reply (8 kB each, 128 of them).
 
-An element that cannot be used is rejected alone, its neighbours are loaded. What is tried again, how often, and what a
-request ends in, is in [what to do about a message](troubleshooting.md).
+An element that cannot be used is rejected by itself; the other elements of its page are loaded. [What to do about a
+message](troubleshooting.md) says what is retried, how often, and how a request ends.
 """
 
 
