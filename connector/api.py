@@ -1,7 +1,7 @@
 """Call the commands `run`, `backfill`, `plan` and `verify` as functions, which print nothing and handle no signal.
 
-They raise ConnectorError for what would end a command with exit code 1 or 2, and LockedError for exit code 4. A run
-that is partial (exit code 3) returns with `status` "partial".
+They raise ConnectorError where a command would exit with code 1 or 2, and LockedError for exit code 4. A partial run
+(exit code 3) returns with `status` "partial".
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class VerifyResult:
         imports: Number of imports compared.
         records: Number of records compared; 0 unless `deep`.
         differences: Each with its `kind`, its import and a `sentence`.
-        moved: Imports that changed while they were compared, which counts as no difference.
+        moved: Imports that changed while they were compared; these are not differences.
         unchecked: What could not be compared, as sentences.
     """
 
@@ -156,7 +156,7 @@ def plan(pipeline: Pipeline, source: DltSource | None = None) -> RunPlan:
         source: An `importer_source(...)` with the settings to use; by default dlt's configuration has them.
 
     Returns:
-        What an incremental run would do now. For it, the service is listed, and one page of records requested.
+        What an incremental run would do now. The service is listed, and one page of records is requested.
 
     Raises:
         ConfigError: A setting or the destination cannot be used.

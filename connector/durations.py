@@ -1,4 +1,4 @@
-"""Parse lengths of time as people write them: 90s, 15m, 6h, 2d, 1w."""
+"""Parse lengths of time such as 90s, 15m, 6h, 2d, 1w."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
 def parse_duration(text: str) -> timedelta:
-    """Return the length of time. Raises ValueError that says how to write one."""
+    """Return the length of time. Raises ValueError with the accepted forms."""
     found = _WRITTEN.fullmatch(text.strip().lower())
     try:
         if found is not None:

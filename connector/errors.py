@@ -5,13 +5,13 @@
     ConnectorError
     ├── ConfigError        fix the configuration or the command line (exit code 2)
     ├── AuthError          replace the token or ask for access (401, 403)
-    ├── NotFoundError      the thing is gone or never was (404, 410)
+    ├── NotFoundError      the object is gone or never existed (404, 410)
     ├── TransientError     try again later: time-outs, 429, 5xx, cut connections
-    ├── ContractError      the reply is not what the interface says: look at the service
-    ├── DatabaseBusyError  end what has the DuckDB file open or a table locked, or wait
+    ├── ContractError      the reply does not match the interface: check the service
+    ├── DatabaseBusyError  end the process that has the file open or a table locked, or wait
     └── LockedError        another run of this pipeline is under way (exit code 4)
 
-Messages carry endpoint, status and page where there are any, and never a token.
+Messages have endpoint, status and page if there are any, and never a token.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ConnectorError(Exception):
         self.page = page
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # dlt pickles exceptions into its trace; keyword-only arguments do not survive the default
+        # dlt pickles exceptions into its trace; the default loses keyword-only arguments
         return _rebuild, (type(self), str(self), self.endpoint, self.status, self.page)
 
 
@@ -58,27 +58,27 @@ class AuthError(ConnectorError):
 
 
 class NotFoundError(ConnectorError):
-    """The service answered 404, or 410, which says the same for ever."""
+    """The service answered 404, or 410, which means the same permanently."""
 
 
 class TransientError(ConnectorError):
-    """A time-out, 429, 5xx or cut connection that outlasted the retry budget."""
+    """A time-out, 429, 5xx or cut connection that persisted until the retry budget was used up."""
 
 
 class ContractError(ConnectorError):
-    """A reply that is not what the interface says, e.g. HTML with status 200."""
+    """A reply that does not match the interface, e.g. HTML with status 200."""
 
 
 class TooLargeError(ContractError):
-    """A reply of more bytes than are taken at once; a shorter page may be smaller."""
+    """A reply that exceeds the size limit; a shorter page may be smaller."""
 
 
 def means_no_such_page(error: ConnectorError, page: int) -> bool:
-    """Return whether `error` may be how the service says that there is no page `page`, counted from 1.
+    """Return whether `error` may mean that the service has no page `page`, counted from 1.
 
-    That is any 4xx but those that are about the token (401, 403) or the moment (408, 425, 429). Page 1 exists always.
-    Whoever takes such a page for an empty one still has to prove that it lies behind the last row: the service may have
-    refused it for another reason.
+    That is any 4xx, except for those about the token (401, 403) or about timing (408, 425, 429). Page 1 always exists.
+    A caller that treats such a page as empty still has to prove that it is behind the last row, because the service may
+    have refused it for another reason.
     """
     final = isinstance(error, NotFoundError) or (isinstance(error, ContractError) and (error.status or 0) // 100 == 4)
     return page > 1 and final

@@ -1,7 +1,7 @@
 """Write files completely or not at all, for this user alone, and never through a link.
 
-Invariant: a file is written only where a file is or nothing is. A link is neither followed nor replaced, wherever it
-points, and neither is a device or a pipe; only `write_out`, for a place that the user named, writes into those.
+Invariant: a file is written only to a path that has a file or nothing. Links, devices and pipes are neither followed
+nor replaced, wherever they point; only `write_out`, for a place that the user named, writes into devices and pipes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _note_mode = PRIVATE
 
 
 def let_group_read() -> None:
-    """Make the notes that this process writes later readable by the user's group."""
+    """Make the notes that this process will write readable by the user's group."""
     global _note_mode
     _note_mode = OF_GROUP
 
@@ -32,7 +32,7 @@ def write_note(path: Path, content: bytes) -> None:
 
 
 def write_out(path: Path, content: bytes) -> None:
-    """Write to the place that a user named: a file is replaced at once and keeps its mode; a device is written into.
+    """Write to the path that a user named: replace a file in one step and keep its mode, or write into a device.
 
     Raises OSError if the place is a link, except those of /dev, or cannot be written.
     """
@@ -55,8 +55,9 @@ def append(path: Path, content: bytes) -> None:
 def make_lock_file(path: Path) -> None:
     """Create the file of a lock, or make sure that nobody else can hold the existing one.
 
-    Whoever can open a file can hold its lock, and every run would find another one under way. Raises ConfigError for a
-    link, for what is no file, and for a file of a user who is neither this one, root nor the owner of the folder.
+    Anyone who can open a file can hold its lock, and then every run would find another one under way. Raises
+    ConfigError for a link, for anything but a file, and for a file of a user who is neither this one, root nor the
+    owner of the folder.
     """
     if os.name != "posix":
         return

@@ -1,8 +1,8 @@
-"""Decide which folders can be trusted: those of this user or root that nobody but their owner can write.
+"""Decide which folders can be trusted: those of this user or root that only their owner can write.
 
-dlt takes addresses and secrets from its folders, and loads whatever packages are there. If the user has no writable
-home, dlt (`run_context.global_dir`) would take them from the folder `dlt` of the temporary directory, which anybody may
-have created.
+dlt reads addresses and secrets from its folders, and loads whatever packages are there. If the user has no writable
+home directory, dlt (`run_context.global_dir`) uses the folder `dlt` in the temporary directory, which anybody may have
+created.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from connector.errors import ConfigError
 
 PRIVATE = 0o700
-# Where libpq looks in the home directory, and the variables that say so.
+# Files that libpq looks for in the home directory, and the variables that name them instead.
 _OF_POSTGRES = {
     "PGPASSFILE": ".pgpass",
     "PGSERVICEFILE": ".pg_service.conf",
@@ -30,7 +30,7 @@ _OF_POSTGRES = {
 def settle(settings: Path, environment: MutableMapping[str, str] = os.environ) -> None:
     """Make dlt, which is not imported yet, read and write folders of this user only.
 
-    Raises ConfigError for a folder of dlt that others own or can write, and if there is no place for one.
+    Raises ConfigError for a folder of dlt that others own or can write, and if no folder can be created.
     """
     if os.name != "posix":
         return
@@ -44,7 +44,7 @@ def settle(settings: Path, environment: MutableMapping[str, str] = os.environ) -
         environment.setdefault("DLT_DATA_DIR", str(data))
     global_dir = dlt_folder(environment)
     for folder in {Path(environment.get("DLT_DATA_DIR") or global_dir), global_dir}:
-        if _everybody_writes(folder.parent):  # e.g. HOME=/tmp: nobody else is to make it
+        if _everybody_writes(folder.parent):  # e.g. HOME=/tmp: create it before anybody else does
             _make(folder)
         believe(folder)
 
@@ -71,7 +71,7 @@ def believe(folder: Path, owner: int | None = None, cure: str = "set DLT_DATA_DI
 
 
 def dlt_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the folder that `run_context.global_dir` returns, once there is a home."""
+    """Return the folder that `run_context.global_dir` returns if there is a home directory."""
     if os.name == "posix" and os.geteuid() == 0:
         return Path("/var/dlt")
     own = Path("~").expanduser() / ".dlt"
@@ -90,7 +90,7 @@ def _has_passwd_entry() -> bool:
 
 
 def _writable(home: Path | None) -> bool:
-    """Return whether dlt takes the home for writable, by the same trial."""
+    """Return whether dlt considers the home directory writable, by the same test."""
     if home is None:
         return False
     try:
@@ -130,7 +130,7 @@ def _make(folder: Path) -> None:
 
 
 def _keep_files_of_postgres(home: Path | None, environment: MutableMapping[str, str]) -> None:
-    """Name the files of a read-only home in variables, because libpq would look for them in the new one."""
+    """Name the files of a read-only home directory in variables, because libpq would look for them in the new one."""
     for variable, name in _OF_POSTGRES.items():
         if home is not None and (home / name).exists():
             environment.setdefault(variable, str(home / name))

@@ -1,4 +1,4 @@
-"""Find where a value of the configuration was given, and refuse keys that nobody reads.
+"""Find where a value of the configuration was set, and refuse keys that nothing reads.
 
 If an unread key were accepted, the intended setting would keep its default, and nobody would notice.
 """
@@ -19,9 +19,9 @@ from connector.settings import Settings
 SOURCE = ("sources", "importer")
 WHOLE = ("privacy",)
 OWN = ("importer_sync",)
-_NEARLY = 0.88  # of a name's characters: `importr` and `source` are near, `importer_eu` may be a source of its own
+_NEARLY = 0.88  # similarity of names: `importr` and `source` are near, `importer_eu` may be another source
 OWN_KEYS = frozenset({"destination", "notify_url", "notify_on", "notify_schema", "duckdb_storage"})
-# What dlt itself looks for under a source: settings of its steps, and the source's and its resources' own sections.
+# Keys that dlt itself looks for under a source: settings of its steps, sections of the source and its resources.
 OF_DLT = frozenset(
     (
         "importer",
@@ -62,7 +62,7 @@ def _unknown(sections: tuple[str, ...], known: frozenset[str], of_dlt: frozenset
 
 
 def _misspelt(above: tuple[str, ...], known: set[str]) -> Iterator[str]:
-    """Yield a sentence for each section that is nearly one of ours; any other belongs to dlt or to another source."""
+    """Yield a sentence for each section that is a misspelling of ours; others belong to dlt or to another source."""
     for name, place in sorted(_in_files(above).items()):
         meant = _nearest(name, known)
         if meant not in (None, name):
@@ -71,7 +71,7 @@ def _misspelt(above: tuple[str, ...], known: set[str]) -> Iterator[str]:
 
 
 def _misspelt_variables() -> Iterator[str]:
-    """Yield a sentence for each variable with a section that is nearly ours, or with one underscore for two."""
+    """Yield a sentence for each variable with a misspelling of our sections, or with one underscore instead of two."""
     for variable in sorted(os.environ):
         meant = _variable_meant(variable.lower())
         if meant is not None and meant != variable.upper():
@@ -101,7 +101,7 @@ def _in_environment(sections: tuple[str, ...]) -> dict[str, str]:
     for variable in os.environ:
         if variable.upper().startswith(prefix):
             name, _, below = variable[len(prefix) :].lower().partition("__")
-            # dlt reads a table from one variable, as JSON: a rule in a variable of its own would protect nothing
+            # dlt reads a table from one variable, as JSON: a rule in a separate variable would protect nothing
             key = f"{name}__{below}" if name in WHOLE else name
             found[key.removesuffix("__")] = f"the environment variable {variable}"
     return found
@@ -119,7 +119,7 @@ def _in_files(sections: tuple[str, ...]) -> dict[str, str]:
 
 
 def whence(name: str, sections: tuple[str, ...] = SOURCE) -> str | None:
-    """Return where dlt found the value of a key: an environment variable or a file; None if nowhere."""
+    """Return the environment variable or file in which dlt found the value of a key; None if it found none."""
     variable = "__".join([*sections, name]).upper()
     if variable in os.environ:
         return f"the environment variable {variable}"

@@ -1,4 +1,4 @@
-"""Define the ledger: one `LedgerRow` for each import, which is its row of `sync_imports`, and its vocabulary."""
+"""Define the ledger: one `LedgerRow` for each import, stored as its row of `sync_imports`, and the values in it."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class State(StrEnum):
     failed = "failed"
     unreconciled = "unreconciled"
     deleted = "deleted"
-    excluded = "excluded"  # of a template that the settings leave out; what was loaded of it before stays as it is
+    excluded = "excluded"  # of a template that the settings leave out; rows that were loaded before stay
 
 
 class Due(StrEnum):
     """`sync_imports.due`: why an import is read again though its fingerprint has not changed; null if it is not due."""
 
-    racy = "racy"  # read within the resolution of its `updated_at`: it may have changed since, unseen
+    racy = "racy"  # read within the resolution of its `updated_at`: a later change may not show
     backfill = "backfill"  # a backfill selected it, and has not read it yet
-    upgrade = "upgrade"  # an earlier version read it, and kept less of what it received
+    upgrade = "upgrade"  # an earlier version of this package read it and kept less of the reply
     vanished = "vanished"  # it was gone when its records were requested
     torn = "torn"  # its rows in the warehouse are known to be incomplete
 
@@ -41,7 +41,7 @@ TORN = (
 
 
 class Listed(Protocol):
-    """What planning needs of an import as the service lists it."""
+    """The fields of a listed import that planning needs."""
 
     @property
     def slug(self) -> str: ...
@@ -61,9 +61,9 @@ class LedgerRow(msgspec.Struct, frozen=True, gc=False):
     Invariant: the Arrow schema, the SELECT list, reading, writing and the documentation follow from these fields, so
     that a column is added here and nowhere else; in a warehouse that lacks it, it is null until the next load.
 
-    `trusted` is no column: it is false if the row's load did not complete or its rows in the warehouse disagree.
+    `trusted` is not a column: it is false if the row's load did not complete or its rows in the warehouse disagree.
     `has_raw` and `table_name` say where its rows are: the settings `raw` and `typed` may change between runs. `due` is
-    one of `Due`, or what another version of this package wrote: any value makes the import be read.
+    one of `Due`, or a value that another version of this package wrote: any value makes a run read the import.
     """
 
     slug: Annotated[str, "Key of the import."]
@@ -110,7 +110,7 @@ class LedgerRow(msgspec.Struct, frozen=True, gc=False):
     def torn(self) -> bool:
         """Return whether some of its rows may be missing or of another version.
 
-        Invariant: that is so until a load that dlt completed brings all its rows, however often reading it fails.
+        Invariant: it stays torn until a load that dlt completed brings all its rows, however often reading fails.
         """
         half_loaded = not self.trusted and self.state in (State.synced, State.unreconciled, State.deleted)
         return half_loaded or self.due == Due.torn
@@ -121,7 +121,7 @@ class LedgerRow(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def adds_up(self) -> bool:
-        """Return whether as many records came as `row_count` says; some of the rejected ones may be one, seen twice."""
+        """Return whether `row_count` can be right; a record that occurred twice may have been rejected twice."""
         count = self.row_count
         return count is not None and self.records_loaded <= count <= self.records_loaded + self.records_rejected
 
@@ -143,7 +143,7 @@ class LedgerColumn:
 
 
 def _columns() -> Iterator[LedgerColumn]:
-    """Yield the columns; an absent number is 0, an absent flag false, and an absent state makes the import be read."""
+    """Yield the columns; a missing number is 0, a missing flag false; a missing state makes a run read the import."""
     zeros = {str: "", int: 0, bool: False, State: State.failed}
     for name, hint in get_type_hints(LedgerRow, include_extras=True).items():
         if get_origin(hint) is not Annotated:

@@ -1,4 +1,4 @@
-"""Show the progress of a run on a terminal by bars, which vanish when it ends."""
+"""Show the progress of a run on a terminal with bars, which vanish when it ends."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Bars:
 
     def planned(self, imports: int, rows: int) -> None:
         self._display.update(self._listing, total=1, completed=1, visible=False)
-        if imports:  # else there is nothing to wait for
+        if imports:  # otherwise there is nothing to wait for
             self._imports = self._display.add_task(f"imports {self._verb}", total=imports, unit="imports")
             self._records = self._display.add_task(f"rows {self._verb}", total=rows, unit="rows")
         if imports and self._loads:
@@ -53,7 +53,7 @@ class Bars:
 
 
 class Traffic:
-    """The traffic with the service, in one line, which moves even while nothing is complete yet."""
+    """The traffic with the service, in one line, which changes even while no import is complete yet."""
 
     def __init__(self) -> None:
         self.requests = 0
@@ -74,7 +74,7 @@ class Traffic:
 
 
 class _AboveTheBars(logging.Handler):
-    """A log above the bars. Retries are counted below them instead, or they would fill the screen."""
+    """A log above the bars. Retries are counted below the bars instead, because they would fill the screen."""
 
     def __init__(self, console: Console, traffic: Traffic, level: int) -> None:
         super().__init__()

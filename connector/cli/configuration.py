@@ -1,4 +1,4 @@
-"""Open a pipeline by dlt's configuration and the options of the command."""
+"""Open a pipeline from dlt's configuration and the options of the command."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def _ducklake(address: str) -> Any:
     return ducklake(catalog, data=given["data"], schema=given.get("schema", "ducklake"))
 
 
-# What is made of an address here: dlt has no name for it, or not for what it needs.
+# Schemes whose destination is built here, because dlt has no suitable one.
 _OWN: Mapping[str, Callable[[str], Any]] = {"sqlite": _sqlite, "mysql": _mysql, "ducklake": _ducklake}
 _LAKE = ("data", "schema")
 
@@ -197,7 +197,7 @@ def address_of(uri: str) -> tuple[str, str]:
 def _lake_address(rest: str) -> str:
     """Return the address of the catalog, with the absolute path of the folder of the files in its query.
 
-    Beside a catalog in SQLite that is `catalog.sqlite.files`; one in PostgreSQL has to be told.
+    The default for a catalog in SQLite is `catalog.sqlite.files` beside it; for one in PostgreSQL it has to be given.
     """
     catalog, given = _without(rest, *_LAKE)
     scheme = catalog.partition(":")[0]
@@ -225,7 +225,7 @@ def _lake_address(rest: str) -> str:
 
 
 def _without(address: str, *names: str) -> tuple[str, dict[str, str]]:
-    """Return an address without these parts of its query, and the parts."""
+    """Return an address without these parameters of its query, and the parameters."""
     place, _, query = address.partition("?")
     parts = parse_qsl(query)
     left = urlencode([part for part in parts if part[0] not in names])

@@ -1,8 +1,8 @@
 """Prove what this package guarantees on a scratch dataset of the user's destination: `check --destination-deep`.
 
-The sandbox is synced into it, changed, synced by runs that are killed, and compared with it digit for digit after each
-step. Nothing is asked of the user's service, nothing of their own datasets is read or written, and the scratch dataset
-is dropped at the end.
+The sandbox is synced into the scratch dataset, changed, synced by runs that are killed, and compared with it digit for
+digit after each step. The user's service is not called, the user's datasets are neither read nor written, and the
+scratch dataset is dropped at the end.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def _dropped(place: Mapping[str, Any]) -> Iterator[None]:
     try:
         yield
     finally:
-        if not was_there or place["dataset"] in lock_path(pipeline).name:  # that of a lake in use is for all datasets
+        if not was_there or place["dataset"] in lock_path(pipeline).name:  # a lake may have one lock for all
             lock_path(pipeline).unlink(missing_ok=True)
         _drop(pipeline)
         if not was_there:
@@ -157,14 +157,14 @@ def _pipeline(place: Mapping[str, Any]) -> Pipeline:
 
 
 def _settings(place: Mapping[str, Any], source: Mapping[str, Any]) -> Settings:
-    """Return the settings; versions of rows are kept, and compared with the rows, if the destination can."""
+    """Return the settings, with `history` on if the destination supports it, to compare versions with rows."""
     kept = Warehouse(_pipeline(place)).traits.history
     return Settings.load(**source, batch_rows=PACKAGE, history=kept, allow_experimental=True)
 
 
 @dataclass
 class _Kit:
-    """The steps, in the order in which they have to be taken: each starts from what the previous one left."""
+    """The steps, in the required order: each starts from the state that the previous one left."""
 
     place: Mapping[str, Any]
     service: Service
@@ -257,7 +257,7 @@ class _Kit:
             raise NotSoError(f"one value was edited, and the versions say {found[:3]}")
         return f"one value edited is one change, all read again is none, {self._equal()}, and with their versions"
 
-    # -- what they are made of -----------------------------------------------------------------------------------
+    # -- parts of the steps --------------------------------------------------------------------------------------
 
     def _run(self, scope: RunScope | None = None) -> Tally:
         with without_warnings_of_json():
@@ -285,7 +285,7 @@ class _Kit:
 
 
 def run_and_die() -> NoReturn:
-    """Run once, as the standard input says, and be killed: after the first package or within it."""
+    """Run once, as described on the standard input, and be killed after the first package or within it."""
     told = json.load(sys.stdin)
 
     def load(pipeline: Pipeline, *arguments: Any) -> str | None:

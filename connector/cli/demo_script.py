@@ -61,7 +61,7 @@ def offered(seed: int, paths: Sequence[str]) -> Service:
 
 
 class Demonstration:
-    """One performance; `act` prints it, `document` is what --json shows of it."""
+    """One run of the demo; `act` prints it, `document` is what --json shows of it."""
 
     def __init__(self, service: Service, url: str, pipeline: Pipeline, output: Output, stop: Stop) -> None:
         self._service = service
@@ -153,7 +153,7 @@ class Demonstration:
                 rows = [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
             self.queries.append((question, sql, rows))
 
-    # -- what they are made of -----------------------------------------------------------------------------------
+    # -- parts of the acts ---------------------------------------------------------------------------------------
 
     def _sync(self, words: str) -> None:
         self._service.requests.clear()
@@ -207,7 +207,7 @@ def _generated(template: tuple[str, int]) -> str:
 
 
 def _change(service: Service) -> tuple[list[str], set[str]]:
-    """Make some changes of every kind; return what was done in words, and the live imports it was done to."""
+    """Make some changes of every kind; return a description of each, and the live imports that were changed."""
     first, second, third, gone = service.slugs()[:4]
     records = list(service.record_slugs(first))
     content = next(iter(service.records(first)))["data"]

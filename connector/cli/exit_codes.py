@@ -19,7 +19,7 @@ def exit_code(error: BaseException) -> int:
 
 def explain(error: BaseException) -> ConnectorError:
     """Return the error as a sentence that an operator can act on; a ConnectorError stays as it is."""
-    if "connector.warehouse" in sys.modules:  # else neither dlt nor a destination can have raised it
+    if "connector.warehouse" in sys.modules:  # otherwise neither dlt nor a destination can have raised it
         from connector.warehouse.busy import as_busy
 
         if (busy := as_busy(error)) is not None:

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from connector.cli.output import Output
 
 OWN = "connector"
-# Other loggers that write to stderr, at levels of their own: through our handler, with its format and redaction.
+# Other loggers that write to stderr: they use our handler, with its format and redaction, at these levels.
 OTHERS = ("dlt", "opentelemetry", "py.warnings")
-LONG_WAIT_S = 30.0  # somebody who watches would wonder
+LONG_WAIT_S = 30.0  # a person who watches needs an explanation for the pause
 REASONS_SHOWN = 4
 TRACEBACK = "Traceback (most recent call last):"
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -104,7 +104,7 @@ def sum_up_retries() -> None:
 
 
 class _Same(logging.Handler):
-    """A handler that passes records on to the log's own, whose format stays although dlt sets one for its handlers.
+    """A handler that passes records on to the log's own handler, because dlt sets a format on handlers of its logger.
 
     Unless `whole`, a traceback is reduced to its last line, and each is logged once: dlt logs one for each attempt of
     each job, twice.

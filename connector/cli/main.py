@@ -1,7 +1,7 @@
 """`importer-sync`: find the command, prepare its process, and turn every exception into an exit code.
 
-Only the module of the given command is imported, after the environment that dlt needs is set: so commands import what
-they use at the top, and `--help` and `--version` load neither dlt nor a command.
+Only the module of the given command is imported, after the environment that dlt needs is set. Commands can therefore
+import what they use at the top, and `--help` and `--version` load neither dlt nor a command.
 """
 
 from __future__ import annotations

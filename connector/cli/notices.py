@@ -1,9 +1,9 @@
-"""Notify a webhook or Slack when a run ends otherwise than the one before: badly, or well again.
+"""Notify a webhook or Slack when a run does not succeed, or when one succeeds again.
 
-The last notice is recorded in dlt's data folder, so that a scheduler that fails every quarter of an hour sends one.
+The last notice is recorded in dlt's data folder, so that a schedule that fails every quarter of an hour sends only one.
 
-A notice that cannot be delivered is a warning and nothing more, and shows no URL: whoever knows such a URL can write to
-the channel behind it.
+A notice that cannot be delivered is only a warning. The warning does not show the URL, because anyone who knows it can
+write to the channel behind it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SECTION = "importer_sync"
 LIMIT_S = 10.0
 LOCKED = 4  # the exit code
 STATUSES = ("succeeded", "partial", "failed", "interrupted", "locked")
-BAD = ("partial", "failed")  # what a run that succeeds recovers from
+BAD = ("partial", "failed")  # after these, a run that succeeds is reported
 STANDARD = ("partial", "failed")
 COUNTS = (
     "imports_listed",
@@ -113,7 +113,7 @@ def _statuses(given: Any) -> frozenset[str]:
 
 
 def notify(to: Addresses, document: Mapping[str, Any], exit_code: int, pipeline: str, warehouse: str = "") -> list[str]:
-    """Notify everybody in `to` how a run ended, if that is news; return a sentence for each failed delivery.
+    """Notify the recipients in `to` how a run ended, if that changed; return a sentence for each failed delivery.
 
     It takes little more than LIMIT_S and raises nothing.
     """
@@ -172,7 +172,7 @@ def notice(
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """The last notice on runs of one mode: the status, and since when it holds."""
+    """The last notice on runs of one mode: the status, and since when it is so."""
 
     file: Path | None
     status: str | None = None
@@ -180,10 +180,10 @@ class Told:
 
     @classmethod
     def noted(cls, folder: Path | None, pipeline: str, mode: str) -> Told:
-        """Read the record in `folder`; without one, nothing was sent before."""
+        """Read the record in `folder`; if there is none, nothing was sent before."""
         if folder is None:
             return cls(None)
-        # two projects may give their pipelines one name
+        # two projects may give their pipelines the same name
         key = hashlib.sha256(json.dumps([str(Path.cwd()), pipeline, mode]).encode()).hexdigest()[:16]
         file = folder / f".told-{key}.json"
         with suppress(OSError, ValueError, TypeError, KeyError):
@@ -192,7 +192,7 @@ class Told:
         return cls(file)
 
     def note(self, status: str) -> None:
-        """Record that `status` was sent; if that fails, it is sent once more."""
+        """Record that `status` was sent; if that fails, the next run sends it again."""
         if self.file is None or status == self.status:
             return
         since = self.since if self.status in BAD and status in BAD else f"{datetime.now(UTC):%Y-%m-%d %H:%M}"

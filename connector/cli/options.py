@@ -17,7 +17,7 @@ DATASET = "importer_data"
 def add_global(parser: argparse.ArgumentParser, *, again: bool = False) -> None:
     """Add the options of every command.
 
-    They are added `again` behind the command's name: an option not given there must not undo one given before.
+    They are added `again` after the command's name: an option that is missing there must not reset one given before.
     """
     group = parser.add_argument_group("options of every command")
 

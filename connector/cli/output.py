@@ -19,9 +19,9 @@ from connector.cli.redaction import scrub, scrubbed
 from connector.text import visible, visible_json
 
 CELL_WIDTH = 80
-STDOUT = ("-", "/dev/stdout")  # as an --out: nothing but what is asked for goes there
+STDOUT = ("-", "/dev/stdout")  # as an --out: only the requested result goes there
 LOOKED_AT = 10_000  # characters of a cell, of which few are shown
-# Colour repeats what a word says, for those who skim.
+# Colour repeats the meaning of a word, for people who skim.
 STYLES = {
     **dict.fromkeys(("ok", "proven", "succeeded", "completed", "synced", "equal"), "green"),
     **dict.fromkeys(("FAILED", "FAIL", "NOT SO", "failed"), "bold red"),
@@ -29,7 +29,7 @@ STYLES = {
     "running": "cyan",
 }
 _WORDS = "|".join(sorted(map(re.escape, STYLES), key=len, reverse=True))
-# A word that begins a line or ends "… run", and what is counted though there should be none of it.
+# A word that begins a line or ends "… run", and counts that should be zero.
 _WORD = re.compile(rf"(?:^\s*|(?<=\brun ))({_WORDS})(?![\w.-])", re.MULTILINE)
 _COUNTED = re.compile(r"\b[1-9][\d,]* (?:failed|not reconciled|rejected)\b")
 
@@ -62,7 +62,7 @@ class Output:
     def say(self, *lines: str, whole: bool = False) -> None:
         """Print the result for a person: each of `lines` as one line, whatever it contains, unwrapped if `whole`."""
         if self.json and self.log_json:
-            return  # a program that reads both streams has the result in the document
+            return  # a program that reads both streams finds the result in the document
         _print(_shown(lines), self._results, whole=whole)
 
     def note(self, *lines: str, level: str = "info", event: str = "note") -> None:

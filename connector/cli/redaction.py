@@ -14,11 +14,11 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 HIDDEN = "***"
-SHORTEST = 6  # hiding anything shorter would garble words, and a password that is the user's name hides nothing
-# Both are linear: a run of characters is taken as a whole, and within it no start is tried twice.
+SHORTEST = 6  # hiding shorter texts would garble words, and a password equal to the user's name is no secret
+# Both take linear time: a run of characters is matched as a whole, and no position in it is tried twice.
 _RUN = re.compile(r"[^@\s]++@?")
 _PASSWORD = re.compile(r"(://[^/\s:@]*+):(?=[^@])[\s\S]++")
-# Of a key of secrets.toml or a variable: the connector's own, and those of destinations.
+# Parts of names of secret keys and variables: the connector's own, and those of destinations.
 _SECRETS = ("access_token", "privacy_key", "notify_url", "slack_incoming_hook", "password")
 _known: set[str] = set()
 

@@ -37,7 +37,7 @@ def run_scope(arguments: argparse.Namespace, output: Output, scope: RunScope) ->
 
 
 def run_pipeline(opened: Callable[[], Pipeline], scope: RunScope, output: Output) -> int:
-    """Carry out one run over `scope`; return the exit code. Raises only what kept the run from beginning."""
+    """Carry out one run over `scope`; return the exit code. Raises only errors that kept the run from beginning."""
     attempt = _Attempt(opened, scope, output)
     with telemetry.exporting(scrub):
         try:
@@ -80,7 +80,7 @@ class _Attempt:
         with without_warnings_of_json(), progress_of(self._output) as progress:
             tally = sync(pipeline, settings, self._scope, progress=progress, stop=stop)
         if self._scope.shard is not None:
-            return tally  # the run after all shards keeps the views
+            return tally  # the run after all shards updates the views
         if settings.views and (tally.load_ids or tally.fatal is None):
             self._stale = keep_current(pipeline, loaded=bool(tally.load_ids))
         if tally.fatal is None:

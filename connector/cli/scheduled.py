@@ -24,7 +24,7 @@ def run_and_exit(
 ) -> NoReturn:
     """Run one sync of a pipeline, as `importer-sync run` does, and end the process with its exit code.
 
-    For a script of its own: it sets dlt's environment, logging and signal handlers for the whole process.
+    Call it only from a separate script: it sets dlt's environment, logging and signal handlers for the whole process.
 
     Args:
         pipeline_name: The name of the pipeline.
@@ -37,7 +37,7 @@ def run_and_exit(
         keep_files_private()
         prepare_environment()
         start_logging(output, steps=True)
-        # dlt reads the environment when it is imported, so it is imported after that is set
+        # dlt reads the environment when it is imported, so the environment is set before that
         import dlt
 
         from connector.api import as_run

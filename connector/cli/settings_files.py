@@ -1,4 +1,4 @@
-"""Edit dlt's `config.toml` and `secrets.toml` so that everything else in them stays, comments too."""
+"""Edit dlt's `config.toml` and `secrets.toml`, and keep everything else in them, including comments."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class SettingsFile:
 
     def save(self, *, private: bool) -> None:
         """Write the file completely or not at all; a private file is never readable by others, not even empty."""
-        target = self.path.resolve()  # a link stays one
+        target = self.path.resolve()  # a link is kept
         fresh = target.with_name(f".{target.name}.{os.getpid()}")
         with suppress(FileNotFoundError):
             fresh.unlink()
@@ -103,7 +103,7 @@ class SettingsFile:
         return True
 
 
-DUCKDB_FILES = "*.duckdb*"  # with their logs, and the locks and notes beside them
+DUCKDB_FILES = "*.duckdb*"  # with their logs, locks and notes
 
 
 def _mode(path: Path) -> int | None:

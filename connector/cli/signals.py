@@ -1,6 +1,6 @@
 """Handle signals during work: the first asks for an orderly end, the second ends the process at once.
 
-The work runs in a thread of its own, because dlt installs its own signal handlers if it runs in the main thread.
+The work runs in a separate thread, because dlt installs its own signal handlers if it runs in the main thread.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class _Thread(threading.Thread, Generic[T]):
 def supervised(work: Callable[[Stop], T], *, on_first: Callable[[int], None], on_forced: Callable[[int], None]) -> T:
     """Return or raise what `work` does.
 
-    If it has not ended some seconds after a signal, or at a second one, the process ends after `on_forced`: whatever
-    was not committed is as after a power cut.
+    If it has not ended some seconds after a signal, or when a second one arrives, the process calls `on_forced` and
+    ends. Uncommitted work is lost, as after a power cut.
     """
     stop = Stop()
     thread = _Thread(lambda: work(stop))
@@ -102,7 +102,7 @@ def finish(code: int) -> NoReturn:
 
 
 def depart(code: int) -> NoReturn:
-    """End the process without finalizing the interpreter, where threads may hang and extension modules may fail."""
+    """End the process without finalizing the interpreter, in which threads may hang and extension modules may fail."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()

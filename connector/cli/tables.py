@@ -9,7 +9,7 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
-LONGEST_WORD = 24  # that a column stays wide enough for; a longer one is cut where there is no room
+LONGEST_WORD = 24  # a column stays wide enough for such a word; a longer word is cut if there is no room
 LONGEST = 400  # characters of a cell
 GAP = 2
 INDENT = 2

@@ -1,4 +1,4 @@
-"""Find hints, privacy rules and names of templates that match nothing loaded: most likely they are misspelt."""
+"""Find hints, privacy rules and names of templates that match nothing loaded: they are probably misspelt."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _JSON = ("json", "overflowed", None)  # types of fields below which there may be
 
 
 def unmatched_hints(warehouse: Warehouse, settings: Settings) -> list[str]:
-    """Return a sentence for each hint that matches no column; none before the first load, when nothing could."""
+    """Return a sentence for each hint that matches no column; none before the first load, when nothing could match."""
     if not settings.hints or not settings.typed or not warehouse.exists():
         return []
     with warehouse.connect() as connection:
@@ -73,7 +73,7 @@ def unmatched_templates(warehouse: Warehouse, settings: Settings) -> list[str]:
 def unmatched_paths(warehouse: Warehouse, settings: Settings) -> list[str]:
     """Return a sentence for each path of a privacy rule that no loaded field has, as far as `sync_fields` can tell.
 
-    A field under `drop`, and whatever `allow` leaves out, is not in it, so such a rule is reported only if a field
+    Fields that `drop` names or `allow` leaves out are not in `sync_fields`, so such a rule is reported only if a field
     differs from it by case or blanks alone. Return none before the first load, when nothing could match.
     """
     if not settings.protection or not warehouse.exists():
@@ -105,10 +105,10 @@ def _is_of(title: str, field: Mapping[str, Any], names: Collection[str | None]) 
 
 
 def misspelt(section: Section, known: Mapping[str, bool], *, shown: bool) -> Iterator[str]:
-    """Yield a sentence for each path of the section that is most likely misspelt.
+    """Yield a sentence for each path of the section that is probably misspelt.
 
-    `known` are the paths of fields, and whether there may be more below them; `shown`: whether fields under a rule that
-    keeps them are among these.
+    `known` maps the paths of fields to whether there may be more paths below them; `shown` tells whether fields under a
+    rule that keeps them are among these.
     """
     stays = {path for path, action in section.rules.items() if action.kind != "drop"} | set(section.allow or ())
     for path in sorted({*section.rules, *(section.allow or ())}):
@@ -127,7 +127,7 @@ def _folded(path: str) -> str:
 
 
 def _reaches(rule: str, path: str, *, below: bool) -> bool:
-    """Return whether the rule concerns the field at `path`, one that contains it, or maybe one inside it."""
+    """Return whether the rule applies to the field at `path`, to one that contains it, or maybe to one inside it."""
     if rule == path:
         return True
     wanted, steps = rule.split("."), path.split(".")
@@ -136,7 +136,7 @@ def _reaches(rule: str, path: str, *, below: bool) -> bool:
 
 
 def unmatched(warehouse: Warehouse, settings: Settings) -> list[str]:
-    """Return the sentences of all three."""
+    """Return the sentences of all three functions."""
     return [
         *unmatched_hints(warehouse, settings),
         *unmatched_templates(warehouse, settings),

@@ -1,1 +1,1 @@
-"""Pages, and from them listings and imports that are proven complete. Knows no HTTP library and no warehouse."""
+"""Read pages into listings and imports that are proven complete, without HTTP library and warehouse."""

@@ -1,27 +1,26 @@
-"""Walk page numbers to a listing that knows whether it saw everything (docs/guarantees.md, "Page numbers").
+"""Read a listing page by page and determine whether it is complete (docs/guarantees.md, "Page numbers").
 
 Page numbers are not positions: whatever is inserted, deleted or moved between two requests shifts the pages, and
-a row can slip from a page not yet read to one already read. Two proofs that none did:
+a row can move from a page not yet read to one already read. There are two proofs that no row was missed:
 
 **Overlap.** Ranges of positions are requested that share at least two positions with their neighbours: page 1 of
 100 covers 1 to 100, page 2 of 98 covers 99 to 196, page 3 of 97 covers 195 to 291 … Invariant: if every shared
 position shows the same row in both replies and no row has two positions, then as many rows were seen as there are
-positions, and none crossed a boundary alone, because it would have pushed the shared ones off their places. Two
-changes can still cancel out: where the latest edit comes first, a row that moves to the front while one from there
-is deleted shifts nothing behind it. So the first page is read again last. A sweep without a contradiction, whose
-end is followed by empty pages near and far, is a proof; it costs about one request in six more than bare pages and no
-second sweep.
+positions, and no row crossed a boundary unnoticed, because it would have shifted the shared ones. Two changes can
+still cancel out: if the latest edit comes first, and a row moves to the front while one from there is deleted, nothing
+behind it shifts. So the first page is read again last. A sweep without a contradiction, whose end is followed by empty
+pages near and far, is a proof. It costs about one request in six more than pages without overlap, and no second sweep.
 
-**Agreement.** Where positions contradict each other, whole sweeps with ever different page sizes are united until
-re-reading adds nothing. How often it has to add nothing follows from how much of the union each sweep misses: an
-order that is different at every request needs a dozen quiet sweeps for odds of one in a million, a still one two.
-A page number that is empty though rows follow hides the same positions again and again: then the sizes differ so much
-that what such a page hides of one size stands on another page of the next.
+**Agreement.** If positions contradict each other, the rows of whole sweeps, each with another page size, are united
+until a further sweep adds nothing. How many sweeps have to add nothing follows from the share of the union that each
+sweep misses: an order that differs at every request needs a dozen such sweeps for odds of one in a million, a stable
+order two. A page number that is empty though rows follow hides the same positions in every sweep of one size. The sizes
+then differ so much that rows hidden by such a page in one sweep are on another page in the next.
 
-A page behind the first that the service refuses with a 4xx counts as empty in both proofs, as it may be how the
-service reports the end. It may also refuse one for another reason, for instance because it counts rows up to some
-limit only, or refuse all pages but the first. So the first proof then also needs the last row on a page of its own,
-and the second one sweeps of different sizes that find the end at the same row, and a row on a page behind the first.
+A page behind the first that the service refuses with a 4xx counts as empty in both proofs, because the service may
+report the end in this way. It may also refuse a page for another reason, for instance because it shows rows only up to
+some limit, or refuse all pages but the first. Then the first proof also needs the last row on a page of its own. The
+second one needs sweeps of different sizes that find the end at the same row, and a row on a page behind the first.
 """
 
 from __future__ import annotations
@@ -55,10 +54,10 @@ R = TypeVar("R")
 Fetch = Callable[[int, int], Awaitable[Sequence[T]]]
 
 MAX_PER_PAGE = 100  # interface, Limits
-MAX_LOOKS = 2  # at the end of an orderly listing, before it counts as moving
-RESTLESS_END_PROOF = 4  # empty pages in a row that prove the end where pages contradicted each other
-FAR_AT_FIRST = (1, 2, 3, 4, 8, 16)  # as `FAR`, where no row is known yet that could be missed
-DIVISORS = (1, 2, 5)  # of the size, where pages are empty that should not be; see above
+MAX_LOOKS = 2  # at the end of an orderly listing, before it counts as changing
+RESTLESS_END_PROOF = 4  # empty pages in a row that prove the end if pages contradicted each other
+FAR_AT_FIRST = (1, 2, 3, 4, 8, 16)  # as `FAR`, while no row is known that could be missed
+DIVISORS = (1, 2, 5)  # of the size, if pages are empty that should not be; see above
 MAX_BARREN_PAGES = 10  # in a row that bring nothing new to the sweep: the pages repeat without end
 ORDERLY_TRIES = 3
 MAX_SWEEPS = 40
@@ -70,7 +69,7 @@ MAX_PAGES = 20_000  # a listing longer than two million imports is a fault
 
 @dataclass(frozen=True, slots=True)
 class Listing(Generic[T]):
-    """What was listed, freshest version of each, in the order first seen; `reason` says why it is not complete."""
+    """The listed rows, the latest version of each, in the order first seen; `reason` says why it is not complete."""
 
     rows: tuple[T, ...]
     complete: bool
@@ -81,7 +80,7 @@ class Listing(Generic[T]):
 async def together(requests: Iterable[Coroutine[object, object, R]]) -> list[R]:
     """Run the requests together and return the results in order.
 
-    The first failure cancels the other requests and is raised as it is.
+    The first failure cancels the other requests and is raised unchanged.
     """
     tasks = [asyncio.ensure_future(request) for request in requests]
     try:
@@ -132,7 +131,7 @@ class _Swept:
 class Lister(Generic[T]):
     """A listing by `fetch(page, per_page)`; `key` identifies a row, `newer(a, b)` is true if b replaces a.
 
-    `born(row)` is when the service says it was created: a row younger than all that the first sweep saw did not exist
+    `born(row)` is when the service says it was created: a row younger than all rows of the first sweep did not exist
     when the listing began, so it does not keep the sweeps from agreeing. `expected` rows are requested at once;
     `stop()` is polled between waves of requests.
     """
@@ -157,14 +156,14 @@ class Lister(Generic[T]):
         self._size = MAX_PER_PAGE
         self._sweeps = 0
         self._end = 0  # the last position of the last orderly sweep
-        self._sized = True  # false once the service was seen to ignore per_page
-        self.first_page = 1  # 0 once the service was seen to count from there
-        self._holed = False  # true once a page was empty though rows follow
+        self._sized = True  # false once the service has ignored per_page
+        self.first_page = 1  # 0 once the service is known to count pages from 0
+        self._holed = False  # true once a page was empty although rows follow
         self._refused: dict[Segment, ConnectorError] = {}  # lately
         self._doubt: str | None = None  # why even a proven end may not be one
 
     async def all(self) -> Listing[T]:
-        """List by one orderly sweep if the listing holds still, else by as many sweeps as it takes, up to a bound.
+        """List by one orderly sweep if the listing does not change, else by as many sweeps as needed, up to a limit.
 
         If a page exceeds the limit on a reply, everything is requested again in shorter pages.
         """
@@ -183,7 +182,7 @@ class Lister(Generic[T]):
         return self._listing(self._doubt if proven else await self._agree())
 
     async def again(self) -> Listing[T]:
-        """List again, for a listing found incomplete by other means: sweep until sweeps agree, keeping the rows."""
+        """List again after the listing proved incomplete by other means: sweep until sweeps agree, keeping all rows."""
         await self.counts_from_zero()
         return self._listing(await self._agree())
 
@@ -212,11 +211,11 @@ class Lister(Generic[T]):
             return ()
 
     async def counts_from_zero(self) -> bool:
-        """Return whether page 0 is the first page, and not unknown, or another name of page 1 or the last page.
+        """Return whether page 0 is the first page, and not unknown or an alias of page 1 or of the last page.
 
-        If it is the first, page 1 is the shorter one, or the first row of page 0 is on no other page of any size and
-        small pages 1 continue it. Page 0 is requested where pages contradicted each other, as pages 1 of different
-        sizes then do, and where there are too few rows for a contradiction.
+        It is the first page if page 1 is shorter, or if its first row is on no other page of any size and small pages 1
+        continue it. Page 0 is requested if pages contradicted each other, as pages 1 of different sizes do in this
+        case, or if there are too few rows for a contradiction.
         """
         if self.first_page == 0:
             return False
@@ -227,7 +226,7 @@ class Lister(Generic[T]):
             if not front:
                 return False
             pages = await together(self._numbered(number) for number in (1, 1))
-            pages.append(await self._numbered(0))  # last, or else the listing may have shrunk in between
+            pages.append(await self._numbered(0))  # last, otherwise the listing may have shrunk in between
             shorter = max(map(len, pages[:2])) < min(len(front), len(pages[2]))
             if not shorter and front[0] in known:
                 return False
@@ -281,7 +280,7 @@ class Lister(Generic[T]):
                 look = second_look(positions.end, self._size, positions.segments)
                 wave = [look, *islice(upcoming, missing)]
             else:
-                # a page far off may have shown that there are more
+                # a page far behind may have shown that there are more
                 wave = [*covering(upcoming, positions.end), *islice(upcoming, window)]
                 window = min(window * 2, WINDOW)
         self._learn_size(positions)
@@ -289,7 +288,7 @@ class Lister(Generic[T]):
         return False
 
     async def _front_stands(self, positions: Positions) -> bool:
-        """Return whether the first page is unchanged after all others were read, and nothing follows behind the end.
+        """Return whether the first page is unchanged after all others were read, and no row follows the end.
 
         A single page is its own proof.
         """
@@ -303,16 +302,16 @@ class Lister(Generic[T]):
         return positions.proven()
 
     def _around(self, end: int, far: Iterable[int]) -> list[Segment]:
-        """Return what else must agree before `end` is believed: pages far behind it, one right behind it, and page 1.
+        """Return what else must agree before `end` is accepted: pages far behind it, one right behind it, and page 1.
 
-        The page of one row right behind the end, and that at the front, can be shortened by no clamp, have numbers far
-        from those of the large pages, and show whether the service heeds page sizes and whether its first page is
+        No clamp can shorten the pages of one row, right behind the end and at the front. Their numbers are far from
+        those of the large pages. They show whether the service respects page sizes and whether its first page is
         number 1.
         """
         return [*(far_look(end, self._size, pages) for pages in far), Segment(end + 1, 1), FRONT]
 
     def _learn_size(self, positions: Positions) -> None:
-        """Learn the size to which the service clamps `per_page`: the first page is short, and yet others follow."""
+        """Learn the size to which the service clamps `per_page`: the first page is short although others follow."""
         lengths = positions.lengths
         longest = max(lengths, default=0)
         followed = any(n and s.first > longest for s, n in zip(positions.segments, lengths, strict=True))
@@ -360,10 +359,10 @@ class Lister(Generic[T]):
         return f"the listing still changed after {self._sweeps} sweeps"
 
     def _refused_within(self, swept: _Swept, before: int | None, added: int) -> ConnectorError | None:
-        """Return the error of a refused page that is not known to lie behind the last row; None if there is none.
+        """Return the error of a refused page that is not known to be behind the last row; None if there is none.
 
-        A refused page does lie behind it if nothing followed, and the sweep before, which had other sizes, found the
-        end at the same row, apart from the rows that were `added` since.
+        A refused page is known to be behind the last row if nothing followed, and the previous sweep, which had other
+        sizes, found the end at the same row, apart from the rows `added` since.
         """
         if swept.before_refusal is None:
             return None

@@ -1,7 +1,7 @@
 """Decide what the pages of one sweep over a listing prove, and which pages to request for the proof. Pure.
 
-A page claims rows for positions. The proof of completeness (`connector.extract.listing`, overlap) is that no two claims
-contradict each other, that no position is missing, and that the end was seen from within and from beyond.
+A page claims which rows are at which positions. A listing is complete (`connector.extract.listing`, overlap) if no two
+claims contradict each other, no position is missing, and both pages before the end and pages behind it show the end.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 END_PROOF = 2  # empty pages in a row that prove the end of an orderly listing
-FAR = 4  # pages behind the last row, where it must be empty as well: rows may follow a run of empty pages
-SHARED = 2  # positions that neighbouring pages share at least; rows of equal rank may swap a single one unseen
+FAR = 4  # pages behind the last row that must be empty too: rows may follow a run of empty pages
+SHARED = 2  # positions that neighbouring pages share at least; a swap of rows of equal rank could hide in one
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +56,11 @@ class Positions:
     keys: dict[int, str] = field(default_factory=dict)
     places: dict[str, int] = field(default_factory=dict)
     empty_from: int | None = None
-    looks: dict[int, set[Segment]] = field(default_factory=dict)  # end of a reply with room for more -> who said so
+    looks: dict[int, set[Segment]] = field(default_factory=dict)  # end of a reply with room for more → requests
     segments: list[Segment] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
     calm: bool = True
-    end: int = 0  # the last position of a row; looked for among the keys, it would be looked for at every page
+    end: int = 0  # the last position of a row, kept because finding it among the keys for every page takes time
 
     def claim(self, segment: Segment, keys: Sequence[str]) -> None:
         self.segments.append(segment)
@@ -68,7 +68,7 @@ class Positions:
         if len(keys) > segment.per_page:
             self.calm = False
             return
-        if segment == FRONT:  # may be another row by now, but must be one of those shown
+        if segment == FRONT:  # may be another row now, but must be one of those shown
             self.calm = self.calm and self.places.keys() >= set(keys)
             return
         for position, key in enumerate(keys, segment.first):
@@ -84,19 +84,19 @@ class Positions:
 
     @property
     def beyond(self) -> int:
-        """Return how many pages were requested that lie wholly behind the last row, and not far from it."""
+        """Return how many pages were requested that are wholly behind the last row, and not far from it."""
         return sum(1 for s in self.segments if self.end < s.first <= self.end + (FAR - 1) * s.per_page)
 
     @property
     def oversized(self) -> bool:
-        """Return whether a page was longer than requested: then the service ignores page sizes."""
+        """Return whether a page was longer than requested, which means that the service ignores page sizes."""
         return any(length > s.per_page for s, length in zip(self.segments, self.lengths, strict=True))
 
     @property
     def holed(self) -> bool:
-        """Return whether a page was empty though another has rows of its positions or behind them, even if clamped.
+        """Return whether a page was empty although another has rows at its positions or behind them, even if clamped.
 
-        Pages of one row do not count: one that was requested too early hides nothing.
+        Pages of one row do not count: such a page that was requested too early hides nothing.
         """
         longest = max(self.lengths, default=0)
         firsts = [(s.page - 1) * (1 if self.oversized else min(s.per_page, longest)) for s in self.segments]
@@ -110,7 +110,7 @@ class Positions:
         return not self.calm or gap or (not self.looks and self.beyond > END_PROOF)
 
     def proven(self) -> bool:
-        """Return whether there is no contradiction and no gap, and the end was seen from within and from beyond."""
+        """Return whether there is no contradiction and no gap, and pages before and behind the end show the end."""
         after = self.end + 1
         whole = self.empty_from == after and len(self.keys) == self.end and len(self.looks) == 1
         return self.calm and whole and len(self.looks[after]) > 1 and self.beyond >= END_PROOF
@@ -125,22 +125,22 @@ def covering(segments: Iterator[Segment], upto: int) -> Iterator[Segment]:
 
 
 def through(segments: Iterator[Segment], upto: int) -> list[Segment]:
-    """Return the segments that cover positions 1 to `upto`, and as many beyond as the proof of an end takes."""
+    """Return the segments that cover positions 1 to `upto`, and as many behind as the proof of an end needs."""
     return [*covering(segments, upto), *islice(segments, END_PROOF)]
 
 
 def far_look(end: int, size: int, pages: int) -> Segment:
-    """Return the page that lies `pages` pages behind the one with position `end`."""
+    """Return the page that is `pages` pages behind the one with position `end`."""
     return Segment(max(1, math.ceil(end / size)) + pages, size)
 
 
 def second_look(end: int, size: int, asked: Sequence[Segment]) -> Segment:
-    """Return another page that holds position `end` and has room for more, since a page may be cut short by mistake.
+    """Return another page that has position `end` and room for more, because the service may have cut the first short.
 
-    Its size is well below that of the first: of two that a service clamps to the same size, the second shows nothing
-    more.
+    Its size is well below that of the first page: if a service clamps two pages to the same size, the second one shows
+    nothing new.
     """
     apart = size - size // 10
     pages = (Segment(max(end - 1, 0) // s + 1, s) for s in (*range(apart, 1, -1), *range(size, apart, -1)))
-    # where every size divides `end` there is none; a page behind it keeps the end unproven
+    # if every size divides `end` there is no such page; a page behind it leaves the end unproven
     return next((page for page in pages if page.last > end and page not in asked), Segment(end + 1, 1))

@@ -1,22 +1,22 @@
 """Read one import's records until they are proven complete (docs/guarantees.md, "Page numbers").
 
-Invariant: the verdict `complete` is given only to rows that were gathered while the import's fingerprint did not
-change, and of which there are as many distinct ones as its `row_count` says, no page beyond the last one full, and
-no pass that received more. A change that no single reply shows cannot be missed: an import that fits into one page
-with room to spare is a snapshot, every other one has its fingerprint read again after its pages. A page has room to
-spare below the size that the service has been seen to send: it may clamp its pages far lower than requested.
+Invariant: rows get the verdict `complete` only if they were read while the import's fingerprint did not change, the
+number of distinct rows equals its `row_count`, no page behind the last one is full, and no pass received more rows. A
+change that shows in no single reply is not missed: an import that fits into one page with room to spare is a snapshot,
+and for every other import the fingerprint is read again after its pages. A page has room to spare if it is shorter than
+the longest page that the service has sent so far, because the service may clamp pages far below the requested size.
 
-Where the count does not match, further passes are united with what is there as long as the fingerprint holds (an
-order that changes at every request hides rows from any one pass). An unfinished import, whose `row_count` may lag,
-is also complete when two neat passes in a row show exactly the same rows, or when the union has settled.
+If the count does not match, the rows of further passes are added as long as the fingerprint does not change (an order
+that changes at every request hides rows from any single pass). An unfinished import, whose `row_count` may lag, is also
+complete when two neat passes in a row show exactly the same rows, or when further passes add nothing.
 
-A page behind the first that the service refuses with a 4xx counts as empty, since it may be how the service reports
-the end. It is the end only if no more rows are known than came on the pages before it; otherwise the count has to
+A page behind the first that the service refuses with a 4xx counts as empty, because the service may report the end in
+this way. It is the end only if no more rows are known than came on the pages before it; otherwise the count has to
 match, or reading fails with that error.
 
-An import's own URL is used only to see whether it changed: its replies are compared with each other, and what is
-returned is the import as the listing shows it, with which the next listing is compared. Its own URL may leave out
-fields and show finer times.
+An import's own URL is used only to see whether the import changed: its replies are compared with each other. The import
+is returned as the listing shows it, because the next listing is compared with that. Its own URL may leave out fields
+and show finer times.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ from connector.extract.spill import LatestRecords, Records
 from connector.ledger import COMPLETED
 from connector.models import Import, RecordPage, Reject
 
-MAX_MOVES = 5  # times the import may change under the reader before its turn goes to the next run
+MAX_MOVES = 5  # times the import may change while it is read before it is left to the next run
 MAX_PASSES = 40
-UNEVEN_QUIET = 6  # passes that add nothing, where pages were seen to lie: of few rows one may be missed twice by chance
+UNEVEN_QUIET = 6  # passes that add nothing, if pages were inconsistent: one of few rows may be missed twice by chance
 PAGES_AHEAD = 64
-EMPTY_ENOUGH = 16  # promised pages in a row: if all are empty, `row_count` promises too much
-EMPTY_PAGES = 2  # behind the last page, before the end is believed though the count does not match
-MAX_PAGES_BEYOND = 10_000  # behind what `row_count` promises: a million rows too many are a fault
+EMPTY_ENOUGH = 16  # pages within `row_count` in a row: if all are empty, `row_count` is too high
+EMPTY_PAGES = 2  # behind the last page, before the end is accepted although the count does not match
+MAX_PAGES_BEYOND = 10_000  # behind the pages of `row_count`: a million rows too many are a fault
 MAX_WINDOW_BEYOND = 16
 MAX_ROWS = 1_000_000_000  # of one import; nobody uploads more, and reading on would never end
-SHORTER_PAGES = {MAX_PER_PAGE: 10, 10: 1}  # to ask for where one has more bytes than are taken at once
+SHORTER_PAGES = {MAX_PER_PAGE: 10, 10: 1}  # requested if a page exceeds the size limit
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_UNITS = tuple(timedelta(microseconds=n) for n in (1, 1_000, 1_000_000))  # that a service may write times in
+_UNITS = tuple(timedelta(microseconds=n) for n in (1, 1_000, 1_000_000))  # the units in which a service may write times
 _SHRINK = (0, 1, 3, 11, 17, 21, 27, 29, 33, 39)
 
 
@@ -62,13 +62,13 @@ class Verdict(StrEnum):
     """How reading an import ended."""
 
     complete = "complete"
-    unreconciled = "unreconciled"  # it did not change, and its records are not as many as it says
+    unreconciled = "unreconciled"  # it did not change, and the number of its records differs from `row_count`
     restless = "restless"  # it kept changing, or its pages never ended: some of its records may be missing
     gone = "gone"
 
 
 class RecordsClient(Protocol):
-    """What reading needs of `ServiceClient` (service/client): two endpoints, what was seen of pages, and the time."""
+    """What reading needs of `ServiceClient` (service/client): two endpoints, the largest page so far, and the time."""
 
     @property
     def first_page(self) -> int: ...
@@ -86,7 +86,7 @@ class ImportRead:
     """The outcome for one import, at the fingerprint of `import_`; `why` explains anything but `complete`.
 
     `asked_at`: an instant that the service's clock had passed before the first of these records was requested;
-    `records_metadata`: what the first page had beside its records.
+    `records_metadata`: the other contents of the first page.
     """
 
     import_: Import
@@ -104,13 +104,13 @@ class ImportRead:
 
     @property
     def miscounted(self) -> bool:
-        """Return whether a finished import did not change and only its count is wrong, as meant by `reconcile`."""
+        """Return whether a completed import did not change and only its count is wrong, which `reconcile` is about."""
         return self.verdict is Verdict.unreconciled and self.import_.status == COMPLETED
 
 
 @dataclass(slots=True)
 class _Pass:
-    """One walk over the pages of `size`: what it showed and whether anything about it was odd."""
+    """One pass over the pages of `size`: the rows that it showed and whether it was inconsistent."""
 
     size: int
     shown: set[str] = field(default_factory=set)
@@ -141,29 +141,29 @@ class _Pass:
 
     @property
     def neat(self) -> bool:
-        """Return whether it had as many rows as positions.
+        """Return whether the pass had as many rows as positions.
 
-        If so, order alone can hide no row while nothing is added or deleted.
+        If so, order alone hides no row while nothing is added or deleted.
         """
         return not self.ragged and self.received == len(self.shown)
 
 
 @dataclass(slots=True)
 class _Gathered:
-    """Rows by slug (latest version), rejects by payload, since the fingerprint last moved, at `asked_at`."""
+    """Rows by slug (latest version) and rejects by payload, read since the fingerprint last changed, at `asked_at`."""
 
     asked_at: datetime
     records: LatestRecords = field(default_factory=LatestRecords)
     rejects: dict[str, Reject] = field(default_factory=dict)
     latest: _Pass | None = None
     quiet: int = 0  # passes in a row that added nothing
-    misses: float = 0.0  # the largest share of what is known that a pass did not show
+    misses: float = 0.0  # the largest share of the known rows that a pass did not show
     uneven: bool = False  # whether a pass was not neat
-    hole: ConnectorError | None = None  # the error of a refused page that must hold known rows, since the last new row
+    hole: ConnectorError | None = None  # the error of a refused page that must have known rows, since the last new row
     metadata: bytes | None = None  # of the first page of the latest pass
 
     def __len__(self) -> int:
-        # a rejected row with a slug of its own counts once, and never beside a good row of that slug
+        # a rejected row with a slug counts once, and not at all if there is a good row with that slug
         spoiled = {reject.record_slug or payload for payload, reject in self.rejects.items()}
         return len(self.records) + len(spoiled - self.records.slugs)
 
@@ -208,7 +208,7 @@ async def _read_of(client: RecordsClient, import_: Import, size: int) -> ImportR
     try:
         return await _read(client, import_, size)
     except NotFoundError:
-        # only the import's own 404 counts: a records endpoint may be missing for other reasons
+        # only a 404 for the import itself counts: a records endpoint may be missing for other reasons
         before = await _get_or_none(client, import_)
         if before is None:
             return _gone(import_)
@@ -227,7 +227,7 @@ async def _read_of(client: RecordsClient, import_: Import, size: int) -> ImportR
 
 
 async def _has_no_records(client: RecordsClient, import_: Import) -> bool:
-    """Return whether a 404 of its records, received twice while it did not change, is how the service says "none".
+    """Return whether a 404 for the records, received twice while the import did not change, means that it has none.
 
     Its `row_count` must be 0 too, and page 0 of an unfinished import must be empty: a service that counts pages from 0
     may have all its records there while `row_count` lags behind.
@@ -243,7 +243,7 @@ async def _has_no_records(client: RecordsClient, import_: Import) -> bool:
 
 
 async def ask_for(client: RecordsClient, slug: str) -> Import:
-    """Return the import of this slug. Raises ContractError if the service answers with another one."""
+    """Return the import with this slug. Raises ContractError if the service returns another one."""
     found = await client.get_import(slug)
     if found.slug != slug:
         raise ContractError(f"The service answers with import {found.slug} where import {slug} is asked for.")
@@ -262,10 +262,10 @@ def _gone(import_: Import) -> ImportRead:
 
 
 def as_listed(listed: Import, own: Import) -> Import:
-    """Return the version that an import's own URL shows, in the terms of the listing as far as possible.
+    """Return the version that an import's own URL shows, with the values of the listing as far as possible.
 
-    A version that differs from the listed one only by a finer time is taken for the listed one: if it is a later one,
-    the next listing shows another time, and the import is read again.
+    A version that differs from the listed one only by a finer time counts as the listed one: if it is a later one, the
+    next listing shows another time, and the import is read again.
     """
     earlier, later = sorted((listed.updated_at, own.updated_at))
     same_time = any(earlier == later - (later - _EPOCH) % unit for unit in _UNITS)
@@ -279,7 +279,7 @@ async def _read(client: RecordsClient, import_: Import, size: int, own: Import |
     """Read all records by pages of `size`; `own` is what the import's own URL showed last, if it was requested."""
     current = import_ if own is None else as_listed(import_, own)
     gathered, moves = _Gathered(client.service_time()), 0
-    from_zero = client.first_page == 1  # whether it may be that the service counts from there, unnoticed so far
+    from_zero = client.first_page == 1  # whether the service may count pages from 0, unnoticed so far
     for passes in range(1, MAX_PASSES + 1):
         known = len(gathered)
         if current.row_count > MAX_ROWS:
@@ -321,7 +321,7 @@ async def _read(client: RecordsClient, import_: Import, size: int, own: Import |
 
 
 def _known_room(client: RecordsClient, import_: Import) -> int:
-    """Return the largest page the service is known to send: of records, maybe clamped lower, if the count may lag."""
+    """Return the largest page size that the service is known to send; if the count may lag, of records only."""
     return client.largest_page if import_.status == COMPLETED else client.largest_page_of_records
 
 
@@ -332,7 +332,7 @@ def _count(import_: Import, gathered: _Gathered) -> str:
 def _is_complete(import_: Import, gathered: _Gathered, swept: _Pass, *, same: bool) -> bool:
     found, promised = len(gathered), import_.row_count
     if found == promised:
-        # more was received than promised: the count may match only because rows are missing
+        # more rows than `row_count` arrived: the count may match only because rows are missing
         return swept.received <= promised or gathered.settled
     whole = found > promised or not swept.ragged
     return import_.status != COMPLETED and gathered.hole is None and (same or (gathered.settled and whole))
@@ -352,7 +352,7 @@ def _outcome(
 
 
 async def _read_pages(client: RecordsClient, import_: Import, gathered: _Gathered, size: int) -> _Pass:
-    """Read one pass: the pages `row_count` promises concurrently, then on until the count is met or the pages end."""
+    """Read one pass: the pages of `row_count` concurrently, then more until the count is met or the pages end."""
     swept = _Pass(size)
     expected = max(import_.row_count, len(gathered))
     promised = expected // size + 1  # the last of them has room for more
@@ -370,7 +370,7 @@ async def _read_pages(client: RecordsClient, import_: Import, gathered: _Gathere
                 if empty >= EMPTY_ENOUGH:
                     break
         if 0 < swept.longest < size and len(swept.shown) < expected:
-            promised = max(promised, expected // swept.longest + 1)  # per_page is clamped lower than asked
+            promised = max(promised, expected // swept.longest + 1)  # per_page is clamped below the requested size
     full = swept.last >= (swept.longest if promised > 1 else min(size, _known_room(client, import_)))
     if len(gathered) != import_.row_count or full:
         await _read_on(client, import_, gathered, swept, page, size)
@@ -380,7 +380,7 @@ async def _read_pages(client: RecordsClient, import_: Import, gathered: _Gathere
 async def _read_on(
     client: RecordsClient, import_: Import, gathered: _Gathered, swept: _Pass, page: int, size: int
 ) -> None:
-    """Read pages behind the promised ones, more and more at once, until they are empty or only repeat this pass."""
+    """Read pages behind those of `row_count`, more and more at once, until they are empty or only repeat this pass."""
     idle, window, limit = 0, 1, page + MAX_PAGES_BEYOND
     while idle < (1 if len(gathered) == import_.row_count else EMPTY_PAGES):
         if page >= limit:
@@ -422,9 +422,9 @@ async def _ask(client: RecordsClient, import_: Import, pages: range, size: int) 
 
 
 async def _page(client: RecordsClient, slug: str, page: int, size: int) -> RecordPage | ConnectorError:
-    """Return the page, or the error of a page that may lie behind the last one.
+    """Return the page, or the error of a page that may be behind the last one.
 
-    That the import was deleted shows later.
+    A deletion of the import is detected later.
     """
     try:
         return await client.list_records(slug, page, size)

@@ -1,6 +1,6 @@
 """Spill the records of one import that exceed memory to an unnamed temporary file, which vanishes with the process.
 
-Invariant: of every slug the version that counts comes out, whether the records stayed in memory or not.
+Invariant: for every slug the same version is returned, whether the records stayed in memory or not.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Span:
 
 
 class Spool:
-    """Pieces of bytes, read in the order in which they were added. Raises ConnectorError where there is no room."""
+    """Pieces of bytes, read in the order in which they were added. Raises ConnectorError if there is no disk space."""
 
     def __init__(self) -> None:
         self._spans: list[_Span] = []
@@ -106,7 +106,7 @@ def batches(records: Records) -> Iterator[Sequence[Record]]:
 
 
 class LatestRecords:
-    """The records of one import by slug: of two with the same the later one, by `updated_at` where both have it."""
+    """The latest record for each slug of one import, by `updated_at` if both have it, otherwise by order of arrival."""
 
     def __init__(self) -> None:
         self._kept: dict[str, Record] = {}
@@ -151,7 +151,7 @@ class _Spilling:
     def add(self, records: Iterable[Record]) -> None:
         for record in records:
             time = _NO_TIME if record.updated_at is None else record.updated_at
-            sort = str(record.sort)  # of numbers, -1 and -2 have the same hash
+            sort = str(record.sort)  # the hashes of the numbers -1 and -2 are equal
             content = hash((record.data, record.created_at, sort, record.extra))
             place = self.places.get(record.slug)
             if place is not None:
@@ -187,7 +187,7 @@ def _replaces(before: int | None, after: int | None) -> bool:
 
 
 def _no_room(error: OSError) -> ConnectorError:
-    place = tempfile.tempdir or "the directory for temporary files"  # its name may be what cannot be had
+    place = tempfile.tempdir or "the directory for temporary files"  # finding it may be what failed
     return ConnectorError(
         f"An import is too large for memory and {place} cannot hold it ({error.strerror or error}); free space there, "
         "or set TMPDIR to another directory."

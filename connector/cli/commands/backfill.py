@@ -16,7 +16,7 @@ from connector.warehouse import Warehouse
 from connector.warehouse.ownership import take_stock
 from connector.warehouse.tables import IMPORTS
 
-SHORTENED = re.compile(r"[0-9a-f]{8}")  # as tables on a terminal show it
+SHORTENED = re.compile(r"[0-9a-f]{8}")  # the length in which tables on a terminal show a slug
 
 EXAMPLES = (
     "importer-sync backfill --since 2020-01-01 --until 2030-01-01",

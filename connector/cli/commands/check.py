@@ -127,8 +127,8 @@ def _service(settings: Settings) -> tuple[str | None, dict[str, Any] | None]:
 
 
 async def _learn(client: ServiceClient) -> dict[str, Any]:
-    """Return what a first look at the service shows."""
-    first = await client.list_imports(1)  # opens the connection, so its time says little
+    """Return what a first request to the service shows."""
+    first = await client.list_imports(1)  # it also opens the connection, so its duration says little
     began = time.perf_counter()
     again = await client.list_imports(1)
     listing_s = time.perf_counter() - began
@@ -159,9 +159,9 @@ async def _learn(client: ServiceClient) -> dict[str, Any]:
 
 
 async def _count(client: ServiceClient) -> int | None:
-    """Return about how many imports there are, of more than a page; None for too many.
+    """Estimate the number of imports if there is more than one page; return None if there are too many.
 
-    The last page is found by halving.
+    The last page is found by bisection.
     """
     full, beyond = 1, 2
     while (size := await _size(client, beyond)) >= MAX_PER_PAGE:
@@ -239,12 +239,12 @@ def _write_and_drop(pipeline: Pipeline) -> None:
                 raise OSError(0, "what was written is not what is read back")
         finally:
             if made:
-                with suppress(Exception):  # not empty: a run began meanwhile, and it is its dataset now
+                with suppress(Exception):  # not empty: a run began meanwhile and uses the dataset
                     adapter_of(pipeline).drop_empty(client)
 
 
 def _open_to_others(file: Path | None, settings: Settings) -> Iterator[str]:
-    """Yield a sentence if others can read the warehouse; its mode is not changed, since somebody may rely on it."""
+    """Yield a sentence if others can read the warehouse. Leave its mode unchanged, because somebody may rely on it."""
     if file is None or os.name != "posix" or not file.exists():
         return
     mode = stat.S_IMODE(file.stat().st_mode)

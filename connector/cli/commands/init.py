@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         raise ConfigError("The input ended before every question was answered; nothing was written.") from None
     open_folder(folder)
     written = _write(wanted, files, output)
-    arguments.to = arguments.destination = None  # from now on they are what the files say
+    arguments.to = arguments.destination = None  # from now on the files have these values
     _mention_environment(output, wanted)
     checked = examine(arguments)
     output.document({"ok": checked.ok, "written": written, "check": checked.document})
@@ -221,7 +221,7 @@ def _valid_token(token: str) -> str:
 
 
 def _valid(base_url: str, token: str, plain_http: object = None) -> Settings:
-    ServiceClient(base_url, token)  # refuses whatever a run would
+    ServiceClient(base_url, token)  # refuses everything that a run would refuse
     return Settings.load(base_url=base_url, access_token=token, allow_plain_http=plain_http)
 
 

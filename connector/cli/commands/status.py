@@ -82,7 +82,7 @@ def _freshness(age_s: float | None, ahead: bool) -> str:
 
 def _views_are_behind(pipeline: Pipeline) -> bool:
     """Return whether runs should keep the views and did not; a read-only setup may lack the other settings."""
-    from connector.reporting.views.applying import are_outdated  # not needed where nothing was loaded yet
+    from connector.reporting.views.applying import are_outdated  # not needed before the first load
 
     return dlt.config.get("sources.importer.views", bool) is not False and are_outdated(pipeline)
 
@@ -106,7 +106,7 @@ def advice(found: WarehouseStatus, *, stale: bool, views_behind: bool = False) -
             "service and destination can be used; once they can, `importer-sync run` continues from what was "
             "committed."
         )
-    elif last.status == "partial" and last.error and not found.open:  # else those say why
+    elif last.status == "partial" and last.error and not found.open:  # otherwise those say why
         yield f"The last run was partial: {last.error}"
     elif last.status == "interrupted":
         yield "The last run was stopped before it finished; `importer-sync run` continues from there."
@@ -180,6 +180,6 @@ def _tell_runs(output: Output, runs: Sequence[PastRun]) -> None:
             for r in runs
         ],
     )
-    for each in runs[1:]:  # the last one's is in the advice, and what is partial is open below
+    for each in runs[1:]:  # the advice has the last error, and open imports explain a partial run
         if each.error and each.status == "failed":
             output.say(f"{each.started_at:%Y-%m-%d %H:%M} {each.status}: {each.error}")
