@@ -16,7 +16,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 class Template(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The template an import belongs to; `name` is the slug where the service sends none."""
+    """The template of an import; `name` is the slug if the service sends no name."""
 
     name: str
     slug: str
@@ -30,13 +30,13 @@ class Import(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     created_at: datetime
     updated_at: datetime
     updated_naive: bool = False
-    """Whether `updated_at` came without an offset, and was taken for UTC."""
+    """Whether `updated_at` had no offset and was interpreted as UTC."""
     status: str
     template: Template | None = None
     metadata_json: bytes | None = None
-    """The exact JSON text of `metadata` as received; None where it is absent or null."""
+    """The exact JSON text of `metadata` as received; None if it is absent or null."""
     extra_json: bytes | None = None
-    """The fields the interface does not name as one JSON object, values as received; None where there are none."""
+    """Undocumented fields as one JSON object, values as received; None if there are none."""
 
     @property
     def fingerprint(self) -> tuple[datetime, int, str]:
@@ -63,7 +63,7 @@ class Session(BaseModel):
 class Record(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """One row of an import; `data` is the exact JSON text of its object, as received.
 
-    `extra` are the fields the interface does not name as one JSON object, values as received; None without any.
+    `extra` has the undocumented fields as one JSON object, values as received; None if there are none.
     Times are microseconds since 1970 in UTC, which is how Arrow holds them.
     """
 
@@ -78,7 +78,7 @@ class Record(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 class Reject(msgspec.Struct, frozen=True, gc=False):
     """An element of a page that could not be read; `payload` is its text as received.
 
-    `record_slug` is the element's own slug, where it has a usable one.
+    `record_slug` is the element's slug, if it has a usable one.
     """
 
     record_slug: str | None
@@ -90,7 +90,7 @@ class Reject(msgspec.Struct, frozen=True, gc=False):
 class RecordPage:
     """One page of records; `size` counts the elements received, rejected ones too.
 
-    `metadata` is the exact JSON text of what the reply has beside its records; None where that is absent or null.
+    `metadata` is the exact JSON text of the top-level `metadata` of the reply; None if it is absent or null.
     """
 
     records: list[Record]
@@ -109,19 +109,19 @@ class ImportPage:
 
 
 def key_of(row: Import | Reject) -> str:
-    """Return what identifies an element of a listing."""
+    """Return the key that identifies an element of a listing."""
     return row.slug if isinstance(row, Import) else f"reject {row.record_slug or row.payload}"
 
 
 def replaces(before: Import | Reject, after: Import | Reject) -> bool:
-    """Return whether `after` is the version of an element of a listing to keep."""
+    """Return whether `after` replaces `before` as the version of an element to keep."""
     if isinstance(before, Import) and isinstance(after, Import):
         return after.updated_at >= before.updated_at
     return True
 
 
 def born_at(row: Import | Reject) -> datetime:
-    """Return when the service says it was created; what could not be read is as old as possible."""
+    """Return when the service says the element was created; an unreadable one is as old as possible."""
     return row.created_at if isinstance(row, Import) else datetime.min.replace(tzinfo=UTC)
 
 

@@ -9,7 +9,7 @@ SHOWN = 12
 
 
 def instead_of(name: str, known: Collection[str]) -> str:
-    """Return how a sentence about an unknown name ends: with the nearest known one, or with all if there are few."""
+    """Return the end of a sentence about an unknown name: the nearest known names, or all if there are few."""
     if found := nearest(name, known):
         return f"did you mean {' or '.join(found)}?"
     if not known:

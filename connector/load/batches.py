@@ -1,9 +1,9 @@
 """Build the Arrow columns of the rows of imports.
 
-Invariant: the columns are those of imports built one at a time, in the order in which they are loaded, because the
-fields of one decide how those of the next are named and typed. If their rows change nothing in the schema of their
-table, the order does not matter, and imports of one template are built together. They may be built long before they
-are loaded, as neither the package nor its load id is known here.
+Invariant: the columns are the same as if imports were built one at a time, in the order in which they are loaded,
+because the fields of one import decide how those of the next are named and typed. If the rows change nothing in the
+schema of their table, the order does not matter, and imports of one template are built together. Imports may be built
+long before they are loaded: neither the package nor its load id is needed here.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MOST_BYTES = 16 * 2**20  # of JSON that are flattened at once
 
 
 class Flatten(Protocol):
-    """`connector.load.flatten_process.flatten_here`, wherever it runs."""
+    """The signature of `connector.load.flatten_process.flatten_here`, which may run in another process."""
 
     def __call__(
         self, texts: Texts, schema: TableSchema, hints: Mapping[str, str], /, *, nul_safe: bool, room: Room = ...
@@ -40,9 +40,9 @@ class Flatten(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Some records as columns of one length: what raw and typed row share, and what each has alone.
+    """Some records as columns of equal length: those that raw and typed rows share, and those of only one of them.
 
-    `data` is None without raw rows, `flat` without typed ones, `extra` where no record has any.
+    `data` is None without raw rows, `flat` without typed ones, `extra` if no record has any.
     """
 
     slug: pa.Array[Any]
@@ -60,16 +60,16 @@ class Batch:
     def nbytes(self) -> int:
         columns = [] if self.flat is None else list(self.flat.columns.values())
         raw = sum(0 if column is None else column.get_total_buffer_size() for column in (self.data, self.extra))
-        return max(sum(column.get_total_buffer_size() for column in columns), raw)  # nbytes takes ten times as long
+        return max(sum(column.get_total_buffer_size() for column in columns), raw)  # nbytes is ten times slower
 
 
 @dataclass(frozen=True, slots=True)
 class BuiltImports:
     """The rows of one import, or of several of one template; the records are removed from `reads`.
 
-    `sizes` are the numbers of records of each. Several imports share at most one `Batch`, one after the other.
-    `refusal` says why the destination cannot hold the rows in a typed table. An import that is `left` needs a column in
-    a table that may get none now.
+    `sizes` are the numbers of records of each import. The rows of several imports are in one `Batch` at most, one
+    import after the other. `refusal` says why the destination cannot hold the rows in a typed table. `left` is set if
+    the import needs a column in a table that may get no column now.
     """
 
     reads: tuple[ImportRead, ...]
@@ -110,7 +110,7 @@ class SpilledRows:
         self._extras.append(rows.extra is not None)
         if rows.extra is not None:
             columns.append(rows.extra)
-        self._slugs.append(rows.slug)  # kept to the end of the package, where slices would keep a whole piece
+        self._slugs.append(rows.slug)  # kept to the end of the package; a slice would keep a whole piece
         self._flats.append(None if flat is None else (replace(flat, columns={}), tuple(flat.columns)))
         columns.extend([] if flat is None else flat.columns.values())
         batch = pa.RecordBatch.from_arrays(columns, [str(n) for n in range(len(columns))])
@@ -130,7 +130,7 @@ class SpilledRows:
 
 
 class Builder:
-    """A builder that knows the typed tables as they will be once all it built is loaded; not thread-safe."""
+    """A builder that keeps the schemas that typed tables will have once all it built is loaded; not thread-safe."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class Builder:
         self._schemas = dict(schemas)
         self._template_tables = dict(template_tables)
         self._foreign = foreign
-        self._settled = settled  # tables that are to stay as they are
+        self._settled = settled  # tables that must not change
         self._limits = limits
         self._nul_safe = nul_safe
         self._width = width
@@ -192,8 +192,8 @@ class Builder:
     def _together(self, reads: list[ImportRead]) -> BuiltImports | list[list[ImportRead]]:
         """Build the imports at once, or return the parts to build instead if one of them affects the others.
 
-        A schema grows up to its bounds and then no more, so halving finds the import that makes it grow at little cost;
-        a refusal may occur again and again.
+        A schema grows up to its limits and then no more, so bisection finds the import that extends it at little cost;
+        a refusal may occur any number of times.
         """
         records = [record for read in reads for record in read.records]
         texts = _texts(records)
@@ -214,7 +214,7 @@ class Builder:
     def _flattened_as_known(self, texts: Texts, schema: TableSchema) -> Flattened | None:
         """Flatten rows into a table as it is.
 
-        Return None if they need anything new in it, or if rows beside them would decide their text.
+        Return None if the rows need a change of the schema, or if other rows would affect their text.
         """
         hints = self._settings.hints.get(schema.table, {})
         room = Room(0, UNBOUNDED.columns if self._width is None else self._width.columns)
@@ -248,7 +248,7 @@ class Builder:
         hints = self._settings.hints.get(table, {})
         for some in _pieces(read):
             texts = _texts(some)
-            # The variants that earlier pieces brought take room from the fields of the later ones.
+            # Variants that earlier pieces created leave less room for the fields of later pieces.
             left = Room(max(min(most - schema.size, room.columns - schema.width), 0), room.columns)
             flat = self._flatten(texts, schema, hints, nul_safe=self._nul_safe, room=left)
             refusal = self._limits.refusal(flat.schema, [flat.columns]) if self._limits is not None else None
@@ -260,7 +260,7 @@ class Builder:
         return rows, None
 
     def _narrowed(self, read: ImportRead, schema: TableSchema, room: Room) -> TableSchema:
-        """Return the table with as many of the new fields of these records as there is room for, and no others."""
+        """Return the table with as many new fields of these records as there is room for."""
         width = self._width or Width()
         new = NewFields(schema, room.fresh + width.listed)
         for some in batches(read.records):

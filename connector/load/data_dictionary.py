@@ -19,9 +19,9 @@ from connector.warehouse.tables import IMPORTS, LOAD_ID
 
 @dataclass(slots=True)
 class Catalogue:
-    """What is known of the typed tables during a run: their schemas, their templates, and when fields were first seen.
+    """The typed tables during a run: their schemas, their templates, and when fields were first seen.
 
-    `text_conflicts` has, for each import that has any, its table and the counts of its ledger row.
+    `text_conflicts` maps each import that has conflicts to its table and the counts in its ledger row.
     """
 
     schemas: dict[str, TableSchema]
@@ -53,9 +53,9 @@ class Catalogue:
 
 
 def schema_changes(before: Mapping[str, TableSchema], after: Mapping[str, TableSchema]) -> Iterator[str]:
-    """Yield what is new in typed tables: tables, fields, and fields with their first values of another type.
+    """Yield the new tables, new fields, and fields with their first values of another type.
 
-    Yields nothing for a first load, in which everything is new.
+    Yield nothing for a first load, in which everything is new.
     """
     for table in sorted(after) if before.keys() - {IMPORTS} else ():
         old, now = before.get(table), after[table]

@@ -18,10 +18,10 @@ APPEND: dict[str, Any] = {"write_disposition": "append"}
 
 @dataclass(frozen=True, slots=True)
 class IncomingRows:
-    """What a package brings for one table of records: the slugs of its records, one by one, and of its imports.
+    """The rows of a package for one table of records: the slugs of its records and of its imports.
 
-    `distinct` if no slug comes twice, `replacing` if it has rows that only mean something to a merge (placeholders,
-    rows carried over).
+    `distinct` if no slug occurs twice, `replacing` if it has rows that only a merge can handle (placeholders, rows
+    carried over).
     """
 
     table: str
@@ -34,9 +34,9 @@ class IncomingRows:
 def write_dispositions(warehouse: Warehouse, incoming: Sequence[IncomingRows]) -> WriteDispositions:
     """Choose append or merge for each table of the package just built.
 
-    Rows are appended if the destination holds none of these records and imports, which this process, its only writer,
-    has just asked; else a merge skips the search for duplicates if there are none. Both hold for a package that is
-    loaded at once or never (`make_anew`), and its rows are counted afterwards all the same.
+    Rows are appended if the destination has none of these records and imports; this process is its only writer and has
+    just checked. Otherwise a merge skips the search for duplicates if there are none. Both are safe because the package
+    is loaded at once or never (`make_anew`), and its rows are counted afterwards in any case.
     """
     found: dict[str, dict[str, Any]] = {}
     with warehouse.connect() as connection:
@@ -53,8 +53,8 @@ def write_dispositions(warehouse: Warehouse, incoming: Sequence[IncomingRows]) -
 def is_new(connection: Connection, incoming: IncomingRows) -> bool:
     """Return whether the table holds no row of these records or imports (DuckDB and PostgreSQL).
 
-    DuckDB compares hashes of the slugs, which takes a fraction of the memory: a collision makes new rows look as if
-    they were not new, never the other way round.
+    DuckDB compares hashes of the slugs, which takes a fraction of the memory. A collision can make new rows look like
+    existing ones, but not the reverse.
     """
     record, import_ = map(connection.column, keys_of(incoming.table))
     imports = f"{import_} IN (SELECT slug FROM arriving_imports)"
@@ -69,7 +69,7 @@ def is_new(connection: Connection, incoming: IncomingRows) -> bool:
 
 
 def are_elsewhere(connection: Connection, incoming: IncomingRows) -> bool:
-    """Return whether the table holds some of these records as another import's (DuckDB and PostgreSQL)."""
+    """Return whether the table has some of these records in another import (DuckDB and PostgreSQL)."""
     record, import_ = map(connection.column, keys_of(incoming.table))
     with connection.relations(_relations(incoming)):
         return _any_row(

@@ -1,6 +1,6 @@
-"""Use dlt beyond its documented interface; `connector.warehouse.destination` does so for the warehouse.
+"""Use undocumented parts of dlt for loading; `connector.warehouse.destination` does so for the warehouse.
 
-Everything here relies on dlt's source and may change with a minor version of dlt.
+Everything here relies on dlt's source code and may break with a minor version of dlt.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _REBUILT = "x-importer-rebuilt"
 
 
 class LoadPackage(Protocol):
-    """A loader of one package; `load_package` is the one that uses dlt."""
+    """A loader of one package; `load_package` is the implementation that uses dlt."""
 
     def __call__(
         self,
@@ -49,7 +49,7 @@ class LoadPackage(Protocol):
 
 
 class Marker:
-    """A function that marks each emission with its table and hints for dlt: in full at first, then by name."""
+    """A function that marks each emission with its table and hints for dlt: the first in full, later ones by name."""
 
     def __init__(self) -> None:
         self._told: dict[str, Mapping[str, Any]] = {}
@@ -69,14 +69,14 @@ def current_load_id() -> str:
 
 
 def package_state() -> Mapping[str, Any]:
-    """Return dlt's state of the package that it is extracting into, which says what a refresh drops or empties."""
+    """Return dlt's state of the package that it is extracting into, which lists what a refresh drops or empties."""
     return Container()[LoadPackageStateInjectableContext].state
 
 
 def refuse_half_loads() -> None:
-    """Raise ConfigError if dlt is configured to complete a package though some of its tables could not be loaded.
+    """Raise ConfigError if dlt is configured to complete a package although some of its tables failed to load.
 
-    The ledger, loaded with them, would list rows that are not there.
+    The ledger, which is loaded with them, would then list rows that are missing.
     """
     if not resolve_configuration(LoaderConfiguration(), sections=("load",), accept_partial=True).raise_on_failed_jobs:
         raise ConfigError(
@@ -87,13 +87,13 @@ def refuse_half_loads() -> None:
 
 
 def hold_until_loaded(pipeline: Pipeline, held: ExitStack) -> Callable[[], None]:
-    """Keep what is held for a pipeline that is extracting until it has loaded; return a function that releases it.
+    """Hold the lock of a pipeline that is extracting until it has loaded; return a function that releases it.
 
-    Invariant: from the moment a run reads the state of the warehouse to its last row there, nobody else writes, whoever
-    calls dlt. dlt has no callback after a load, so its steps are replaced on this one object until they were called; if
-    the package is never loaded, what is held is released with the object.
+    Invariant: from the moment a run reads the state of the warehouse until its last row is written, nobody else writes,
+    whoever calls dlt. dlt has no callback after a load, so the pipeline's step methods are replaced on this object
+    until they have been called. If the package is never loaded, the lock is released with the object.
     """
-    loading = ref(pipeline)  # weak, as the pipeline holds what would refer to it
+    loading = ref(pipeline)  # a weak reference, because the pipeline refers to the held object
 
     def release() -> None:
         if (pipeline := loading()) is not None:
@@ -127,7 +127,7 @@ def load_package(
     dispositions: Callable[[], WriteDispositions] = dict,
     /,
 ) -> str | None:
-    """Load one package of what `tables(load_id)` yields, written as `dispositions()` says once all of it is known.
+    """Load the tables that `tables(load_id)` yields as one package, with the write dispositions of `dispositions()`.
 
     Return its load id, or None if there was nothing to load. Raise ConnectorError if the lock was lost meanwhile.
     """
@@ -138,11 +138,11 @@ def load_package(
         def records() -> Iterator[Any]:
             mark = Marker()
             yield from map(mark, tables(current_load_id()))
-            pa.default_memory_pool().release_unused()  # to the system, before the destination needs some
+            pa.default_memory_pool().release_unused()  # return memory to the system before the destination needs it
             written = dlt.current.source_schema().tables
             for table, disposition in dispositions().items():
                 written[table].update(cast("TTableSchema", disposition))
-            prove_held(pipeline)  # what is not extracted completely is never loaded
+            prove_held(pipeline)  # a package that was not extracted completely is never loaded
 
         return records
 
@@ -165,8 +165,8 @@ def _load_id(loaded: LoadInfo) -> str | None:
 def forget_tables(pipeline: Pipeline, tables: Sequence[str], now: datetime) -> str | None:
     """Make dlt forget these tables: here, in the warehouse, and in other working directories.
 
-    The mark makes this schema unlike any before, so that dlt stores it; the changed state makes every other working
-    directory fetch it before its next run. Return the load id, or None if dlt has no schema yet.
+    A mark makes this schema different from all earlier ones, so that dlt stores it. The changed state makes every other
+    working directory fetch it before its next run. Return the load id, or None if dlt has no schema yet.
     """
     pipeline.sync_destination()
     schema = pipeline.schemas[SOURCE] if SOURCE in pipeline.schemas else _stored_schema(pipeline)
@@ -190,10 +190,10 @@ def forget_tables(pipeline: Pipeline, tables: Sequence[str], now: datetime) -> s
 
 
 def take_over_rebuilt(pipeline: Pipeline, live: Schema) -> None:
-    """Make the schema that dlt extracts with agree with the warehouse's on typed tables, where they differ.
+    """Update the typed tables in the schema that dlt extracts with to those in the warehouse.
 
     After a rebuild under another pipeline name, or while this process was running, dlt still has the earlier schema
-    here, and would refuse every later load because it takes the earlier types for frozen.
+    here. It would refuse every later load, because it considers the earlier types frozen.
     """
     typed = [table for table in live.tables if table.startswith(TYPED_PREFIX)]
     stored = _stored_schema(pipeline) if typed else None
@@ -224,7 +224,7 @@ def _stored_schema(pipeline: Pipeline) -> Schema | None:
 def load_beside(
     pipeline: Pipeline, schema_name: str, table: str, batches: Iterator[pa.Table], json_columns: Sequence[str]
 ) -> None:
-    """Load a table under a schema of its own, in a working directory that is removed afterwards."""
+    """Load a table with a separate dlt schema, in a working directory that is removed afterwards."""
     folder = tempfile.mkdtemp(prefix="importer-rebuild-")
     try:
         beside = dlt.pipeline(
@@ -233,7 +233,7 @@ def load_beside(
             dataset_name=pipeline.dataset_name,
             pipelines_dir=folder,
         )
-        beside.config.restore_from_destination = False  # else it would take and overwrite the pipeline's state
+        beside.config.restore_from_destination = False  # otherwise it would read and overwrite the pipeline's state
 
         @dlt.source(name=schema_name, section=SOURCE)
         def rebuilt() -> Any:

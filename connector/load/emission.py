@@ -1,7 +1,8 @@
 """Define what a package hands to dlt: rows for one table, and the hints by which dlt merges them.
 
-All merges are delete-insert by a scope with a primary key: the one strategy of dlt that neither doubles rows when a
-process dies between the destination's commit and dlt's own bookkeeping, nor leaves rows behind that an import lost.
+All merges are delete-insert by a merge key (the scope) with a primary key. It is the only strategy of dlt that neither
+duplicates rows if a process dies between the destination's commit and dlt's bookkeeping, nor leaves rows that an import
+lost.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from connector.warehouse.tables import (
 
 @dataclass(frozen=True, slots=True)
 class Emission:
-    """Rows for one table; `json_columns` are text columns whose type in the warehouse is JSON where it has one.
+    """Rows for one table; `json_columns` are text columns whose type in the warehouse is JSON if it has that type.
 
-    `template` is that of a typed table, '' where an import has none.
+    `template` is the template of a typed table, '' for imports without one.
     """
 
     table: str
@@ -77,8 +78,8 @@ def _own_hints(emission: Emission) -> dict[str, Any]:
 def _replacing(record_key: str, import_key: str) -> dict[str, Any]:
     """Return the merge that replaces all rows of the imports in the package and moves records between imports.
 
-    Rows are deleted by one set of keys: PostgreSQL can look those up in an index or in a hash table, while for an OR of
-    two sets it would go through both parts for each row of the table.
+    Rows are deleted by a single set of keys: PostgreSQL can look those up in an index or in a hash table, while it
+    would evaluate both parts of an OR of two sets for each row of the table.
     """
     scope = (
         f"{record_key} IN (SELECT {record_key} FROM {{staging_table}} UNION ALL "
@@ -98,7 +99,7 @@ def _upserting(key: str) -> dict[str, Any]:
 
 
 def placeholders(schema: pa.Schema, table: str, slugs: Sequence[str], load_id: str) -> pa.Table:
-    """Return a row for each of these imports that clears its scope, and that the merge drops."""
+    """Return a placeholder for each of these imports, which makes the merge delete its rows and is dropped itself."""
     record_key, import_key = keys_of(table)
     constant = {record_key: NO_SLUG, LOAD_ID: load_id}
     columns = [

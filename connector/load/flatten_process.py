@@ -1,7 +1,7 @@
 """Flatten rows in a child process, so that this one's interpreter is free for reading.
 
-It is the same function with the same arguments, and the child keeps no state: if no child can be started, or it dies,
-the rows are flattened here.
+The child runs the same function with the same arguments and keeps no state. If no child can be started, or it dies, the
+rows are flattened in this process.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from connector.transform.width import UNBOUNDED, Room, TooWide
 
 log = logging.getLogger("connector.run")
 
-FEW_ROWS: Final = 500  # flattened sooner than sent to another process and back
-ENOUGH_ROWS: Final = 10_000  # from which on it is worth starting one
-MANY_BYTES: Final = 16 * 2**20  # of which two processes should not hold copies
+FEW_ROWS: Final = 500  # fewer rows are flattened faster here than in another process
+ENOUGH_ROWS: Final = 10_000  # rows from which on a child process saves time
+MANY_BYTES: Final = 16 * 2**20  # so large that two processes should not hold copies
 
 _PROGRAM = f"""
 from connector.startup import Hidden, for_good
@@ -50,7 +50,7 @@ _PATIENCE = struct.pack("ll", 10, 0)  # seconds and microseconds; longer than an
 
 
 class Texts:
-    """The JSON texts of some records, one by one and, from when it is wanted, as a column."""
+    """The JSON texts of some records, one by one and, once requested, as a column."""
 
     def __init__(self, rows: Sequence[bytes]) -> None:
         self.rows = rows
@@ -97,7 +97,7 @@ class Flattener:
         except TooWide:
             raise
         except BaseException as problem:
-            self.close()  # a late answer must not be taken for that to the next request
+            self.close()  # a late reply must not be mistaken for the reply to the next request
             if not isinstance(problem, Exception):
                 raise
             log.info("Rows are flattened in this process from now on.", extra={"event": "flattening.alone"})
@@ -181,16 +181,16 @@ def serve() -> None:
 
 
 def _is_of_use() -> bool:
-    """Return whether a child pays: not if Python is embedded or isolated, or has one processor only."""
+    """Return whether a child saves time: not if Python is embedded or isolated, or has only one processor."""
     embedded = hasattr(sys, "frozen") or "python" not in Path(sys.executable or "").name
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return processors > 1 and not embedded and not sys.flags.ignore_environment
 
 
 def _stamps() -> list[tuple[str, int, int]]:
-    """Return time and size of each file that decides about rows.
+    """Return time and size of each source file that affects rows.
 
-    If one was reinstalled under a running program, a child would run other code.
+    If one was replaced while the program is running, a child would run other code.
     """
     files = [
         Path(__file__),
@@ -227,7 +227,7 @@ def _send(line: socket.socket, message: object) -> None:
     pieces = [memoryview(_HEAD.pack(len(parts), sum(_padded(part.nbytes) for part in (lengths, *parts))))]
     for part in (lengths, *parts):
         pieces += part, memoryview(bytes(-part.nbytes % _ALIGNED))
-    while pieces:  # as they lie in memory: joined they would be copied once more
+    while pieces:  # sent as separate buffers: joining them would copy them once more
         sent = line.sendmsg(pieces[:_PIECES_AT_ONCE])
         while pieces and sent >= pieces[0].nbytes:
             sent -= pieces.pop(0).nbytes
@@ -255,7 +255,7 @@ def _exactly(line: socket.socket, length: int) -> pa.Buffer:
     received = pa.allocate_buffer(length)
     rest = memoryview(received)
     while rest:
-        # whole if possible, as the interpreter is waited for again after every piece
+        # in one piece if possible, because each piece has to wait for the interpreter again
         size = line.recv_into(rest, len(rest), socket.MSG_WAITALL)
         if not size:
             raise EOFError

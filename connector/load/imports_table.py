@@ -1,7 +1,7 @@
 """Build rows of the table `imports`: those that changed, with their metadata as columns, and tombstones.
 
-Invariant: a row shows what the listing and the records' reply said last; if only one of them was read, the other's part
-stays as it was: `_content_hash` has a hash of each.
+Invariant: a row shows the latest listing and the latest reply with the records. If only one of them was read, the part
+of the other stays unchanged; `_content_hash` has a hash of each part.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from connector.warehouse.tables import (
 )
 
 METADATA, EXTRA = "metadata", "extra"
-SYSTEM_BYTES = 800  # of a row of PostgreSQL: what it has beside the columns of metadata and extra, at most
-_FORMAT = 2  # raised when the same import gives another row than before: all rows are then written again
+SYSTEM_BYTES = 800  # at most, of a row in PostgreSQL without its columns of metadata and extra
+_FORMAT = 2  # incremented when the same import gives another row than before, so that all rows are written again
 
 
 @dataclass(frozen=True, slots=True)
 class ImportRow:
-    """An import, and what the reply with its records had beside them when it was read last."""
+    """An import, and the other contents of the reply with its records when it was last read."""
 
     import_: Import
     records_metadata: str | None
 
     @property
     def content_hash(self) -> str:
-        """Return a hash that changes whenever a column of the row does."""
+        """Return a hash that changes whenever a column of the row changes."""
         if self.records_metadata is None:
             return listing_hash(self.import_)
         digest = hashlib.blake2b(self.records_metadata.encode(), digest_size=16).hexdigest()
@@ -60,7 +60,7 @@ def read_row(import_: Import, records_metadata: bytes | None) -> ImportRow:
 
 
 def listing_hash(import_: Import) -> str:
-    """Return the hash of what the listing shows of an import: the first part of the row's `_content_hash`."""
+    """Return the hash of an import as the listing shows it: the first part of the row's `_content_hash`."""
     parts: list[Any] = [
         _FORMAT,
         import_.slug,
@@ -77,7 +77,7 @@ def listing_hash(import_: Import) -> str:
 
 
 def is_listed_as(stored_hash: str | None, import_: Import) -> bool:
-    """Return whether the row with this `_content_hash` is what the listing shows."""
+    """Return whether the row with this `_content_hash` equals the import in the listing."""
     return stored_hash is not None and stored_hash.partition(":")[0] == listing_hash(import_)
 
 
@@ -121,10 +121,9 @@ def records_metadata_of(rows: pa.Table) -> dict[str, str | None]:
 
 
 def tombstones(old: pa.Table, slugs: Sequence[str], load_id: str, now: datetime, *, keeps: bool) -> Emission:
-    """Return the rows of deleted imports as the warehouse has them, marked as deleted.
+    """Return the stored rows of deleted imports, marked as deleted.
 
-    An import without a row gets one with its slug. Unless `keeps`, the other columns, which hold what the service said
-    of an import, are dropped.
+    An import without a row gets one with its slug. Unless `keeps`, only the columns in `TOMBSTONE` are kept.
     """
     rows = old if keeps else old.select([name for name in old.column_names if name in TOMBSTONE])
     if rows.num_rows:

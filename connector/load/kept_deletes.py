@@ -58,7 +58,7 @@ class KeptDeletes:
         old: dict[str, pa.Table] = {}
         slugs: dict[str, list[str]] = {}
         for row in known:
-            # the table it moves to may have marked rows of it from an earlier time there
+            # its new table may have rows of it that were marked as deleted earlier
             for home in {RECORDS, *self._state.homes.get(row.slug, ()), row.table_name, table} & self._state.tables:
                 slugs.setdefault(home, []).append(row.slug)
         with self._warehouse.connect() as connection:
@@ -86,9 +86,9 @@ class KeptDeletes:
         self._carried.append((table, rows))
 
     def rows(self, arrived: Callable[[str], pa.ChunkedArray[Any]]) -> Iterator[tuple[str, pa.Table]]:
-        """Yield the rows that are carried over, by table, without records that came with another import.
+        """Yield the rows that are carried over, by table, without records that arrived with another import.
 
-        `arrived(table)` returns the slugs of those.
+        `arrived(table)` returns the slugs of those records.
         """
         for table, vanished in self._carried:
             known = pc.is_in(vanished.column(keys_of(table)[0]), value_set=arrived(table))

@@ -1,7 +1,7 @@
 """Build the tables of one load package from imports: records, typed rows, ledger, rejects and fields.
 
-Invariant: whatever is emitted for an import goes into the same package as its ledger row, all of it under the
-package's load id, and replaces everything the warehouse had of that import, in every typed table it ever lived in.
+Invariant: all rows of an import go into the same package as its ledger row, with the package's load id, and replace
+all rows of that import in the warehouse, in every typed table that ever had some.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class _Typed:
 
 @dataclass(slots=True)
 class _Arriving:
-    """What has come so far for one table; see `IncomingRows`."""
+    """What the package brings so far for one table; see `IncomingRows`."""
 
     records: list[pa.Array[Any]] = field(default_factory=list)
     imports: list[str] = field(default_factory=list)
@@ -111,7 +111,7 @@ class Package:
         self._raw_cleared: list[str] = []
         self._typed: dict[str, _Typed] = defaultdict(_Typed)
         self._arriving: dict[str, _Arriving] = defaultdict(_Arriving)
-        self._sources = 0  # of records: imports, one counted as often as it is added
+        self._sources = 0  # table of records → imports, each as often as it was added
         self._ledger: list[LedgerRow] = []
         self.rejects = Rejects(load_id, run_id, now, nul_safe=not warehouse.traits.keeps_nul)
         self._kept = KeptDeletes(warehouse, state, load_id, now, keeps=settings.deletes == "keep")
@@ -125,7 +125,7 @@ class Package:
     def incoming(self) -> list[IncomingRows]:
         """Return what the package brings for each table of records."""
         arriving = self._arriving
-        # no import has a record twice (`LatestRecords`), and every typed row has a raw one beside it, if there are any
+        # no import has a record twice (`LatestRecords`), and with raw rows every typed row has a raw row
         all_distinct = self._sources < 2 or (
             self._settings.raw and RECORDS in arriving and arriving[RECORDS].are_distinct()
         )
@@ -233,10 +233,10 @@ class Package:
         killed_runs: int | None = None,
         fewer: int | None = None,
     ) -> None:
-        """Note an import that could not be read: its rows in the warehouse stay as they are.
+        """Note an import that could not be read: its rows in the warehouse stay unchanged.
 
-        An import that killed runs is left out until it changes, so its ledger row keeps its present version. `fewer` is
-        a number of records lower than what is loaded; the ledger row notes since when.
+        An import that killed runs is left out until it changes, so its ledger row gets its present version. `fewer` is
+        a number of records lower than the loaded ones; the ledger row stores since when it was found.
         """
         row = self._as_before(import_.slug, known)
         if fewer is not None and fewer != row.fewer_found:
@@ -254,9 +254,9 @@ class Package:
         self._ledger.append(replace(row, state=State.failed, attempts=attempts, error=error))
 
     def add_excluded(self, import_: Import, known: LedgerRow | None) -> None:
-        """Note an import that the settings leave out: the rows loaded before stay, at their version.
+        """Note an import that the settings leave out: rows that were loaded before stay, at their version.
 
-        An import of which only a part is loaded counts as failed for as long as it is left out.
+        An import that is only partly loaded counts as failed while it is left out.
         """
         if known is not None and known.torn:
             torn = self._as_before(import_.slug, known)
@@ -274,7 +274,7 @@ class Package:
         self._ledger.append(replace(row, fewer_found=None, fewer_since=None))
 
     def add_deleted(self, slug: str, known: LedgerRow | None) -> None:
-        """Note an import that the service answers 404 for: its rows go, or stay as deleted if `deletes` says so."""
+        """Note an import that the service answers 404 for: remove its rows, or mark them if `deletes` says so."""
         old = self._kept.vanished_all(slug, known)
         self._clear_homes(slug, known, None)
         self._carry(old)
@@ -347,7 +347,7 @@ class Package:
         arriving = self._arriving[table]
         arriving.records.append(rows.slug)
         slugs = [read.import_.slug for read, size in zip(built.reads, built.sizes, strict=True) if size]
-        if arriving.imports[-1:] != slugs[-1:]:  # else another piece of the same import
+        if arriving.imports[-1:] != slugs[-1:]:  # otherwise another piece of the same import
             arriving.imports += slugs
 
     def _clear(self, import_: Import, known: LedgerRow | None, table: str | None) -> None:
@@ -357,7 +357,7 @@ class Package:
             self._clear_homes(import_.slug, known, table)
 
     def _clear_homes(self, slug: str, known: LedgerRow | None, table: str | None) -> None:
-        """Add placeholders, so that the merge removes an import's rows from the tables it no longer has rows for."""
+        """Add placeholders, so that the merge removes an import's rows from tables in which it no longer has rows."""
         if self._settings.raw or RECORDS in self._state.tables:
             self._arriving[RECORDS].replacing = True
             self._raw_cleared.append(slug)
@@ -399,7 +399,7 @@ class Package:
                 self._typed[table].rows += rows.num_rows
 
     def _as_declared(self, table: str, rows: pa.Table) -> dict[str, pa.Array[Any]]:
-        """Return the columns with the types they were written with: a client may infer narrower ones from values."""
+        """Return the columns with the types they were written with; a client may infer narrower types from values."""
         fields = self._catalogue.schema(table).fields.values()
         declared = {name: arrow_type(kind) for known in fields for name, kind in known.columns().items()}
         columns = {name: rows.column(name).combine_chunks() for name in rows.column_names}
@@ -422,7 +422,7 @@ class Package:
 
     def _json_columns(self, table: str, rows: pa.Table) -> frozenset[str]:
         if not self._warehouse.traits.keeps_json:
-            return frozenset()  # elsewhere JSON types reorder keys or refuse what JSON allows; text keeps all
+            return frozenset()  # other JSON types reorder keys or refuse valid JSON; text keeps everything
         schema = self._catalogue.schema(table)
         known = {f.column for f in schema.fields.values() if f.type and parse_type(f.type).kind is Kind.JSON}
         return frozenset(known | (self._kept.json_columns(table) & set(rows.column_names)))
@@ -430,9 +430,9 @@ class Package:
     def _field_rows(self) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = []
         writer = FieldRows(self._catalogue.first_seen, self._now, self.load_id, nul_safe=self._nul_safe)
-        while self._catalogue.miscounted:  # by a dead run, whose imports may all be gone
+        while self._catalogue.miscounted:  # by a run that died, whose imports may all be gone
             self._typed.setdefault(self._catalogue.miscounted.pop(), _Typed())
-        # what all shards write is counted by the run after them
+        # the run after the shards counts the tables that all of them write
         own = {table: typed for table, typed in self._typed.items() if table not in self._state.shared}
         totals_by_table = self._totals(own) if own else {}
         for table, typed in own.items():
@@ -453,7 +453,7 @@ class Package:
         with self._warehouse.connect() as connection:
             columns = connection.columns()
             for table, typed in tables.items():
-                # the warehouse is asked, not sync_fields: rows without any field are rows all the same
+                # from the warehouse, not from sync_fields, because rows without any field count too
                 physical = columns.get(table, {})
                 stored = TableSchema(table, self._catalogue.schema(table).fields, physical)
                 found[table] = totals(connection, stored, sorted(typed.imports)) if physical else (0, {})
@@ -461,7 +461,7 @@ class Package:
 
 
 def _import_slugs(built: BuiltImports, n: int) -> pa.Array[Any]:
-    """Return the slug of its import for each of `n` rows: some of the only import, or all of several."""
+    """Return the slug of its import for each of `n` rows: some rows of a single import, or all rows of several."""
     slugs = [read.import_.slug for read in built.reads]
     if len(slugs) == 1:
         return pa.repeat(pa.scalar(slugs[0]), n)
@@ -471,7 +471,7 @@ def _import_slugs(built: BuiltImports, n: int) -> pa.Array[Any]:
 
 
 def _count_text_conflicts(rows: Batch, sizes: Sequence[int], counts: Sequence[Counter[str]]) -> None:
-    """Count for each import: column → scalars that it took as their text."""
+    """Return for each import: column → number of scalars that the column stores as their text."""
     if rows.flat is None:
         return
     ends = list(accumulate(sizes))

@@ -1,7 +1,8 @@
 """Decide what a user may change on the source before dlt runs it, and refuse what would lose rows.
 
-Nothing is nested and every column keeps its type, so any `max_table_nesting` holds, and so does a schema contract that
-lets tables and columns evolve. Every other hint decides how rows reach the warehouse, which the guarantees fix.
+No table is nested and every column keeps its type, so any `max_table_nesting` is accepted, and so is a schema contract
+that lets tables and columns evolve. Every other hint would change how rows reach the warehouse, on which the guarantees
+depend.
 """
 
 from __future__ import annotations

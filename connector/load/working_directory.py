@@ -1,8 +1,8 @@
 """Prepare dlt's working directory, which serves one run and is then deleted (docs/guarantees.md, "Working directory").
 
-Invariant: nothing that an earlier run left there is read. What a run needs to know, dlt fetches from the warehouse, so
-each run creates the directory again under the lock. A command that only reads has a temporary one of its own; that of a
-run belongs to pipeline × destination × dataset, because dlt loads whatever lies in it.
+Invariant: nothing that an earlier run left there is read. dlt fetches everything that a run needs from the warehouse,
+so each run recreates the directory under the lock. A command that only reads has its own temporary directory. A run has
+one for each pipeline, destination and dataset, because dlt loads every package in it.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ def pipelines_dir_of(pipeline: Pipeline) -> Path:
 
 
 def make_anew(pipeline: Pipeline) -> None:
-    """Empty the working directory: the ledger does not count what a dead run left in it, so that is read again.
+    """Empty the working directory: packages that a dead run left in it do not count in the ledger and are read again.
 
-    The caller holds the lock. A pipeline that restores nothing from its destination keeps its state, which exists
-    nowhere else. Raises ConfigError if the warehouse itself would be deleted with the directory.
+    The caller holds the lock. A pipeline that does not restore its state from the destination keeps it, because it
+    exists nowhere else. Raises ConfigError if the warehouse itself would be deleted with the directory.
     """
     file = local_file(pipeline)
     if file is not None and file.is_relative_to(pipeline.working_dir):
@@ -82,7 +82,7 @@ def make_anew(pipeline: Pipeline) -> None:
 
 
 def work_apart(pipeline: Pipeline, name: str) -> None:
-    """Make the pipeline work in a directory of its own, as others load into the same dataset at the same time."""
+    """Give the pipeline a separate directory, because others load into the same dataset at the same time."""
     if (lasting := _lasting.get(pipeline)) is not None:
         _lasting[pipeline] = lasting.with_name(f"{lasting.name}-{name}")
 
@@ -96,9 +96,9 @@ def unfinished(pipeline: Pipeline) -> list[Path]:
 
 
 def _first_layout(pipeline: Pipeline) -> Path:
-    """Return where an earlier version worked for all datasets of a destination, if it last did so for this one.
+    """Return the directory that an earlier version used for all datasets of a destination, if last for this one.
 
-    Otherwise return a path that does not exist: what it left there for another dataset concerns a run into that one.
+    Otherwise return a path that does not exist: packages for another dataset belong to a run into that one.
     """
     file, config = duckdb_file(pipeline), destination_config(pipeline)
     place = [getattr(config.credentials, name, None) for name in ("host", "port", "database")]
@@ -112,7 +112,7 @@ def _first_layout(pipeline: Pipeline) -> Path:
 
 
 def believe_folders() -> None:
-    """Raise ConfigError if dlt takes settings or packages from a folder of other users, as other code set it up."""
+    """Raise ConfigError if other code made dlt read settings or packages from a folder of other users."""
     context = active()
     for folder in {context.global_dir, context.data_dir}:
         believe(Path(folder))

@@ -1,9 +1,9 @@
 """Rewrite the warehouse so that deleted bytes are no longer in it.
 
-A database marks deleted rows as deleted, and their bytes stay in its file until something overwrites them. A DuckDB
-file is therefore copied beside itself, with all that is in it, compared with the copy, table by table, and replaced by
-it in one step; an error or a kill before that leaves the file as it was. SQLite rewrites its file itself (VACUUM), and
-PostgreSQL each of our tables (VACUUM FULL); of a DuckLake see `compact_lake`.
+A database marks rows as deleted, and their bytes stay in its file until something overwrites them. A DuckDB file is
+therefore copied with everything in it, compared with the copy table by table, and replaced by the copy in one step. An
+error or a kill before that leaves the file unchanged. SQLite rewrites its file itself (VACUUM), and PostgreSQL each of
+our tables (VACUUM FULL). For a DuckLake see `compact_lake`.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from connector.warehouse.ownership import staged, take_stock
 
 _OLD, _NEW = "importer_old", "importer_new"
 _CATALOGS = ("tables", "columns", "views", "indexes", "sequences", "types", "functions")
-# And the ids: columns that differ between equal databases. A view knows its columns once somebody has read it.
+# Columns of the catalog that differ between equal databases, as ids do. A view has columns only once it was read.
 _OF_THE_FILE = ("database_name", "estimated_size", "is_bound", "column_count")
 
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """Bytes on the disk before and after: of the file, of a lake, or of our tables in PostgreSQL."""
+    """Bytes on disk before and after: of the file, of a lake, or of our tables in PostgreSQL."""
 
     bytes_before: int
     bytes_after: int
@@ -50,9 +50,9 @@ class Compacted:
 def compact(pipeline: Pipeline, *, mirrors: bool, storage: str | None = None) -> Compacted:
     """Rewrite the warehouse; with `mirrors`, first erase what is left of imports that the service erased.
 
-    `storage` is the version of DuckDB whose format the file is to have from now on; without it, the format stays.
-    Raises LockedError while a run is under way, DatabaseBusyError if another program has the DuckDB file open, and
-    ConnectorError if the copy of the file does not equal it; then nothing was changed.
+    `storage` is the version of DuckDB whose format the file gets; without it, the format stays. Raises LockedError
+    while a run is under way, DatabaseBusyError if another program has the DuckDB file open, and ConnectorError if the
+    copy differs from the file; in these cases nothing was changed.
     """
     warehouse = Warehouse(pipeline)
     warehouse.check_supported()
@@ -80,7 +80,7 @@ def compact(pipeline: Pipeline, *, mirrors: bool, storage: str | None = None) ->
             if file is None:
                 raise ConfigError("Only a warehouse in a file, in PostgreSQL or in a DuckLake can be compacted.")
             file = file.resolve()
-            with sole_rewriter(file):  # another one, for another dataset, would put a copy in place that is older
+            with sole_rewriter(file):  # a compaction for another dataset could replace the file by an older copy
                 return _rewrite(pipeline, file, storage)
     except Exception as error:
         raise explain_failure(error, pipeline) from None
@@ -97,7 +97,7 @@ def _vacuum(connection: Connection, ours: list[str]) -> Compacted:
 
 
 def _vacuum_file(file: Path) -> Compacted:
-    """Have SQLite rewrite the file, which its own transaction makes safe."""
+    """Have SQLite rewrite the file in its own transaction."""
     before = file.stat().st_size
     with closing(sqlite3.connect(file)) as session:
         session.execute("VACUUM")
@@ -119,7 +119,7 @@ def _rewrite(pipeline: Pipeline, file: Path, storage: str | None) -> Compacted:
         )
     copy = file.with_name(f".{file.name}.compact")
     with _scratch(copy), duckdb.connect(config={"temp_directory": str(copy.with_suffix(".tmp"))}) as session:
-        # read-only, so that nobody can write to the file until the copy has taken its place
+        # read-only, so that nobody can write to the file until the copy replaces it
         session.execute(f"ATTACH '{_quoted(file)}' AS {_OLD} (READ_ONLY)")
         if file.with_name(f"{file.name}.wal").exists():
             raise ConnectorError(f"Another program has just written to {file}; compact it again when it is done.")
@@ -153,7 +153,7 @@ def _scratch(copy: Path) -> Iterator[None]:
 
 
 def _format(session: duckdb.DuckDBPyConnection, storage: str | None) -> str:
-    """Return the option that lets every version of DuckDB read the copy that reads the file, or `storage` and later."""
+    """Return the option with which every DuckDB that reads the file, or `storage` and later ones, can read the copy."""
     if storage is not None:
         return f" (STORAGE_VERSION '{storage}')"
     rows: Any = session.execute(f"SELECT tags FROM duckdb_databases() WHERE database_name = '{_OLD}'").fetchall()

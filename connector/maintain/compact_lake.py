@@ -1,7 +1,7 @@
-"""Write a DuckLake anew, so that neither its files nor its catalog hold what was deleted.
+"""Rewrite a DuckLake, so that neither its files nor its catalog have deleted rows.
 
-Old versions of all its datasets end with that: DuckLake keeps what was deleted for those who ask for an earlier moment.
-Files of this dataset that no version knows, as a killed run leaves them, go as well; the caller holds the lock.
+This removes the old versions of all its datasets, in which DuckLake keeps deleted rows. Files of this dataset that
+belong to no version, as a killed run leaves them, are removed as well. The caller holds the lock.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _STEPS = (
 
 
 def rewrite_lake(pipeline: Pipeline) -> None:
-    """Have DuckLake write its files anew, without what was deleted, and the database of the catalog its own."""
+    """Have DuckLake rewrite its files without deleted rows, and the database of the catalog its own files."""
     if lake_files(pipeline) is None:
         raise ConfigError(
             "Only a DuckLake whose files are in a folder is compacted here; see DuckLake's documentation for others "
@@ -56,7 +56,7 @@ def rewrite_lake(pipeline: Pipeline) -> None:
 
 
 def _rewrite_catalog(pipeline: Pipeline) -> None:
-    """Have the database of the catalog write anew what it marked as deleted; nobody of this process is connected."""
+    """Have the database of the catalog rewrite itself without deleted rows; this process has no connection to it."""
     file, credentials = local_file(pipeline), postgres_credentials(pipeline)
     if file is not None:
         with closing(sqlite3.connect(file)) as session:

@@ -37,7 +37,7 @@ _NOT_FIELDS = SYSTEM_COLUMNS | {"_dlt_id"}
 
 
 class Kind(StrEnum):
-    """The kind of a difference, to filter the lines by."""
+    """The kind of a difference, by which programs can filter."""
 
     import_missing = "import_missing"
     import_extra = "import_extra"
@@ -73,7 +73,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What the warehouse has of one import: ledger row, row of `imports` (None if it has none), live rows by table."""
+    """The rows of one import in the warehouse: ledger row, row of `imports` or None, live rows by table."""
 
     known: LedgerRow | None
     deleted: bool | None
@@ -81,7 +81,7 @@ class Holding:
 
 
 def import_differences(import_: Import, holding: Holding, settings: Settings) -> Iterator[Difference]:
-    """Yield the differences that show without reading a record."""
+    """Yield the differences that can be found without reading a record."""
     slug, known = import_.slug, holding.known
     if holding.deleted is None:
         yield Difference(Kind.import_missing, f"Import {slug} is not in the table imports.", slug)
@@ -139,7 +139,7 @@ def _counts(slug: str, known: LedgerRow, holding: Holding, settings: Settings) -
 
 
 def row_differences(key: str, expected: pa.Table, stored: pa.Table) -> Iterator[tuple[str, list[str]]]:
-    """Yield (key, unlike columns) for each row of `expected` that is in `stored` under the same key."""
+    """Yield (key, differing columns) for each row of `expected` that `stored` has under the same key."""
     aligned = Aligned.of(expected.column(key), stored, key)
     shown = expected.take(aligned.present)
     unlike: dict[int, list[str]] = {}
@@ -161,7 +161,7 @@ def record_differences(
 ) -> Iterator[Difference]:
     """Compare the service's records with live rows; `columns`: slug, sort, times and maybe data → name in `table`.
 
-    `shared` are columns of the table that have one value in all rows of an import.
+    `shared` are columns of the table that have the same value in all rows of an import.
     """
     expected = _expected(records, columns)
     for name, value in shared.items():
@@ -198,7 +198,7 @@ def typed_differences(
 ) -> Iterator[Difference]:
     """Compare typed rows with `source` (`slug`, `data`): each leaf has to be in its column or a variant of it.
 
-    `columns` of `source` are compared too, each with the typed column it maps to; with none, neither are slugs.
+    `columns` of `source` are compared too, each with the typed column it maps to; without any, slugs are not compared.
     """
     live = live_rows(stored)
     aligned = Aligned.of(source.column("slug"), live, "_record_slug")
@@ -226,11 +226,11 @@ def typed_differences(
 def _unlike_cells(
     data: Sequence[bytes], rows: pa.Table, schema: TableSchema, hints: Mapping[str, str], nul_safe: bool
 ) -> Iterator[tuple[int, str]]:
-    """Yield (row, column) of each cell that differs under every reading that may have written it.
+    """Yield (row, column) of each cell that differs from every value that may have been written for it.
 
-    A hint may have been added or removed after a row was written, and the column keeps its type: either reading will
-    do, and that of the type alone if the hint has a form. So will the reading of an earlier version, whose rows stay as
-    they are until their import is read again.
+    A hint may have been added or removed after a row was written, while the column keeps its type: the value with and
+    without the hint is accepted, and the value of the type alone if the hint has a format. The value that an earlier
+    version wrote is accepted too, because rows stay unchanged until their import is read again.
     """
     room = Room(columns=width.WIDTH.columns)
     try:
@@ -280,7 +280,7 @@ def _as_written_earlier(text: bytes, schema: TableSchema, nul_safe: bool, room: 
 
 
 def _only_objects(data: Iterable[bytes | None]) -> list[bytes]:
-    """Replace raw rows that are no JSON objects any more by empty ones: they differ from the service anyway."""
+    """Replace raw rows that are no longer JSON objects by empty ones; they differ from the service anyway."""
     kept: list[bytes] = []
     for text in data:
         try:

@@ -1,7 +1,7 @@
 """Diagnose a warehouse and its working directory, in sentences, and make the repairs that lose nothing.
 
-A sync repairs all of this by itself; the doctor is for a person who wants to know, or wants it done now. It holds the
-lock, so nothing changes during the examination.
+A sync repairs all of this by itself. The doctor is for a person who wants to see the problems or repair them now. It
+holds the lock, so nothing changes meanwhile.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Finding:
 
 @dataclass(slots=True)
 class DoctorReport:
-    """`findings` remain, `repaired` are sentences on what was done, `notes` need nothing to be done."""
+    """`findings` are unrepaired problems, `repaired` describes the repairs, `notes` require no action."""
 
     findings: list[Finding] = field(default_factory=list)
     repaired: list[str] = field(default_factory=list)
@@ -75,7 +75,7 @@ class DoctorReport:
 def doctor(
     pipeline: Pipeline, *, repair: bool = False, now: datetime | None = None, privacy: Privacy | None = None
 ) -> DoctorReport:
-    """Examine everything, and with `repair` fix what can be fixed without loss.
+    """Examine everything, and with `repair` make the repairs that lose nothing.
 
     Raises LockedError, which names the holder, while a run is under way. Rows are compared with the rules of `privacy`
     if it is given.
@@ -175,7 +175,7 @@ class _Examination:
             bury_dead_runs(connection, self.now)
 
     def _rows(self, connection: Connection, state: WarehouseState) -> set[str]:
-        """Compare the rows with the ledger; distrust what disagrees, so that the next run audits and reads it again."""
+        """Compare rows with the ledger; mark imports that disagree, so that the next run audits and rereads them."""
         wrong = audit(connection, state)
         for slug, where in wrong.items():
             tables = ", ".join(sorted(where)) or "no table"
@@ -258,7 +258,7 @@ def _missing_columns(state: WarehouseState) -> Iterator[Finding]:
 
 
 def _unexplained_columns(connection: Connection, state: WarehouseState) -> Iterator[Finding]:
-    """Yield columns with values whose field `sync_fields` does not name."""
+    """Yield columns with values that belong to no field in `sync_fields`."""
     for table, columns in sorted(state.unexplained.items()):
         if imports_with(connection, table, columns):
             sentence = f"sync_fields does not list {', '.join(sorted(columns))} of {table}, which contain values."

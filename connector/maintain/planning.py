@@ -1,7 +1,7 @@
 """Report what the next run would read and delete, and what that costs, without loading or writing anything.
 
-The service is listed and every decision is made as in a run; what reading costs is computed from the `row_count` of
-each import, and how long it takes from one page of records that is requested.
+The service is listed and every decision is made as in a run. The cost of reading is computed from the `row_count` of
+each import, and the time from the duration of one requested page of records.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def plan(
 
 @dataclass(frozen=True, slots=True)
 class _Page:
-    """What a page of records takes, and the bytes of one of its records."""
+    """The time for a page of records, and the bytes of one of its records."""
 
     seconds: float = 0.0
     record_bytes: float = 0.0
@@ -152,7 +152,7 @@ class _Planning:
         return [slug for slug in decided.deleted if slug not in seen or not seen[slug].deleted]
 
     def _requests_of(self, import_: Import, reading: list[Import]) -> int:
-        """Return the requests for an import: one page if it has room to spare, else every page and a second look.
+        """Return the number of requests for an import: one page if it has room to spare, else every page and a recheck.
 
         The last of several pages is never full.
         """
@@ -163,12 +163,12 @@ class _Planning:
         return import_.row_count // MAX_PER_PAGE + 2
 
     def _page_of(self, reading: list[Import]) -> _Page:
-        """Request the first page of the largest import, for how long that takes and how large a record is."""
+        """Request the first page of the largest import, to measure its duration and the size of a record."""
         if not reading:
             return _Page()
         began, before = self.monotonic(), self.client.stats.bytes_received
         records = 0
-        with suppress(NotFoundError):  # it went meanwhile
+        with suppress(NotFoundError):  # it was deleted meanwhile
             largest = max(reading, key=lambda each: each.row_count)
             records = self.loop.call(self.client.list_records, largest.slug, 1).size
         return _Page(self.monotonic() - began, (self.client.stats.bytes_received - before) / max(records, 1))

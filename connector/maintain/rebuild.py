@@ -1,13 +1,13 @@
 """Rebuild typed tables from the raw rows, without a request: for hints added later and unsuitable first types.
 
 Two passes read the raw rows of a template: the first counts every value towards the type of its column, the second
-writes. A table is written beside the one that people read and replaces it in one transaction, together with its rows of
-`sync_fields`. Each typed row keeps the load id of its raw row, which ties it to the ledger.
+writes. A table is written beside the existing one and replaces it in one transaction, together with its rows of
+`sync_fields`. Each typed row keeps the load id of its raw row, which connects it to the ledger.
 
-dlt allows no column to change its type, and keeps types in three places: its schema, here and in the warehouse, and the
-columns of its staging table. So it is first made to forget the table, which is harmless at any moment: dlt takes over
-an unknown table as it finds it. If the process is killed before the swap, only the incomplete table is left, which
-nobody reads and the next rebuild drops; if it is killed after, nothing is left to do.
+dlt lets no column change its type, and keeps types in three places: its schema, here and in the warehouse, and the
+columns of its staging table. So dlt is first made to forget the table, which is safe at any time, because dlt adopts an
+unknown table as it is. If the process is killed before the swap, only the incomplete table is left, which nobody reads
+and the next rebuild drops; if it is killed after the swap, nothing is left to do.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ ROWS_AT_ONCE = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """One table: its rows, deleted ones too, and each column whose type changed, with type before and after."""
+    """One table: its rows, including deleted ones, and each column whose type changed, with type before and after."""
 
     table: str
     rows: int
@@ -79,7 +79,7 @@ class Rebuilt:
 
 @dataclass(slots=True)
 class _Written:
-    """What the second pass learns while it writes."""
+    """What the second pass counts while it writes."""
 
     schema: TableSchema
     rows: int = 0
@@ -96,7 +96,7 @@ def rebuild(
     *,
     now: datetime | None = None,
 ) -> list[Rebuilt]:
-    """Rebuild these typed tables, or all; each is afterwards either rebuilt or as it was.
+    """Rebuild these typed tables, or all; afterwards each is either rebuilt or unchanged.
 
     Raises LockedError while a run is under way, and ConfigError if there is nothing to rebuild from.
     """
@@ -152,7 +152,7 @@ class _Rebuild:
             refresh(connection, connection.traits.dialect)
 
     def _checked(self, wanted: Sequence[str], state: WarehouseState) -> list[str]:
-        """Return the tables to rebuild, all of whose rows have a raw row."""
+        """Return the tables to rebuild, in which every row has a raw row."""
         known = sorted(set(state.template_tables) & state.tables)
         unknown = sorted(set(wanted) - set(known))
         if unknown:
@@ -218,7 +218,7 @@ class _Rebuild:
     # -- the raw rows --------------------------------------------------------------------------------------------
 
     def _raw(self, template: str) -> Iterator[pa.Table]:
-        """Yield all raw rows of a template, import by import, in tables that fit in memory easily."""
+        """Yield all raw rows of a template, import by import, in tables of limited size."""
         with self.warehouse.connect() as connection:
             waiting: list[str] = []
             rows = 0
@@ -253,7 +253,7 @@ class _Rebuild:
     def _typed(
         self, before: TableSchema, schema: TableSchema, votes: Mapping[Keys, Votes], hints: Mapping[str, str]
     ) -> TableSchema:
-        """Return the types that hints and votes give; without a single value the type stays."""
+        """Return the types that hints and votes give; a field without any value keeps its type."""
         typed: list[Field] = []
         for keys, known in schema.fields.items():
             if keys == REST:
@@ -331,6 +331,6 @@ def _texts(rows: pa.Table) -> list[bytes]:
 
 
 def json_columns(schema: TableSchema, warehouse: Warehouse) -> list[str]:
-    """Return the columns that a sync would make JSON in the warehouse."""
+    """Return the columns to which a sync would give the type JSON in the warehouse."""
     kinds = {f.column: parse_type(f.type).kind for f in schema.fields.values() if f.type is not None}
     return sorted(c for c, kind in kinds.items() if kind is Kind.JSON) if warehouse.traits.keeps_json else []

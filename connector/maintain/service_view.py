@@ -1,6 +1,6 @@
 """Read what the service shows now, for commands that compare and load nothing: the listing, single imports, records.
 
-Listing and reading work as in a sync, so nothing is missed here that a sync would not miss.
+Listing and reading work as in a sync, so they are equally complete.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from connector.settings import Settings
 READS_AT_ONCE = 32
 
 Answer = Import | ConnectorError | None
-"""An import asked for by its slug; None where the service answers 404."""
+"""An import requested by its slug; None if the service answers 404."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceView:
-    """The service, asked by a synchronous caller."""
+    """The service, for a synchronous caller."""
 
     client: ServiceClient
     loop: Loop
@@ -46,7 +46,7 @@ class ServiceView:
         return self.settings.includes(import_.template_slug, import_.template_name)
 
     def current(self, slugs: Sequence[str]) -> dict[str, Answer]:
-        """Return each of these imports as it is now."""
+        """Return the present version of each of these imports."""
         return dict(zip(slugs, self.loop.call(self._ask_all, slugs), strict=True))
 
     def reads(self, imports: Iterable[Import]) -> Iterator[tuple[Import, ImportRead | ConnectorError]]:

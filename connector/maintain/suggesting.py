@@ -1,4 +1,4 @@
-"""Propose hints for text columns by the values that are loaded: no request, nothing is written."""
+"""Propose hints for text columns from the loaded values, without a request; write nothing."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Suggestion:
     Attributes:
         table: The typed table.
         column: Its text column.
-        hint: The type, and behind a colon how people write it.
-        share: Share of the texts that fit, blank ones apart, from 0 to 1.
+        hint: The type, and behind a colon the format of the values.
+        share: Share of the non-blank texts that fit, from 0 to 1.
         values: Number of these texts.
     """
 

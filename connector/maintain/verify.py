@@ -1,8 +1,9 @@
 """Compare the service with the warehouse: every import, every count, and with `deep` every row and every typed cell.
 
-Verify writes nothing and takes no lock, so both sides may change while they are read. An import that looks different is
-therefore looked at again: a difference counts only if neither the import nor its rows in the warehouse changed between
-the two looks, or if the warehouse was behind before anything changed. What changed meanwhile is reported as moved.
+Verify writes nothing and takes no lock, so both sides may change while they are read. An import that differs is
+therefore compared again: a difference counts only if neither the import nor its rows in the warehouse changed between
+the two comparisons, or if the warehouse was outdated before anything changed. Imports that changed meanwhile are
+reported as moved.
 """
 
 from __future__ import annotations
@@ -54,10 +55,10 @@ _TYPED_COLUMNS = {"slug": "_record_slug", "sort": "_sort", "created_at": "_creat
 
 @dataclass(slots=True)
 class VerifyReport:
-    """What verify found.
+    """The result of verify.
 
-    `imports` were compared, with `deep` those whose records could be read; `moved` are imports that changed meanwhile,
-    `unchecked` sentences on what was not compared.
+    `imports` is the number of compared imports, with `deep` of those whose records could be read. `moved` are imports
+    that changed meanwhile, `unchecked` are sentences on what was not compared.
     """
 
     deep: bool
@@ -120,9 +121,9 @@ def _survey(settings: Settings, world: Ports, progress: Progress) -> Iterator[Se
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """One look at one import: the version of both sides that was looked at, and what differed.
+    """One comparison of one import: the versions on both sides, and the differences.
 
-    `behind`: the warehouse itself says that it does not hold this version. `restless`: it changed during the look.
+    `behind`: by its ledger, the warehouse does not have this version. `restless`: the import changed meanwhile.
     """
 
     version: object
@@ -140,7 +141,7 @@ class _Verification:
     ports: Ports
     report: VerifyReport
     sizes: dict[str, int] = field(default_factory=dict)
-    unread: dict[str, ConnectorError] = field(default_factory=dict)  # at the latest look
+    unread: dict[str, ConnectorError] = field(default_factory=dict)  # at the latest comparison
     vanished: dict[str, _Look] = field(default_factory=dict)
 
     def run(self) -> VerifyReport:
@@ -155,7 +156,7 @@ class _Verification:
             sentence = f"Import {reject.record_slug or 'without a slug'} can't be read: {reject.reason}."
             report.differences.append(Difference(Kind.import_differs, sentence, reject.record_slug))
         included = [i for i in listed.values() if self.view.included(i)]
-        if report.deep:  # else nothing is read that could move
+        if report.deep:  # otherwise nothing is read that could change
             self.progress.planned(len(included), sum(max(i.row_count, 0) for i in included))
         self._settle(self._look(listed), listed)
         self._ask_for_vanished()
@@ -175,10 +176,10 @@ class _Verification:
                 sentence = f"{n} rows of {history} that should be current differ from the rows they are versions of."
                 self.report.differences.append(Difference(Kind.history_differs, sentence, table=history))
 
-    # -- one look ------------------------------------------------------------------------------------------------
+    # -- one comparison ------------------------------------------------------------------------------------------
 
     def _look(self, imports: Mapping[str, Import]) -> dict[str, _Look]:
-        """Look at each of these imports, on both sides."""
+        """Compare each of these imports on both sides."""
         with self.warehouse.connect() as connection:
             state = recall(connection)
             holdings = _holdings(connection, state)
@@ -205,7 +206,7 @@ class _Verification:
         for start in range(0, len(there), IMPORTS_AT_ONCE):
             some = there[start : start + IMPORTS_AT_ONCE]
             stored = connection.rows_of(IMPORTS, "slug", [i.slug for i in some])
-            kept = records_metadata_of(stored)  # not available without the records: compared by its hash, or with them
+            kept = records_metadata_of(stored)  # compared by its hash, or with the records
             written = import_emissions(
                 [ImportRow(i, kept.get(i.slug)) for i in some],
                 Catalogue.of(state),
@@ -236,7 +237,7 @@ class _Verification:
                 continue
             own = list(self._compare_rows(connection, state, read))
             told = {each.kind for each in own} & {Kind.record_rejected, Kind.not_reconciled}
-            by_ledger = found[import_.slug]  # which says these of the reading before, of which this one says more
+            by_ledger = found[import_.slug]  # the comparison of records reports these in more detail
             by_ledger[:] = [*(each for each in by_ledger if each.kind not in told), *own]
             self.progress.read(import_.slug, len(read.records), read.verdict.value)
             yield import_.slug, ImportRead(read.import_, read.verdict)
@@ -275,7 +276,7 @@ class _Verification:
             yield Difference(Kind.not_reconciled, sentence, read.import_.slug)
 
     def _rejects(self, connection: Connection, state: WarehouseState, read: ImportRead) -> Iterator[Difference]:
-        """Report what the service sends and nobody can load, and not as missing."""
+        """Report records that the service sends and that cannot be loaded; they do not count as missing."""
         slug = read.import_.slug
         noted: set[Any] = set()
         if read.rejects and REJECTS in state.tables:
@@ -287,10 +288,10 @@ class _Verification:
             sentence = f"Import {slug}: record {reject.record_slug or 'without a slug'} can't be loaded and {where}"
             yield Difference(Kind.record_rejected, f"{sentence} ({reject.reason}).", slug, reject.record_slug)
 
-    # -- what moved ----------------------------------------------------------------------------------------------
+    # -- imports that moved --------------------------------------------------------------------------------------
 
     def _settle(self, first: Mapping[str, _Look], listed: Mapping[str, Import]) -> None:
-        """Look again at whatever differed, until neither side changed between two looks, or too often."""
+        """Compare again what differed, until neither side changed between two comparisons, or the limit is reached."""
         latest = {slug: look for slug, look in first.items() if look.differences or look.restless}
         for looks in range(2, MAX_LOOKS + 1):
             if not latest:
@@ -324,7 +325,7 @@ class _Verification:
                     self.report.unchecked.append(f"Import {slug} could not be checked again: {answer}")
 
     def _ask_for_vanished(self) -> None:
-        """Take what answered 404 for deleted meanwhile, unless the service lists it all the same."""
+        """Treat imports that answered 404 as deleted meanwhile, unless the service still lists them."""
         if not self.vanished:
             return
         listing = self.view.listing(len(self.vanished))
@@ -337,7 +338,7 @@ class _Verification:
                 self.report.moved.append(slug)
 
     def _extras(self, listed: set[str | None]) -> None:
-        """Find what the warehouse shows as live and the service did not list."""
+        """Find imports that are live in the warehouse and that the service did not list."""
         unlisted = self._unlisted(listed)
         answers = self.view.current(sorted(unlisted))
         still = self._unlisted(listed) if unlisted else {}  # a sync under way may have removed it
@@ -352,7 +353,7 @@ class _Verification:
                 self.report.differences.append(Difference(Kind.import_extra, sentence, slug))
 
     def _unlisted(self, listed: set[str | None]) -> dict[str, Holding]:
-        """Return what the warehouse has and the service did not list; other statuses are not a filtered pipeline's."""
+        """Return imports in the warehouse that the service did not list, of the pipeline's `status` if it has one."""
         with self.warehouse.connect() as connection:
             holdings = _holdings(connection, recall(connection))
         status = self.settings.status

@@ -1,1 +1,1 @@
-"""Make what people read: SQL views and checks for analysts, and the report as one HTML page."""
+"""Provide SQL views and checks for analysts, and the report as one HTML page."""

@@ -25,7 +25,7 @@ from connector.warehouse.tables import FIELDS, keys_of
 class Change:
     """One change of one field of one record; `field` is None if the record was inserted or deleted as a whole.
 
-    `change` is insert, update or delete; `at` is when the run began that saw it (UTC).
+    `change` is insert, update or delete; `at` is when the run that saw it began (UTC).
     """
 
     record: str
@@ -51,7 +51,7 @@ class Change:
 
 
 def changes(pipeline: Pipeline, since: datetime, template: str | None = None, field: str | None = None) -> list[Change]:
-    """Return what changed at or after `since`, in order; with `field`, of that field alone.
+    """Return the changes at or after `since`, in order; with `field`, only of that field.
 
     Raises ConfigError if no version is kept, or no template or field has that name.
     """

@@ -1,4 +1,4 @@
-"""Prepare the data of the charts, bounded in size, and a sentence on each for readers who do not see it."""
+"""Prepare the data of the charts, limited in size, and a sentence on each for readers who cannot see it."""
 
 from __future__ import annotations
 

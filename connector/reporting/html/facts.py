@@ -1,4 +1,4 @@
-"""Define the contents of the page as values: nothing here knows SQL or HTML."""
+"""Define the contents of the page as values, without SQL or HTML."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Capped(Generic[T]):
-    """The rows that are shown, and how many there are."""
+    """The rows that are shown, and the number of all rows."""
 
     rows: tuple[T, ...] = ()
     total: int = 0
@@ -88,7 +88,7 @@ class OpenImport:
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """What was uploaded of one template on one day, in UTC."""
+    """The uploads of one template on one day, in UTC."""
 
     day: date
     template: str
@@ -98,7 +98,7 @@ class Upload:
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """All records that were kept out for one reason."""
+    """All records that were rejected for one reason."""
 
     reason: str
     records: int
@@ -110,7 +110,7 @@ class Reject:
 
 @dataclass(frozen=True, slots=True)
 class ValueProfile:
-    """What the values of a field look like. `bars` count values from `least` to `most`, `top` has values and shares."""
+    """The distribution of a field's values. `bars` count values from `least` to `most`, `top` has values and shares."""
 
     least: str | None = None
     most: str | None = None
@@ -120,7 +120,7 @@ class ValueProfile:
 
 @dataclass(frozen=True, slots=True)
 class FieldProfile:
-    """A field as `sync_fields` counts it. A share is None where nothing was counted."""
+    """A field with its counts in `sync_fields`. A share is None if nothing was counted."""
 
     template: str
     table: str
@@ -159,8 +159,8 @@ class Facts:
     """Everything on the page.
 
     `synced` is false until a run has loaded into the warehouse. `undated` are imports without a time of upload,
-    `strangers` imports that the ledger does not know and that have rows all the same, `changes` those of the last
-    `DAYS_OF_CHANGES` days, None if no version of a row is kept.
+    `strangers` imports that have rows but are not in the ledger, `changes` those of the last `DAYS_OF_CHANGES` days,
+    None if no version of a row is kept.
     """
 
     warehouse: str

@@ -1,4 +1,4 @@
-"""Gather the Facts from the warehouse, by the standing views of `sql/` and the audit of a run after a dead one."""
+"""Gather the Facts from the warehouse: from the views in `sql/` and from an audit of the rows."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class _Reader:
         return self._plain(f"SELECT {columns} FROM ({statement}) AS v {rest}")
 
     def _plain(self, sql: str) -> list[Row]:
-        """Return rows with texts without secrets and not too long, times in UTC, and Python numbers."""
+        """Return rows with redacted and shortened texts, times in UTC, and Python numbers."""
         found: list[Row] = self._connection.query(sql).to_pylist()
         return [{name: self._value(value) for name, value in row.items()} for row in found]
 
@@ -200,7 +200,7 @@ class _Reader:
         return Capped(tuple(self._with_values(profiles)), int(total))
 
     def _with_values(self, fields: Sequence[FieldProfile]) -> Iterator[FieldProfile]:
-        """Yield the fields with a profile of their values, if the warehouse has their columns as it should."""
+        """Yield the fields with a profile of their values, if the warehouse has their columns with the right type."""
         there = self._connection.columns() if self._shows_values else {}
         there = {name: columns for name, columns in there.items() if name in self._tables and "_deleted_at" in columns}
         wanted = [f for f in fields if f.values and _is_as_it_should(f, there.get(f.table, {}).get(f.column))]

@@ -75,5 +75,5 @@ def _policy(scripts: list[str]) -> str:
 
 
 def _asset(folder: str, name: str) -> str:
-    """Return a script or style sheet as it stands between its tags, with the line ends that a browser normalizes to."""
+    """Return the text of a script or style sheet between its tags, with line ends as browsers normalize them."""
     return (files("connector.reporting.html") / folder / name).read_text(encoding="utf-8")

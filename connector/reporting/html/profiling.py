@@ -1,6 +1,6 @@
-"""Profile the values of a field: smallest and largest, a small histogram, and the texts that repeat.
+"""Profile the values of a field: smallest and largest, a small histogram, and repeated texts.
 
-A text that occurs in one record is not shown, so that names and addresses do not leave the warehouse.
+A text that occurs in only one record is not shown, so that names and addresses do not leave the warehouse.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ FIELDS_READ = 400
 BARS = 12
 TOP = 3
 LARGEST = 1e300
-REPEATS, SHARE = 5, 0.02  # a text is shown from so many rows and such a share on
-FREQUENT = 0.05  # and only where the most frequent one has this share: others are names, addresses, numbers of things
+REPEATS, SHARE = 5, 0.02  # a text is shown if it has at least so many rows and such a share
+FREQUENT = 0.05  # and only if the most frequent one has this share: other fields are names, addresses, identifiers
 LONGEST = 24
 _MEASURED = (Kind.BIGINT, Kind.DOUBLE, Kind.DECIMAL, Kind.DATE, Kind.TIMESTAMP)
 _COUNTED = (Kind.TEXT, Kind.BOOL)
@@ -63,7 +63,7 @@ def _measured(ask: Ask, live: str, kind: Kind) -> ValueProfile | None:
 
 
 def _can_be_divided(least: Any, most: Any) -> bool:
-    """Return whether there is a range that doubles can divide."""
+    """Return whether there is a range that can be divided in doubles."""
     if least == most or hasattr(least, "isoformat"):
         return bool(least != most)
     return bool(abs(float(least)) < LARGEST and abs(float(most)) < LARGEST and float(most) - float(least) > 1 / LARGEST)

@@ -15,7 +15,7 @@ OUTCOMES = {"partial": "was partial", "interrupted": "was interrupted", "failed"
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`reasons` are why it is not good; `notes` are worth knowing either way."""
+    """`reasons` say why it is not good; `notes` are shown in either case."""
 
     kind: Literal["good", "attention", "empty"]
     sentence: str

@@ -66,13 +66,13 @@ def duration(seconds: float | None) -> str:
 
 
 def commands(text: str) -> Markup:
-    """Mark up our own sentence with its `commands` set as code."""
+    """Return our own sentence as markup, with its `commands` as code."""
     parts = [escape(part) for part in text.split("`")]
     return Markup("").join(Markup("<code>{}</code>").format(p) if n % 2 else p for n, p in enumerate(parts))
 
 
 def visible(text: str) -> str:
-    """Make a text visible on a page, in which blanks of any kind are blanks."""
+    """Make a text visible on a page, on which blanks of any kind look alike."""
     return text_visible(text, keep="\n\t")
 
 
@@ -91,7 +91,7 @@ def distinct_labels(names: Sequence[str], taken: str = "", longest: int = LONGES
 
 
 def advice(found: OpenImport) -> tuple[str, str]:
-    """Return what to do about an import: a sentence, and the command that does it now."""
+    """Return advice on an import: a sentence, and a command to follow it now."""
     again = shlex.join(["importer-sync", "backfill", "--import", found.slug])
     match found.standing:
         case Standing.failed:

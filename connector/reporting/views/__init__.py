@@ -1,4 +1,4 @@
-"""Provide SQL for analysts: standing views and checks from `sql/`, and those generated from the data dictionary."""
+"""Provide SQL for analysts: fixed views and checks from `sql/`, and those generated from the data dictionary."""
 
 from connector.reporting.views.statements import Statement, select, standing
 

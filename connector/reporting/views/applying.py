@@ -1,8 +1,8 @@
-"""Create the views in a schema of their own beside the dataset, replace those that changed, and drop them.
+"""Create the views in a separate schema beside the dataset, replace those that changed, and drop them.
 
-Each view has a comment that says it is ours and a digest of its text. So applying twice changes nothing, what somebody
-else created there stays, and a replaced view keeps its grants. A view that cannot be created or replaced does not
-prevent the others; its comment says so until it can.
+Each view has a comment that marks it as ours and has a digest of its text. So applying twice changes nothing, objects
+of others in the schema stay, and a replaced view keeps its grants. A view that cannot be created or replaced does not
+prevent the others; its comment says so until it is replaced.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _TOLD = 3  # reasons in one sentence
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The names of views by what became of them.
+    """The names of views by the outcome for them.
 
-    `left_out` are standing views that cannot exist yet, `blocked` are views that stay outdated until somebody acts,
-    each with the reason.
+    `left_out` are fixed views that cannot exist yet, `blocked` are views that stay outdated until somebody acts, each
+    with the reason.
     """
 
     schema: str
@@ -74,8 +74,8 @@ def apply(pipeline: Pipeline) -> Applied:
 def keep_current(pipeline: Pipeline, *, loaded: bool) -> str | None:
     """Bring the views up to date after a run; return the sentence that says why they are not, or None.
 
-    After a run that loaded nothing they are checked, too: for views of an earlier version, none at all, blocked ones,
-    and those of a warehouse that was loaded since they were created, by dlt alone or by a run that died.
+    They are also checked after a run that loaded nothing: views may be missing, blocked, or from an earlier version, or
+    rows may have been loaded since by dlt alone or by a run that died.
     """
     if not Warehouse(pipeline).traits.views:
         return None
@@ -84,7 +84,7 @@ def keep_current(pipeline: Pipeline, *, loaded: bool) -> str | None:
             return None
         reasons = list(apply(pipeline).blocked.values())
     except LockedError:
-        return None  # the run that has the lock makes them when it ends
+        return None  # the run that has the lock creates them when it ends
     except Exception as error:
         reasons = [str(explain_failure(error)).rstrip(".")]
     if not reasons:
@@ -158,7 +158,7 @@ def planned(connection: Connection, dialect: str) -> tuple[Layout, list[Ready]]:
 
 
 def names_to_avoid(there: Mapping[str, str]) -> set[str]:
-    """Return names that a template's view cannot have: of other views, and of foreign objects in the schema."""
+    """Return names that a template's view cannot have: those of other views and of foreign objects in the schema."""
     return _fixed_names() | {name for name, comment in there.items() if not comment.startswith(OURS)}
 
 
@@ -176,7 +176,7 @@ def foreign_readers(connection: Connection, tables: Sequence[str]) -> list[str]:
 def brought_along(connection: Connection, dialect: str, table: str) -> Iterator[None]:
     """Drop our views on a table of PostgreSQL, and create them again for the changed table on exit.
 
-    Enter it in a transaction, so that nobody ever sees them missing. PostgreSQL drops no table that a view reads.
+    Enter it in a transaction, so that nobody sees them missing. PostgreSQL does not drop a table that a view reads.
     """
     if dialect != "postgres":
         yield
@@ -207,7 +207,7 @@ def _planned(
 
 
 def _make_schema(connection: Connection, layout: Layout) -> None:
-    """Create the schema if it does not exist: whoever may not create one may still use an existing one."""
+    """Create the schema if it does not exist; a user without the right to create one can still use an existing one."""
     there = "SELECT 1 FROM information_schema.schemata WHERE schema_name = %s"
     if not connection.query(there, layout.views_schema).num_rows:
         connection.client.execute_sql(f"CREATE SCHEMA IF NOT EXISTS {quoted(layout.views_schema)}")
@@ -286,7 +286,7 @@ def _drop(connection: Connection, layout: Layout, view: str) -> None:
 
 @contextmanager
 def _dependents_named(layout: Layout, name: str) -> Iterator[None]:
-    """Raise ConnectorError if what is dropped within has dependents, and name them."""
+    """Raise ConnectorError that names the dependents if an object dropped within has any."""
     try:
         yield
     except Exception as error:

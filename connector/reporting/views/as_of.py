@@ -1,6 +1,6 @@
-"""Create functions for the rows of a template at a moment, `SELECT * FROM customers_as_of('2026-03-01')`.
+"""Create functions that return the rows of a template at a moment, `SELECT * FROM customers_as_of('2026-03-01')`.
 
-There is one beside each view. It has the columns of the template's view, from the table with the versions
+There is one beside each template's view. It returns the columns of the view, from the history table
 (`connector.warehouse.history`).
 """
 
@@ -19,7 +19,7 @@ from connector.warehouse.history_tables import VALID_FROM, VALID_TO
 SUFFIX = "_as_of"
 _DECLARED = "TIMESTAMP WITH TIME ZONE"
 _CURRENT = f"{OURS}function "
-_PARAMETER = "_instant_"  # DuckDB would put it in place of a column of that name
+_PARAMETER = "_instant_"  # DuckDB would substitute it for a column of that name
 
 
 def make_functions(connection: Connection, layout: Layout) -> Mapping[str, str]:

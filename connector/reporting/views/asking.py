@@ -1,4 +1,4 @@
-"""Run one query on the warehouse, read-only: a file and a lake are opened so, PostgreSQL's transaction is so.
+"""Run one query on the warehouse, read-only: a file or a lake is opened read-only, PostgreSQL's transaction is.
 
 Names without a schema are looked for in the dataset, then among its views.
 """
@@ -39,7 +39,7 @@ _SUPERUSER = (
     "can only read the dataset."
 )
 _READS = "only one SELECT (or WITH … SELECT) is run here"
-# It runs such a comment, also if that makes a table in a transaction that only reads; to it `--1` is a number.
+# MySQL runs such a comment, even one that creates a table in a read-only transaction; it reads `--1` as a number.
 _RUN_BY_MYSQL = re.compile(r"/\*M?!|--(?!\s|\Z)", re.IGNORECASE)
 _WRITES = (exp.Insert, exp.Update, exp.Delete, exp.Merge, exp.Into, exp.Create, exp.Drop, exp.Copy)
 
@@ -189,7 +189,7 @@ _ASKED = {"duckdb": _duckdb, "postgres": _postgres, "sqlite": _sqlite, "mysql": 
 
 
 def _search_path(dataset: str, there: set[str], *database: str) -> str:
-    """Return the schemas in which names are looked for, those of DuckDB with their database."""
+    """Return the schemas in which names are looked up, those of DuckDB with their database."""
     path = [name for name in (dataset, dataset + VIEWS_SUFFIX) if name in there]
     if dataset not in there:
         raise ConfigError(f"There is no dataset {dataset} in this warehouse; --dataset names another.")
@@ -198,7 +198,7 @@ def _search_path(dataset: str, there: set[str], *database: str) -> str:
 
 @contextmanager
 def _explained(dataset: str, there: set[str]) -> Iterator[None]:
-    """Raise the database's own message; if there are no views yet, with how to create them."""
+    """Raise the database's own message; if there are no views yet, add how to create them."""
     try:
         yield
     except Exception as error:
@@ -219,7 +219,7 @@ def _rows(cursor: Any, rows: Sequence[tuple[Any, ...]] = ()) -> Iterator[tuple[A
 
 
 def _distinct(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names made distinct, since a row as a JSON object has each name once."""
+    """Return the names made distinct, because a JSON object has each name once."""
     made: list[str] = []
     for name in names:
         plain, n = name, 2

@@ -1,4 +1,4 @@
-"""Write the view `v_changes`: what changed in the records, field by field, from the tables with their versions.
+"""Generate the view `v_changes`: changes of records, field by field, from the history tables.
 
 `importer-sync changes` (`connector.reporting.changes`) shows the same, with values of the columns' types.
 """
@@ -13,7 +13,7 @@ from connector.reporting.views.statements import Ready, select, standing
 from connector.warehouse.history_tables import CHANGE, RUN_ID, VALID_FROM, VALID_TO
 
 CHANGES = "v_changes"
-PLACE = {"_import_slug": "import", "_sort": "sort"}  # system columns whose change counts → what they are called
+PLACE = {"_import_slug": "import", "_sort": "sort"}  # system columns whose change counts → their name in the view
 _TOLD = {
     "changed_at": VALID_FROM,
     "import_slug": "_import_slug",
@@ -31,7 +31,7 @@ _NOTHING = (
 
 
 def changes_view(layout: Layout, versions: Iterable[tuple[TypedTable, str]]) -> Ready:
-    """Return the view over these typed tables, each given with the name of the table with its versions.
+    """Return the view over these typed tables, each given with the name of its history table.
 
     It exists without any versions too, with the same columns.
     """

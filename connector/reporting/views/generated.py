@@ -1,6 +1,6 @@
 """Generate views and checks from the data dictionary: per template, and over the fields of all templates.
 
-Their text is plain enough for both dialects, and is not sent through sqlglot: two hundred templates have a megabyte of
+Their text is valid in both dialects and does not go through sqlglot, because two hundred templates have a megabyte of
 it. A table is scanned once for a hundred of its fields; the counts in columns are then unpivoted into rows.
 """
 
@@ -23,7 +23,7 @@ RECORD, IMPORT = quoted("_record_slug"), quoted("_import_slug")
 
 
 def ready_views(layout: Layout) -> tuple[list[Ready], dict[str, str]]:
-    """Return every view that the warehouse can have now, and the standing ones it cannot, with the reason."""
+    """Return every view that the warehouse can have now, and the fixed ones that it cannot, with the reason."""
     left_out: dict[str, str] = {}
     ready: list[Ready] = []
     for statement in standing():
@@ -64,7 +64,7 @@ def _ready(statement: Statement, sql: str) -> Ready:
 
 
 def _clean(layout: Layout, typed: TypedTable) -> Ready:
-    """Return the view of a template: columns named as people wrote them, with the type of their base column.
+    """Return the view of a template: columns with the original field names and the type of their base column.
 
     System columns come last, and only live rows are shown.
     """
@@ -143,7 +143,7 @@ def _nulls(layout: Layout, tables: list[TypedTable]) -> Ready:
 
 
 def _by_day(layout: Layout, typed: TypedTable) -> str:
-    # no column of a typed table has a blank in its name, so what is joined to it cannot be taken for one
+    # no column of a typed table has a blank in its name, so these names never collide with one
     imports = f'SELECT slug AS "import slug", created_at AS "created at" FROM {layout.name(IMPORTS)}'
     day = "CAST(i.\"created at\" AT TIME ZONE 'UTC' AS DATE)"
     values = _counts([f"COUNT(*) FILTER (WHERE {field.is_there})" for field in typed.fields])
@@ -185,7 +185,7 @@ def _comparable(field: TypedField) -> str:
 
 
 def _named(typed: TypedTable) -> str:
-    """Return the columns that name a table, outside the unpivot: so a filter by template leaves other tables unread."""
+    """Return the columns that name a table, outside the unpivot, so that a filter by template skips other tables."""
     return f"{literal(typed.template)} AS template, {literal(typed.table)} AS table_name"
 
 
@@ -204,7 +204,7 @@ def _names(typed: TypedTable) -> str:
 
 
 def _unmatched(layout: Layout) -> Ready:
-    """Return the check for unmatched rows, only where the ledger says that an import has both kinds of rows.
+    """Return the check for unmatched rows, only for imports that have both kinds of rows according to the ledger.
 
     The settings `raw` and `typed` may have changed.
     """

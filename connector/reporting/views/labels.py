@@ -1,8 +1,8 @@
-"""Name fields in the views for people: as they were written, but legal, distinct, and stable.
+"""Name fields in the views for people: the original names, but legal, distinct, and stable.
 
-Blanks around a name and runs of them within are removed, since nobody sees them; so are characters that cannot be
-printed. DuckDB treats names that differ only in case as the same, and PostgreSQL cuts at 63 bytes: the field seen first
-keeps the plain name, and each later one gets a suffix of its own, whatever fields follow.
+Blanks around a name and repeated blanks within are removed, because nobody sees them; so are unprintable characters.
+DuckDB treats names that differ only in case as the same, and PostgreSQL cuts at 63 bytes: the field seen first keeps
+the plain name, and each later one gets a suffix of its own, whatever fields follow.
 
 Each field has a second name, for the column of the values that do not fit its type. It is reserved as soon as the field
 exists, so no later field gets it, and no name changes with the first such value.
@@ -21,7 +21,7 @@ _MARK_CHARACTERS = 6
 def label(written: str, column: str, taken: Collection[str]) -> str:
     """Return the name for the field in `column`; `taken` are casefolded names.
 
-    Without a visible character, the name is that of the column.
+    Without a visible character, it is the name of the column.
     """
     readable = " ".join("".join(c if c.isprintable() else " " for c in written).split()) or column
     if len(readable.encode()) <= LIMIT_BYTES and readable.casefold() not in taken:

@@ -1,7 +1,7 @@
-"""A session for a question to a DuckLake: it reads the lake, and nothing else that DuckDB's extensions could.
+"""Open a session for a query on a DuckLake, which can read the lake and nothing else.
 
-DuckDB keeps a session from files, but not the functions that the lake's extensions bring: one reads any SQLite file,
-another connects to any PostgreSQL. A query that names one of them, or a function that runs a text as SQL, is refused.
+DuckDB can block file access of a session, but not the functions of the lake's extensions: one reads any SQLite file,
+another connects to any PostgreSQL. A query that calls one of them, or a function that runs a text as SQL, is refused.
 """
 
 from __future__ import annotations

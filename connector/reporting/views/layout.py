@@ -21,13 +21,13 @@ DIALECTS = ("duckdb", "postgres")
 TABLE_PREFIX = "records_"
 VIEWS_SUFFIX = "_views"
 Columns = Mapping[str, str]  # name → type as the destination calls it, in their order
-_FIELDS_AT_ONCE = 100  # PostgreSQL: 1,664 columns of a subquery; DuckDB takes ever longer for more distinct counts
+_FIELDS_AT_ONCE = 100  # PostgreSQL allows 1,664 columns in a subquery; DuckDB gets slower with more distinct counts
 _NUMBERS = frozenset({Kind.BIGINT, Kind.DOUBLE})
 
 
 @dataclass(frozen=True, slots=True)
 class TypedField:
-    """A field of a template: `label` in its view, `path` as in `sync_fields`, and its columns, variants behind.
+    """A field of a template: `label` in its view, `path` as in `sync_fields`, and its columns, variants last.
 
     The field's own column in the view is the base column, so that its type does not depend on what any cell holds;
     `misfit_label` is the view's column for the values in the variants, as text.
@@ -76,7 +76,7 @@ class TypedField:
 
 @dataclass(frozen=True, slots=True)
 class TypedTable:
-    """`view` is the name its clean view is to have; `system` are the columns that every typed table has."""
+    """`view` is the name of its view; `system` are the columns that every typed table has."""
 
     table: str
     view: str
@@ -85,7 +85,7 @@ class TypedTable:
     system: tuple[str, ...]
 
     def sliced(self) -> Iterator[TypedTable]:
-        """Yield the table with as many of its fields at a time as one SELECT takes."""
+        """Yield the table with as many of its fields at a time as fit into one SELECT."""
         for start in range(0, len(self.fields), _FIELDS_AT_ONCE):
             yield replace(self, fields=self.fields[start : start + _FIELDS_AT_ONCE])
 
@@ -119,7 +119,7 @@ def dialect_of(warehouse: Warehouse) -> str:
 
 
 def read_layout(connection: Connection, dialect: str, avoid: Collection[str] = ()) -> Layout:
-    """Read the layout; `avoid` are names that no clean view may have."""
+    """Read the layout; `avoid` are names that no template's view may have."""
     dataset = connection.client.dataset_name
     tables, ours = connection.ordered_columns(), take_stock(connection).ours
     fields = _fields(connection) if FIELDS in ours else {}
@@ -137,9 +137,9 @@ def read_layout(connection: Connection, dialect: str, avoid: Collection[str] = (
 
 
 def recorded(layout: Layout) -> Iterator[tuple[TypedTable, str]]:
-    """Yield each typed table that has versions, with the columns its fields have there, and the versions' table.
+    """Yield each typed table that has a history table, with the columns of its fields there, and that table.
 
-    Earlier columns count as well; a column added while no versions were made is missing.
+    Columns of earlier types are included; a column that was added while history was off is missing.
     """
     for typed in layout.typed:
         name = history_of(layout.tables, typed.table)
@@ -203,7 +203,7 @@ def _templates(connection: Connection, tables: Mapping[str, Columns]) -> dict[st
 
 
 def _view_name(table: str, taken: set[str]) -> str:
-    """Return the table's name without its prefix: readable, and as stable as the table's own."""
+    """Return the table's name without its prefix, which is as stable as the table's name."""
     short = table.removeprefix(TABLE_PREFIX)
     names = [short, f"{short}_rows", *(f"{short}_rows_{n}" for n in range(2, len(taken) + 3))]
     return next(name for name in names if name not in taken)

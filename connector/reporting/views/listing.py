@@ -12,7 +12,7 @@ from connector.warehouse import Warehouse
 
 
 def listed(pipeline: Pipeline) -> list[Statement | Ready]:
-    """Return the standing statements and, if there is a warehouse, those generated from the data dictionary."""
+    """Return the fixed statements and, if there is a warehouse, those generated from the data dictionary."""
     warehouse = Warehouse(pipeline)
     warehouse.check_supported()
     dialect = dialect_of(warehouse)

@@ -1,6 +1,6 @@
-"""Find what reads a table, a view or a function of PostgreSQL, which drops none of them before its readers.
+"""Find the dependents of a table, a view or a function in PostgreSQL, which must be dropped before it.
 
-DuckDB tracks no such dependencies: a view of a dropped table fails when it is queried.
+DuckDB tracks no such dependencies: a view on a dropped table fails when it is queried.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from connector.reporting.views.layout import VIEWS_SUFFIX, Layout
 from connector.warehouse import Connection
 
-OURS = "importer-sync "  # what the comment on each view and function of ours begins with
-OUTDATED = f"{OURS}outdated: "  # and on one that cannot be replaced
+OURS = "importer-sync "  # the comment on each view and function of ours begins with this
+OUTDATED = f"{OURS}outdated: "  # the same for one that cannot be replaced
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """A view that reads something, also through other views; `read` is that thing's name, without its schema."""
+    """A view that reads an object, also through other views; `read` is the object's name without its schema."""
 
     read: str
     schema: str
@@ -57,7 +57,7 @@ def readers_of(connection: Connection, schema: str, names: Sequence[str]) -> lis
 def blocked(connection: Connection, layout: Layout, theirs: Iterable[str], due: Sequence[str]) -> Mapping[str, str]:
     """Return the names of the views' schema that cannot be created, replaced or dropped, each with the reason.
 
-    `theirs` are names of foreign views, tables or functions; `due` are ours that would have to be dropped first.
+    `theirs` are names of foreign views, tables or functions; `due` are ours, which would have to be dropped first.
     """
     found = {
         name: f"{layout.views_schema}.{name} already exists and was not made by this command: rename or drop it"

@@ -1,7 +1,7 @@
 """Describe the dataset as a dbt source: every table with its columns, what they mean, and tests that hold after a run.
 
-Freshness is read from `sync_runs` only: unchanged rows are not loaded again, so the age of a row does not say how fresh
-it is, while the beginning of the last whole run that succeeded does.
+Freshness is read from `sync_runs` only: unchanged rows are not loaded again, so the age of a row does not show how
+fresh it is. The start of the last full run that succeeded does.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Read the statements in `sql/` from their files, and translate them into the destination's dialect.
 
-A file holds one SELECT in DuckDB's dialect, with bare names of tables. It may read another standing view by name, which
-becomes a CTE, so that a statement runs anywhere on its own and no view depends on another. The header says in its first
-line what the statement answers, and in the line that begins with `Grain:` what one row of it is.
+A file has one SELECT in DuckDB's dialect, with table names without schema. It may read another fixed view by name,
+which becomes a CTE, so that a statement runs anywhere on its own and no view depends on another. The first line of the
+header says what the statement answers, and the line that begins with `Grain:` what one row of it is.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _EMPTY_SCHEMAS = {**SYSTEM_SCHEMAS, RECORDS: RECORDS_SCHEMA}
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One file: what it is called, what it answers, what one row of it is, and its SELECT as written there."""
+    """One file: its name, what it answers, what one row of it is, and its SELECT as written there."""
 
     name: str
     kind: Kind
@@ -71,7 +71,7 @@ def select(statement: Statement, dialect: str, dataset: str, present: Collection
 
 
 def tables_of(statement: Statement) -> frozenset[str]:
-    """Return the tables that it reads, also through the standing views it reads."""
+    """Return the tables that it reads, also through the fixed views it reads."""
     tree = _with_views_inside(statement)
     defined = {cte.alias for cte in tree.find_all(exp.CTE)}
     return frozenset(table.name for table in tree.find_all(exp.Table)) - defined
@@ -110,7 +110,7 @@ def _parsed(text: str) -> exp.Query:
 
 
 def _views_in(tree: exp.Query) -> Iterator[Statement]:
-    """Yield the standing views that it reads, each after those that it reads itself."""
+    """Yield the fixed views that it reads, each after the views that it reads itself."""
     views = {each.name: each for each in standing() if each.kind == "view"}
     for name in sorted({table.name for table in tree.find_all(exp.Table)} & set(views)):
         yield from _views_in(_parsed(views[name].text))
