@@ -1,7 +1,7 @@
 """Decide which of the listed imports a run is about, and of which of these it reads the records.
 
-A run wants what its scope and the setting `status` select. Of that it includes what `templates` and
-`exclude_templates` do not leave out; the rest is listed, and excluded in the ledger.
+The scope and the setting `status` select the imports of a run. Of these, it reads those that `templates` and
+`exclude_templates` do not leave out; the others are listed, and marked as excluded in the ledger.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PROBLEMS_TOLD = 5
 
 @dataclass(frozen=True, slots=True)
 class Misnamed:
-    """A name of a template in the settings that no listed import has; `lacks` if the run may not do what they ask."""
+    """A template name in the settings that no listed import has; `lacks` if the run may not do what they ask."""
 
     name: str
     sentence: str
@@ -32,19 +32,19 @@ class Misnamed:
 
 @dataclass(frozen=True)
 class Choice:
-    """What the settings and the scope of a run choose."""
+    """The imports that the settings and the scope of a run select."""
 
     settings: Settings
     scope: RunScope
 
     @property
     def selects(self) -> bool:
-        """Return whether the scope selects a part of the imports."""
+        """Return whether the scope selects only a part of the imports."""
         return (self.scope.window, self.scope.selection) != (Window(), Selection())
 
     @cached_property
     def is_bounded(self) -> bool:
-        """Return whether the run looks at a part of the imports only; excluded ones are looked at, but not read."""
+        """Return whether the run considers only a part of the imports; excluded ones are considered, but not read."""
         return self.selects or self.settings.status is not None
 
     def wants(self, import_: Import) -> bool:
@@ -64,8 +64,8 @@ class Choice:
     def without_their_rules(self, imports: Sequence[Import], ledger: Mapping[str, LedgerRow]) -> Mapping[str, str]:
         """Return template → the name under which it has privacy rules, for templates that no longer have that name.
 
-        By the ledger, their imports were read under these rules, and none of a template that now has the name. The
-        latter is to be left unread as well: otherwise the rules would pass for its own in the next run.
+        According to the ledger, their imports were read under these rules, and no import of a template that has the
+        name now. That template must be left unread as well: otherwise the next run would take the rules for its own.
         """
         protection = self.settings.protection
         if not protection.templates:
@@ -90,7 +90,7 @@ class Choice:
     def misspelt_rules(
         self, included: Sequence[Import], imports: Sequence[Import], state: WarehouseState
     ) -> Mapping[str, Sequence[str]]:
-        """Return the sections of privacy rules that no template is or was called, with the names probably meant."""
+        """Return the sections of privacy rules that match no past or present template name, with the probable names."""
         former = {name for slug, names in state.template_names.items() for name in (slug, *names)}
         templates = ((i.template_slug, i.template_name) for i in included)
         return self.settings.protection.misspelt(templates, former | _templates(imports))
@@ -98,7 +98,7 @@ class Choice:
     def refuse_empty(self, imports: Sequence[Import], wanted: Sequence[Import], problems: list[str]) -> None:
         """Raise ConfigError if nothing that may be read has a name given to a backfill.
 
-        A window may select nothing. The `problems` that led to this are reported by the error alone.
+        A window may select nothing. The `problems` that led to this are only in the error.
         """
         selection = self.scope.selection
         if wanted and selection != Selection():
@@ -146,7 +146,7 @@ class Choice:
 
 
 def _slugs_of(name: str, state: WarehouseState) -> Set[str]:
-    """Return the slugs of the templates that have or had this name, or whose table had it first."""
+    """Return the slugs of the templates that have or had this name, or whose table was named after it."""
     named = {slug for slug, names in state.template_names.items() if slug and name in (slug, *names)}
     tables = state.template_tables.items()
     return named | {slug for table, slug in tables if slug and table_name(name, slug, {}) == table}

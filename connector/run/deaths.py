@@ -1,11 +1,11 @@
-"""Note imports that may have killed a run: the largest that were in progress when it died, in a file beside its lock.
+"""Record imports that may have killed a run: the largest in progress when it died, in a file beside its lock.
 
 Invariant: an import counts as having killed two runs only if it was in progress when one died, and was the only one in
-progress when the next one died. Until then it is a suspect, which a run reads alone, after all others are loaded.
+progress when the next one died. Until then it is a suspect, which a run reads alone after all others are loaded.
 
 The file is written when an import reaches `BIG_BYTES` and when it is loaded, and is deleted by a run that ends by
-itself. It need not survive the machine, only the process: the system kills a process that needs too much memory, and
-all files written before stay.
+itself. It has to survive the process, not the machine: when the system kills a process that needs too much memory, the
+files that it wrote stay.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from connector.errors import ConnectorError
 from connector.files import write_note
 from connector.models import Import
 
-BIG_BYTES = 256 * 2**10  # of records of one import, from which on it may be what a process dies of
-MOST = 20  # imports in the file, the largest
-DEATHS = 2  # of runs, after which an import is left alone
+BIG_BYTES = 256 * 2**10  # of records of one import, which from then on may be too large for the memory
+MOST = 20  # the largest imports, in the file
+DEATHS = 2  # runs killed, after which an import is no longer read
 
 
 class KilledTwice(ConnectorError):
-    """Reading the import killed two runs, the second while nothing else was under way."""
+    """Reading the import killed two runs, the second one while nothing else was in progress."""
 
     def __init__(self, slug: str) -> None:
         super().__init__(
@@ -42,7 +42,7 @@ def version_of(import_: Import) -> str:
 
 
 class UnderWay:
-    """The imports in progress in this run, and those of the last one; without a `path`, nothing is noted or known."""
+    """The imports in progress in this run and in the last one; without a `path`, nothing is recorded or known."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
@@ -60,7 +60,7 @@ class UnderWay:
 
     @property
     def is_kept(self) -> bool:
-        """Return whether the next run will know what was in progress in this one; no import is read alone otherwise."""
+        """Return whether this run can record its imports for the next one; otherwise no import is read alone."""
         return self._path is not None
 
     def is_suspect(self, slug: str) -> bool:
@@ -72,7 +72,7 @@ class UnderWay:
         return self._killers.get(import_.slug) == version_of(import_)
 
     def arrived(self, slug: str, size: int) -> None:
-        """Note that so many more bytes of an import's records have arrived, before they are decoded."""
+        """Count bytes of an import's records as they arrive, before they are decoded."""
         if self._path is None:
             return
         with self._changing:
@@ -82,7 +82,7 @@ class UnderWay:
                 self._write()
 
     def read_alone(self, import_: Import) -> None:
-        """Note that this import is the only one from now on, until it is done."""
+        """Note that this import is the only one in progress until it is done."""
         with self._changing:
             self._alone = import_.slug, version_of(import_)
             self._killers.pop(import_.slug, None)
@@ -114,7 +114,7 @@ class UnderWay:
         largest = sorted(big, key=lambda slug: (-self._sizes[slug], slug))[:MOST]
         alone = self._alone if self._alone is not None and self._alone[0] in largest else None
         note = {"imports": sorted({*self._suspects, *largest}), "alone": alone, "killers": self._killers}
-        with suppress(OSError):  # it helps the next run; this one goes on without it
+        with suppress(OSError):  # the file only helps the next run; this one continues without it
             if not (largest or self._suspects or self._killers):
                 self._path.unlink(missing_ok=True)
                 return

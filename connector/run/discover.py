@@ -1,8 +1,8 @@
 """List the imports, and decide which of them to read and which to delete (docs/guarantees.md, "Deletes").
 
-An import missing from the listing is requested by its slug: if it exists, it is listed again or read all the same; if
-the service answers 404, it is gone; if another import is returned, that is reported. A bounded run deletes nothing;
-with the setting `status` it requests the imports known at that status.
+An import missing from the listing is requested by its slug. If it exists, the service is listed again or the import is
+read anyway; if the service answers 404, it is gone; if another import is returned, that is reported. A bounded run
+deletes nothing; with the setting `status` a run requests the imports known at that status.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ ASKED_AT_ONCE = 64
 class Discovered:
     """The listing and the decisions on it; `unit` is the resolution of the service's times.
 
-    `imports` are all that the run is about; of the `excluded` among them, which the settings leave out, no record is
-    read, and the ledger has yet to say so.
+    `imports` are all imports of the run. `excluded` are those among them that the settings leave out: their records are
+    not read, and the ledger is yet to be updated.
     """
 
     imports: tuple[Import, ...]
@@ -55,7 +55,7 @@ class Discovered:
 
 
 class Discovery:
-    """The listing of one run and its decisions. Whatever keeps the listing from being complete goes into the tally."""
+    """The listing of one run and its decisions. What keeps the listing from being complete goes into the tally."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Discovery:
         self._tally = tally
         self._progress = progress
         self._stop = stop
-        self._untold = False  # an import is not read, as nobody tells its template
+        self._untold = False  # an import is not read, because its template is unknown
         self._rules = Rules(
             now,
             scope.force,
@@ -118,9 +118,9 @@ class Discovery:
             looks += 1
 
     async def departed(self, slugs: Sequence[str]) -> frozenset[str]:
-        """Return which imports that answered 404 while they were read are neither found nor listed any more.
+        """Return the imports that answered 404 while they were read and that are neither found nor listed any more.
 
-        One that is still listed existed all the time, whatever its own URL answers, and must not be passed over.
+        An import that is still listed exists, whatever its own URL answers, and must not be skipped.
         """
         try:
             answers: list[Import | ConnectorError | None] = []
@@ -164,7 +164,7 @@ class Discovery:
         return tuple(meant)
 
     async def _with_templates(self, found: tuple[Import, ...]) -> tuple[Import, ...]:
-        """Return the imports as the listing shows them, because their own URLs may leave out a template."""
+        """Return the listing's versions of the imports, because their own URLs may leave out a template."""
         if not any(map(self._may_lack_its_template, found)):
             return found
         listing = await self._lister(len(self._state.ledger)).all()
@@ -173,9 +173,10 @@ class Discovery:
         return (*shown, *self._told([i for i in found if i.slug not in listed]))
 
     def _may_lack_its_template(self, import_: Import) -> bool:
-        """Return whether an import shown without a template may have one, and something depends on it.
+        """Return whether an import shown without a template may have one, and a decision depends on it.
 
-        A missing template must not make a choice or a privacy rule miss an import, nor move its rows to another table.
+        A missing template must not make a selection or a privacy rule miss an import, nor move its rows to another
+        table.
         """
         settings, known = self._settings, self._state.ledger.get(import_.slug)
         chosen = settings.templates is not None or settings.exclude_templates is not None
@@ -183,7 +184,7 @@ class Discovery:
         return import_.template is None and counts
 
     def _told(self, unlisted: Sequence[Import]) -> tuple[Import, ...]:
-        """Return those whose template is known or does not matter; the others are reported and not read."""
+        """Return imports whose template is known or does not matter; report the others, which are not read."""
         untold = [i for i in unlisted if self._may_lack_its_template(i)]
         for import_ in untold:
             self._tally.shortfall = self._untold = True
@@ -213,7 +214,7 @@ class Discovery:
     async def _question(self, suspects: list[str], *, to_the_end: bool = False) -> tuple[list[Import], tuple[str, ...]]:
         """Request each import that was not listed; return (those that exist, those that the service answers 404 for).
 
-        Once some exist there is no need to request the rest, unless it is `to_the_end`: they are listed again first.
+        Once some exist, the rest is requested only with `to_the_end`, because the service is listed again first.
         """
         alive: list[Import] = []
         gone: list[str] = []
@@ -245,7 +246,7 @@ class Discovery:
 
     def _decide(self, listing: Listing[Any], unlisted: tuple[Import, ...], gone: tuple[str, ...]) -> Discovered:
         found = [row for row in listing.rows if isinstance(row, Import)] + list(self._told(unlisted))
-        imports = _with_one_name({i.slug: i for i in found}.values())  # a backfill may name one in several ways
+        imports = _with_one_name({i.slug: i for i in found}.values())  # a backfill may name an import in several ways
         rejects = tuple(row for row in listing.rows if isinstance(row, Reject))
         wanted = [i for i in imports if self._choice.wants(i)]
         included = [i for i in wanted if self._may_be_read(i)]
@@ -262,10 +263,10 @@ class Discovery:
             gone = ()
         self._mention_old_rejects(included, plan)
         self._mention_left_out(included, plan)
-        # a backfill lists few imports: the times of all that is known tell the unit
+        # a backfill lists few imports, so the unit follows from the times of all known ones
         known = [each.updated_at for each in self._state.ledger.values() if each.updated_at is not None]
         unit = resolution([*(i.updated_at for i in imports), *known]) if plan.read else SECOND
-        if self._scope.selection.part is not None:  # what is not in the parts of all shards is for the run after them
+        if self._scope.selection.part is not None:  # the run after the shards reads imports that are in no shard's part
             return Discovered(tuple(wanted), (), plan, (), unit)
         excluded = [i for i in wanted if not self._choice.includes(i)]
         left_out = tuple(i for i in excluded if not self._is_noted_as_excluded(i))
@@ -276,9 +277,9 @@ class Discovery:
         return Discovered(tuple(wanted), rejects, plan, self._permitted(gone, plan), unit, left_out)
 
     def _under_rules(self, included: Sequence[Import], imports: Sequence[Import]) -> list[Import]:
-        """Return those under the privacy rules meant for them, as far as names tell; the others are reported.
+        """Return imports whose privacy rules are the intended ones, as far as names show; report the others.
 
-        Not those whose template has another name by now, or is probably meant by rules that fit no template.
+        The others are those whose template was renamed, or is probably meant by a section that matches no template.
         """
         renamed = self._choice.without_their_rules(imports, self._state.ledger)
         for slug, name in sorted(renamed.items()):
@@ -296,9 +297,9 @@ class Discovery:
         return [i for i in included if i.template_slug not in renamed and i.template_name not in left]
 
     def _may_be_read(self, import_: Import) -> bool:
-        """Return whether the import may be read: by a shard only at the version at which the work was divided.
+        """Return whether the import may be read: a shard reads only the version at which the work was divided.
 
-        Otherwise its row may need a column of `imports`, which all shards share, or its rows be in another shard's
+        Another version may need a column of `imports`, which all shards share, or have its rows in another shard's
         table.
         """
         if not self._choice.includes(import_):
@@ -338,9 +339,9 @@ class Discovery:
                 self._tally.problems.append(f"Import {import_.slug}: {KilledTwice(import_.slug)}")
 
     def _mention_older_rules(self, excluded: Sequence[Import], listing: Listing[Any]) -> None:
-        """Name what was loaded under other privacy rules and is not read again, as the settings leave it out.
+        """Report imports that were loaded under other privacy rules and are not read again, because they are left out.
 
-        Invariant: a run that succeeded left no value in the rows of an import that its rules do not leave there.
+        Invariant: after a run that succeeded, the rows of an import have no value that its rules would change.
         """
         protection, ledger = self._settings.protection, self._state.ledger
         loaded = {s: k for s, k in ledger.items() if k.live and k.records_loaded} if protection else {}
@@ -374,9 +375,9 @@ class Discovery:
 
 
 def _with_one_name(imports: Collection[Import]) -> list[Import]:
-    """Return the imports with one name for each template, though it was renamed between two pages of the listing.
+    """Return the imports with one name for each template, even if it was renamed between two pages of the listing.
 
-    Else some of its imports would be chosen by its name and others left out, and nobody would miss them.
+    Otherwise some of its imports would be selected by name and others silently left out.
     """
     named = {i.template.slug: i.template for i in imports if i.template is not None}
     return [

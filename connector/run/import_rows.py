@@ -1,7 +1,7 @@
 """Decide which rows of the table `imports` go into a package.
 
-Invariant: a row is written when it differs from the listing, or is marked as due, once for each import and package;
-with its records if those are read, so that both are of one version.
+Invariant: a row is written if it differs from the listing or is marked as due, once for each import and package. If the
+records are read, the row is in the package of the records, so that both have the same version.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from connector.warehouse.tables import FIELDS, IMPORTS, IMPORTS_SCHEMA
 
 
 class ImportRows:
-    """The rows that wait for the next package. `listed` says whether rows wait that only the listing changed."""
+    """The rows queued for the next package. `listed` tells whether some of them changed only in the listing."""
 
     def __init__(
         self,
@@ -75,8 +75,8 @@ class ImportRows:
 
     def add_read(self, listed: Import, read: ImportRead) -> None:
         """Queue the row of an import whose records come with it."""
-        # the listing and an import's own URL may not show the same fields, and the listing is what is compared
-        # a shard writes the row as it was when they divided the work: `imports` gets no new column from it
+        # the listing's version, because an import's own URL may show other fields, and the listing is compared
+        # a shard writes the row as it was when the work was divided, so that `imports` gets no new column
         same = self._is_shard or listed.fingerprint == read.import_.fingerprint
         shown = listed if same else read.import_
         row = read_row(shown, read.records_metadata)
@@ -85,7 +85,7 @@ class ImportRows:
             self._read.append(row)
 
     def take(self, load_id: str, now: datetime) -> tuple[int, Iterator[Emission]]:
-        """Return how many rows waited, and the emissions for them; the queue is empty afterwards."""
+        """Return the number of queued rows and their emissions; the queue is empty afterwards."""
         unread, self._unread = self._unread, []
         rows, self._read = self._read, []
         known = [import_.slug for import_ in unread if import_.slug in self._state.imports]

@@ -1,7 +1,7 @@
 """Prepare the dataset when a run begins, and load what earlier runs left in it.
 
-A shard begins in its own part of the dataset, while others write the rest: it mends that part alone and audits nothing.
-The run after the shards checks every row, once (`connector.warehouse.split`).
+A shard prepares only its part of the dataset, because other shards write the rest; it repairs that part and audits
+nothing. The run after the shards checks every row once (`connector.warehouse.split`).
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ log = logging.getLogger("connector.run")
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """What a run begins with.
+    """The state in which a run begins.
 
-    `taken` are names that others have taken where rows are staged; `latest` is when the latest run began, where that
-    matters; `unsettled` tells that this run may be bounded, and may not put all in order that is not.
+    `taken` are names that others use where rows are staged. `latest` is when the latest run began, if that matters.
+    `unsettled` tells that earlier runs left problems, which this run may not all repair if it is bounded.
     """
 
     state: WarehouseState
@@ -45,7 +45,7 @@ class Beginning:
 
 
 def begin_with(connection: Connection, settings: Settings, scope: RunScope, tally: Tally, now: datetime) -> Beginning:
-    """Prepare the dataset, and return what earlier runs left. The caller holds the lock, a shard its own."""
+    """Prepare the dataset, and return the state that earlier runs left. The caller holds the lock, a shard its own."""
     stock = take_stock(connection)
     stock.check()
     if scope.selection.part is not None:
@@ -53,7 +53,7 @@ def begin_with(connection: Connection, settings: Settings, scope: RunScope, tall
     taken = prepare_staging(connection, stock.ours)
     if take_over(connection, stock):
         stock = take_stock(connection)
-    # where a column of the ledger is lost, every import differs from its row, and is read anyway
+    # if a column of the ledger is lost, every import differs from its row and is read anyway
     if scope.force and {IMPORTS, LEDGER} <= stock.ours and stock.columns[LEDGER].keys() >= PROMISED:
         promise(connection, scope, settings.status)
         stock = take_stock(connection)
@@ -66,7 +66,7 @@ def begin_with(connection: Connection, settings: Settings, scope: RunScope, tall
     if RUNS in state.tables:
         if settings.history and "started_at" in stock.columns[RUNS]:
             latest = latest_start(connection)
-        # had one died, or left anything to settle, the rows would have been audited
+        # if a run had died or left problems, the rows would have been audited
         dead = bury_dead_runs(connection, now, state.tables) if state.audited else []
         mirrors = settings.deletes == "mirror"
         if mirrors and (state.audited or has_rejects_of_deleted(connection, stock)):

@@ -1,7 +1,7 @@
-"""Read planned imports concurrently and build them in turn, many small ones at once, a bounded number of rows ahead.
+"""Read planned imports concurrently and build them in order, small ones together, a bounded number of rows ahead.
 
-While the destination is busy with one package, the next one is read and built: during a load the interpreter is free
-for most of the time.
+While the destination loads one package, the next one is read and built, because the interpreter is mostly idle during a
+load.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ TOGETHER_ROWS = 20_000  # of imports that are built at once
 TOGETHER_BYTES = 16 * 2**20  # of their JSON
 READ_AHEAD_ROWS = 25_000
 BUILT_AHEAD_ROWS = 15_000
-WAITING_TO_BE_BUILT = 1  # batch, so that the thread that builds need not wait for the event loop between two
+WAITING_TO_BE_BUILT = 1  # batch, so that the building thread need not wait for the event loop between two
 READ_AHEAD_IMPORTS_PER_REQUEST = 4
-FEW_ROWS = 500  # built at once, as going to another thread and back would take longer
+FEW_ROWS = 500  # built on the event loop, because a switch to another thread would take longer
 TAKEN_ROWS = 2_000  # at a time, for the same reason
 POLL_S = 0.2
 FAILURES_IN_A_ROW = 20
@@ -49,7 +49,7 @@ ReadResult = tuple[tuple[Planned[Import], ...], BuiltImports | Failure]  # of on
 
 
 class _Together:
-    """Imports read that are to be built at once, in the order in which they arrived."""
+    """Imports that were read and are built together, in the order in which they arrived."""
 
     def __init__(self) -> None:
         self.results: list[tuple[Planned[Import], ImportRead | Failure]] = []
@@ -63,11 +63,11 @@ class _Together:
 
 
 class ReadAhead:
-    """A queue of imports read and built ahead, used on one event loop, from `start` to `aclose`.
+    """A queue of imports that are read and built ahead, used on one event loop, from `start` to `aclose`.
 
-    `fatal` and `stopped` say, at the end, why it ended early. `reading(import_)` reads one import. Imports of up to
-    `together` rows are built at once. `on_built` is called once nothing is left to build, which may be long before all
-    of it is taken.
+    `fatal` and `stopped` tell why the queue ended early. `reading(import_)` reads one import. Imports of up to
+    `together` rows are built together. `on_built` is called once nothing is left to build, which may be long before all
+    results are taken.
     """
 
     def __init__(
@@ -94,16 +94,16 @@ class ReadAhead:
         self._rows_ready = 0
         self._taken = asyncio.Event()
         self._filling: asyncio.Task[None] | None = None
-        self._aside_now = 0  # batches that are being built there, or wait for it: no other may be built meanwhile
+        self._aside_now = 0  # batches that are built in the thread or wait for it: no other may be built meanwhile
         self.fatal: ConnectorError | None = None
         self.stopped = False
-        self.drained = False  # whether `take` has come to the end
+        self.drained = False  # whether `take` has reached the end
 
     def start(self) -> None:
         self._filling = asyncio.ensure_future(self._fill())
 
     async def take(self) -> list[ReadResult]:
-        """Return the next outcomes, about in planned order, as many as are ready but not too many; [] at the end."""
+        """Return the next outcomes that are ready, roughly in planned order and limited in number; [] at the end."""
         taken: list[ReadResult] = []
         rows = 0
         while not taken or (rows < TAKEN_ROWS and not self._ready.empty()):
@@ -121,7 +121,7 @@ class ReadAhead:
         return taken
 
     async def aclose(self) -> None:
-        """Cancel whatever is being read."""
+        """Cancel all reading in progress."""
         if self._filling is not None:
             self._filling.cancel()
             await asyncio.gather(self._filling, return_exceptions=True)
@@ -132,7 +132,7 @@ class ReadAhead:
             async with aclosing(self._gathered()) as gathered:
                 async for together in gathered:
                     building.append(asyncio.ensure_future(self._built(together)))
-                    del together  # the records are not needed once they are rows
+                    del together  # the records are not needed once rows are built
                     while len(building) > WAITING_TO_BE_BUILT:
                         await self._hand_over(building)
             while building:
@@ -166,7 +166,7 @@ class ReadAhead:
         return rows <= self._together and size <= TOGETHER_BYTES
 
     async def _hand_over(self, building: deque[asyncio.Task[list[ReadResult]]]) -> None:
-        """Hand over the first unit once it is built; then wait until there is room for the next."""
+        """Pass on the first unit once it is built; then wait until there is room for the next."""
         for outcome in await building[0]:
             self._rows_ready += _size(outcome)
             self._ready.put_nowait(outcome)
@@ -197,14 +197,14 @@ class ReadAhead:
                 if self._stop() is not None:
                     self.stopped = True
                     return
-                # no name is left here for a task or its result, as it would keep the records of what is built already
+                # no variable may refer to a task or its result, because it would keep records that are already built
                 done.extend((running.pop(task), _result(task)) for task in [t for t in running if t.done()])
                 while done:
                     failures = failures + 1 if isinstance(done[0][1], Failure) else 0
                     self.fatal = _fatal(done[0][1], failures)
                     if self.fatal is not None:
                         return
-                    self._begin(running, done, waiting)  # many may be done at once, and to build them takes its time
+                    self._begin(running, done, waiting)  # many may be done at once, and building them takes time
                     yield done.popleft()
         finally:
             for task in running:

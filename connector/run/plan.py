@@ -1,8 +1,8 @@
-"""Decide what a run reads: the listing against the ledger, import by import, and never a watermark.
+"""Decide what a run reads: compare the listing with the ledger, import by import, never with a watermark.
 
-Invariant: an import is skipped only if a load that dlt completed holds it at exactly the fingerprint the service shows
-now, its records reconcile, and it is not due (`LedgerRow.due`). Everything else that is listed is read; what is known
-and not listed is deleted only after further checks (`connector.run.discover`).
+Invariant: an import is skipped only if a load that dlt completed has it at exactly the fingerprint that the service
+shows now, its records reconcile, and it is not due (`LedgerRow.due`). Every other listed import is read; known imports
+that are not listed are deleted only after further checks (`connector.run.discover`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from connector.ledger import COMPLETED, LedgerRow, Listed, State
 
 T = TypeVar("T", bound=Listed)
 
-FEWER_LASTS = timedelta(days=1)  # longer than a restart, a cache or the rebuilding of an index hides records
+FEWER_LASTS = timedelta(days=1)  # longer than a restart, a cache or the rebuilding of an index may hide records
 
 
 class Reason(StrEnum):
@@ -52,11 +52,12 @@ class Plan(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What, besides an import that differs from its ledger row, is worth reading at `now`.
+    """Reasons at `now` to read imports that do not differ from their ledger row.
 
-    `force`: everything; `recheck_days`: what was last changed so many days ago or less; `raw`, `typed`: the tables that
-    rows have to be in; `counted`: whether the records of a completed import have to be as many as its `row_count`;
-    `named`: whether the imports were requested by slug; `privacy`: the fingerprint of the rules for an import.
+    `force`: read everything; `recheck_days`: read imports last changed so many days ago or less; `raw`, `typed`: the
+    tables that rows have to be in; `counted`: whether the number of records of a completed import has to equal its
+    `row_count`; `named`: whether the imports were requested by slug; `privacy`: the fingerprint of the rules for an
+    import.
     """
 
     now: datetime
@@ -88,7 +89,7 @@ class Rules:
         if import_.status != COMPLETED:
             return Reason.unfinished
         if self.counted and not known.adds_up:
-            return Reason.retry  # taken as it came under `reconcile = "off"`
+            return Reason.retry  # accepted under `reconcile = "off"`
         if self.recheck_days is not None and import_.updated_at >= self.now - timedelta(days=self.recheck_days):
             return Reason.recheck
         return None
@@ -120,12 +121,12 @@ class FewerRecords(ContractError):
 
 
 def lost_rows(import_: Listed, found: int, known: LedgerRow | None, *, reconciles: bool, now: datetime) -> int:
-    """Return how many rows an import would lose though its fingerprint has not changed; 0 if none.
+    """Return how many rows an import would lose although its fingerprint has not changed; 0 if none.
 
-    Invariant: rows of an import that has not changed leave the warehouse only if it is completed and its records are as
-    many as its `row_count`, or if readings found the same lower number for a day (`FEWER_LASTS`). That holds for any
-    `reconcile`, which accepts a wrong count, not the loss of rows that were there. The rows also stay if a dead run
-    left them in doubt.
+    Invariant: rows of an unchanged import are removed only if it is completed and the number of its records equals its
+    `row_count`, or if reads found the same lower number for a day (`FEWER_LASTS`). This holds for any `reconcile`,
+    which accepts a wrong count, but not the loss of existing rows. The rows also stay if a run that died left them in
+    doubt.
     """
     if known is None or not known.is_at(import_) or (import_.status == COMPLETED and reconciles):
         return 0
@@ -136,5 +137,5 @@ def lost_rows(import_: Listed, found: int, known: LedgerRow | None, *, reconcile
 
 def too_many_vanished(vanished: int, known_live: int, limit: float) -> bool:
     """Return whether deleting `vanished` of `known_live` imports would exceed `mass_delete_limit`."""
-    # as the decimal it was written as: 0.29 * 100 is less than 29
+    # as a decimal, as it was written: with floats, 0.29 * 100 is less than 29
     return vanished > 0 and vanished > Fraction(str(limit)) * known_live

@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 
 class Aside(Protocol):
-    """A runner of functions beside the event loop, one after the other in the order in which they were given."""
+    """A runner of functions outside the event loop, one after the other in the order in which they were submitted."""
 
     def __call__(self, function: Callable[[], R], /) -> Awaitable[R]: ...
 
@@ -36,7 +36,7 @@ class Progress(Protocol):
 
 
 class Silent:
-    """A listener that ignores everything."""
+    """A listener that does nothing."""
 
     def listed(self, imports: int) -> None: ...
     def planned(self, imports: int, rows: int) -> None: ...
@@ -72,7 +72,7 @@ class Ports:
 def _open_client(settings: Settings, retry: RetryPolicy | None, until_there: RetryPolicy | None) -> ServiceClient:
     own = None
     if settings.http_client is not None:
-        from connector.service.own_client import OwnClient  # httpx takes its time to import
+        from connector.service.own_client import OwnClient  # httpx is slow to import
 
         own = OwnClient(settings.http_client)
     return ServiceClient(

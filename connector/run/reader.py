@@ -1,7 +1,7 @@
-"""List the imports, decide, read them concurrently, and hand over one outcome after the other.
+"""List the imports, decide which to read, read them concurrently, and return one outcome after the other.
 
-HTTP runs on an event loop in a thread of its own. The caller only asks that loop for the next outcomes, which bounds
-how far it reads ahead; so reading goes on while a package is being loaded.
+HTTP runs on an event loop in a separate thread. The caller only requests the next outcomes from that loop, which limits
+how far it reads ahead, so reading continues while a package is being loaded.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ R = TypeVar("R")
 
 
 class Stopped(Exception):
-    """A signal asked the run to end; whatever is complete is committed."""
+    """A signal stopped the run; everything complete is committed."""
 
 
 class Reader:
     """The reading of one run, from construction to `close`. Not thread-safe.
 
-    `state` is what earlier runs left, `taken` are names of tables that belong to somebody else. Without `reading`, only
-    the listing is requested.
+    `state` is what earlier runs left, `taken` are names of tables that belong to others. Without `reading`, only the
+    listing is requested.
     """
 
     def __init__(
@@ -83,8 +83,8 @@ class Reader:
         self._decided: Discovered | None = None
         self._ahead: ReadAhead | None = None
         self._taken: deque[ReadResult] = deque()
-        self._missed: list[ReadResult] = []  # answered 404 while they were read
-        self._departed: frozenset[str] = frozenset()  # and are not listed any more
+        self._missed: list[ReadResult] = []  # imports that answered 404 while they were read
+        self._departed: frozenset[str] = frozenset()  # those of them that are not listed any more
         self._flattener = Flattener()
         self._exit = ExitStack()
         self._exit.callback(self._flattener.close)
@@ -103,7 +103,7 @@ class Reader:
         self._loop = self._exit.enter_context(ports.open_loop())
 
     def start(self) -> None:
-        """Open the client and begin to list, and to read as soon as it is known what; both go on meanwhile."""
+        """Open the client and begin to list, and to read as soon as the imports are known; return meanwhile."""
         self._loop.call(self._client.__aenter__)
         self._exit.callback(self._loop.call, self._client.__aexit__, None, None, None)
         self._exit.callback(self._loop.call, self._end_reading)
@@ -151,11 +151,11 @@ class Reader:
         return None
 
     def put_back(self, outcome: ReadResult) -> None:
-        """Make `next` return this outcome once more, for another package."""
+        """Make `next` return this outcome again, for another package."""
         self._taken.appendleft(outcome)
 
     def postpone(self, planned: Planned[Import], built: BuiltImports) -> bool:
-        """Put off an import that answered 404 until it is known whether it is gone; return False if that is known."""
+        """Postpone an import that answered 404 until it is known whether it is gone; return False if that is known."""
         if planned.import_.slug in self._departed:
             return False
         self._missed.append(((planned,), built))
@@ -176,7 +176,7 @@ class Reader:
 
     @property
     def is_over(self) -> bool:
-        """Return whether no package is to follow: all is read, or the run has to end earlier."""
+        """Return whether no package follows: everything is read, or the run has to end earlier."""
         ending = self._ahead is None or self._ahead.stopped or self._ahead.fatal is not None
         return not self._suspects or ending
 
@@ -187,7 +187,7 @@ class Reader:
         return self._asked_to_stop() or (signal.SIGTERM if overdue else None)
 
     def due(self, read: ImportRead) -> Due | None:
-        """Return why the import has to be read again: it may have changed unnoticed since it was read."""
+        """Return why the import has to be read again: a change since it was read may not show."""
         import_, unit = read.import_, self.decided().unit
         settled = read.asked_at is not None and not may_change_unseen(
             import_.updated_at,
@@ -201,7 +201,7 @@ class Reader:
         return None if settled else Due.racy
 
     def count_requests(self) -> None:
-        """Note in the tally the requests sent so far."""
+        """Store the number of requests so far in the tally."""
         stats = self._client.stats
         self._tally.requests = stats.requests
         self._tally.retries = stats.retries
@@ -248,7 +248,7 @@ class Reader:
         return self._under_way.is_kept and (killed or self._under_way.is_suspect(import_.slug))
 
     def _without_suspects(self, decided: Discovered) -> tuple[Planned[Import], ...]:
-        """Return what may be read concurrently; of the rest, what killed two runs fails unless it was named."""
+        """Return imports that may be read concurrently; those that killed two runs fail unless they were named."""
         reading = {planned.import_.slug for planned in decided.plan.read}
         self._under_way.done(i.slug for i in decided.imports if i.slug not in reading)
         others: list[Planned[Import]] = []
@@ -272,7 +272,7 @@ class Reader:
             while not task.done():
                 await asyncio.wait([task], timeout=POLL_S)
                 if self.asked_to_stop() is not None:
-                    raise Stopped  # though it may be done: what is asked to stop returns what it has
+                    raise Stopped  # even if it may be done: a listing that is stopped returns what it has
             return task.result()
         finally:
             task.cancel()
@@ -284,7 +284,7 @@ class Reader:
         self._tally.interrupted_by = int(self.asked_to_stop() or signal.SIGINT)
 
     def _looked_for(self, *, stopped: bool) -> Iterator[ReadResult]:
-        """Yield the imports that answered 404, once it is known which of them were deleted meanwhile."""
+        """Yield the imports that answered 404, once the deleted ones among them are known."""
         missed, self._missed = self._missed, []
         slugs = [planned.import_.slug for (planned,), _ in missed]
         self._departed = frozenset(slugs) if stopped else self._loop.call(self._ask_for, slugs)
@@ -303,7 +303,7 @@ class Reader:
             return frozenset(slugs)
 
     async def _read(self, import_: Import) -> ImportRead:
-        """Read an import. Raise FewerRecords if it would lose rows though it has not changed: what is loaded stays."""
+        """Read an import. Raise FewerRecords if it would lose rows although it has not changed; loaded rows stay."""
         read = await read_import(self._client, import_)
         if read.verdict is Verdict.gone:
             return read
@@ -335,6 +335,6 @@ class Reader:
             max_concurrency=self._settings.max_concurrency,
             aside=self._ports.aside,
             stop=self.asked_to_stop,
-            on_built=self._flattener.close,  # memory is short while the last package is loaded
+            on_built=self._flattener.close,  # memory is limited while the last package is loaded
             together=min(TOGETHER_ROWS, self._settings.batch_rows),  # a package is not cut within
         )

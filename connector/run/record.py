@@ -1,4 +1,4 @@
-"""Keep the record of a run: its tally, what the current package will add to it, and its row in `sync_runs`."""
+"""Keep the record of a run: its tally, the counts of the current package, and its row in `sync_runs`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from connector.warehouse.tables import LOAD_ID, RUNS, RUNS_SCHEMA, table_of
 
 @dataclass(slots=True)
 class Pending:
-    """What the current package adds to the tally once it is in the warehouse."""
+    """Counts of the current package, which are added to the tally once it is in the warehouse."""
 
     records: int = 0
     tables: Counter[str] = field(default_factory=Counter)  # rows, by table
@@ -36,15 +36,15 @@ class RunRecord:
         self._warehouse = warehouse
         self._now = now
         self._count_requests = count_requests
-        self._whole = False  # whether all columns of its table were there when it began: a run takes none away
+        self._whole = False  # whether its table had all columns at the start; a run removes none
 
     def begin(self) -> None:
-        """Write that this run is in progress, which the next one sees if this one dies."""
+        """Write that this run is in progress; the next run finds this row if this one dies."""
         with self._warehouse.connect() as connection:
             self._whole = write_run(connection, self.tally, Status.running, first=True)
 
     def committed(self, load_id: str | None, schema_changes: Iterable[str]) -> Pending:
-        """Count the last package, which is in the warehouse now, and return what it added."""
+        """Count the last package, which is in the warehouse now, and return its counts."""
         done, self.pending = self.pending, Pending()
         tally = self.tally
         tally.records_loaded += done.records
@@ -56,7 +56,7 @@ class RunRecord:
         return done
 
     def note_progress(self) -> None:
-        """Write what is committed so far to the row of the running run."""
+        """Write the counts committed so far to the row of the running run."""
         self._count_requests()
         with self._warehouse.connect() as connection:
             note_progress(connection, self.tally)
@@ -68,7 +68,7 @@ class RunRecord:
         self.finish()
 
     def finish(self) -> None:
-        """Write the row as it stands now, but not into a warehouse of a newer format."""
+        """Write the row with its present values, but not into a warehouse of a newer format."""
         self._note_end()
         if isinstance(self.tally.fatal, NewerFormatError):
             return
@@ -76,12 +76,12 @@ class RunRecord:
             write_run(connection, self.tally, whole=self._whole)
 
     def row(self, load_id: str) -> Emission:
-        """Return the row of a run by dlt alone, to be loaded with its records, since nothing follows the load."""
+        """Return the row of a run by dlt alone. It is loaded with the records, because no step follows the load."""
         self.tally.load_ids.append(load_id)
         self._note_end()
         return Emission(RUNS, table_of(RUNS_SCHEMA, [{**self.tally.as_row(), LOAD_ID: load_id}]))
 
     def _note_end(self) -> None:
         self._count_requests()
-        # a run that begins by the clock of an earlier one may end before that
+        # a run whose start follows the clock of an earlier run may end before it
         self.tally.finished_at = max(self._now(), self.tally.started_at)

@@ -1,4 +1,4 @@
-"""Hold one run: the state that earlier runs left, what it hands over to be loaded, package by package, and its tally.
+"""Hold one run: the state that earlier runs left, the rows to load, package by package, and its tally.
 
 The same object serves both dlt resources and, in the command, all load packages of a run.
 """
@@ -48,7 +48,7 @@ from connector.warehouse.tables import (
 
 log = logging.getLogger("connector.run")
 
-HOSTS_DIFFER = timedelta(minutes=5)  # clocks of two machines that run in turn, at most, if both are set
+HOSTS_DIFFER = timedelta(minutes=5)  # the largest difference between the clocks of two machines that are set
 
 
 class RunSession:
@@ -74,18 +74,18 @@ class RunSession:
         self._under_way = under_way or UnderWay()
         self._reader: Reader | None = None
         self.state = WarehouseState()
-        self.taken: frozenset[str] = frozenset()  # names that others have taken where rows are staged
-        self.future_start: datetime | None = None  # of an earlier run, by a clock that is far ahead of this machine's
+        self.taken: frozenset[str] = frozenset()  # names that others use where rows are staged
+        self.future_start: datetime | None = None  # start of an earlier run by a clock that was far ahead
         self._began_records = False
         self._reading = True
         self._import_rows: ImportRows | None = None
         self.typed_tables: list[str] = []
         self.incoming: list[IncomingRows] = []
         self.merged: set[str] = set()  # tables in which rows of other imports may have been replaced
-        self.unread: list[str] = []  # imports that were listed for the first time and gone before they were read
+        self.unread: list[str] = []  # imports listed for the first time and deleted before they were read
         self.exhausted = False
-        self.left = 0  # imports, for the run after all shards
-        self.heaviest = 0  # bytes of the longest rows as they are built, some thousands at once
+        self.left = 0  # number of imports left to the run after all shards
+        self.heaviest = 0  # bytes of the longest rows, which are built some thousands at a time
         now = ports.now()
         self.tally = Tally(make_run_id(now), scope.mode, now, scope.window, destination=warehouse.destination)
         self.record = RunRecord(warehouse, self.tally, ports.now, self._count_requests)
@@ -95,8 +95,8 @@ class RunSession:
     def open(self, *, reading: bool = True, listed: bool = True) -> None:
         """Load what earlier runs left, record that this one began, open the client and begin to list.
 
-        With `reading`, records are read as soon as it is known which ones. Both go on while the caller and dlt prepare.
-        Without `listed`, only the imports that are read get their row in `imports`.
+        With `reading`, records are read as soon as the imports are known. Both continue while the caller and dlt
+        prepare. Without `listed`, only the imports that are read get their row in `imports`.
         """
         self._reading = reading
         with self.warehouse.connect() as connection:
@@ -132,7 +132,7 @@ class RunSession:
         self._reader.start()
 
     def _begin_after(self, latest: datetime | None) -> None:
-        """Begin after the previous run, whose clock may have been ahead, so that versions follow each other in time."""
+        """Begin after the previous run, even if its clock was ahead, so that versions follow each other in time."""
         if latest is None or latest < self.tally.started_at:
             return
         if latest - self.tally.started_at <= HOSTS_DIFFER:
@@ -176,21 +176,21 @@ class RunSession:
         self._progress.committed(done.records)
         self._under_way.done(done.imports)
 
-    # -- what dlt loads ------------------------------------------------------------------------------------------
+    # -- rows for dlt --------------------------------------------------------------------------------------------
 
     def import_tables(self, load_id: str) -> Iterator[Emission]:
-        """Yield the tombstones in `imports`, and its changed rows if no records are read that they could go with."""
+        """Yield the tombstones in `imports`, and its changed rows if no records are read to load them with."""
         if not self._reading:
             yield from self.listed_rows(load_id)
         yield from self.import_rows.tombstones(self.reader.decided().deleted, load_id, self._ports.now())
 
     def listed_rows(self, load_id: str) -> Iterator[Emission]:
-        """Yield the rows of `imports` that changed, if no records are read that they could go with."""
+        """Yield the changed rows of `imports`, if no records are read to load them with."""
         self.import_rows.add_changed(self.reader.decided())
         yield from self._due_rows(load_id)
 
     def erase(self, connection: Connection, dataset: Dataset) -> None:
-        """Erase what the service erased, and the copies of the last packages in the staging tables."""
+        """Erase the data that the service erased, and the copies of the last packages in the staging tables."""
         if self.reader.decided().deleted:
             erase_deleted(connection, dataset)
         else:
@@ -202,7 +202,7 @@ class RunSession:
         yield from emissions
 
     def is_idle(self) -> bool:
-        """Return whether there is nothing to load: then dlt need not be called, which takes time even so."""
+        """Return whether there is nothing to load, so that dlt, which takes time even then, need not be called."""
         prepared = self.reader.decided()
         work = prepared.plan.read or prepared.deleted or prepared.rejects or prepared.excluded or self.state.miscounted
         return not work and not self.import_rows.changed(prepared)
@@ -212,7 +212,7 @@ class RunSession:
         prepared = self.reader.decided()
         if self.state.lacking and VERSIONS in self.state.tables:
             with self.warehouse.connect() as connection:
-                forget_schemas(connection, SOURCE)  # dlt makes only the tables that a package has rows for
+                forget_schemas(connection, SOURCE)  # dlt creates only the tables for which a package has rows
         package = Package(
             load_id,
             self.tally.run_id,
@@ -239,7 +239,7 @@ class RunSession:
                 break
             planned, result = outcome
             size = len(result) if isinstance(result, BuiltImports) else 0
-            # when asked to stop, whatever is ready goes into this package, since another one would take time
+            # after a signal, everything ready goes into this package, because another one would take time
             full = limit is not None and package.rows > 0 and package.rows + size > limit
             if full and self.reader.asked_to_stop() is None:
                 self.reader.put_back(outcome)
@@ -263,17 +263,17 @@ class RunSession:
 
     @property
     def is_shard(self) -> bool:
-        """Return whether the run reads its part of the imports while others read theirs."""
+        """Return whether the run is a shard: others read their parts at the same time."""
         return self._scope.selection.part is not None
 
     @property
     def bounded(self) -> bool:
-        """Return whether the run looks at a part of the imports only."""
+        """Return whether the run considers only a part of the imports."""
         return Choice(self._settings, self._scope).is_bounded
 
     @property
     def is_whole(self) -> bool:
-        """Return whether the run read all that there is to read."""
+        """Return whether the run read everything."""
         return not Choice(self._settings, self._scope).selects and self.tally.interrupted_by is None
 
     @property
@@ -283,13 +283,13 @@ class RunSession:
         return max((sum(len(known.columns()) for known in table.fields.values()) for table in tables), default=0)
 
     def run_row(self, load_id: str) -> Emission:
-        """Return the row of `sync_runs`, for a run by dlt alone, since nothing follows the load."""
+        """Return the row of `sync_runs`, for a run by dlt alone, because no step follows the load."""
         self._look_at_the_others()
         self.committed(None)
         return self.record.row(load_id)
 
     def _look_at_the_others(self) -> None:
-        """Note that imports fall short whose records came with two of them, since the warehouse has a record once."""
+        """Mark imports as incomplete if a record came with two of them, because the warehouse has a record once."""
         with self.warehouse.connect() as connection:
             for rows in self.incoming:
                 known = self.warehouse.traits.finds_slugs and rows.table in self.state.tables
@@ -301,14 +301,14 @@ class RunSession:
                     )
 
     def missing_tables(self) -> Iterator[Emission]:
-        """Yield tables without rows, so that every table of the contract exists, complete, after any run."""
+        """Yield tables without rows, so that every public table exists with all columns after any run."""
         yield from map(without_rows, self._incomplete())
 
     def lacks_tables(self) -> bool:
         return bool(self._incomplete())
 
     def made_tables(self, load_id: str | None) -> None:
-        """Note that what `missing_tables` yields was loaded, in a load of its own."""
+        """Note that the tables of `missing_tables` were loaded, in a separate load."""
         self.pack()
         there = self.state.tables
         if LOADS not in there and load_id is not None:
@@ -353,7 +353,7 @@ class RunSession:
         yield from package.add(built, known, [self.reader.due(read) for read in built.reads])
 
     def _leave(self, planned: Planned[Import]) -> None:
-        """Load nothing of an import that needs a column in a table that all shards write: it stays due."""
+        """Load nothing of an import that needs a column in a table of all shards; the import stays due."""
         slug = planned.import_.slug
         self.record.pending.imports.append(slug)
         self.left += 1
@@ -369,7 +369,7 @@ class RunSession:
         self.record.pending.imports.append(slug)
         if self.reader.postpone(planned, built):
             return
-        # deleted between listing and reading: it will be missing from the next listing, and is deleted then
+        # deleted between listing and reading: the next listing lacks it, and the next run deletes it
         if slug in self.state.ledger:
             with self.warehouse.connect() as connection:
                 ask_again(connection, [slug], Due.vanished)

@@ -1,9 +1,9 @@
-"""Decide whether an import can change without its `updated_at` showing it.
+"""Decide whether an import may have changed without a change of its `updated_at`.
 
-Invariant: an import counts as settled only if its records were requested, and those that a cache or a replica sent were
-made, after the service's clock had passed the unit of its `updated_at`: a later change then gets a later time, and the
-next listing shows it. Nothing says how far a replica is behind, so any may be by `REPLICAS_LAG`. A time without an
-offset may be local time anywhere, so the condition has to hold at every offset in use: all whole quarters of an hour.
+Invariant: an import counts as settled only if its records were requested, and the reply of a cache or a replica was
+created, after the service's clock had passed the unit of its `updated_at`: a later change then gets a later time, and
+the next listing shows it. The lag of a replica is unknown, so `REPLICAS_LAG` is assumed for any. A time without an
+offset may be local time anywhere, so the condition has to hold for every offset in use: all whole quarters of an hour.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from math import gcd
 MICROSECOND, SECOND, MINUTE = timedelta(microseconds=1), timedelta(seconds=1), timedelta(minutes=1)
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 UNITS = (MINUTE, SECOND, timedelta(milliseconds=1), MICROSECOND)
-REPLICAS_LAG = timedelta(seconds=30)  # behind the database that the listing is read from, where records are
+REPLICAS_LAG = timedelta(seconds=30)  # the assumed lag of the replica that records are read from, behind the listing
 MOST_AHEAD = timedelta(days=2)  # a time a day ahead of ours and the service's clock, which are a day apart at most
 OFFSETS = tuple(timedelta(minutes=15) * quarters for quarters in range(-12 * 4, 14 * 4 + 1))  # of local time from UTC
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def resolution(instants: Iterable[datetime]) -> timedelta:
-    """Return the unit that the service's times are written in: the largest that all of them are multiples of.
+    """Return the unit of the service's times: the largest one of which all are multiples.
 
-    It does not matter how few they are: if a single one is a full minute by chance, its import is read again within
+    A small number of times does no harm: if the only one is a full minute by chance, its import is read again within
     that minute.
     """
     times = {(instant - _EPOCH) // MICROSECOND for instant in instants}
@@ -38,7 +38,7 @@ def resolution(instants: Iterable[datetime]) -> timedelta:
 
 
 def _are_local_multiples(times: Collection[int], unit: timedelta) -> bool:
-    """Return whether all are full days or hours at one place, where midnight is an hour earlier in summer."""
+    """Return whether all are full days or hours in one time zone, where midnight is an hour earlier in summer."""
     size = unit // MICROSECOND
     full = {0, -(HOUR // MICROSECOND) % size}
     offsets = (offset // MICROSECOND for offset in OFFSETS)
@@ -55,13 +55,13 @@ def may_change_unseen(
     apart: timedelta = timedelta(0),
     age: timedelta = timedelta(0),
 ) -> bool:
-    """Return whether a change after `reached` may leave `updated_at` as it is.
+    """Return whether a change after `reached` may leave `updated_at` unchanged.
 
     `reached` is an instant that the service's clock had passed, by `passed_by` at most, when the records were
-    requested. A `naive` time came without an offset: of all times, one in fifteen or so is within a minute of `reached`
-    at one of the offsets, and few still are at a second reading. If another clock was so far `apart` from that one that
-    either may be wrong, the time has to be settled by both. What was read may have that `age`, and then lacks what
-    changed since.
+    requested. A `naive` time has no offset: about one in fifteen of all times is within a minute of `reached` at one of
+    the offsets, and few still are when they are read again. If another clock was so far `apart` from the service's that
+    either may be wrong, the time has to be settled by both. The reply may have that `age`, and then lacks later
+    changes.
     """
     ahead, least = updated_at - reached, -unit - age
     if least < ahead <= MOST_AHEAD or (apart and least < ahead - apart <= passed_by):

@@ -46,9 +46,9 @@ from connector.warehouse.tables import NO_SLUG, RECORDS, TYPED_SCHEMA
 
 log = logging.getLogger("connector.run")
 
-SAMPLES = 3  # imports that settle the columns of a large template
-IMPORT_ROWS = 100  # that an import costs besides its rows: the request for them, and its share of a package
-NAME_BYTES = 63  # of a schema in PostgreSQL
+SAMPLES = 3  # imports that determine the columns of a large template
+IMPORT_ROWS = 100  # an import costs as much as so many rows more: for its request and its share of a package
+NAME_BYTES = 63  # of a schema's name in PostgreSQL
 
 
 def sync(
@@ -70,8 +70,8 @@ def sync(
 def divide(sizes: Mapping[str, Counter[int]], shards: int, settled: Collection[str]) -> dict[str, int]:
     """Assign each template to a shard, counted from 1: the largest first, each to the shard that has least so far.
 
-    A `settled` template larger than a shard's part of all is shared by all shards, and SHARED stands for a number.
-    `sizes` are those of each template's imports, by the shard that would then read them.
+    A `settled` template that is larger than one shard's part is shared by all shards; its number is SHARED. `sizes` has
+    the sizes of each template's imports, by the shard that would then read them.
     """
     assigned = {template: SHARED for template in too_large(sizes, shards) & set(settled) if len(sizes[template]) > 1}
     loads = Counter(dict.fromkeys(range(1, shards + 1), 0))
@@ -85,7 +85,7 @@ def divide(sizes: Mapping[str, Counter[int]], shards: int, settled: Collection[s
 
 
 def too_large(sizes: Mapping[str, Counter[int]], shards: int) -> Set[str]:
-    """Return the templates that are larger than one shard's part of all rows."""
+    """Return the templates that are larger than one shard's part of the rows."""
     total = sum(each.total() for each in sizes.values())
     return {template for template, each in sizes.items() if each.total() * shards > total}
 
@@ -112,8 +112,8 @@ class _Shard:
         self._load = load
         self._warehouse = Warehouse(pipeline)
         self._split: Split | None = None
-        self._preparing: Tally | None = None  # that could not divide the work
-        self._listed: list[Import] = []  # while it is divided: all imports, and each typed table with its template
+        self._preparing: Tally | None = None  # the tally of a division that failed
+        self._listed: list[Import] = []  # during the division: all imports, and each typed table with its template
         self._tables: dict[str, str] = {}
 
     def sync(self) -> Tally:
@@ -236,7 +236,7 @@ class _Shard:
         session.committed(load(pipeline, lambda load_id: _listing(session, self._tables, load_id)))
 
     def _settled(self, templates: Iterable[str]) -> Set[str]:
-        """Return the templates that, as far as is known, add no column: their typed tables exist and are complete."""
+        """Return the templates that are expected to add no column: their typed tables exist and are complete."""
         if not self._settings.typed:
             return set(templates)
         with self._warehouse.connect() as connection:
@@ -280,7 +280,7 @@ def _sizes(imports: Iterable[Import], shards: int) -> dict[str, Counter[int]]:
 
 
 def _samples(imports: Iterable[Import], templates: Set[str]) -> frozenset[str]:
-    """Return some imports of each of these templates, not the largest, to read first: they settle its columns."""
+    """Return some imports of each of these templates, not the largest, to read first: they determine its columns."""
     filled: dict[str, list[Import]] = defaultdict(list)
     for import_ in imports:
         if import_.row_count > 0 and (import_.template_slug or "") in templates:
@@ -294,7 +294,7 @@ def _samples(imports: Iterable[Import], templates: Set[str]) -> frozenset[str]:
 
 
 def _name_tables(tables: dict[str, str], imports: Iterable[Import], foreign: frozenset[str]) -> None:
-    """Add a table for each template that has none, named as a run would that meets them one by one."""
+    """Add a table for each template that has none, with the name that a run would give it."""
     for import_ in imports:
         table = table_name(import_.template_name, import_.template_slug, tables, foreign)
         tables.setdefault(table, import_.template_slug or "")

@@ -1,4 +1,4 @@
-"""Carry out a whole run, as the command does: lock, leftovers, bounded packages, proof of what was loaded, summary.
+"""Carry out a whole run, as the command does: lock, recovery, bounded packages, proof of the loaded rows, summary.
 
 Invariant: a run is called `succeeded` only if every package was completed by dlt and the warehouse holds, for every
 import of it, exactly as many rows as were accepted from the service.
@@ -89,7 +89,7 @@ def sync(
 def carry_out(
     pipeline: Pipeline, session: RunSession, settings: Settings, load: LoadPackage, work: Work | None = None
 ) -> None:
-    """Open, load and end a run; by default `work` loads all that it reads. The caller holds the lock."""
+    """Open, load and end a run; by default `work` loads everything it reads. The caller holds the lock."""
     with telemetry.run(session.tally):
         _begun(session.tally)
         _run(pipeline, session, settings, load, work or _load_all)
@@ -97,7 +97,7 @@ def carry_out(
 
 
 def _run(pipeline: Pipeline, session: RunSession, settings: Settings, load: LoadPackage, work: Work) -> None:
-    """Do the work and close; raise nothing, since all errors go to the tally."""
+    """Do the work and close; raise nothing, because all errors go to the tally."""
     try:
         with session.warehouse.hold():
             try:
@@ -105,12 +105,12 @@ def _run(pipeline: Pipeline, session: RunSession, settings: Settings, load: Load
             except Exception as error:
                 session.tally.fatal = session.tally.fatal or explain_failure(error, pipeline)
                 log.debug("The run failed.", exc_info=True, extra={"event": "run.failed"})
-            except BaseException:  # a program that embeds this may end it so, with KeyboardInterrupt for instance
+            except BaseException:  # an embedding program may end the run so, e.g. with KeyboardInterrupt
                 session.tally.interrupted_by = session.tally.interrupted_by or signal.SIGINT
                 raise
             finally:
                 _end(session, pipeline)
-    except Exception as error:  # the destination could not be opened, or not be closed properly
+    except Exception as error:  # the destination could not be opened, or not closed properly
         session.tally.fatal = session.tally.fatal or explain_failure(error, pipeline)
         log.debug("The destination failed.", exc_info=True, extra={"event": "destination.failed"})
 
@@ -130,7 +130,7 @@ def _load_all(pipeline: Pipeline, session: RunSession, settings: Settings, load:
     state: WarehouseState | None = session.state
     if session.lacks_tables():
         session.made_tables(load(pipeline, lambda _: session.missing_tables()))
-        state = None  # which does not know of these tables
+        state = None  # its state does not know these tables
     with session.warehouse.connect() as connection, noted(pipeline, connection, state):
         _load_packages(pipeline, session, settings, load)
 
@@ -159,7 +159,7 @@ def _load_each(pipeline: Pipeline, session: RunSession, settings: Settings, load
         dataset = take_stock(connection)
         if settings.deletes == "mirror":
             session.erase(connection, dataset)
-        if session.is_shard:  # the run after all shards looks at all that they wrote
+        if session.is_shard:  # the run after all shards checks everything that they wrote
             forget_unread(connection, session.unread)
             return
         _make_versions(session, settings, connection, dataset)
@@ -188,7 +188,7 @@ def _make_versions(session: RunSession, settings: Settings, connection: Connecti
 
 
 def _look_at_standings(session: RunSession, dataset: Dataset) -> None:
-    """Count what failed and does not reconcile as `status` will: a run never reports less."""
+    """Count failed and unreconciled imports as `status` does, so that a run never reports fewer."""
     tally = session.tally
     with session.warehouse.connect() as connection:
         forget_unread(connection, session.unread)
@@ -206,7 +206,7 @@ def _look_at_standings(session: RunSession, dataset: Dataset) -> None:
 
 
 def _look_at_the_others(session: RunSession, dataset: Dataset) -> None:
-    """Distrust the imports whose records came with another one than before: no incomplete one counts as synced."""
+    """Mark imports whose records moved to another one, so that no incomplete import counts as synced."""
     if not session.merged:
         return
     before = session.state.ledger
@@ -244,7 +244,7 @@ def _load_package(
         try:
             load_id = load(pipeline, tables, lambda: _write_dispositions(session))
         except PipelineStepFailed as error:
-            # in an earlier step there is nothing yet that could be loaded once more
+            # after a failure in an earlier step there is nothing that could be loaded again
             if not (error.step == "load" and is_out_of_memory(error) and session.warehouse.lift()):
                 raise
             log.info("DuckDB gets more memory to load this package.", extra={"event": "memory.lifted"})
@@ -280,7 +280,7 @@ def _load_package(
 
 def _write_dispositions(session: RunSession) -> WriteDispositions:
     """Choose append or merge for each table, and size DuckDB's memory and threads for it."""
-    incoming, session.incoming = session.incoming, []  # all those slugs are not needed while it is loaded
+    incoming, session.incoming = session.incoming, []  # the slugs are not needed during the load
     found = write_dispositions(session.warehouse, incoming)
     replacing = [rows for rows in incoming if found[rows.table] != APPEND]
     session.merged.update(rows.table for rows in replacing)
@@ -293,7 +293,7 @@ def _write_dispositions(session: RunSession) -> WriteDispositions:
 
 
 def _end(session: RunSession, pipeline: Pipeline) -> None:
-    """Write the run's row and close the client; a destination that is now gone does not hide the first error."""
+    """Write the run's row and close the client; a destination that fails now does not hide the first error."""
     try:
         session.record.finish()
     except Exception as error:

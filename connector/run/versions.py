@@ -1,4 +1,4 @@
-"""Make the versions of rows that a run changed (docs/history.md), if any are due."""
+"""Record the versions of rows that a run changed (docs/history.md), if any are due."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from connector.warehouse.tables import IMPORTS, IMPORTS_SCHEMA, LEDGER, TYPED_SC
 
 
 def versions_are_due(warehouse: Warehouse, settings: Settings, state: WarehouseState) -> bool:
-    """Return whether there may be something to record though nothing is loaded: a run died, or did not record."""
+    """Return whether there may be something to record although nothing is loaded: a run died, or did not record."""
     if not settings.history:
         return state.audited
     if state.audited or IMPORTS not in state.tables:
@@ -39,16 +39,16 @@ def make_versions(
     whole: bool,
     in_order: bool,
 ) -> None:
-    """Make the versions of what was loaded, if `history` asks for them (`connector.warehouse.history`).
+    """Record the versions of the loaded rows, if `history` is on (`connector.warehouse.history`).
 
-    If it does not, or they would not be `in_order` of time, existing versions lose what was erased, and what is under a
-    privacy rule by now.
+    If it is off, or the versions would not be `in_order` of time, only remove from existing versions what was erased
+    and what a privacy rule now covers.
     """
     wanted = settings.keeps_history_of if settings.history and in_order else None
     if LEDGER not in dataset.ours or (wanted is None and not histories(dataset)):
         return
     if (allowance := warehouse.allowance) is not None:
-        allowance.lift()  # the first run compares all of a table, which takes more than a package
+        allowance.lift()  # the first run compares whole tables, which takes more memory than a package
     record(
         connection,
         dataset,
@@ -69,9 +69,9 @@ def _ruled(
     table: str,
     columns: Collection[str],
 ) -> list[str]:
-    """Return which columns of the versions of a table may hold a value that a privacy rule concerns."""
+    """Return which columns of a table's versions may have a value that a privacy rule covers."""
     rules, fields = settings.protection, catalogue.schema(table).fields.items()
-    if table == IMPORTS:  # the rules see what is inside of `metadata` and `extra`
+    if table == IMPORTS:  # the rules apply inside `metadata` and `extra`
         whole = {METADATA, EXTRA, "records_metadata"}
         inside = [(keys[1:], known) for keys, known in fields]
         found, system = [rules.of_metadata], set(IMPORTS_SCHEMA.names) - whole
