@@ -8,7 +8,8 @@ from typing import Any
 
 from connector.nearest import instead_of
 from connector.settings import Settings
-from connector.transform.privacy import ANY_TEMPLATE, METADATA, PATTERN, Section, unread
+from connector.transform.privacy import ANY_TEMPLATE, METADATA, unread
+from connector.transform.privacy_rules import PATTERN, Section
 from connector.warehouse import Warehouse
 from connector.warehouse.history_tables import names_of_templates
 from connector.warehouse.ownership import take_stock

@@ -15,7 +15,8 @@ from pydantic import SecretStr
 
 from connector.models import Import, ImportPage, Record, RecordPage, Reject, Template
 from connector.service.decode import decode_import, decode_import_page, decode_record_page
-from connector.transform.privacy import Privacy, Protection, Unprotectable, withheld
+from connector.transform.privacy import Privacy, withheld
+from connector.transform.protection import Protection, Unprotectable
 
 
 class Guard:

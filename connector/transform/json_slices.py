@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 
 SPACE = b" \t\n\r"
+_decode_laxly = json.JSONDecoder(strict=False).decode
 _QUOTE, _COMMA, _OPENING = ord('"'), ord(","), b"{["
 _CLOSING = {ord("{"): ord("}"), ord("["): ord("]")}
 
@@ -38,6 +39,14 @@ class NotJson(ValueError):
 
 class TooDeep(ValueError):
     """The text may be JSON, but is nested deeper than the given limit."""
+
+
+def string_value(text: bytes) -> str:
+    """Return the value of a JSON string, which may have control characters in it."""
+    if b"\\" not in text:
+        return text[1:-1].decode()
+    value: str = _decode_laxly(text.decode())
+    return value
 
 
 def array_elements(text: bytes, most: int | None = None) -> list[bytes]:

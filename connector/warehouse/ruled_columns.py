@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from connector.transform.privacy import Protection
+from connector.transform.protection import Protection
 from connector.transform.schema import Field, Keys, Kind, parse_type
 from connector.warehouse.history_tables import OWN, columns_aside
 

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connector.transform.privacy import Privacy, Unprotectable, withheld
+from connector.transform.privacy import Privacy, withheld
+from connector.transform.protection import Unprotectable
 
 KEY = "a key of the tests"
 
