@@ -8,30 +8,20 @@ never let through.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
 
 from connector.transform.escaping import storable
-from connector.transform.json_slices import NotJson, array_elements, members_of, string_value
+from connector.transform.json_slices import NotJson, array_elements, members_of
 from connector.transform.privacy_rules import PATTERN, STRICTEST, Action, Path, Section
 
 _DEEPEST = 100  # levels that rules are followed into; each costs a pass over the text
 _OPENING = b"{["
-_REMEMBERED = 10_000  # keys of one object whose rules are cached
-_GAP = rb"[ \t\n\r]*+"
-_TEXT = rb'[^"\\]*+(?:\\.[^"\\]*+)*+'
-_INSIDE = rb'(?:[^"{}\[\]]++|"' + _TEXT + rb'")*+'
-for _ in range(3):  # as deep as values are skipped in one step; deeper ones are parsed
-    _INSIDE = rb'(?:[^"{}\[\]]++|"' + _TEXT + rb'"|[{\[]' + _INSIDE + rb"[}\]])*+"
-_SKIPPED = rb'(?:"' + _TEXT + rb'"|[^"{}\[\], \t\n\r]++|[{\[]' + _INSIDE + rb"[}\]])"
-_COLON = _GAP + rb":" + _GAP
-_HEAD = rb"(" + _GAP + rb'"(' + _TEXT + rb')"' + _GAP + rb":" + _GAP + rb")"
-_MEMBER = _HEAD + rb"(" + _SKIPPED + rb")" + _GAP + rb"([,}])"
-_SCALAR = rb'(?:"' + _TEXT + rb'"|[^"{}\[\], \t\n\r]++)' + _GAP
-_FLAT = rb"\[" + _GAP + _SCALAR + rb"(?:," + _GAP + _SCALAR + rb")*+\]"
-_is_flat = re.compile(_FLAT, re.DOTALL).fullmatch
-_next_member = re.compile(rb"()" + _MEMBER, re.DOTALL).match
-_MOST_LEARNED, _LESSONS = 200, 20  # keys of one object that are skipped by name; times that the pattern is made anew
+_KEYS_CACHED = 10_000  # keys of one object whose rules are cached
+_LESSONS = 1_000  # times that it is looked how the members of one object are written, for one path
+_decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 class Unprotectable(ValueError):
@@ -39,35 +29,38 @@ class Unprotectable(ValueError):
 
 
 _States = frozenset[tuple[int, int]]
-_Scanner = Callable[[bytes, int], re.Match[bytes] | None]
 
 
 class _Node:
     """A path in the data: what the rules say of it, and of what is below."""
 
     __slots__ = (
-        "_allowing", "_below", "_lessons", "_rules", "_spelled", "_states", "action", "following", "kept", "open",
-        "paths", "unlearned",
-    )  # fmt: skip
+        "_allowing",
+        "_below",
+        "_lessons",
+        "_rules",
+        "_states",
+        "_style",
+        "action",
+        "kept",
+        "members",
+        "open",
+        "paths",
+    )
 
-    def __init__(
-        self,
-        rules: Protection,
-        paths: tuple[str, str],
-        states: _States,
-        allowing: _States,
-        kept: bool,
-        following: _Scanner,
-    ):
+    def __init__(self, rules: Protection, paths: tuple[str, str], states: _States, allowing: _States, kept: bool):
         self._rules, self.paths, self._states, self._allowing = rules, paths, states, allowing
         self._below: dict[str | None, _Node] = {}
-        self._spelled: dict[bytes, _Node] = {}
-        self.following = following  # finds the next member that a rule may concern
-        self.unlearned = False  # keys have come since it was made
-        self._lessons = 0 if following is _next_member else _LESSONS
+        self.members: dict[str, tuple[bytes, _Node | None]] = {}  # the text before a value, and the node if concerned
+        self._style = (b"{", b",", b"}")  # what is before, between and behind the members
+        self._lessons = 0
         self.kept = kept
         self.action: Action | None = None
         self.open = bool(rules.patterns) or not kept or any(at < len(rules.steps[n]) for n, at in states)
+
+    @property
+    def rules_scalars(self) -> bool:
+        return self.action is not None or not self.kept
 
     @property
     def concerned(self) -> bool:
@@ -77,40 +70,28 @@ class _Node:
         found = self._below.get(key)
         if found is None:
             found = self._rules.reached(self.paths, key, self._states, self._allowing, self.kept)
-            if len(self._below) < _REMEMBERED:
+            if len(self._below) < _KEYS_CACHED:
                 self._below[key] = found
         return found
 
-    def spelled(self, key: bytes) -> _Node:
-        """Return the node below for a key as JSON spells it, without its quotes."""
-        found = self._spelled.get(key)
-        if found is None:
-            found = self.below(string_value(b'"' + key + b'"'))
-            if len(self._spelled) < _REMEMBERED:
-                self._spelled[key] = found
-                self.unlearned = True
-        return found
+    def joined(self, members: Iterable[bytes]) -> bytes:
+        """Return the object with these members, each with the text before its value, in the style last learned."""
+        before, between, behind = self._style
+        return before + between.join(members) + behind
 
-    def learn(self) -> None:
-        """Have the members of the next object skipped whose keys no rule concerns, unless objects are in the value."""
-        self.unlearned = False
-        if self._lessons < _LESSONS:
-            self._lessons += 1
-            first = islice(self._spelled.items(), _MOST_LEARNED)
-            keys = b"|".join(re.escape(key) for key, node in first if node.is_left_alone)
-            if keys:
-                self.following = _skipping(rb"(?:" + keys + rb')"' + _COLON + rb"(?:" + _SCALAR + rb"|" + _FLAT + rb")")
-
-    @property
-    def is_left_alone(self) -> bool:
-        """Return whether no rule concerns the value, be it a scalar or a list of such."""
-        element = self.below(None)
-        return self.action is None and self.kept and element.action is None and element.kept
-
-
-def _skipping(form: bytes) -> _Scanner:
-    """Compile what matches members of the form, from the key on, the member after them, and the delimiter."""
-    return re.compile(rb"((?:" + _GAP + rb'"' + form + _GAP + rb",)*+)" + _MEMBER, re.DOTALL).match
+    def learn(self, text: bytes) -> bool:
+        """Note how the members of the object `text` are written; return whether that may help."""
+        self._lessons += 1
+        if self._lessons > _LESSONS:
+            return False
+        members, tail = _taken_apart(text)
+        for _, head, key, _ in members:
+            if len(self.members) < _KEYS_CACHED:
+                below = self.below(key)
+                self.members[key] = head, below if below.concerned else None
+        if members:
+            self._style = members[0][0], members[-1][0] if len(members) > 1 else self._style[1], tail
+        return True
 
 
 class Protection:
@@ -137,7 +118,6 @@ class Protection:
             frozenset((n, 0) for n in range(len(self.steps))),
             frozenset((n, 0) for n in range(len(self._allow_steps))),
             not self._allows,
-            self._first_scanner(),
         )
 
     @staticmethod
@@ -147,14 +127,6 @@ class Protection:
         The template's rules come before those of `*`, a literal path before a pattern, and then the stricter rule.
         """
         return rank, not Path(path).is_literal, STRICTEST.index(action.kind), action.shown
-
-    def _first_scanner(self) -> _Scanner:
-        """Compile what skips the members of a row that no rule can concern, as far as the rules alone tell."""
-        firsts = {steps[0] for steps in self.steps}
-        if self.patterns or self._allows or "*" in firsts:
-            return _next_member
-        ruled = b"|".join(re.escape(each.encode("utf-8", "replace")) for each in sorted(firsts))
-        return _skipping(rb"(?!(?:" + ruled + rb')[".])[^"\\]*+"' + _COLON + _SKIPPED)
 
     def reached(self, paths: tuple[str, str], key: str | None, states: _States, allowing: _States, kept: bool) -> _Node:
         """Return the node behind one step; a list's element is written `*` or `0` in the path of a pattern."""
@@ -170,7 +142,7 @@ class Protection:
         )
         kept = kept or any(to == len(self._allow_steps[n]) for n, to in allowed)
         kept = kept or any(pattern.fullmatch(text) for pattern in self._allow_patterns for text in whole)
-        node = _Node(self, here, moved, allowed, kept, _next_member)
+        node = _Node(self, here, moved, allowed, kept)
         found = [self._actions[n] for n, to in moved if to == len(self.steps[n])]
         found += [rule for pattern, rule in self.patterns if any(map(pattern.search, whole))]
         node.action = min(found, key=lambda rule: rule[0])[1] if found else None
@@ -188,33 +160,42 @@ class Protection:
     def of(self, text: bytes) -> bytes:
         """Return the object with every rule applied, or raise Unprotectable."""
         try:
-            scanned = self._scanned(text, self._root, 0)
-            return self._container(text, self._root, 0) if scanned is None else scanned
+            return self._nested(text, self._root, 0)
         except (NotJson, ValueError, RecursionError) as why:
             raise why if isinstance(why, Unprotectable) else Unprotectable("it is not JSON") from None
 
-    def _scanned(self, text: bytes, parent: _Node, depth: int) -> bytes | None:
-        """Protect an object as `_container` does, but several times as fast; None if it is nested too deeply."""
-        kept: list[bytes] = []  # each ends with a comma
-        at, changed, following = 1, False, parent.following
-        while found := following(text, at):
-            skipped, head, spelled, value, after = found.groups()
-            node = parent.spelled(spelled)
-            protected: bytes | None = value
-            if node.concerned and (node.action is not None or not node.kept or value[0] in _OPENING):
-                protected = self._value(value, node, depth + 1)
-                changed |= protected != value
-            kept.append(skipped)
-            if protected is not None:
-                kept += (head, protected, b",")
-            at = found.end()
-            if after == b"}":
-                if at != len(text):
-                    return None
-                if parent.unlearned:
-                    parent.learn()
-                return b"{" + b"".join(kept)[:-1] + b"}" if changed else text
-        return None
+    def _object(self, text: bytes, parent: _Node, depth: int) -> bytes | None:
+        """Protect an object as `_container` does, but several times as fast; None if that cannot be done."""
+        found = self._members(text, parent)
+        if found is None and parent.learn(text):
+            found = self._members(text, parent)
+        if found is None:
+            return None
+        members, concerned = found
+        changed = False
+        for at, head, value, node in concerned:
+            protected = self._value(value, node, depth + 1)
+            if protected != value:
+                changed = True
+                members[at] = b"" if protected is None else head + protected
+        return parent.joined(filter(None, members)) if changed else text
+
+    @staticmethod
+    def _members(text: bytes, parent: _Node) -> tuple[list[bytes], list[tuple[int, bytes, bytes, _Node]]] | None:
+        """Return the text of each member of an object, and those that a rule may concern; None if not all are known."""
+        members: list[bytes] = []
+        concerned: list[tuple[int, bytes, bytes, _Node]] = []
+        known = parent.members
+        try:
+            for key, raw in _decode_object(text).items():
+                head, node = known[key]
+                member = head + raw
+                if node is not None and (node.rules_scalars or member[len(head)] in _OPENING):
+                    concerned.append((len(members), head, bytes(raw), node))
+                members.append(member)
+        except (KeyError, ValueError, RecursionError):
+            return None
+        return (members, concerned) if parent.joined(members) == text else None
 
     def _value(self, text: bytes, node: _Node, depth: int) -> bytes | None:
         """Return what replaces the value; None if it is dropped with its key."""
@@ -232,18 +213,18 @@ class Protection:
 
     def _nested(self, text: bytes, node: _Node, depth: int) -> bytes:
         """Return what `_container` returns, by a faster way if there is one."""
+        if depth > _DEEPEST:
+            raise Unprotectable(f"it is nested deeper than {_DEEPEST} levels")
         if text[:1] == b"{":
-            scanned = self._scanned(text, node, depth)
-            return self._container(text, node, depth) if scanned is None else scanned
+            found = self._object(text, node, depth)
+            return self._container(text, node, depth) if found is None else found
         element = node.below(None)
-        if element.action is None and element.kept and _is_flat(text):
+        if element.action is None and element.kept and _is_of_scalars(text):
             return text
         return self._container(text, node, depth)
 
     def _container(self, text: bytes, node: _Node, depth: int) -> bytes:
         """Return the object or list with its members protected, or unchanged if none of them is."""
-        if depth > _DEEPEST:
-            raise Unprotectable(f"it is nested deeper than {_DEEPEST} levels")
         kept: list[bytes] = []
         changed = False
         if text[:1] == b"[":
@@ -252,11 +233,12 @@ class Protection:
                 changed |= found != part
                 kept += [] if found is None else [found]
             return b"[" + b",".join(kept) + b"]" if changed else text
-        for head, key, value in members_of(text):
+        members, tail = _taken_apart(text)
+        for gap, head, key, value in members:
             found = self._value(value, node.below(key), depth + 1)
             changed |= found != value
-            kept += [] if found is None else [head + found]
-        return b"{" + b",".join(kept) + b"}" if changed else text
+            kept += [] if found is None else [(gap if kept else b"") + head + found]
+        return members[0][0] + b"".join(kept) + tail if changed else text
 
 
 def _steps_on(steps: tuple[str, ...], at: int, key: str | None) -> Iterator[int]:
@@ -279,3 +261,22 @@ def _advanced(steps: tuple[str, ...], at: int, key: str | None) -> Iterator[int]
         wanted = steps[at : at + len(parts)]
         if len(wanted) == len(parts) and all(w in ("*", part) for w, part in zip(wanted, parts, strict=True)):
             yield at + len(parts)
+
+
+def _taken_apart(text: bytes) -> tuple[list[tuple[bytes, bytes, str, bytes]], bytes]:
+    """Return each member of an object as (text before it, its text up to the value, key, value), and what is behind."""
+    found: list[tuple[bytes, bytes, str, bytes]] = []
+    at = 0
+    for head, key, value in members_of(text):
+        begin = text.index(head, at)
+        found.append((text[at:begin], head, key, value))
+        at = begin + len(head) + len(value)
+    return found, text[at:]
+
+
+def _is_of_scalars(text: bytes) -> bool:
+    """Return whether the list `text` has neither an object nor a list in it."""
+    try:
+        return not any(bytes(each)[0] in _OPENING for each in _decode_list(text))
+    except (ValueError, RecursionError):
+        return False

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hmac
 import json
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from connector.transform.privacy import Privacy, withheld
-from connector.transform.protection import Unprotectable
+from connector.transform.protection import Protection, Unprotectable
 
 KEY = "a key of the tests"
 
@@ -183,14 +184,30 @@ PATHS = st.sampled_from(["a", "b", "a.b", "*", "a.*", "*.b", "c.*.a", "re:a", "r
 RULES = st.dictionaries(PATHS, st.sampled_from(["drop", "null", "mask:0", "hash"]), min_size=1, max_size=3)
 
 
-@given(RULES, st.dictionaries(KEYS, JSON, max_size=4), st.booleans())
-def test_shallow_rows_and_deep_ones_are_protected_alike(
-    rules: dict[str, str], row: dict[str, Any], ascii_: bool
+GAPS = st.sampled_from([b"", b" ", b"\n\t"])
+
+
+@st.composite
+def objects(draw: st.DrawFn) -> bytes:
+    """Return the text of an object whose members may be written in different ways, and whose keys may occur twice."""
+    members = []
+    for key, value in draw(st.lists(st.tuples(KEYS, JSON), max_size=5)):
+        colon = draw(GAPS) + b":" + draw(GAPS)
+        spelled = json.dumps(key, ensure_ascii=draw(st.booleans())).encode()
+        members.append(draw(GAPS) + spelled + colon + json.dumps(value).encode() + draw(GAPS))
+    return b"{" + b",".join(members) + b"}"
+
+
+@given(RULES, st.lists(objects(), min_size=1, max_size=4), st.booleans())
+def test_the_fast_way_and_the_slow_one_return_the_same_bytes(
+    rules: dict[str, str], texts: list[bytes], allowing: bool
 ) -> None:
-    """A member that is deeply nested takes a row off the quick way; what becomes of the others is the same."""
-    quick = protect(rules, json.dumps(row))
-    slow = protect(rules, json.dumps({**row, "\x01": [[[[[[0]]]]]]}))
-    assert json.loads(quick) == {key: value for key, value in json.loads(slow).items() if key != "\x01"}
+    given_rules = {"*": {**rules, "allow": ["a", "re:c.*"]} if allowing else rules}
+    fast = Privacy.parse(given_rules, KEY).of_template("s", "n")
+    assert fast is not None
+    with mock.patch.object(Protection, "_object", return_value=None):
+        slow = [protect(given_rules, text.decode()) for text in texts]
+    assert [fast.of(text).decode() for text in texts] == slow
 
 
 @given(
@@ -202,7 +219,7 @@ def test_shallow_rows_and_deep_ones_are_protected_alike(
 def test_what_was_learned_from_rows_changes_nothing_for_the_next(
     rules: dict[str, str], allowing: bool, rows: list[dict[str, Any]], indent: int | str | None
 ) -> None:
-    """Keys that no rule concerns are skipped by name from the second row on."""
+    """How an object is written is learned from the rows before it."""
     given_rules = {"*": {**rules, "allow": ["a", "re:c.*"]} if allowing else rules}
     learned = Privacy.parse(given_rules, KEY).of_template("s", "n")
     assert learned is not None
