@@ -36,6 +36,7 @@ from itertools import islice
 from typing import Generic, TypeVar
 
 from connector.errors import ConnectorError, TooLargeError, TransientError, means_no_such_page
+from connector.extract.convention import FROM_ONE, PageConvention
 from connector.extract.overlap import (
     END_PROOF,
     FAR,
@@ -69,12 +70,16 @@ MAX_PAGES = 20_000  # a listing longer than two million imports is a fault
 
 @dataclass(frozen=True, slots=True)
 class Listing(Generic[T]):
-    """The listed rows, the latest version of each, in the order first seen; `reason` says why it is not complete."""
+    """The listed rows, the latest version of each, in the order first seen; `reason` says why it is not complete.
+
+    `convention` is how the service numbers its pages, as far as the listing showed.
+    """
 
     rows: tuple[T, ...]
     complete: bool
     sweeps: int
     reason: str | None = None
+    convention: PageConvention = FROM_ONE
 
 
 async def together(requests: Iterable[Coroutine[object, object, R]]) -> list[R]:
@@ -157,7 +162,7 @@ class Lister(Generic[T]):
         self._sweeps = 0
         self._end = 0  # the last position of the last orderly sweep
         self._sized = True  # false once the service has ignored per_page
-        self.first_page = 1  # 0 once the service is known to count pages from 0
+        self.convention = FROM_ONE  # as far as it is known
         self._holed = False  # true once a page was empty although rows follow
         self._refused: dict[Segment, ConnectorError] = {}  # lately
         self._doubt: str | None = None  # why even a proven end may not be one
@@ -187,7 +192,7 @@ class Lister(Generic[T]):
         return self._listing(await self._agree())
 
     def _listing(self, reason: str | None) -> Listing[T]:
-        return Listing(tuple(self._seen.values()), reason is None, self._sweeps, reason)
+        return Listing(tuple(self._seen.values()), reason is None, self._sweeps, reason, self.convention)
 
     def _note(self, rows: Sequence[T]) -> list[str]:
         keys = [self._key(row) for row in rows]
@@ -203,7 +208,7 @@ class Lister(Generic[T]):
 
     async def _one(self, segment: Segment) -> Sequence[T]:
         try:
-            return await self._fetch(segment.page - 1 + self.first_page, segment.per_page)
+            return await self._fetch(self.convention.number(segment.page), segment.per_page)
         except ConnectorError as error:
             if not means_no_such_page(error, segment.page):
                 raise
@@ -217,7 +222,7 @@ class Lister(Generic[T]):
         continue it. Page 0 is requested if pages contradicted each other, as pages 1 of different sizes do in this
         case, or if there are too few rows for a contradiction.
         """
-        if self.first_page == 0:
+        if self.convention.first == 0:
             return False
         known = set(self._seen)
         sizes = (1, 2, 3)
@@ -240,7 +245,7 @@ class Lister(Generic[T]):
         sized = any(reply != replies[-1] for reply in replies)
         if any(front[0] in reply for reply in replies) or (sized and strays):
             return False
-        self.first_page = 0
+        self.convention = PageConvention(first=0)
         return True
 
     async def _numbered(self, page: int, per_page: int = MAX_PER_PAGE) -> list[str]:

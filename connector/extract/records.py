@@ -38,6 +38,7 @@ from connector.errors import (
     TransientError,
     means_no_such_page,
 )
+from connector.extract.convention import FROM_ONE, PageConvention
 from connector.extract.listing import MAX_PER_PAGE, in_turn, quiet_sweeps_needed, together
 from connector.extract.spill import LatestRecords, Records
 from connector.ledger import COMPLETED
@@ -70,8 +71,6 @@ class Verdict(StrEnum):
 class RecordsClient(Protocol):
     """What reading needs of `ServiceClient` (service/client): two endpoints, the largest page so far, and the time."""
 
-    @property
-    def first_page(self) -> int: ...
     @property
     def largest_page(self) -> int: ...
     @property
@@ -113,6 +112,7 @@ class _Pass:
     """One pass over the pages of `size`: the rows that it showed and whether it was inconsistent."""
 
     size: int
+    convention: PageConvention
     shown: set[str] = field(default_factory=set)
     received: int = 0
     replies: int = 0
@@ -189,31 +189,32 @@ class _Gathered:
         return self.quiet >= max(quiet_sweeps_needed(self.misses), UNEVEN_QUIET if self.uneven else 0)
 
 
-async def read_import(client: RecordsClient, import_: Import) -> ImportRead:
-    """Read all records of `import_`. Raises what the client raises, except a 404, which is the verdict `gone`.
+async def read_import(client: RecordsClient, import_: Import, convention: PageConvention = FROM_ONE) -> ImportRead:
+    """Read all records of `import_`, from pages that the service numbers by `convention`.
 
-    If a page exceeds the limit on a reply, everything is requested again in shorter pages.
+    Raises what the client raises, except a 404, which is the verdict `gone`. If a page exceeds the limit on a reply,
+    everything is requested again in shorter pages.
     """
     size = MAX_PER_PAGE
     while True:
         try:
-            return await _read_of(client, import_, size)
+            return await _read_of(client, import_, convention, size)
         except TooLargeError:
             if size not in SHORTER_PAGES:
                 raise
             size = SHORTER_PAGES[size]
 
 
-async def _read_of(client: RecordsClient, import_: Import, size: int) -> ImportRead:
+async def _read_of(client: RecordsClient, import_: Import, convention: PageConvention, size: int) -> ImportRead:
     try:
-        return await _read(client, import_, size)
+        return await _read(client, import_, convention, size)
     except NotFoundError:
         # only a 404 for the import itself counts: a records endpoint may be missing for other reasons
         before = await _get_or_none(client, import_)
         if before is None:
             return _gone(import_)
     try:
-        return await _read(client, import_, size, before)
+        return await _read(client, import_, convention, size, before)
     except NotFoundError as error:
         refusal = error
     asked_at = client.service_time()
@@ -221,21 +222,23 @@ async def _read_of(client: RecordsClient, import_: Import, size: int) -> ImportR
     if after is None:
         return _gone(import_)
     still = after.fingerprint == before.fingerprint
-    if refusal.page == 1 and still and await _has_no_records(client, after):
+    if refusal.page == convention.first and still and await _has_no_records(client, after, convention):
         return ImportRead(as_listed(import_, after), Verdict.complete, asked_at=asked_at)
     raise refusal
 
 
-async def _has_no_records(client: RecordsClient, import_: Import) -> bool:
+async def _has_no_records(client: RecordsClient, import_: Import, convention: PageConvention) -> bool:
     """Return whether a 404 for the records, received twice while the import did not change, means that it has none.
 
     Its `row_count` must be 0 too, and page 0 of an unfinished import must be empty: a service that counts pages from 0
-    may have all its records there while `row_count` lags behind.
+    unnoticed may have all its records there while `row_count` lags behind.
     """
     if import_.row_count != 0:
         return False
+    if import_.status == COMPLETED or convention.first == 0:
+        return True
     try:
-        return import_.status == COMPLETED or not (await client.list_records(import_.slug, 0)).size
+        return not (await client.list_records(import_.slug, 0)).size
     except ConnectorError as error:
         if isinstance(error, AuthError | TransientError):
             raise
@@ -275,11 +278,13 @@ def as_listed(listed: Import, own: Import) -> Import:
     return structs.replace(own, **{name: getattr(listed, name) for name in told if getattr(own, name) is None})
 
 
-async def _read(client: RecordsClient, import_: Import, size: int, own: Import | None = None) -> ImportRead:
+async def _read(
+    client: RecordsClient, import_: Import, convention: PageConvention, size: int, own: Import | None = None
+) -> ImportRead:
     """Read all records by pages of `size`; `own` is what the import's own URL showed last, if it was requested."""
     current = import_ if own is None else as_listed(import_, own)
     gathered, moves = _Gathered(client.service_time()), 0
-    from_zero = client.first_page == 1  # whether the service may count pages from 0, unnoticed so far
+    from_zero = convention.first == 1  # whether the service may count pages from 0, unnoticed so far
     for passes in range(1, MAX_PASSES + 1):
         known = len(gathered)
         if current.row_count > MAX_ROWS:
@@ -288,7 +293,8 @@ async def _read(client: RecordsClient, import_: Import, size: int, own: Import |
                 "report this to the operator of the service."
             )
         shorter = _SHRINK[(passes - 1) % len(_SHRINK)] * size // MAX_PER_PAGE
-        swept = await _read_pages(client, current, gathered, size - shorter)
+        swept = _Pass(size - shorter, convention)
+        await _read_pages(client, current, gathered, swept)
         whole = passes == 1 and swept.replies == 1 and len(gathered) == current.row_count
         if whole and swept.longest < min(_known_room(client, current), size):
             return _outcome(current, gathered, passes)
@@ -351,14 +357,14 @@ def _outcome(
     )
 
 
-async def _read_pages(client: RecordsClient, import_: Import, gathered: _Gathered, size: int) -> _Pass:
+async def _read_pages(client: RecordsClient, import_: Import, gathered: _Gathered, swept: _Pass) -> None:
     """Read one pass: the pages of `row_count` concurrently, then more until the count is met or the pages end."""
-    swept = _Pass(size)
+    size = swept.size
     expected = max(import_.row_count, len(gathered))
     promised = expected // size + 1  # the last of them has room for more
     page, empty = 1, 0
     while page <= promised and empty < EMPTY_ENOUGH:
-        pages = (_page(client, import_.slug, number, size) for number in range(page, promised + 1))
+        pages = (_page(client, import_.slug, number, swept) for number in range(page, promised + 1))
         async with aclosing(in_turn(pages, PAGES_AHEAD)) as replies:
             async for answer in replies:
                 reply = swept.note(answer)
@@ -373,20 +379,17 @@ async def _read_pages(client: RecordsClient, import_: Import, gathered: _Gathere
             promised = max(promised, expected // swept.longest + 1)  # per_page is clamped below the requested size
     full = swept.last >= (swept.longest if promised > 1 else min(size, _known_room(client, import_)))
     if len(gathered) != import_.row_count or full:
-        await _read_on(client, import_, gathered, swept, page, size)
-    return swept
+        await _read_on(client, import_, gathered, swept, page)
 
 
-async def _read_on(
-    client: RecordsClient, import_: Import, gathered: _Gathered, swept: _Pass, page: int, size: int
-) -> None:
+async def _read_on(client: RecordsClient, import_: Import, gathered: _Gathered, swept: _Pass, page: int) -> None:
     """Read pages behind those of `row_count`, more and more at once, until they are empty or only repeat this pass."""
     idle, window, limit = 0, 1, page + MAX_PAGES_BEYOND
     while idle < (1 if len(gathered) == import_.row_count else EMPTY_PAGES):
         if page >= limit:
             swept.endless = True
             return
-        for answer in await _ask(client, import_, range(page, page + window), size):
+        for answer in await _ask(client, import_, range(page, page + window), swept):
             shown = len(swept.shown)
             gathered.note(swept.note(answer))
             idle = 0 if len(swept.shown) > shown else idle + 1
@@ -417,17 +420,17 @@ async def _page_0_adds(client: RecordsClient, import_: Import, gathered: _Gather
     return True
 
 
-async def _ask(client: RecordsClient, import_: Import, pages: range, size: int) -> list[RecordPage | ConnectorError]:
-    return await together(_page(client, import_.slug, page, size) for page in pages)
+async def _ask(client: RecordsClient, import_: Import, pages: range, swept: _Pass) -> list[RecordPage | ConnectorError]:
+    return await together(_page(client, import_.slug, page, swept) for page in pages)
 
 
-async def _page(client: RecordsClient, slug: str, page: int, size: int) -> RecordPage | ConnectorError:
+async def _page(client: RecordsClient, slug: str, page: int, swept: _Pass) -> RecordPage | ConnectorError:
     """Return the page, or the error of a page that may be behind the last one.
 
     A deletion of the import is detected later.
     """
     try:
-        return await client.list_records(slug, page, size)
+        return await client.list_records(slug, swept.convention.number(page), swept.size)
     except ConnectorError as error:
         if means_no_such_page(error, page):
             return error

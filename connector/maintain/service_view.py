@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from connector.errors import AuthError, ConnectorError, NotFoundError
+from connector.extract.convention import FROM_ONE, PageConvention
 from connector.extract.listing import Lister, Listing, together
 from connector.extract.records import ImportRead, ask_for, read_import
 from connector.models import Import, Reject, born_at, key_of, replaces
@@ -25,14 +26,15 @@ Answer = Import | ConnectorError | None
 """An import requested by its slug; None if the service answers 404."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ServiceView:
-    """The service, for a synchronous caller."""
+    """The service, for a synchronous caller; `convention` is what its latest listing showed."""
 
     client: ServiceClient
     loop: Loop
     settings: Settings
     progress: Progress
+    convention: PageConvention = FROM_ONE
 
     def listing(self, expected: int) -> Listing[Import | Reject]:
         """Return all imports, of the configured status if there is one; `expected` of them are requested at once."""
@@ -70,7 +72,7 @@ class ServiceView:
 
         lister = Lister(fetch, key_of, replaces, born_at, expected=expected)
         listing = await lister.all()
-        self.client.first_page = lister.first_page
+        self.convention = listing.convention
         return listing
 
     async def _ask_all(self, slugs: Sequence[str]) -> list[Answer]:
@@ -89,7 +91,7 @@ class ServiceView:
 
     async def _read(self, import_: Import) -> ImportRead | ConnectorError:
         try:
-            return await read_import(self.client, import_)
+            return await read_import(self.client, import_, self.convention)
         except ConnectorError as error:
             return _unless_fatal(error)
 

@@ -16,6 +16,7 @@ from typing import Any
 from msgspec import structs
 
 from connector.errors import AuthError, ConnectorError, NotFoundError
+from connector.extract.convention import FROM_ONE
 from connector.extract.listing import Lister, Listing, together
 from connector.extract.records import as_listed, ask_for
 from connector.ledger import TORN, State
@@ -77,6 +78,7 @@ class Discovery:
         self._tally = tally
         self._progress = progress
         self._stop = stop
+        self.convention = FROM_ONE  # as the listing showed
         self._untold = False  # an import is not read, because its template is unknown
         self._rules = Rules(
             now,
@@ -91,14 +93,15 @@ class Discovery:
 
     async def make(self) -> Discovered:
         if self._scope.selection.slugs:
-            if await self._lister(0).counts_from_zero():
-                self._client.first_page = 0
+            lister = self._lister(0)
+            await lister.counts_from_zero()
+            self.convention = lister.convention
             return self._decide(Listing(await self._with_templates(await self._by_slug()), True, 0), (), ())
         known = {s for s, k in self._state.ledger.items() if k.live}
         known |= {s for s, seen in self._state.imports.items() if not seen.deleted}
         lister = self._lister(len(known))
         listing = await lister.all()
-        self._client.first_page = lister.first_page
+        self.convention = listing.convention
         if self._choice.is_bounded:
             if not self._choice.selects:
                 await self._miss(listing)
@@ -114,7 +117,7 @@ class Discovery:
                 "%d imports exist but were not listed; listing again.", len(alive), extra={"event": "listing.again"}
             )
             listing = await lister.again()
-            self._client.first_page = lister.first_page
+            self.convention = listing.convention
             looks += 1
 
     async def departed(self, slugs: Sequence[str]) -> frozenset[str]:

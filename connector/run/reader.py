@@ -304,7 +304,7 @@ class Reader:
 
     async def _read(self, import_: Import) -> ImportRead:
         """Read an import. Raise FewerRecords if it would lose rows although it has not changed; loaded rows stay."""
-        read = await read_import(self._client, import_)
+        read = await read_import(self._client, import_, self._decision.convention)
         if read.verdict is Verdict.gone:
             return read
         found, known = len(read.records) + len(read.rejects), self._state.ledger.get(import_.slug)

@@ -124,7 +124,6 @@ class ServiceClient:
         if requests_per_second is not None and not 0 < requests_per_second < float("inf"):
             raise ConfigError("requests_per_second must be above 0.")
         self.stats = ClientStats()
-        self.first_page = 1  # the number of the first page of records; callers count from 1 whatever it is
         self.largest_page = 0  # elements in the fullest page so far: what the service is known to send at once
         self.largest_page_of_records = 0
         self.arrived: Callable[[str, int], None] | None = None  # called for each page of records before it is decoded
@@ -210,8 +209,9 @@ class ServiceClient:
         return await self._call(self._get(_IMPORT, f"/imports/{_segment(slug)}", slug=slug), decode)
 
     async def list_records(self, import_slug: str, page: int, per_page: int = 100) -> RecordPage:
+        """Return one page of the records of an import; `page` is the number as the service counts."""
         path = f"/imports/{_segment(import_slug)}/records"
-        query = f"?page={page - 1 + self.first_page}&per_page={per_page}"
+        query = f"?page={page}&per_page={per_page}"
         most = self._limits.short_reply_bytes if per_page <= FEW else self._limits.reply_bytes
 
         guard = self._guard

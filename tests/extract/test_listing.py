@@ -415,7 +415,7 @@ def test_pages_counted_from_zero_hide_nothing(clamp: int, known: float) -> None:
                 listing = asyncio.run(told.all())
                 assert listing.complete, (count, mood, listing.reason)
                 assert slugs(listing) == set(service.rows), (count, mood)
-                assert told.first_page == 0, (count, mood)
+                assert told.convention.first == 0, (count, mood)
 
 
 @pytest.mark.parametrize("count", [1, 2, 40, 100, 101, 150, 199])
@@ -426,7 +426,7 @@ def test_pages_counted_from_zero_in_another_order_at_each_request(count: int) ->
         listing = asyncio.run(told.all())
         assert listing.complete, (count, seed, listing.reason)
         assert slugs(listing) == set(service.rows)
-        assert told.first_page == 0
+        assert told.convention.first == 0
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -478,7 +478,7 @@ def test_another_name_of_the_first_page_or_the_last_is_not_taken_for_counting_fr
     service = Service(1 + 40 * seed, order, seed, clamp, edits=0.02 * (seed % 3), mood=zero)
     told = lister(service, expected=0)
     check(service, asyncio.run(told.all()))
-    assert told.first_page == 1
+    assert told.convention.first == 1
     assert order == "random" or service.edits or (1, 3) not in service.asked  # a row already seen says enough
     assert not asyncio.run(lister(service).counts_from_zero())
 
@@ -497,7 +497,7 @@ def test_a_listing_that_shrinks_meanwhile_is_not_taken_for_counting_from_zero() 
     told = lister(service, fetch=fetch)
     assert not asyncio.run(told.counts_from_zero())
     assert len(service.rows) == 4
-    assert told.first_page == 1
+    assert told.convention.first == 1
 
 
 @pytest.mark.parametrize("told", [False, True])

@@ -27,6 +27,7 @@ from connector.errors import (
     TransientError,
 )
 from connector.extract import records, spill
+from connector.extract.convention import PageConvention
 from connector.extract.records import MAX_MOVES, MAX_PASSES, ImportRead, Verdict, read_import
 from connector.ledger import COMPLETED
 from connector.models import Import, Record, RecordPage, Reject, Template, microseconds
@@ -40,7 +41,7 @@ BROKEN = "not an object"
 class Service:
     """One import. `off` is what its row_count is wrong by; `edits` the chance of a change before each request.
 
-    With `counts_from` 0 and `first_page` 1 its pages are counted from 0, and nobody has noticed.
+    With `counts_from` 0 its pages are counted from 0; unless the reader is told so, nobody has noticed.
     """
 
     count: int
@@ -59,7 +60,6 @@ class Service:
     deleted: bool = False
     clamp_elsewhere: int = 0
     counts_from: int = 1
-    first_page: int = 1
     pages: list[tuple[int, int]] = field(default_factory=list)
     gets: int = 0
 
@@ -679,7 +679,20 @@ def test_page_0_is_looked_at_before_an_unfinished_import_counts_as_whole(off: in
 def test_page_0_is_asked_for_only_where_the_count_does_not_match_and_again_only_where_it_helped() -> None:
     assert 0 not in [page for page, _ in after_reading(Service(230)).pages]
     assert [page for page, _ in after_reading(Service(230, off=3)).pages].count(0) == 1
-    assert 0 not in [page for page, _ in after_reading(Service(230, off=3, first_page=0)).pages]
+
+
+def test_page_0_is_no_more_than_the_first_page_where_the_listing_showed_that_pages_count_from_0() -> None:
+    told, from_one = Service(230, off=3, counts_from=0), after_reading(Service(230, off=3))
+    found = asyncio.run(read_import(told, told.import_, PageConvention(first=0)))
+    assert len(found.records) == 230
+    assert [(page + 1, size) for page, size in told.pages] == [each for each in from_one.pages if each[0] != 0]
+
+
+def test_nothing_is_asked_before_page_0_where_pages_count_from_0_and_there_are_none() -> None:
+    empty = Service(0, status="created", counts_from=0, records_404=True)
+    found = asyncio.run(read_import(empty, empty.import_, PageConvention(first=0)))
+    assert found.verdict is Verdict.complete
+    assert {page for page, _ in empty.pages} == {0}
 
 
 def after_reading(service: Service) -> Service:

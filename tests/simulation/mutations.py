@@ -16,6 +16,7 @@ import pyarrow as pa
 from msgspec import structs
 
 from connector.extract import listing, records
+from connector.extract.convention import PageConvention
 from connector.extract.listing import MAX_PER_PAGE, Lister, Listing
 from connector.extract.overlap import Positions, Segment
 from connector.extract.records import ImportRead, Verdict
@@ -137,12 +138,12 @@ def take_a_404_for_the_records_of_an_empty_import_for_an_error() -> AbstractCont
 
 @mutation()
 def take_a_short_page_of_records_as_the_last() -> AbstractContextManager[Any]:
-    async def naive(client: Any, import_: Import) -> ImportRead:
+    async def naive(client: Any, import_: Import, convention: PageConvention) -> ImportRead:
         records: dict[str, Any] = {}
         asked_at = client.service_time()
         page = 1
         while True:
-            reply = await client.list_records(import_.slug, page, MAX_PER_PAGE)
+            reply = await client.list_records(import_.slug, convention.number(page), MAX_PER_PAGE)
             records.update({record.slug: record for record in reply.records})
             if reply.size < MAX_PER_PAGE:
                 return ImportRead(import_, Verdict.complete, tuple(records.values()), asked_at=asked_at)
@@ -163,15 +164,14 @@ def skip_the_fingerprint_after_reading() -> AbstractContextManager[Any]:
     class Blind:
         def __init__(self, client: Any, import_: Import) -> None:
             self.list_records, self.service_time = client.list_records, client.service_time
-            self.first_page, self.largest_page = client.first_page, client.largest_page
-            self.largest_page_of_records = client.largest_page_of_records
+            self.largest_page, self.largest_page_of_records = client.largest_page, client.largest_page_of_records
             self._import = import_
 
         async def get_import(self, slug: str) -> Import:
             return self._import
 
-    async def blind(client: Any, import_: Import) -> ImportRead:
-        return await original(Blind(client, import_), import_)
+    async def blind(client: Any, import_: Import, convention: PageConvention) -> ImportRead:
+        return await original(Blind(client, import_), import_, convention)
 
     return mock.patch.object(reader, "read_import", blind)
 
