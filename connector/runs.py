@@ -16,7 +16,7 @@ from connector.errors import ConfigError, NewerFormatError
 from connector.window import Window
 
 DISTRIBUTION = "importer-connector"
-# `sync_runs.error_kind` of a run that may have left packages half loaded, and once a later run found all in order
+# `sync_runs.error_kind` if a run may have left half-loaded packages, and after a later run found everything in order
 UNSETTLED, SETTLED = "Unsettled", "Repaired"
 
 
@@ -42,7 +42,7 @@ def make_run_id(now: datetime) -> str:
 
 @dataclass(slots=True)
 class Tally:
-    """The counts of a running run; `status` is what its outcome would be if it ended now."""
+    """The counts of a running run; `status` is the outcome if it ended now."""
 
     run_id: str
     mode: str
@@ -64,13 +64,11 @@ class Tally:
     tables: Counter[str] = field(default_factory=Counter)  # committed rows, by table
     templates: Counter[str] = field(default_factory=Counter)  # committed records, by slug of the template, '' for none
     problems: list[str] = field(default_factory=list)
-    schema_changes: list[str] = field(default_factory=list)  # of what is committed, as sentences without a full stop
+    schema_changes: list[str] = field(default_factory=list)  # committed; sentences without a full stop
     fatal: BaseException | None = None
     interrupted_by: int | None = None
-    unsettled: bool = (
-        False  # the warehouse may not hold what the ledger says: the next run looks at the rows themselves
-    )
-    shortfall: bool = False  # something is known to be missing, whatever else went well
+    unsettled: bool = False  # the warehouse may contradict the ledger: the next run checks the rows themselves
+    shortfall: bool = False  # something is known to be missing, so the run is partial
 
     @property
     def status(self) -> Status:
@@ -84,7 +82,7 @@ class Tally:
 
     @property
     def refused(self) -> bool:
-        """Return whether a backfill did nothing because its selection is wrong: that is no run."""
+        """Return whether a backfill did nothing because its selection is wrong; it does not count as a run."""
         wrong = isinstance(self.fatal, ConfigError) and not isinstance(self.fatal, NewerFormatError)
         return wrong and self.mode == "backfill" and not self.load_ids and not self.unsettled
 
@@ -131,7 +129,7 @@ class Tally:
     def as_row(self, status: Status | None = None) -> dict[str, Any]:
         """Return the row for `sync_runs`; `status` overrides, for the row written before the run ends."""
         shown = self.as_json()
-        del shown["schema_changes"]  # sync_fields tells them
+        del shown["schema_changes"]  # these are in sync_fields
         return {
             **shown,
             "status": (status or self.status).value,

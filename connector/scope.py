@@ -14,14 +14,14 @@ MOST_SHARDS = 64
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What `sync` reads and loads again, as `importer-sync backfill` does; every condition that is given has to hold.
+    """The imports that `sync` reads and loads again, as `importer-sync backfill` does; all given conditions must hold.
 
     Attributes:
         window: Imports whose `updated_at` lies in the window.
         imports: Imports with one of these slugs.
-        templates: Imports of this template, a name or a slug; one at most.
-        full: Every import; goes with no other condition.
-        shard: Number and count, such as (2, 4): that part of all imports, while others read the rest side by side.
+        templates: Imports of this template, by name or slug; one at most.
+        full: Every import; cannot be combined with other conditions.
+        shard: Number and count, such as (2, 4): one part of all imports, while other shards read the rest concurrently.
     """
 
     window: Window = field(default_factory=Window)
@@ -53,9 +53,9 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one of several shards reads: all imports of its `templates`, and its share of those of the `shared` ones.
+    """The part of one of several shards: all imports of its `templates`, and its share of those of the `shared` ones.
 
-    Both have slugs of templates, '' for the imports that have none.
+    Both have slugs of templates, '' for imports without one.
     """
 
     number: int

@@ -1,4 +1,4 @@
-"""Validate the configuration of the source once, where it enters; docs/settings.md has its keys."""
+"""Validate the configuration of the source once, when it is read; docs/settings.md lists its keys."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ STATUSES = ("created", "submitting", "submitted", "completed")  # of an import, 
 
 
 class Selection(BaseModel):
-    """What a backfill re-reads: every given condition must hold; empty means everything.
+    """The imports that a backfill reads again: every given condition must hold; empty means everything.
 
-    Imports are requested by `slugs`: whatever the service returns is meant, though it may spell the slug otherwise.
-    `part` is that of a shard.
+    Imports are requested by `slugs`: the returned import is the selected one, even if its slug is spelled differently.
+    `part` is the part of a shard.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -54,9 +54,9 @@ class Selection(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class RunScope:
-    """The request for a run. `force` re-reads what is up to date; `allow_mass_delete` waives the limit once.
+    """The scope of a run. `force` reads up-to-date imports too; `allow_mass_delete` waives the limit once.
 
-    `shard` says which of how many shards this one is, each of which reads its part side by side with the others.
+    `shard` is the number of the shard and the count of shards, which read their parts concurrently.
     """
 
     mode: str = "incremental"
@@ -92,7 +92,7 @@ def _duration(given: object) -> object:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether what is sent to `host` stays on this machine."""
+    """Return whether `host` is this machine."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -144,7 +144,7 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _token_crosses_no_network_in_plain_text(self) -> Settings:
-        """Refuse to send the token over plain http to any host but this one, unless that is allowed."""
+        """Refuse to send the token over plain http to another host, unless that is allowed."""
         if self.base_url.startswith("http://") and not self.allow_plain_http:
             host = _host(self.base_url)
             if not is_loopback(host):
@@ -166,7 +166,7 @@ class Settings(BaseModel):
     @field_validator("hints", mode="before")
     @classmethod
     def _no_setting_among_hints(cls, value: Any) -> Any:
-        """Explain a setting below the section of a table's hints, where a line at the end of the file lands."""
+        """Explain a setting in the section of a table's hints, where a line appended to the file ends up."""
         for table, columns in value.items() if isinstance(value, Mapping) else ():
             for column, kind in columns.items() if isinstance(columns, Mapping) else ():
                 if column in cls.model_fields and not isinstance(kind, str):
@@ -241,7 +241,7 @@ class Settings(BaseModel):
         return self._http_client
 
     def with_client(self, http_client: Callable[[], Any] | None) -> Settings:
-        """Return the same settings with a client, which no configuration can name."""
+        """Return the same settings with a client, which cannot be configured in a file."""
         made = self.model_copy()
         made._http_client = http_client
         return made
@@ -262,7 +262,7 @@ class Settings(BaseModel):
         """Validate the values. Raises ConfigError with one sentence.
 
         It names each wrong key, its place, and its value unless it is secret. `whence` returns where the value of a key
-        was given: a file, an environment variable.
+        was set: a file or an environment variable.
         """
         try:
             return cls(**{k: v for k, v in values.items() if v is not None})
@@ -271,7 +271,7 @@ class Settings(BaseModel):
 
 
 def _named(message: str) -> str:
-    """Return the key that begins the message of a rule on several keys, '' if none does."""
+    """Return the key at the start of the message of a rule on several keys, '' if there is none."""
     first = message.removeprefix("Value error, ").split(" ", 1)[0]
     return first if first in Settings.model_fields else ""
 

@@ -1,8 +1,8 @@
 """The dlt source: `pipeline.run(importer_source())` is a complete and correct sync.
 
-The resources `imports` and `records` share one run; whichever of the selected ones ends last adds the row of
-`sync_runs`, in the same package as everything else. What a user may change on the source without breaking the
-guarantees is checked before anything is read.
+The resources `imports` and `records` share one run. The selected resource that ends last adds the row of `sync_runs`,
+in the same package as everything else. Changes of the source by the user are checked before anything is read, so that
+they cannot break the guarantees.
 """
 
 from __future__ import annotations
@@ -86,12 +86,12 @@ def importer_source(
     Args:
         base_url: Address of the service, without `/api/v1`.
         access_token: Bearer token of the service.
-        max_concurrency: Requests in flight at most.
-        requests_per_second: Ceiling on the rate of requests.
+        max_concurrency: Maximum number of concurrent requests.
+        requests_per_second: Maximum request rate.
         batch_rows: Records per load package; only `connector.sync` and the command load several packages.
         deletes: "mirror" deletes rows that the service no longer has; "keep" marks them in `_deleted_at`.
-        reconcile: What a completed import does whose records are not as many as its `row_count`: "fail" makes the run
-            partial, "warn" adds a warning, "off" nothing.
+        reconcile: The effect of a completed import whose number of records differs from its `row_count`: "fail" makes
+            the run partial, "warn" adds a warning, "off" does nothing.
         mass_delete_limit: Share of the known imports that may vanish in one run before nothing is deleted.
         raw: Write the table `records`.
         typed: Write a typed table for each template.
@@ -101,23 +101,23 @@ def importer_source(
         max_run_time: Length of time, such as "6h", after which a run commits what is complete and ends "interrupted".
         views: Keep the analysts' views up to date; only `connector.sync` and the command do.
         hints: Types of columns, as table → column → type.
-        privacy: What of the data is kept, as template or "*" → path → "drop", "null", "mask:N" or "hash".
+        privacy: Privacy rules, as template or "*" → path → "drop", "null", "mask:N" or "hash".
         privacy_key: Key of the hashes.
         history: Keep every version of a row: True, or a list of templates; only `connector.sync` and the command do.
         allow_plain_http: Send the token to an http:// address of another host than this one.
-        allow_experimental: Load into a destination where nobody has proven that no row is missing.
-        group_readable: Let the user's group read the files that are made.
+        allow_experimental: Load into a destination where it is not proven that no row is missing.
+        group_readable: Let the user's group read the files that are created.
         updated_at: A `dlt.sources.incremental("updated_at", initial_value=..., end_value=...)`, which bounds the run
             to imports last updated in `[initial_value, end_value)`. It limits what is read and never decides that an
             import is done.
-        http_client: A function that returns an `httpx.AsyncClient`, for a proxy, a client certificate, auth or hooks of
-            your own. Each run calls it once, and closes the client.
+        http_client: A function that returns an `httpx.AsyncClient`, with your proxy, client certificate, auth or hooks.
+            Each run calls it once, and closes the client.
 
     Returns:
         A source with the resources `imports` and `records`, of which `with_resources` can select one.
 
     Raises:
-        ConfigError: A setting is missing a value that makes sense, or is unknown.
+        ConfigError: A setting is missing, invalid or unknown.
 
     While the pipeline extracts, dlt wraps in its PipelineStepFailed: AuthError, TransientError and ContractError if the
     imports cannot be listed; ConfigError if the source was changed in a way that would lose rows; LockedError if
@@ -238,7 +238,7 @@ class _SharedRun:
             if not self._unfinished:
                 yield from map(mark, session.missing_tables())
                 yield mark(session.run_row(load_id))
-                prove_held(dlt.current.pipeline())  # what is not extracted whole is never loaded
+                prove_held(dlt.current.pipeline())  # a package that was not extracted completely is never loaded
             done = True
         except Exception as error:
             session.record.abort(error)
@@ -262,7 +262,7 @@ class _SharedRun:
             self._release = hold_until_loaded(dlt.current.pipeline(), kept(dlt.current.pipeline()))
             session = RunSession(self.settings, self._scope, warehouse, Ports.real())
             if len(self._unfinished) == 1:
-                # `succeeded` promises a complete sync, which half of one is not
+                # `succeeded` means a complete sync, and this is only one half
                 session.tally.mode = f"{next(iter(self._unfinished))} only"
             try:
                 session.open(reading="records" in self._unfinished, listed="imports" in self._unfinished)

@@ -1,7 +1,7 @@
 """Determine the standing of an import: one answer for a run, `status`, `verify`, the report and `sql check`.
 
-Invariant: it follows from the ledger row and the row of `imports` alone, so that two commands on one warehouse never
-differ; `sql/checks` has the same rules in SQL, and is tested against this.
+Invariant: the standing depends only on the ledger row and the row of `imports`, so that commands on one warehouse
+always agree; `sql/checks` has the same rules in SQL and is tested against this.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from connector.ledger import COMPLETED, Due, LedgerRow, State
 
 
 class Standing(StrEnum):
-    """The state of an import in the warehouse: the first that applies."""
+    """The state of an import in the warehouse: the first one that applies."""
 
     failed = "failed"
     excluded = "excluded"  # of a template that the settings leave out
     unreconciled = "unreconciled"
-    damaged = "damaged"  # loaded, but its rows are no longer those of its ledger row; found only by looking at rows
-    waiting = "waiting"  # listed, and that version of it not loaded by a load that was completed
-    unfinished = "unfinished"  # the service itself is not done with it
-    accepted = "accepted"  # it has other than row_count records, which `reconcile = "off"` does not look at
+    damaged = "damaged"  # loaded, but its rows no longer match its ledger row; found only by checking rows
+    waiting = "waiting"  # the listed version is not in a completed load
+    unfinished = "unfinished"  # the service has not completed it
+    accepted = "accepted"  # the number of records differs from row_count, but `reconcile = "off"` accepts that
     reconciled = "reconciled"
 
 
@@ -45,7 +45,7 @@ def standing(known: LedgerRow | None, shown: Shown | None = None) -> Standing:
     if known.state is State.unreconciled:
         return Standing.unreconciled
     if shown is not None and shown.updated_at is not None and known.updated_at is not None:
-        # an earlier one changed while it was read, and one that vanished has no version to wait for
+        # an older listed version changed while it was read; a vanished import has no version to wait for
         if shown.updated_at > known.updated_at and known.due != Due.vanished:
             return Standing.waiting
         if shown.updated_at == known.updated_at and shown.row_count != known.row_count:

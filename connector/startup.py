@@ -1,6 +1,6 @@
 """Avoid imports that a process does not need; docs/performance.md has what each part saves.
 
-pyarrow loads pandas wherever it is installed, and dlt an HTTP client for sources of its own. A command uses neither.
+pyarrow loads pandas if it is installed, and dlt loads an HTTP client for its own sources. A command uses neither.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _loading = RLock()
 
 
 def prepare_imports() -> None:
-    """Defer what dlt and pyarrow import needlessly; only for a process of our own, which it changes permanently.
+    """Defer unnecessary imports of dlt and pyarrow. Call it only in our own process, which it changes permanently.
 
-    pyarrow looks for pandas when it makes its first array, and never again; other code can import pandas later.
+    pyarrow looks for pandas only when it creates its first array; other code can import pandas later.
     """
     if "dlt" not in sys.modules and not any(isinstance(finder, _Deferring) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Deferring())
@@ -55,7 +55,7 @@ class Hidden:
 
 @contextmanager
 def for_good() -> Iterator[None]:
-    """Keep the garbage collector off, then exempt everything loaded meanwhile from its collections."""
+    """Disable the garbage collector, then exempt everything loaded meanwhile from collection."""
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -90,7 +90,7 @@ class _Later(Loader):
 
 
 class _Unexecuted(ModuleType):
-    """A module that executes itself when a name is used that it does not have yet."""
+    """A module that executes itself when a missing name is used."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name.endswith("__") and name != "__all__":
@@ -105,7 +105,7 @@ class _Unexecuted(ModuleType):
         raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
 
     def _init_later(self, configuration: Any) -> None:
-        """Keep the configuration that dlt sets when it starts, until there is a client to configure."""
+        """Store the configuration that dlt sets when it starts, until there is a client to configure."""
         self.__dict__["_configuration"] = configuration
 
     def _execute(self) -> None:

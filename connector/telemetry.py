@@ -36,7 +36,7 @@ _scrub: Callable[[str], str] = str
 
 
 class Request:
-    """One request with all its attempts, beginning when the first is sent: the wait for a place is not included."""
+    """One request with all its attempts, from the time the first is sent; waiting before that is not included."""
 
     __slots__ = ("_instruments", "_kind", "_names", "_span")
 
@@ -115,7 +115,7 @@ def find() -> Instruments | None:
 
 
 def _listens(provider: Any) -> bool:
-    """Return whether a provider was set: the API's own ones are only placeholders."""
+    """Return whether a provider was set; the API's own providers are only placeholders."""
     return not type(provider).__module__.startswith(("opentelemetry.trace", "opentelemetry.metrics"))
 
 
@@ -254,7 +254,7 @@ def _providers(signals: list[str]) -> list[Any]:
         export = importlib.import_module("opentelemetry.sdk.metrics.export")
         readers = [export.PeriodicExportingMetricReader(exporter) for exporter in _exporters("metrics")]
         meters = sdk.MeterProvider(readers, resource=resource, shutdown_on_exit=False)
-        importlib.import_module("opentelemetry.trace")  # is how find() knows that somebody listens
+        importlib.import_module("opentelemetry.trace")  # marks for find() that telemetry is in use
         importlib.import_module("opentelemetry.metrics").set_meter_provider(meters)
         made.append(meters)
     return made

@@ -1,7 +1,7 @@
 """Make text from elsewhere (spreadsheets, the service, a database) safe for each place that shows it.
 
-Invariant: what reaches a terminal, a log line, a chat, a dbt project or a page passes one of these functions: nothing
-in it moves a cursor, changes the direction of its neighbours, begins a line, mentions people or is executed.
+Invariant: all text for a terminal, a log line, a chat, a dbt project or a page passes one of these functions, so that
+it cannot move a cursor, change the direction of neighbouring text, begin a line, mention people or be executed.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import re
 import unicodedata
 
 LONGEST_IN_CHAT = 500
-_JOINERS = "\u200c\u200d"  # they belong to the spelling of words and emoji
-# Characters without a shape of their own that change how their neighbours look.
+_JOINERS = "\u200c\u200d"  # they are part of words and emoji
+# Invisible characters that change how neighbouring text looks.
 _KINDS = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 _JINJA = re.compile(r"\{(?=[{%#])")
 
@@ -23,7 +23,7 @@ def visible(text: str, keep: str = "\t") -> str:
 
 
 def visible_json(text: str) -> str:
-    """Return JSON that means the same, with each such character in its strings as an escape."""
+    """Return equivalent JSON, with each such character in its strings escaped."""
     return "".join(json.dumps(sign)[1:-1] if _acts(sign, "\n") else sign for sign in text) if _may_act(text) else text
 
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Half-open interval `[since, until)`; both ends optional, in UTC, which a time without an offset is taken for."""
+    """A half-open interval `[since, until)` with optional ends in UTC; a time without an offset counts as UTC."""
 
     since: datetime | None = None
     until: datetime | None = None

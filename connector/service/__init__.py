@@ -1,1 +1,1 @@
-"""The service's HTTP API: bytes in, typed pages out. Knows no warehouse and decides nothing about imports."""
+"""Call the service's HTTP API and return typed pages, without a warehouse and without decisions about imports."""

@@ -1,7 +1,7 @@
-"""The four endpoints of the service: requests with retries and pacing in, pages out.
+"""Call the four endpoints of the service, with retries and pacing, and return pages.
 
-Each attempt ends in a value, a page or an `AttemptFailure`, and errors are raised from failures only, outside any
-`except`: no exception of the transport, whose request carries the token, becomes the cause or context of our own.
+Each attempt ends in a value, a page or an `AttemptFailure`. Errors are raised only from failures, outside any `except`,
+so that no exception of the transport, whose request has the token, becomes the cause or context of our own.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ _HEADERS = {
 }
 SERVICE_CLOCKS_DIFFER = timedelta(seconds=2)  # between the machine that replies and the one that sets `updated_at`
 OUR_CLOCK_DIFFERS = timedelta(minutes=5)
-CLOCKS_APART = timedelta(days=1)  # between a `Date` and our clock, beyond which the `Date` shows no clock's time
+CLOCKS_APART = timedelta(days=1)  # between a `Date` and our clock; a `Date` further off is not the time of any clock
 _RECORDS, _IMPORTS, _IMPORT, _SESSION = "list_records", "list_imports", "get_import", "create_session"
 
 
@@ -100,7 +100,7 @@ class ClientStats:
 
 
 class ServiceClient:
-    """The service's endpoints; use it with `async with`. The token is sent to `base_url` and shown nowhere."""
+    """The service's endpoints; use it with `async with`. The token is sent to `base_url` and never shown."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class ServiceClient:
         if requests_per_second is not None and not 0 < requests_per_second < float("inf"):
             raise ConfigError("requests_per_second must be above 0.")
         self.stats = ClientStats()
-        self.largest_page = 0  # elements in the fullest page so far: what the service is known to send at once
+        self.largest_page = 0  # elements in the longest page so far: the page size that the service is known to send
         self.largest_page_of_records = 0
         self.arrived: Callable[[str, int], None] | None = None  # called for each page of records before it is decoded
         self._base_url = _base_url(base_url)
@@ -144,8 +144,8 @@ class ServiceClient:
         self._random = random or Random()
         self._outage = Outage(self._policy.outage_s, sleep=sleep, monotonic=monotonic, now=now, random=self._random)
         self._dated: datetime | None = None
-        self._apart = timedelta(0)  # how far that was from this machine's clock when it arrived
-        self._newest: datetime | None = None  # the latest `Date` that shows a clock's time
+        self._apart = timedelta(0)  # its difference from this machine's clock when it arrived
+        self._newest: datetime | None = None  # the latest `Date` that can be the time of a clock
         self._ages: dict[str, timedelta] = {}  # import → age of the oldest reply about it, where a cache sent one
         self._instruments = telemetry.find()
 
@@ -169,9 +169,9 @@ class ServiceClient:
     def service_time(self) -> datetime:
         """Return an instant that the service's clock has passed.
 
-        It is taken from the `Date` of the latest reply, because only the service's own clock can be compared with
-        `updated_at`. If the service sends no `Date`, or one that no clock shows today, it is taken from this machine's
-        clock, which may differ by more.
+        It is the `Date` of the latest reply, because only the service's own clock can be compared with `updated_at`. If
+        the service sends no `Date`, or one that no clock shows today, it is this machine's clock, which may differ by
+        more.
         """
         dated = self._clock_of_service()
         return self._now() - OUR_CLOCK_DIFFERS if dated is None else dated - SERVICE_CLOCKS_DIFFER
@@ -180,13 +180,13 @@ class ServiceClient:
     def passed_by(self) -> timedelta:
         """Return how far the service's clock may be ahead of `service_time()`.
 
-        A minute is more than machines differ by.
+        Clocks of machines differ by less than a minute.
         """
         return 2 * OUR_CLOCK_DIFFERS if self._clock_of_service() is None else timedelta(minutes=1)
 
     @property
     def clocks_apart(self) -> timedelta:
-        """Return how far the service's `Date` is from this machine's clock if it is too far to know which is right."""
+        """Return the difference between the service's `Date` and this machine's clock if either may be wrong."""
         return self._apart if self._dated is not None and self._clock_of_service() is None else timedelta(0)
 
     def age_of(self, slug: str) -> timedelta:
@@ -197,7 +197,7 @@ class ServiceClient:
         return self._dated if abs(self._apart) <= CLOCKS_APART else None
 
     async def list_imports(self, page: int, per_page: int | None = 100, status: str | None = None) -> ImportPage:
-        """Return one page of the listing; without `per_page` the service chooses its length."""
+        """Return one page of the listing; without `per_page` the service chooses the page size."""
         query = f"?page={page}" if per_page is None else f"?page={page}&per_page={per_page}"
         if status is not None:
             query += f"&status={quote(status, safe='')}"
@@ -232,7 +232,7 @@ class ServiceClient:
         return page
 
     async def create_session(self, importer_slug: str, metadata: Mapping[str, Any] | None) -> Session:
-        """Create an importer session; only a 429 or 503 is retried, as after other failures it may exist already."""
+        """Create an importer session; retry only a 429 or 503, because after other failures it may already exist."""
         path = "/importer/sessions"
         wanted: dict[str, Any] = {"importer_slug": importer_slug}
         if metadata is not None:
@@ -307,8 +307,8 @@ class ServiceClient:
     def _in_silence(self, verdict: Retry | Raise) -> Retry | Raise:
         """Adapt the verdict on an attempt made during an outage.
 
-        All other requests fail in the same way and have reported it, so the attempt is repeated when its turn comes,
-        and fails only once the outage has lasted too long.
+        All requests fail in the same way, and the outage has been reported, so the attempt is repeated when its turn
+        comes and fails only once the outage has lasted too long.
         """
         if self._outage.is_over_limit:
             return Raise(TransientError)
@@ -326,7 +326,7 @@ class ServiceClient:
             raise RuntimeError("ServiceClient is used with `async with`")
         started = await self._limiter.enter(urgent=call.operation == _IMPORTS)
         try:
-            async with self._outage.turn():  # while it holds a place in flight, so that no other starts meanwhile
+            async with self._outage.turn():  # while it counts as in flight, so that no other request starts meanwhile
                 with lasting:
                     reply = await self._send(self._transport, call, watched, left_s)
                 self._adapt(reply, started, call.import_slug)
@@ -385,7 +385,7 @@ class ServiceClient:
             self._limiter.throttled(started, min(pause_s, self._policy.retry_after_cap_s) if patient else 0.0)
 
     def _note_age(self, slug: str, told: str | None, dated: datetime | None) -> None:
-        """Note the age of a reply: what a cache says in `Age`, or how far its `Date` is behind the newest, if more."""
+        """Note the age of a reply: the `Age` of a cache, or the lag of its `Date` behind the latest one if larger."""
         age = timedelta(seconds=int(told)) if told is not None and _AGE.fullmatch(told.strip()) else timedelta(0)
         if dated is not None and self._newest is not None:
             age = max(age, self._newest - dated)
@@ -444,7 +444,7 @@ def _sendable(token: str) -> str:
 def _segment(slug: str) -> str:
     """Return a slug as one segment of a path.
 
-    Raises ConfigError for an empty slug, and for `.` and `..`, which mean steps.
+    Raises ConfigError for an empty slug, and for `.` and `..`, which would change the path.
     """
     encoded = quote(slug, safe="", errors="replace")
     if encoded in ("", ".", ".."):

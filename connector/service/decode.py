@@ -1,8 +1,8 @@
-"""Decode the bytes of a reply into pages of imports and records: no digit is lost, nor a neighbour of a bad element.
+"""Decode a reply into pages of imports and records without losing digits or the neighbours of an invalid element.
 
-The fast path: msgspec decodes a page of records at once and keeps each row's own bytes. If it refuses the page (a bad
-element, a lone surrogate escape, extreme depth), the page is cut into its elements, and each is decoded alone. Fields
-that the interface does not name are looked for only in a page that is known to have some.
+In the fast path msgspec decodes a whole page of records and keeps the bytes of each row. If it refuses the page (an
+invalid element, a lone surrogate escape, extreme depth), the page is split into its elements, and each is decoded
+separately. Undocumented fields are looked for only in a page that is known to have some.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from connector.transform.json_slices import SPACE, NotJson, TooDeep, array_eleme
 
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 _BRACE = ord("{")
-_LONGEST_KEY = 2_000  # bytes of a slug: PostgreSQL has an index on it, which takes up to 2,704 of them
-_SHORT = 8 * 2**20  # bytes; a longer page may have millions of tiny elements, and is not even split to count them
+_LONGEST_KEY = 2_000  # bytes of a slug: PostgreSQL has an index on it, which accepts up to 2,704
+_SHORT = 8 * 2**20  # bytes; a longer page may have millions of tiny elements and is not even split to count them
 _BOM = b"\xef\xbb\xbf"
 _UNUSUAL_TIME = re.compile(r"(\d{4}-?\d\d-?\d\d|\d{4}-?W\d\d-?\d)([ Tt][0-9:.,]+ ?([Zz]|[+-][0-9:]+)?)?", re.ASCII)
 _USUAL_LENGTHS = frozenset(map(len, (f"2026-01-01T00:00:00{fraction}Z" for fraction in ("", ".000", ".000000"))))
 _UTC_US = pa.timestamp("us", "UTC")
-_YEAR_ONE = microseconds(datetime.min.replace(tzinfo=UTC))  # Arrow knows the year before it, datetime does not
+_YEAR_ONE = microseconds(datetime.min.replace(tzinfo=UTC))  # Arrow has the year before it, datetime does not
 _IMPORT_FIELDS = frozenset({"slug", "row_count", "created_at", "updated_at", "status", "template", "metadata"})
 _NO_SLUGS = frozenset({".", ".."})
 _RECORD_FIELDS = frozenset({"slug", "data", "created_at", "updated_at", "sort"})
 
 _PLAIN_TEXT = re.compile(rb'"([ !#-\[\]-~]*)"')
 _PLAIN_NUMBER = re.compile(rb"0|[1-9][0-9]{0,17}")
-_FEW = 32  # times; Python parses so few faster than Arrow
+_FEW = 32  # so few times are parsed faster by Python than by Arrow
 _TEMPLATE_BYTES = 1_000  # templates up to this size are cached, as most imports have the same few
 
 _T = TypeVar("_T")
@@ -47,7 +47,7 @@ _Int64 = Annotated[int, msgspec.Meta(ge=_INT64_MIN, le=_INT64_MAX)]
 
 
 class WrongShape(ValueError):
-    """The reply is JSON, but not what the interface says; the message completes "the service sent …"."""
+    """The reply is JSON, but does not match the interface; the message completes "the service sent …"."""
 
 
 class _Refused(ValueError):
@@ -181,12 +181,12 @@ def parse_instant(text: str) -> datetime:
 
 def is_naive(text: str) -> bool:
     """Return whether an ISO 8601 date-time has no offset."""
-    time = text[10:]  # the text behind a date, where even the short forms of dates have no `+` or `-`
+    time = text[10:]  # the text after the date, because the date itself has `-`
     return time[-1:] not in ("Z", "z") and "+" not in time and "-" not in time
 
 
 def _page_with_extras(body: bytes) -> RecordPage:
-    """Return a page with fields that the interface does not name. Raises what `_records` raises."""
+    """Return a page that has undocumented fields. Raises the same errors as `_records`."""
     page = _LAX_ROW_PAGE.decode(body)
     _check_elements(len(page.data))
     extras = [_unnamed(members, _RECORD_FIELDS) for members in _MEMBERS_PAGE.decode(body).data]
@@ -216,7 +216,7 @@ def _or_none(text: bytes | msgspec.Raw) -> bytes | None:
 def _records(rows: Sequence[_Row], extras: Sequence[bytes | None] | None = None) -> list[Record]:
     """Build records from decoded rows. Raises ValueError or OverflowError if one of them can't be used."""
     slugs = [row.slug for row in rows]
-    data = [bytes(row.data) for row in rows]  # copied on purpose: a row must not keep its whole page alive
+    data = [bytes(row.data) for row in rows]  # copied, because a row must not keep its whole page in memory
     if {text[0] for text in data} - {_BRACE} or "\0" in "".join(slugs):
         raise _Refused("data is not an object, or slug holds a NUL character")
     times = _instants([*[row.created_at for row in rows], *[row.updated_at for row in rows]])
@@ -225,7 +225,7 @@ def _records(rows: Sequence[_Row], extras: Sequence[bytes | None] | None = None)
 
 
 def _instants(texts: Sequence[str | None]) -> Sequence[int | None]:
-    """Return `parse_instant` of each text, in microseconds since 1970; Arrow parses texts in usual form all at once."""
+    """Return `parse_instant` of each text, in microseconds since 1970; Arrow parses usual texts all at once."""
     if len(texts) > _FEW and None not in texts and _USUAL_LENGTHS.issuperset(map(len, cast("Sequence[str]", texts))):
         with suppress(pa.ArrowInvalid):
             stamps: Any = pa.array(texts, pa.string()).cast(_UTC_US)
@@ -261,7 +261,7 @@ def _read_record(text: bytes) -> Record | Reject:
 
 
 def _rejected(slug: str | None, why: _Refused, text: bytes) -> Reject:
-    """Build the reject of an element; if its slug was not read yet, try to, as it may be legible in invalid JSON."""
+    """Build the reject of an element; try to read its slug even from invalid JSON."""
     if slug is None:
         with suppress(ValueError, RecursionError):
             slug = _slug(object_members(text))
@@ -300,7 +300,7 @@ def _read_import(text: bytes) -> Import | Reject:
 
 
 def _usual_import(found: _Upload) -> Import:
-    """Build an import without unnamed fields. Raises ValueError or OverflowError if it needs the slower path."""
+    """Build an import without undocumented fields. Raises ValueError or OverflowError if it needs the slower path."""
     template, rest = _template(bytes(found.template))
     if rest is not None or found.slug in _NO_SLUGS or "\0" in found.slug or "\0" in found.status:
         raise _Refused("not as usual")
@@ -363,7 +363,7 @@ def _elements(body: bytes) -> list[bytes]:
 
 
 def _uncut(body: bytes) -> bytes | None:
-    """Return the exact text of the page's `data`, whose elements may be malformed; nothing beside it may be."""
+    """Return the exact text of the page's `data`; its elements may be malformed, but nothing outside it."""
     if _is_utf8(body):
         with suppress(ValueError, RecursionError):
             return bytes(_UNCUT_PAGE.decode(body).data)
@@ -426,7 +426,7 @@ def _text(members: Mapping[str, bytes], key: str, field: str | None = None) -> s
         raise _Refused(f"{field or key} is not a string")
     if not _encodable(found):
         raise _Refused(f"{field or key} holds half a surrogate pair")
-    if "\0" in found:  # some destinations cannot hold it, and a key has to be spelled the same in all
+    if "\0" in found:  # some destinations cannot store it, and a key has to be the same in all of them
         raise _Refused(f"{field or key} holds a NUL character")
     return found
 
@@ -461,7 +461,7 @@ def _required(value: _T | None, field: str) -> _T:
 
 
 def _loosely(text: bytes) -> Any:
-    """Parse a value as leniently as the standard library; text too extreme even for that is returned as it is."""
+    """Parse a value as leniently as the standard library; return the text itself if that fails too."""
     if plain := _PLAIN_TEXT.fullmatch(text):
         return plain[1].decode()
     if _PLAIN_NUMBER.fullmatch(text):

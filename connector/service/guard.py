@@ -1,9 +1,9 @@
-"""Apply the privacy rules to each page as it is decoded, before anybody else sees it.
+"""Apply the privacy rules to each page as it is decoded, before other code sees it.
 
-Invariant: with any rule on, no page leaves the client unprotected: records by the rules of their import's template,
-metadata by its own, and a reject, whose fields cannot be told apart, without its payload. While the client is open, a
-template keeps the name it was first seen with: a rename meanwhile does not take the rules from what is read later. The
-next run sees the new name before it reads, and reports it.
+Invariant: with any rule on, no page leaves the client unprotected. Records are under the rules of their import's
+template, metadata is under its own rules, and a reject, which cannot be split into fields, loses its payload. While the
+client is open, a template keeps the name with which it was first seen, so a rename does not lift the rules from later
+replies. The next run sees the new name before it reads, and reports it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from connector.transform.protection import Protection, Unprotectable
 
 
 class Guard:
-    """Decodes replies under the rules, and knows the template of each import that was shown."""
+    """A decoder of replies under the rules, which knows the template of each import shown so far."""
 
     def __init__(self, privacy: Privacy, token: SecretStr) -> None:
         self._privacy = privacy
@@ -47,7 +47,7 @@ class Guard:
         return ImportPage(imports, rejects, page.size)
 
     def import_(self, body: bytes) -> Import:
-        """Return an import read from its own URL; for the version that was listed, the listing's template counts."""
+        """Return an import read from its own URL; the listed version gets the template of the listing."""
         import_ = self._import(decode_import(body))
         if self._listed.get(import_.slug) != import_.fingerprint:
             self.learn(import_.slug, import_)
@@ -79,7 +79,7 @@ class Guard:
         return structs.replace(import_, **told)
 
     def _metadata(self, text: bytes | None) -> bytes | None:
-        """Return protected metadata; None if it is no object or can't be parsed, since no rule can find its paths."""
+        """Return protected metadata; None if it is no object or can't be parsed, because no rule can find its paths."""
         rules = self._privacy.of_metadata
         if rules is None or text is None:
             return text

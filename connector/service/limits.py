@@ -1,7 +1,7 @@
-"""Limit what a reply may cost, in one table; docs/limits.md is generated from it. `retry` decides what follows.
+"""Define all limits on replies in one table, from which docs/limits.md is generated. `retry` decides what follows.
 
-Invariant: whatever a service sends, no reply holds more memory or lasts longer than this table says, and what goes
-beyond ends as a classified outcome of that one request.
+Invariant: whatever a service sends, no reply takes more memory or time than this table says. A reply beyond a limit is
+a classified outcome of that one request.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Annotated
 
 MIB = 1024 * 1024
-FEW = 10  # a page of so few elements can hardly be shortened
+FEW = 10  # a page of so few elements cannot be shortened much
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What a limit is on, and what becomes of a reply beyond it."""
+    """What a limit applies to, and what happens to a reply beyond it."""
 
     on: str
     beyond: str
@@ -32,7 +32,7 @@ class Limits:
             "a reply as it arrives, and once it is unpacked", "an import is requested in shorter pages, a listing fails"
         ),
     ] = 32 * MIB  # a hundred rows of 300 kB
-    # such a page can hardly be shortened
+    # such a page cannot be shortened much
     short_reply_bytes: Annotated[int, Limit(f"the same, of a page of at most {FEW} elements", "the import fails")] = (
         256 * MIB
     )
@@ -54,11 +54,11 @@ class Limits:
 
 LIMITS = Limits()
 QUICK_LIMITS = Limits(attempt_s=30.0, call_s=60.0)
-"""For a person who waits at the terminal."""
+"""The limits for commands with which a person waits at the terminal."""
 
 
 class Lasting:
-    """A stopwatch of the attempts of a call; the time they waited for their turn does not count."""
+    """A stopwatch for the attempts of a call; time spent waiting for their turn does not count."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic

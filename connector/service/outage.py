@@ -1,4 +1,4 @@
-"""Notice that the service does not answer at all, from the requests of a client together.
+"""Detect from all requests of a client together that the service does not answer at all.
 
 Invariant: from the third failure in a row until the next reply, one request at a time is sent while all others wait;
 and no request fails because of the outage before the service has been silent for `limit_s`.
@@ -15,13 +15,13 @@ from random import Random
 
 log = logging.getLogger("connector.service.client")
 
-FAILURES = 3  # in a row, of all requests together, before the others wait too
+FAILURES = 3  # failures in a row, of all requests together, before requests wait
 FIRST_PAUSE_S = 0.5
-LONGEST_PAUSE_S = 5.0  # one request at a time is no burden, and a restart is noticed soon
+LONGEST_PAUSE_S = 5.0  # single requests are no load, and the end of a restart is noticed soon
 
 
 class Outage:
-    """An outage as all requests of a client see it together. With a `limit_s` of 0 it never begins."""
+    """The outage seen by all requests of a client. With a `limit_s` of 0 it never begins."""
 
     def __init__(
         self,
@@ -61,12 +61,12 @@ class Outage:
         return self.began and self._lasted_s() >= self._limit_s
 
     def _lasted_s(self) -> float:
-        """Return the seconds since the outage began, or those slept in it if more, as where the clock stands still."""
+        """Return the seconds since the outage began, or those slept in it if more, as with a stopped clock."""
         return max(self._monotonic() - self._since_s, self._slept_s)
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Send one request inside: at once while the service answers, else after a pause and alone."""
+        """Enter to send one request: at once while the service answers, else alone after a pause."""
         if self.is_waited_for:
             async with self._one_at_a_time:
                 if self.is_waited_for:
@@ -83,7 +83,7 @@ class Outage:
         self._slept_s += pause_s
 
     def wait_for(self, limit_s: float) -> None:
-        """Have a silence last up to `limit_s` from now on."""
+        """Set to `limit_s` how long to wait for the service from now on."""
         self._limit_s = limit_s
 
     def answered(self) -> None:
@@ -101,7 +101,7 @@ class Outage:
             return
         now_s = self._monotonic()
         if self.began and now_s - self._latest_s > self._limit_s:
-            self._reset()  # no request was sent for so long that this may well be another outage
+            self._reset()  # no request was sent for so long that this may be another outage
         if not self.began:
             self.since, self._since_s = self._now(), now_s
             self.number += 1

@@ -1,6 +1,6 @@
-"""Send requests by an httpx client of the user's own: its proxies, client certificates, auth, hooks or mock transport.
+"""Send requests with the user's httpx client and its proxies, client certificates, auth, hooks or mock transport.
 
-It costs three times the CPU of a request by the transport that is the default (CONTRIBUTING.md, "Dependencies").
+A request costs three times the CPU time of one with the default transport (CONTRIBUTING.md, "Requirements").
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from connector.service.limits import LIMITS, Limits
 from connector.service.retry import Trouble
 from connector.service.transport import Reply, Unusable
 
-_ENDED = "disconnected without sending a response"  # httpcore tells it apart only in its message
+_ENDED = "disconnected without sending a response"  # httpcore identifies it only in its message
 
 
 class OwnClient:
@@ -71,9 +71,9 @@ class _Reply:
 
 @contextmanager
 def _in_words(*, begun: bool) -> Iterator[None]:
-    """Raise Unusable for what httpx raises, whose exceptions hold the request and so the token.
+    """Raise Unusable for an exception of httpx, because those have the request and therefore the token.
 
-    `begun` tells whether the reply's head has come.
+    `begun` tells whether the headers of the reply have arrived.
     """
     try:
         yield

@@ -1,8 +1,9 @@
 """Decide how many requests are in flight, and when each may start.
 
-The number in flight follows the service: it grows by one a round while all goes well and halves on a 429, between 1
-and the configured maximum. Starts follow a ceiling on requests a second, where there is one, and from the first 429
-on a pace learned from the service: fewer at once does not slow down a client whose requests are answered at once.
+The number in flight adapts to the service: it grows by one per round while there are no errors and halves on a 429,
+between 1 and the configured maximum. Starts follow the configured maximum rate, if there is one, and from the first 429
+on a rate learned from the service, because fewer requests in flight do not slow down a client whose requests are
+answered at once.
 """
 
 from __future__ import annotations
@@ -13,26 +14,26 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-# A window of the ceiling is a little longer than asked, since requests that leave evenly do not arrive evenly.
+# The window for the maximum rate is a little longer than a second: requests sent evenly do not arrive evenly.
 _MARGIN = 1.02
-_CEILING_SLACK_S = 0.25  # a start delayed by so much is still made up for
-_LEARNED_SLACK_S = 0.002  # the same at a learned pace: a service may allow no bursts at all
-_BREATH_S = 0.1  # the least pause after a 429 that counts
-_LATEST = 32  # replies to look at
-_CLEARLY = 10  # 429s among them show that there is a limit
-_HALF_LIFE = 2_000  # in replies, of the least rate the limit can have: it may change
-_KEEP = 0.97  # of the rate that was let through
-_SEARCH_S = 1.0  # in which the pace doubles while little is known
+_CEILING_SLACK_S = 0.25  # a start delayed by up to this is made up for
+_LEARNED_SLACK_S = 0.002  # the same for a learned rate: a service may allow no bursts at all
+_BREATH_S = 0.1  # the shortest pause after a 429 that counts
+_LATEST = 32  # latest replies to consider
+_CLEARLY = 10  # so many 429s among them show that there is a limit
+_HALF_LIFE = 2_000  # in replies, of the known lower bound of the limit, which may change
+_KEEP = 0.97  # of the rate that got through
+_SEARCH_S = 1.0  # time in which the rate doubles while little is known
 _SLOWER = 8.0  # the factor by which each further 429 lengthens that
-_CERTAIN_S = 60.0  # at most; more where the service asks for long pauses, so that few are spent on trying
-_WINDOW_S = 0.5  # over which the rate that is let through is measured
+_CERTAIN_S = 60.0  # at most; longer if the service asks for long pauses, so that few are caused by trying
+_WINDOW_S = 0.5  # over which the rate that gets through is measured
 _WINDOW_REPLIES = 10  # at least, for slow services
 _LEAST_RATE = 0.5
 _MOST_DOUBLINGS = 20.0
 
 
 class Ceiling:
-    """A limit of `rate` starts in any second, evenly spread; the delays of a busy machine are made up for."""
+    """A limit of `rate` starts in any second, evenly spread; delays by a busy machine are made up for."""
 
     def __init__(self, rate: float) -> None:
         self._interval_s = _MARGIN / rate
@@ -54,11 +55,11 @@ class Ceiling:
 class LearnedPace:
     """The request rate learned from a service that answers 429.
 
-    It is unlimited until a 429 asks for a pause, or many of the latest replies are 429s: a few without a pause cost
-    less than slowing down. Each further one sets the pace to the rate that was let through lately; the sooner it came,
-    compared with the pause, the more of that rate was a burst that the service had saved up, and the less of it is
-    kept. From there the pace doubles in `_doubling_s`, slowly at first, then ever faster. Time without requests does
-    not count, so that a rate is neither forgotten nor mistaken for what was needed.
+    It is unlimited until a 429 asks for a pause, or many of the latest replies are 429s: a few 429s without a pause
+    cost less than slowing down. Each further 429 sets the rate to the one that got through lately. The sooner it came,
+    compared with the pause, the larger was the part of that rate that the service allowed as a burst, and the less of
+    it is kept. From there the rate doubles in `_doubling_s`, slowly at first, then increasingly fast. Time without
+    requests does not count, so that a rate is neither forgotten nor mistaken for the rate that was needed.
     """
 
     def __init__(self) -> None:
@@ -71,8 +72,8 @@ class LearnedPace:
         self._seen_at: float | None = None
         self._cut_at = -math.inf
         self._next = -math.inf
-        # No limit on the rate is lower than what was let through from one 429 to the next; where 429s come at random,
-        # slower is no better.
+        # No limit on the rate is lower than the rate that got through from one 429 to the next. If 429s come at random,
+        # a lower rate does not help.
         self._floor = 0.0
         self._pause_s = 0.0  # after the last 429 that counted
 
@@ -103,7 +104,7 @@ class LearnedPace:
             ages.popleft()
 
     def refused(self, started: float, at: float, asked_s: float) -> None:
-        """Note a 429 that asks for a pause of `asked_s`; of those to requests sent at one pace, the first counts."""
+        """Note a 429 that asks for a pause of `asked_s`; of those to requests sent at one rate, the first counts."""
         self._advance(at)
         self._welcome.append(False)
         unlimited = math.isinf(self._base)
@@ -116,7 +117,7 @@ class LearnedPace:
             outdated = self._floor * math.exp2(-self._replies / _HALF_LIFE)
             self._floor = max(outdated, self._replies / (self._pause_s + self._age_s))
             kept = min(self.rate, max(kept, self.rate / 2, self._floor))
-            if self._age_s > self._doubling_s / 10:  # else it was far too fast, and little is known as before
+            if self._age_s > self._doubling_s / 10:  # otherwise the rate was far too high, and still little is known
                 certain_s = _CERTAIN_S * math.sqrt(max(1.0, pause_s))
                 self._doubling_s = min(_SLOWER * self._doubling_s, certain_s)
         self._base = max(kept, _LEAST_RATE)
@@ -168,7 +169,7 @@ class RateLimiter:
         return int(self._limit)
 
     async def enter(self, *, urgent: bool = False) -> float:
-        """Wait for a place, an urgent request before the others, and for the time to start; return that time."""
+        """Wait until the request may start, urgent requests first; return that time."""
         if self.in_flight < self.limit and not self._urgent and not self._waiting:
             self.in_flight += 1
         else:
@@ -184,7 +185,7 @@ class RateLimiter:
         self._admit()
 
     def went_well(self) -> None:
-        """Note a reply other than a 429; a whole round of them makes room for one more request in flight."""
+        """Note a reply other than a 429; a whole round of these allows one more request in flight."""
         self._pace.let_through(self._monotonic())
         if self._limit < self._max:
             self._limit = min(float(self._max), self._limit + 1 / self._limit)
@@ -228,7 +229,7 @@ class RateLimiter:
         wanted = self._monotonic()
         async with self._start_lock:
             slept_until = -math.inf
-            # a pause may begin while this sleeps; an injected sleep need not move the clock
+            # a pause may begin during the sleep; an injected sleep need not advance the clock
             while (target := self._earliest()) > slept_until:
                 if (wait_s := target - self._monotonic()) > 0:
                     await self._sleep(wait_s)

@@ -1,7 +1,7 @@
-"""Decide, by a table, what is tried again, after how long, and what is raised in the end.
+"""Decide, by this table, which failures are retried, after how long, and which error is raised in the end.
 
 ===================================  ==================  ================
-outcome                              tried again         error in the end
+outcome                              retried             error in the end
 ===================================  ==================  ================
 401, 403                             never               AuthError
 404, 410                             never               NotFoundError
@@ -19,12 +19,12 @@ reply too large                      never               TooLargeError
 certificate not trusted              never               ConfigError
 ===================================  ==================  ================
 
-All failures of a request during one outage (`outage`) count as one error attempt: a restart of the service is waited
-for, and a request that fails while others are answered is given up.
+All failures of a request during one outage (`outage`) count as one error attempt, so that the client waits for a
+restart of the service, but gives up a request that fails while others are answered.
 
-No call is retried once it has taken as long as a call may (`limits`).
+No call is retried once it has reached the maximum duration of a call (`limits`).
 
-A request that must not be carried out twice is repeated only after a 429 or 503: the service said it did not act.
+A request that must not be executed twice is retried only after a 429 or 503, which mean that the service did not act.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ from connector.errors import (
     TransientError,
 )
 
-_ANY_MOMENT = datetime(2000, 1, 1, tzinfo=UTC)  # for testing whether a header can be parsed
+_ANY_MOMENT = datetime(2000, 1, 1, tzinfo=UTC)  # to test whether a header can be parsed
 _SECONDS = re.compile(r"[0-9]{1,15}(\.[0-9]*)?", re.ASCII)
 
 
 class Trouble(enum.Enum):
-    """What went wrong with one attempt."""
+    """The kind of failure of one attempt."""
 
     STATUS = "status"
     TIMEOUT = "timeout"
@@ -65,7 +65,7 @@ class Trouble(enum.Enum):
 
 
 class Budget(enum.Enum):
-    """What limits the retries of a failure."""
+    """The budget that limits the retries of a failure."""
 
     NONE = "none"
     ERRORS = "errors"
@@ -81,7 +81,7 @@ class AttemptFailure:
     words: str
     status: int | None = None
     retry_after: str | None = None
-    too_long: bool = False  # its `Retry-After` was longer than any call may wait
+    too_long: bool = False  # its `Retry-After` was longer than a call may wait
     advice: str | None = None
 
 
@@ -95,7 +95,7 @@ class RetryPolicy:
     backoff_cap_s: float = 20.0
     retry_after_cap_s: float = 120.0
     wait_budget_s: float = 300.0
-    outage_s: float = 90.0  # a restart of a minute and then some
+    outage_s: float = 90.0  # a restart takes up to a minute
 
     def attempts(self, budget: Budget) -> float:
         return {
@@ -107,9 +107,9 @@ class RetryPolicy:
 
 
 QUICK = RetryPolicy(error_attempts=3, wait_budget_s=30.0, outage_s=0.0)
-"""For a person who waits at the terminal to see what is wrong."""
+"""The policy for a person who waits at the terminal to see what is wrong."""
 WATCHED = RetryPolicy(error_attempts=3, outage_s=0.0)
-"""For a person who watches a listing, which may be long: a rate limit is waited for, an absent service is not."""
+"""The policy for a person who watches a long listing: wait for a rate limit, but not for an absent service."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,9 +165,9 @@ def decide(
     *,
     once: bool = False,
 ) -> Retry | Raise:
-    """Decide what to do after the `attempt`-th failure (counted from 1) that draws on the same budget.
+    """Decide what to do after the `attempt`-th failure (counted from 1) with the same budget.
 
-    `waited` is the time this call has spent waiting so far; `once` marks a request that must not be carried out twice.
+    `waited` is the time that this call has waited so far; `once` marks a request that must not be executed twice.
     """
     rule = _rule(outcome)
     if once and outcome.status not in _NOT_CARRIED_OUT:
@@ -179,7 +179,7 @@ def decide(
 
 
 def without_endless_wait(outcome: AttemptFailure, policy: RetryPolicy, now: datetime) -> AttemptFailure:
-    """Drop a `Retry-After` longer than the whole waiting budget: such a reply is retried a few times, as an error."""
+    """Drop a `Retry-After` longer than the whole waiting budget; such a reply is retried a few times, as an error."""
     asked_s = retry_after_s(outcome.retry_after, now)
     if asked_s is None or asked_s <= policy.wait_budget_s:
         return outcome
@@ -188,7 +188,7 @@ def without_endless_wait(outcome: AttemptFailure, policy: RetryPolicy, now: date
 
 
 def finds_nobody(outcome: AttemptFailure) -> bool:
-    """Return whether the service itself gave no answer, and no `Retry-After` says how long that will last."""
+    """Return whether the service gave no answer, and no `Retry-After` says for how long."""
     nobody = outcome.trouble is Trouble.CONNECTION or outcome.status in _NOBODY_THERE
     return nobody and budget_of(outcome) is Budget.ERRORS
 
@@ -199,7 +199,7 @@ def finds_somebody(outcome: AttemptFailure) -> bool:
 
 
 def budget_of(outcome: AttemptFailure) -> Budget:
-    """Return the budget that a failure draws on; the caller counts attempts for each."""
+    """Return the budget of a failure; the caller counts attempts for each."""
     return _rule(outcome).budget
 
 
@@ -244,6 +244,6 @@ def _delay(
         return random.uniform(0, ceiling_s)
     asked_s = retry_after_s(outcome.retry_after, now)
     if asked_s:
-        # a little later than asked, so that clients with the same `Retry-After` do not all return at once
+        # a little later than requested, so that clients with the same `Retry-After` do not all return at once
         return min(asked_s, policy.retry_after_cap_s) + random.uniform(0, policy.base_s)
     return random.uniform(ceiling_s / 2, ceiling_s)

@@ -1,8 +1,8 @@
 """Send one HTTP request; return the complete body of its reply, or an `AttemptFailure` in words. Wraps aiohttp.
 
-No failure of the service or the network raises: exceptions of the transport may carry the request's headers, so none
-of them leaves this file. A body counts as complete only if its framing (Content-Length, chunks) and its compression
-say so.
+Failures of the service or the network are returned, not raised: exceptions of the transport may have the request's
+headers, so none of them leaves this file. A body counts as complete only if its framing (Content-Length, chunks) and
+its compression show that.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from connector.service.limits import LIMITS, MIB, Limits
 from connector.service.retry import AttemptFailure, Trouble
 from connector.settings import is_loopback
 
-_PIECE = 64 * 1024  # of packed bytes, unpacked in one step
+_PIECE = 64 * 1024  # of compressed bytes that are unpacked in one step
 _PADDING = re.compile(rb"\0*")
 _MEDIA_TYPE = re.compile(r"[\w.+-]{1,40}/[\w.+-]{1,40}", re.ASCII)
 _OF_A_PROXY = "check HTTPS_PROXY, HTTP_PROXY and NO_PROXY"
 _REFUSED = "nothing listens there: base_url may name the wrong host or port, or it may be down, try again later"
-# OpenSSL's words for a reply that is no TLS; which of them depends on its version.
+# OpenSSL's errors for a reply that is not TLS; which one depends on its version.
 _NOT_TLS = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST"})
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What to ask, and how to name it to people: `endpoint` is the method and path, `operation` the endpoint's kind."""
+    """A request, with its names for people: `endpoint` is the method and path, `operation` the endpoint's kind."""
 
     operation: str
     method: str
@@ -52,7 +52,7 @@ class Call:
 
     @property
     def once(self) -> bool:
-        """Return whether it must not be carried out twice."""
+        """Return whether it must not be executed twice."""
         return self.method != "GET"
 
     def fields(self, event: str | None = None, status: int | None = None, **more: Any) -> dict[str, Any]:
@@ -73,7 +73,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A complete reply. `framed` when its length was announced, so that a cut could not go unnoticed."""
+    """A complete reply. `framed` if its length was announced, so that truncation could not go unnoticed."""
 
     content: bytes
     status: int
@@ -84,10 +84,10 @@ class Body:
 
 
 class Room:
-    """What replies may hold in memory while they arrive: a share each, and one reply at a time up to its limit.
+    """The memory for replies as they arrive: a share for each, and for one reply at a time up to its limit.
 
-    Invariant: whoever waits for the rest of a reply holds no more than a share, and whoever holds more waits for
-    nobody, so that replies never wait for each other in a circle.
+    Invariant: a reply that waits has no more than its share, and a reply that has more waits for no other, so that
+    there is no deadlock.
     """
 
     def __init__(self, most: int, replies: int) -> None:
@@ -96,7 +96,7 @@ class Room:
 
 
 class Unusable(Exception):
-    """A reply that cannot be used, or none at all, in words that hold nothing of the request."""
+    """A reply that cannot be used, or none at all, in words without any part of the request."""
 
     def __init__(self, trouble: Trouble, words: str) -> None:
         super().__init__(words)
@@ -111,7 +111,7 @@ class Content(Protocol):
 
 
 class Reply(Protocol):
-    """What is read of an `aiohttp.ClientResponse`; the names of headers are looked up whatever their case."""
+    """The used parts of an `aiohttp.ClientResponse`; names of headers are case-insensitive."""
 
     @property
     def status(self) -> int: ...
@@ -122,7 +122,7 @@ class Reply(Protocol):
 
 
 class Transport(Protocol):
-    """What is used of an `aiohttp.ClientSession`; `own_client` has the same of an httpx client."""
+    """The used parts of an `aiohttp.ClientSession`; `own_client` has the same for an httpx client."""
 
     def request(
         self, method: str, url: str, *, headers: Mapping[str, str], data: bytes | None, allow_redirects: bool
@@ -131,7 +131,7 @@ class Transport(Protocol):
 
 
 class _Connections(aiohttp.TCPConnector):
-    """A connector that reuses no connection with unexpected bytes on it: they would be taken for the next reply."""
+    """A connector that does not reuse a connection with unexpected bytes, which would be read as the next reply."""
 
     async def _get(self, key: Any, traces: Any) -> Any:
         while True:
@@ -145,10 +145,10 @@ def open_transport(base_url: str, max_concurrency: int, limits: Limits) -> Trans
     """Open a session on the running loop, with the environment's certificates and proxies, and without cookies."""
     url = URL(base_url)
     if url.scheme == "https":
-        from httpx import create_ssl_context  # it knows where certificates may be
+        from httpx import create_ssl_context  # it finds the certificates
 
         context = create_ssl_context()
-    else:  # needs no trust store, which takes longer to read than a small sync
+    else:  # no trust store, which takes longer to load than a small sync
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     session = aiohttp.ClientSession(
         connector=_Connections(limit=max_concurrency, ssl=context),
@@ -157,7 +157,7 @@ def open_transport(base_url: str, max_concurrency: int, limits: Limits) -> Trans
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=limits.connect_s, sock_read=limits.silence_s),
         proxy=_proxy(url),
     )
-    # aiohttp would repeat a request by itself, past the ceiling on requests a second; the retries are ours
+    # aiohttp would retry by itself, regardless of the maximum rate; `retry` decides instead
     session._retry_connection = False
     return session
 
@@ -200,7 +200,7 @@ async def exchange(
 
 
 class _Turn:
-    """The turn of a reply with more than its share, which lasts until it is read; waiting for it does not count."""
+    """The turn of a reply with more than its share, until it is read; waiting for it does not count as time."""
 
     def __init__(self, room: Room, until_read: AsyncExitStack, deadline: asyncio.Timeout) -> None:
         self._room, self._until_read, self._deadline = room, until_read, deadline
@@ -222,7 +222,7 @@ class _Turn:
 async def _body(reply: Reply, most: int, received: Callable[[int], None], turn: _Turn, limits: Limits) -> Body:
     clock = asyncio.get_running_loop().time
     began_s = clock()
-    gathered = BytesIO()  # gives its bytes away without a copy
+    gathered = BytesIO()  # passes on its bytes without a copy
     size = 0
     async for part in reply.content.iter_any():
         await turn.wait(size + len(part))
@@ -253,7 +253,7 @@ async def _body(reply: Reply, most: int, received: Callable[[int], None], turn: 
 
 
 def _gunzip(packed: bytes, most: int, most_members: int) -> bytes:
-    """Unpack all members of a gzip body. Raises Unusable for a truncated one, which zlib takes for complete."""
+    """Unpack all members of a gzip body. Raises Unusable for a truncated one, which zlib accepts as complete."""
     unpacked = BytesIO()
     at = members = 0
     while at < len(packed):
@@ -268,7 +268,7 @@ def _gunzip(packed: bytes, most: int, most_members: int) -> bytes:
 def _member(packed: bytes, at: int, unpacked: BytesIO, most: int) -> int:
     """Unpack the member that begins at `at`, and return where it ends.
 
-    It is unpacked in pieces, since zlib copies what follows the end.
+    It is unpacked in pieces, because zlib copies everything behind the end.
     """
     member = zlib.decompressobj(wbits=31)
     view = memoryview(packed)

@@ -1,1 +1,1 @@
-"""Turn rows of JSON text into typed Arrow columns. Pure: no network, no warehouse, no environment, no log."""
+"""Convert rows of JSON text to typed Arrow columns, without network, warehouse, environment or log."""

@@ -1,6 +1,6 @@
 """Decide whether a value fits a column type unchanged, and what its text is if it doesn't.
 
-A `Fit` gives what to store, or None when the value must go to a variant.
+A `Fit` returns the value to store, or None if the value must go to a variant.
 """
 
 import re
@@ -78,8 +78,8 @@ class Votes:
 def choose_kind(values: Iterable[Value]) -> Kind:
     """Choose the type of a column from the first values it holds, whatever their order; nulls are not among them.
 
-    The class most of them belong to wins; in a tie json comes before text, number and bool, in this order. Empty
-    strings have no vote unless there is nothing else.
+    The most frequent class wins; in a tie json comes before text, number and bool, in this order. Empty strings count
+    only if there is nothing else.
     """
     votes = Votes()
     votes.add(values)
@@ -111,7 +111,7 @@ def double_beside_bigint(value: Value) -> float | None:
 
 
 def fit_for(column_type: ColumnType, *, hint: Hint | None, nul_safe: bool) -> Fit:
-    """Return how values enter a column; a `hint` means that the user chose this type, so strings are parsed by it."""
+    """Return how values are stored in a column; with a `hint` the user chose this type, so strings are parsed by it."""
     if hint is not None and hint.read is not None:
         read_written, fit = hint.read, fit_for(column_type, hint=None, nul_safe=nul_safe)
         return lambda value: read_written(value) if type(value) is str else fit(value)
@@ -133,7 +133,7 @@ def fit_for(column_type: ColumnType, *, hint: Hint | None, nul_safe: bool) -> Fi
 
 
 def is_scalar_beside_text(value: Value) -> bool:
-    """Return True for a number or a boolean, which a text column takes as its JSON text."""
+    """Return True for a number or a boolean, which a text column stores as its JSON text."""
     return isinstance(value, bool | int | Raw)
 
 

@@ -1,7 +1,6 @@
 """Convert the values of one field in one batch to its Arrow column, and to its variants if some do not fit.
 
-Nearly every column holds one kind of value, all of which fit: such a column is converted as a whole, and only the
-others value by value.
+Nearly every column has values of one kind that all fit. Such a column is converted as a whole, others value by value.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _encode = msgspec.json.Encoder().encode
 class FieldCount:
     """The values of one field in one batch that are not null, and how many of them are not of the column's type.
 
-    Those are in a variant, except the `kept` ones: a text column takes every scalar. `kept_rows` says in which rows.
+    Those are in a variant, except the `kept` ones, because a text column takes every scalar; they are in `kept_rows`.
     """
 
     values: int
@@ -91,14 +90,14 @@ def _unless_found(texts: pa.Array[Any], pattern: str | None) -> pa.Array[Any] | 
 def _doubles(cells: Sequence[Value], *, mixed: bool) -> pa.Array[Any] | None:
     """Convert number literals to doubles; return None unless each double is exactly the number of its literal.
 
-    A double always is for a literal of few digits. Arrow writes a double with the fewest digits that read as the same
-    double, so an equal text is the proof for most others; the rest is compared as numbers.
+    For a literal of few digits this is always so. Arrow writes a double with the fewest digits that give the same
+    double, so an equal text proves it for most others; the rest is compared as numbers.
     """
     if mixed and any(type(cell) is int and not -_EXACT_WHOLE <= cell <= _EXACT_WHOLE for cell in cells):
         return None
     numeric = cast("Sequence[Raw | int | None]", cells)
     pieces = [b"" if cell is None else b"%d" % cell if isinstance(cell, int) else cell for cell in numeric]
-    # One text split by Arrow: half the time of a Python object for each literal.
+    # Splitting one text in Arrow takes half the time of a Python object for each literal.
     joined = b"\n".join(pieces)
     split: Any = pc.split_pattern(pa.array([joined], pa.string()), "\n")
     texts: Any = pc.if_else(pc.equal(split.values, pa.scalar("")), pa.scalar(None, pa.string()), split.values)

@@ -1,12 +1,12 @@
-"""Flatten rows of any shape into Arrow columns that lose nothing.
+"""Flatten rows of any shape into Arrow columns without loss.
 
 Objects become `a__b__c` down to three levels of keys; deeper objects and arrays become JSON text. A value that does not
 fit the type of its column goes unchanged to the column's variant: `__v_double` for a fraction among whole numbers,
-`__v_text` for anything else. Two things are only in the raw row: an empty string where the column is neither text nor
+`__v_text` for anything else. Two things are only in the raw row: an empty string in a column that is neither text nor
 JSON, and the earlier values of a key that occurs twice in one object.
 
-A value that may get no column is in `_more`, an object with the row's own keys: a field beyond the room that the table
-has (`width`), or a value that would need a variant when there is no room for one. It is not in `counts`.
+A value without a column is in `_more`, an object with the row's own keys: a field for which the table has no room
+(`width`), or a value that needs a variant for which there is no room. It is not in `counts`.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _flatten_any(
     fresh = 0
     for leaf in _leaves(objects, ()):
         fresh += leaf.keys not in schema.fields
-        if fresh > room.fresh:  # before the cells of each of them take memory
+        if fresh > room.fresh:  # before their cells take memory
             raise TooWide
         leaves.append(leaf)
     return _flatten(leaves, rests, schema, hints, nul_safe, room)
@@ -108,7 +108,7 @@ def _flatten(
     leaves: list[Leaf], rests: Rests, schema: TableSchema, hints: Mapping[str, str], nul_safe: bool, room: Room
 ) -> Flattened:
     named = schema.with_paths(leaf.keys for leaf in leaves)
-    if named is not schema and named.width > room.columns:  # a column that a dead run left may come with its variants
+    if named is not schema and named.width > room.columns:  # a column that a run left when it died may have variants
         raise TooWide
     schema = named
     counts: dict[Keys, FieldCount] = {}
@@ -172,7 +172,7 @@ def _with_variants(
 
 
 def _moved(placed: Placed, variant: str, keys: Keys, cells: Sequence[Value], rests: Rests) -> Placed:
-    """Move the values of the variant to `rests` and return the column without it."""
+    """Move the values of the variant to `rests` and return the column without the variant."""
     column = placed.text if variant == "text" else placed.double
     rows = [row for row, there in enumerate(() if column is None else column.is_valid().to_pylist()) if there]
     for row in rows:
@@ -197,7 +197,7 @@ def _first_type(column: str, leaf: Leaf, schema: TableSchema, hint: Hint | None)
 def _leaves(objects: Sequence[Row], prefix: Keys) -> Iterator[Leaf]:
     """Yield one leaf per path that is a value in some object.
 
-    An object above the last level is no value, its members are; an empty one has no members, so it is a value.
+    An object above the last level is not a value, but its members are; an empty object counts as a value.
     """
     for name, cells in _members(objects):
         keys = (*prefix, name)
@@ -219,7 +219,7 @@ def _members(objects: Sequence[Row]) -> Iterator[tuple[str, Sequence[Value]]]:
     names = list(objects[0]) if objects else []
     if len(names) > 1 and set(map(len, objects)) == {len(names)}:
         try:
-            # As many names as the first object and all of its names: the same names. Tuples are then the fast way.
+            # An object with as many names as the first and all of its names has the same names; tuples are faster then.
             yield from zip(names, zip(*map(itemgetter(*names), objects), strict=True), strict=True)
         except KeyError:
             pass

@@ -1,9 +1,9 @@
-"""Propose the hint that would read the texts of a column, or none if that would be a mere guess.
+"""Propose the hint that fits the texts of a column, or none if it would be ambiguous.
 
-The form of the values gives one candidate per column. It is proposed if enough of them fit, parsed as a rebuild would
-parse them. Codes rather than numbers give no candidate: leading zeros, long whole numbers, or whole numbers of one
-length, as zip codes, phone numbers and years are. The order of day and month, and the decimal separator, are decided by
-values that can be read in one way only, provided that none contradict.
+The form of the values gives one candidate per column. It is proposed if enough values fit, parsed as in a rebuild.
+Values that may be codes give no candidate: leading zeros, long whole numbers, or whole numbers of one length, such as
+zip codes, phone numbers and years. The order of day and month, and the decimal separator, are decided by values that
+can be read in only one way, if no values contradict each other.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from connector.transform.written import Hint, parse_hint
 
 Counted = Iterable[tuple[str, int]]  # distinct texts, each with the number of its rows
 
-SHARE = 0.95  # of the texts have to fit; beyond that the check conflicting_columns would find the column
-FEWEST = 2  # values that a column must have
-LONGEST = 40  # characters of a text that a hint could read
+SHARE = 0.95  # of the texts have to fit; with fewer, the check conflicting_columns would report the column
+FEWEST = 2  # the minimum number of values in a column
+LONGEST = 40  # the longest text that a hint could parse, in characters
 
 _CODE_LENGTH, _LONGEST_WHOLE = 4, 9
 _WIDEST_SCALE, _ROOM = 9, 2
@@ -72,7 +72,7 @@ def guess(texts: Iterable[str]) -> str | None:
 
 
 def share(hint: str, texts: Counted) -> tuple[int, int]:
-    """Return how many texts fit, as a load with this hint would decide, and how many there are."""
+    """Return how many texts a load with this hint would accept, and how many there are."""
     fit = _fit(parse_hint(hint))
     fitting = rows = 0
     for text, count in texts:
@@ -118,7 +118,7 @@ class _Dates:
 
 
 def _form(found: re.Match[str]) -> str:
-    """Return the hint for one text, with `1` and `2` for day and month in the order they stand."""
+    """Return the hint for one text, with `1` and `2` for day and month in their order in the text."""
     separator = found["s1"] or found["s2"]
     form = separator.join(("%Y", "%m", "%d") if found["y"] else ("1", "2", "%Y"))
     if found["t"] is None:
@@ -130,7 +130,7 @@ def _form(found: re.Match[str]) -> str:
 
 
 def _decided(votes: Counter[str]) -> str | None:
-    """Return what nearly all the votes are for; None without any."""
+    """Return the choice of nearly all votes; None without votes."""
     total = votes.total()
     winner, most = votes.most_common(1)[0] if total else ("", 0)
     return winner if total and most >= SHARE * total else None
@@ -166,7 +166,7 @@ class _Numbers:
         if whole is not None:
             self.lengths.add(len(number))
         elif grouped is not None and fraction is not None and not number.startswith("0"):
-            self.doubts.add(fraction["point"])  # 1.234 is one or a thousand
+            self.doubts.add(fraction["point"])  # 1.234 may be one or a thousand
         elif fraction is not None:
             self._add_fraction(fraction)
         elif grouped is not None:

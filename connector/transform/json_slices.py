@@ -1,4 +1,4 @@
-"""Slice JSON text exactly, for pages that a parser refuses: which bytes belong to which element.
+"""Slice the elements of a page out of JSON text that a parser refuses.
 
 Splitting considers strings, brackets and commas only, so that one malformed element does not hide its
 neighbours; `is_json` then says whether a slice is JSON. Both are iterative: depth costs no stack.
@@ -30,7 +30,7 @@ _AFTER = re.compile(_GAP + rb"([,}\]])")
 
 
 class NotJson(ValueError):
-    """The text is not JSON; `cut` if it ends too early."""
+    """The text is not JSON; `cut` if it is truncated."""
 
     def __init__(self, message: str, *, cut: bool = False) -> None:
         super().__init__(message)
@@ -50,7 +50,7 @@ def string_value(text: bytes) -> str:
 
 
 def array_elements(text: bytes, most: int | None = None) -> list[bytes]:
-    """Return the exact text of each element of the JSON array `text`; of more than `most` elements, not all of them."""
+    """Return the exact text of each element of the JSON array `text`; not of all if there are more than `most`."""
     return _parts(text, b"[", most)
 
 
@@ -72,7 +72,7 @@ def members_of(text: bytes) -> Iterator[tuple[bytes, str, bytes]]:
 
 
 def _parts(text: bytes, bracket: bytes, most: int | None = None) -> list[bytes]:
-    """Return the texts between the commas of the one container that `text` is."""
+    """Return the texts between the commas of the container in `text`."""
     text = text.strip(SPACE)
     if text[:1] != bracket:
         raise NotJson(f"it does not begin with {bracket.decode()}")

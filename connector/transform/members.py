@@ -1,8 +1,8 @@
 """Flatten the free-form objects of an import into columns of the table `imports`, within what table and row can hold.
 
-Invariant: each scalar at the top of such an object is in the column of its key or in a variant of it, whatever other
-imports have there; arrays, objects, and what is beyond the limits are in the object's JSON alone. What is written
-depends on the values of one import and the existing columns only, so that `verify` computes the same.
+Invariant: each top-level scalar of such an object is in the column of its key or in a variant of it, whatever values
+other imports have. Arrays, objects, and scalars beyond the limits are only in the object's JSON. The result depends
+only on the values of one import and the existing columns, so that `verify` computes the same.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from connector.transform.json_slices import object_members
 from connector.transform.row_limits import within_row
 from connector.transform.schema import Field, Keys, TableSchema
 
-MOST_COLUMNS = 1000  # of the table, variants aside
-MOST_WITH_VARIANTS = 1400  # PostgreSQL has room for 1,600, and a column that was dropped goes on taking its place
+MOST_COLUMNS = 1000  # of the table, without variants
+MOST_WITH_VARIANTS = 1400  # PostgreSQL has room for 1,600, which includes dropped columns
 
 _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """The columns; `overflowed` names the objects of which a scalar has no column of its own."""
+    """The columns; `overflowed` names the objects that have a scalar without a column."""
 
     flat: Flattened
     overflowed: frozenset[str]
@@ -109,7 +109,7 @@ def _within_table(flat: Flattened, before: set[str]) -> tuple[Flattened, set[str
 
 
 def _names(schema: TableSchema) -> set[str]:
-    """Return every column that exists or will; a field that was only null so far has its place, too."""
+    """Return every existing or future column; a field that was only null so far has one too."""
     fields = schema.fields.values()
     return {*schema.physical, *(each.column for each in fields), *(name for each in fields for name in each.columns())}
 

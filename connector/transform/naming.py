@@ -1,7 +1,7 @@
 """Turn original keys into stable, readable column and table names.
 
-Every name is a fixed point of dlt's snake_case naming at 63 characters, so dlt never renames a column. Base names end
-at 53 characters to leave room for the longest variant suffix in PostgreSQL's 63.
+Every name is unchanged by dlt's snake_case naming at 63 characters, so dlt never renames a column. Base names have at
+most 53 characters to leave room for the longest variant suffix in PostgreSQL's 63.
 """
 
 import json
@@ -27,13 +27,13 @@ SYSTEM_COLUMNS: frozenset[str] = frozenset(
         "_dlt_id",
     }
 )
-# PostgreSQL refuses a column of such a name in any table; the names are the same on every destination.
+# PostgreSQL refuses columns with these names in any table; names are the same on every destination.
 _RESERVED_COLUMNS = frozenset({"ctid", "xmin", "xmax", "cmin", "cmax", "tableoid"})
-VERSION_COLUMNS = ("_valid_from", "_valid_to", "_change", "_run_id")  # of a table of versions only
+VERSION_COLUMNS = ("_valid_from", "_valid_to", "_change", "_run_id")  # only in history tables
 TEXT_VARIANT = "__v_text"
 DOUBLE_VARIANT = "__v_double"
 VARIANTS = (TEXT_VARIANT, DOUBLE_VARIANT)
-MORE = "_more"  # what of a row has no column of its own; a key of this name gets another column
+MORE = "_more"  # the values of a row without a column of their own; a key of this name gets another column
 UNTEMPLATED = "records_untemplated"
 
 _TABLE_PREFIX = "records_"
@@ -48,7 +48,7 @@ _UNDERSCORES = re.compile(r"_{2,}")
 
 
 def column_name(keys: tuple[str, ...], taken: Container[str]) -> str:
-    """Return the column for a key path: readable if that name is free, else with a hash of the exact keys."""
+    """Return the column for a key path: a readable name if it is free, else one with a hash of the exact keys."""
     segments = [_segment(key) for key in keys]
     readable = "__".join(segment or "blank" for segment in segments)
     names = _candidates(readable, encode_keys(keys), _COLUMN_LIMIT, plain=all(segments))
@@ -56,12 +56,12 @@ def column_name(keys: tuple[str, ...], taken: Container[str]) -> str:
 
 
 def more_column(taken: Container[str]) -> str:
-    """Return the column for values without one of their own: `_more`, unless an earlier version used the name."""
+    """Return the column for values without a column of their own: `_more`, unless an earlier version used that name."""
     return next(name for name in chain([MORE], (f"{MORE}_{n}" for n in count(2))) if name not in taken)
 
 
 def overflowed_name(keys: tuple[str, ...]) -> str:
-    """Return what stands for the column of a field that has none: `_more.` and a name; no column has such a name."""
+    """Return a stand-in for the column of a field without one: `_more.` and a name, which no column can have."""
     readable = "__".join(_segment(key) or "blank" for key in keys)
     return f"{MORE}.{next(_candidates(readable, encode_keys(keys), _COLUMN_LIMIT, plain=False))}"
 
@@ -71,8 +71,8 @@ def table_name(
 ) -> str:
     """Return the typed table of a template; `taken` maps the known tables to the slug of their template, '' for none.
 
-    A slug that already has a table keeps it, whatever the template is called by now. Names in `foreign` are those of
-    tables and views that do not belong to this package.
+    A slug that already has a table keeps it, even if the template was renamed. `foreign` are names of tables and views
+    that do not belong to this package.
     """
     identity = template_slug or template_name or ""
     known = next((table for table, slug in taken.items() if slug == identity), None)
@@ -86,9 +86,9 @@ def table_name(
 
 
 def display_path(keys: tuple[str, ...]) -> str:
-    """Return the path as people write it, `address.city`. For reading only: `encode_keys` is the exact form.
+    """Return the path as people write it, `address.city`. It is for display; `encode_keys` is the exact form.
 
-    The path without keys is that of the column with the rest of the row.
+    The path without keys stands for the column with the rest of the row.
     """
     if not keys:
         return MORE
@@ -105,9 +105,9 @@ def decode_keys(text: str) -> tuple[str, ...]:
 
 
 def naming_order(keys: tuple[str, ...]) -> tuple[bool, tuple[str, ...]]:
-    """Return the sort key for naming the new paths of one batch: a key that is its own readable name comes first.
+    """Return the sort key for naming the new paths of one batch: a key that is already a readable name comes first.
 
-    So `a_b` is called `a_b`, and `a-b` gets the hash, in whatever order the rows came.
+    So `a_b` gets the name `a_b`, and `a-b` gets the hash, whatever the order of the rows.
     """
     return any(_segment(key) != key for key in keys), keys
 
@@ -132,7 +132,7 @@ def _candidates(readable: str, identity: str, limit: int, *, plain: bool) -> Ite
 
 
 def _segment(key: str) -> str:
-    """Return one key as lower snake case, or "" if nothing in it can be read."""
+    """Return one key as lower snake case, or "" if no character in it can be transcribed."""
     latin = _NOT_WORD.sub("_", anyascii(storable(key)))
     if not latin.strip("_"):
         latin = _NOT_WORD.sub("_", " ".join(unicodedata.name(char, "") for char in key.strip("_ ")))

@@ -1,15 +1,15 @@
-"""Turn JSON number literals into numbers, only if the number is exactly that of the literal."""
+"""Convert JSON number literals to numbers, only if the number equals the literal exactly."""
 
 import re
 from decimal import Context, Decimal, Inexact, InvalidOperation
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
-# Any literal this short without an exponent has at most 15 digits and a point: a double holds it exactly.
+# A literal this short without an exponent has at most 15 digits and a point, which a double keeps.
 FEW_CHARACTERS = 16
 _INT64_LENGTH = 20
 # CPython refuses to read more than 4,300 digits as an int.
 LONGEST_INT = 4000
-MINUS_ZERO = "-0"  # the one whole number that an int cannot represent
+MINUS_ZERO = "-0"  # the only whole number that an int cannot represent
 
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 

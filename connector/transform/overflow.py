@@ -13,14 +13,14 @@ from connector.transform.schema import Keys, TableSchema
 
 
 class Rests:
-    """The rests of so many rows; objects above the last level of keys are objects in them too."""
+    """The rests of a number of rows; objects above the last level of keys stay objects in them."""
 
     def __init__(self, rows: int) -> None:
         self._rows = rows
         self._rests: list[Row] = []
 
     def split(self, objects: Sequence[Row], schema: TableSchema) -> list[Row]:
-        """Return the objects without the fields that get no column, which are kept here."""
+        """Return the objects without the fields that get no column; the rests keep those."""
         both = [_split(members, (), schema) for members in objects]
         self._rests = [rest for _, rest in both]
         return [kept for kept, _ in both]
@@ -34,7 +34,7 @@ class Rests:
         members[keys[-1]] = value
 
     def column(self, *, nul_safe: bool) -> pa.Array[Any] | None:
-        """Return the objects as JSON text, null for a row without rest; None if no row has one."""
+        """Return the rests as JSON text, null for a row without rest; None if no row has one."""
         if not any(self._rests):
             return None
         return pa.array([_text(rest, 1, nul_safe) if rest else None for rest in self._rests], pa.string())

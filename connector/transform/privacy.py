@@ -1,6 +1,6 @@
 """Hold all privacy rules and find those of a template, or of metadata (docs/privacy.md).
 
-`privacy_rules` parses the rules under one name; `protection` applies those that count to JSON text.
+`privacy_rules` parses the rules under one name; `protection` applies the relevant rules to JSON text.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from connector.transform.protection import Protection
 
 ANY_TEMPLATE, METADATA = "*", "metadata"
 WITHHELD = "[withheld]"
-MISSPELT = 0.75  # how much alike two names are of which one may be a slip of the other: one letter of four, say
+MISSPELT = 0.75  # similarity of two names of which one may be a misspelling of the other: e.g. one letter of four
 
 
 @dataclass(frozen=True)
@@ -60,10 +60,10 @@ class Privacy:
     def misspelt(
         self, templates: Iterable[tuple[str | None, str | None]], others: Collection[str] = ()
     ) -> Mapping[str, Sequence[str]]:
-        """Return the sections that fit no template, each with the names of those that it was probably meant for.
+        """Return the sections that match no template, each with the templates that it was probably meant for.
 
-        `templates` are the slugs and names of those to be read, and `others` further names that are right. A template
-        with a section of its own, with rules or without, is not meant by another one.
+        `templates` are the slugs and names of the templates to be read, `others` further valid names. A template that
+        has its own section, with rules or without, is not the target of another one.
         """
         there = set(templates)
         known = {name for each in there for name in each}.union(others)
@@ -73,9 +73,9 @@ class Privacy:
         return {title: names for title, names in found.items() if names}
 
     def _sections(self, slug: str | None, name: str | None) -> list[Section]:
-        """Return the sections that count for a template.
+        """Return the sections that apply to a template.
 
-        An import without a template may be of any: for it, all sections are merged into one.
+        An import without a template may be of any, so for it all sections are merged into one.
         """
         if slug is None and name is None:
             every = [each for title, each in sorted(self.sections.items()) if title != METADATA]
@@ -84,7 +84,7 @@ class Privacy:
         return [self.sections[each] for each in (*wanted, ANY_TEMPLATE) if each in self.sections]
 
     def of_template(self, slug: str | None, name: str | None) -> Protection | None:
-        """Return the protection of the records of a template; None if no rule concerns them."""
+        """Return the protection of the records of a template; None if no rule applies to them."""
         known = self._protections.get((slug, name))
         if known is None:
             sections = self._sections(slug, name)
@@ -97,7 +97,7 @@ class Privacy:
 
     @cached_property
     def of_metadata(self) -> Protection | None:
-        """Return the protection of the metadata of imports and of replies with records; None if no rule concerns it."""
+        """Return the protection of the metadata of imports and of replies with records; None without rules for it."""
         return Protection([self.sections[METADATA]], self.key) if METADATA in self.sections else None
 
     def fingerprint(self, slug: str | None, name: str | None) -> str | None:
@@ -122,7 +122,7 @@ class Privacy:
 
 
 def unread(title: str, names: Sequence[str]) -> str:
-    """Return the sentence about a section that is probably misspelt, and the templates that are left alone for it."""
+    """Return the sentence about a section that is probably misspelt, and the templates that are therefore not read."""
     return (
         f"privacy has rules for {title!r}, which no template is called: did you mean {' or '.join(names)}? Nothing is "
         f"read of what they may be for. Correct the name, or add an empty section, "
@@ -131,5 +131,5 @@ def unread(title: str, names: Sequence[str]) -> str:
 
 
 def withheld(payload: str, key: bytes) -> str:
-    """Return what replaces the payload of a reject: the same for the same payload, so that each still counts once."""
+    """Return the replacement for the payload of a reject: equal for equal payloads, so that each still counts once."""
     return f"{WITHHELD} {hmac.digest(key, payload.encode('utf-8', 'surrogatepass'), 'sha256').hex()[:16]}"

@@ -1,4 +1,4 @@
-"""Parse the privacy rules that stand under one name: a path, and what becomes of the values there (docs/privacy.md)."""
+"""Parse the privacy rules under one name: paths, and the action on the values at each (docs/privacy.md)."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _ACTION = re.compile(r"(drop|null|hash)|mask:([0-9]{1,6})")
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What becomes of a value: `kind` is drop, null, hash or mask; `shown` is how many characters a mask leaves."""
+    """The action on a value: `kind` is drop, null, hash or mask; `shown` is the number of characters a mask leaves."""
 
     kind: str
     shown: int = 0
 
     @classmethod
     def parse(cls, text: object) -> Action:
-        """Parse a rule. Raises ValueError that says what a rule can be."""
+        """Parse a rule. Raises ValueError with the valid rules."""
         found = _ACTION.fullmatch(text) if isinstance(text, str) else None
         if found is None:
             raise ValueError("a rule is drop, null, hash or mask:N with N the characters that stay")
         return cls(found[1]) if found[1] else cls("mask", int(found[2]))
 
     def of(self, text: bytes, key: bytes) -> bytes:
-        """Return the JSON text that stands for the value `text`; null stays null."""
+        """Return the JSON text that replaces the value `text`; null stays null."""
         if self.kind == "null" or text == b"null":
             return b"null"
         said = string_value(text) if text[:1] == b'"' else text.decode()
@@ -63,7 +63,7 @@ class Path:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """The rules under one name: path → action, and the paths that `allow` leaves; None where all stay."""
+    """The rules under one name: path → action, and the paths in `allow`; None if all paths stay."""
 
     rules: Mapping[str, Action] = field(default_factory=dict)
     allow: tuple[str, ...] | None = None
@@ -114,7 +114,7 @@ def _flat(given: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any
 
 
 def strictest(sections: Sequence[Section]) -> Section:
-    """Return one section with the strictest rule for each path, and every path that one of them allows."""
+    """Return one section with the strictest rule for each path, and every path that any section allows."""
     rules: dict[str, Action] = {}
     for path, action in (each for section in sections for each in section.rules.items()):
         rules[path] = min(rules.get(path, action), action, key=lambda a: (STRICTEST.index(a.kind), a.shown))

@@ -1,8 +1,8 @@
 """Apply privacy rules to JSON text, so that no value under a rule can be read in the result (docs/privacy.md).
 
-Invariant: a value whose path a rule names is in the result only as the rule says, however its key is spelled and
+Invariant: a value whose path matches a rule is in the result only as the rule says, however its key is escaped and
 however often it occurs; every other value keeps its bytes. Text that cannot be parsed is refused (`Unprotectable`),
-never let through.
+never passed on.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from connector.transform.escaping import storable
 from connector.transform.json_slices import NotJson, array_elements, members_of
 from connector.transform.privacy_rules import PATTERN, STRICTEST, Action, Path, Section
 
-_DEEPEST = 100  # levels that rules are followed into; each costs a pass over the text
+_DEEPEST = 100  # levels to which rules apply; each costs a pass over the text
 _OPENING = b"{["
 _KEYS_CACHED = 10_000  # keys of one object whose rules are cached
 _LESSONS = 1_000  # times that it is looked how the members of one object are written, for one path
@@ -32,7 +32,7 @@ _States = frozenset[tuple[int, int]]
 
 
 class _Node:
-    """A path in the data: what the rules say of it, and of what is below."""
+    """A path in the data, with the rules for it and for paths below it."""
 
     __slots__ = (
         "_allowing",
@@ -95,7 +95,7 @@ class _Node:
 
 
 class Protection:
-    """The rules for one template, or for metadata. Sections are in the order in which they count."""
+    """The rules for one template, or for metadata. Sections are in the order of precedence."""
 
     def __init__(self, sections: Sequence[Section], key: bytes) -> None:
         self._key = key
@@ -122,7 +122,7 @@ class Protection:
 
     @staticmethod
     def _order(rank: int, path: str, action: Action) -> tuple[int, bool, int, int]:
-        """Return the sort key of a rule; the lowest counts.
+        """Return the sort key of a rule; the rule with the lowest one applies.
 
         The template's rules come before those of `*`, a literal path before a pattern, and then the stricter rule.
         """
@@ -149,7 +149,7 @@ class Protection:
         return node
 
     def concerns(self, keys: Sequence[str], *, nested: bool) -> bool:
-        """Return whether a rule may concern the value behind these keys, or, with `nested`, something inside it."""
+        """Return whether a rule may cover the value at these keys, or, with `nested`, a value inside it."""
         node = self._root
         for key in keys:
             node = node.below(key)
@@ -198,7 +198,7 @@ class Protection:
         return (members, concerned) if parent.joined(members) == text else None
 
     def _value(self, text: bytes, node: _Node, depth: int) -> bytes | None:
-        """Return what replaces the value; None if it is dropped with its key."""
+        """Return the replacement of the value; None if it is dropped with its key."""
         nested = text[:1] in (b"{", b"[")
         if not (node.kept or nested):
             return None
@@ -212,7 +212,7 @@ class Protection:
         return text if action is None else action.of(text, self._key)
 
     def _nested(self, text: bytes, node: _Node, depth: int) -> bytes:
-        """Return what `_container` returns, by a faster way if there is one."""
+        """Return the result of `_container`, in a faster way if possible."""
         if depth > _DEEPEST:
             raise Unprotectable(f"it is nested deeper than {_DEEPEST} levels")
         if text[:1] == b"{":

@@ -1,7 +1,7 @@
-"""Decide, before anything is written, whether rows fit into a table of the destination at all.
+"""Decide, before anything is written, whether rows fit into a table of the destination.
 
-A row of PostgreSQL lives in one page of 8 kB. Long texts move elsewhere and leave a pointer; numbers, times and short
-texts don't, so a thousand of them in one row are too many, whatever the number of columns.
+A row in PostgreSQL has to fit into one page of 8 kB. Long texts are stored elsewhere and leave a pointer; numbers,
+times and short texts are not, so a thousand of them in one row are too many, whatever the number of columns.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import pyarrow.compute as pc
 from connector.transform.schema import TableSchema
 
 _FIXED_BYTES = 8  # a number or a time
-_POINTER_BYTES = 24  # the longest text that is not moved out of its row
+_POINTER_BYTES = 24  # the longest text that is stored in its row
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`system_columns` and `system_bytes` are what each typed row has beside the columns of its fields."""
+    """`system_columns` and `system_bytes` are those of each typed row without the columns of its fields."""
 
     destination: str
     columns: int
@@ -46,16 +46,16 @@ class Limits:
 
 LIMITS: Mapping[str, Limits] = {
     "postgres": Limits("PostgreSQL", columns=1600, row_bytes=8160),
-    # 8,126 bytes, of which a text takes up to 40 where one of PostgreSQL takes 24
+    # 8,126 bytes; a text takes up to 40 of them, in PostgreSQL 24
     "mysql": Limits("MySQL", columns=1017, row_bytes=4800),
 }
 
 
 def _widest(columns: Mapping[str, pa.Array[Any]], room: int) -> int:
-    """Return the least bytes that the widest row takes in its page; 0 if there are too few columns to matter."""
+    """Return the minimum number of bytes of the widest row in its page; 0 if there are too few columns to matter."""
     if len(columns) * _POINTER_BYTES <= room:
         return 0
-    kernels: Any = pc  # their stubs know no sums of arrays that began as zero
+    kernels: Any = pc  # the stubs do not type sums of arrays that start at zero
     fixed: Any = 0
     texts: Any = 0
     lengths: Any = 0
@@ -66,7 +66,7 @@ def _widest(columns: Mapping[str, pa.Array[Any]], room: int) -> int:
             continue
         texts = kernels.add(texts, filled)
         lengths = kernels.add(lengths, _inline_bytes(kernels, column, filled))
-    # a number starts at a multiple of eight, so one that stands behind a text may leave up to seven bytes empty
+    # a number starts at a multiple of eight, so one behind a text may leave up to seven bytes empty
     gaps = kernels.multiply(kernels.min_element_wise(fixed, texts), _FIXED_BYTES - 1)
     widest = kernels.max(kernels.add(kernels.add(kernels.multiply(fixed, _FIXED_BYTES), lengths), gaps))
     return int(widest.as_py() or 0)
@@ -80,9 +80,9 @@ def _inline_bytes(kernels: Any, column: pa.Array[Any], filled: pa.Array[Any]) ->
 
 
 def within_row(columns: Mapping[str, pa.Array[Any]], room: int) -> dict[str, pa.Array[Any]]:
-    """Return the columns with null in place of values that a row of `room` bytes does not hold.
+    """Return the columns with null for values that do not fit into a row of `room` bytes.
 
-    Columns are filled in the order of their names; a value is left out if it does not fit beside those before it.
+    Columns are filled in the order of their names; a value is left out if it does not fit with those before it.
     """
     kept = dict(columns)
     if len(columns) * _POINTER_BYTES <= room:

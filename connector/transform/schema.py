@@ -1,7 +1,7 @@
 """Define the column types, which one a column gets, and how a table's columns are named.
 
 A column's type is chosen once, from the first batch that has a value for it, by counting, so that the order of the
-rows does not matter; after that it never changes. A schema is a value: extending it gives another one.
+rows does not matter; after that it never changes. A schema is immutable: extending it returns another one.
 """
 
 import re
@@ -23,13 +23,13 @@ from connector.transform.naming import (
 )
 
 Keys = tuple[str, ...]
-REST: Keys = ()  # the path of what no other field of the table has: the column `_more`
-OVERFLOWED = "overflowed"  # in the place of a type: the values have no column of their own
+REST: Keys = ()  # the path of the column `_more`, for values of all fields without a column
+OVERFLOWED = "overflowed"  # instead of a type: the values have no column of their own
 
 _TYPE = re.compile(r"\s*([a-z]+)\s*(?:\(\s*([0-9]{1,2})\s*,\s*([0-9]{1,2})\s*\)\s*)?")
 _WIDEST_DECIMAL = 38
 _PLAIN_DECIMAL = (38, 9)
-NOT_OURS = "not ours"  # in place of its type: a column in the warehouse that no field may take over
+NOT_OURS = "not ours"  # instead of a type: a column in the warehouse that no field may use
 
 
 class Kind(StrEnum):
@@ -55,7 +55,7 @@ class ColumnType:
 
 @lru_cache(maxsize=512)
 def parse_type(text: str) -> ColumnType:
-    """Parse `bigint`, `decimal(10,2)`, …; ValueError says what is wrong with anything else."""
+    """Parse `bigint`, `decimal(10,2)`, …; raise ValueError that explains what is wrong with anything else."""
     found = _TYPE.fullmatch(text.lower())
     name = found.group(1) if found else ""
     if found is None or name not in set(Kind):
@@ -71,7 +71,7 @@ def parse_type(text: str) -> ColumnType:
 
 
 def is_stored_as(there: str, kind: str) -> bool:
-    """Return whether a column of type `there` stores a field of type `kind`: JSON may be a text in the warehouse."""
+    """Return whether a column of type `there` can store a field of type `kind`: JSON may be text in the warehouse."""
     wanted = parse_type(kind)
     try:
         found = parse_type(there)
@@ -92,7 +92,7 @@ _ARROW: Mapping[Kind, pa.DataType] = {
 
 
 def arrow_type(text: str) -> pa.DataType:
-    """Return the Arrow type of a column type; JSON is a string, and the caller tells the destination it is JSON."""
+    """Return the Arrow type of a column type; JSON is a string, which the caller declares as JSON."""
     column_type = parse_type(text)
     if column_type.kind is Kind.DECIMAL:
         return pa.decimal128(column_type.precision, column_type.scale)
@@ -131,13 +131,13 @@ class Field:
 class TableSchema:
     """The fields of one typed table.
 
-    `physical` are the columns the warehouse has, with types as `parse_type` reads them. One that no field knows was
-    left behind by a crash: the field that gets its name takes over its type; if it has a type of no field's, or is
-    `NOT_OURS`, the name is avoided.
+    `physical` are the columns in the warehouse, with types as `parse_type` reads them. A column without a field was
+    left by a crash: a field that gets its name adopts its type. If the type is not one of ours, or is `NOT_OURS`, the
+    name is avoided.
 
-    Fields in `overflowed`, and in a `closed` table all that are not known, get no column: they are members of the JSON
-    column of the path `REST`, which is there from the first of them on. Invariant: a field that has a column keeps it,
-    and one that has none gets none, until the table is rebuilt.
+    Fields in `overflowed`, and in a `closed` table all unknown fields, get no column: they are members of the JSON
+    column of the path `REST`, which exists once there is such a field. Invariant: a field with a column keeps it, and a
+    field without one gets none, until the table is rebuilt.
     """
 
     table: str
@@ -151,7 +151,7 @@ class TableSchema:
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
     def with_paths(self, paths: Iterable[Keys]) -> "TableSchema":
-        """Return the table with names for the paths not known yet: the same names whatever order the paths come in."""
+        """Return the table with names for unknown paths; the names do not depend on the order of the paths."""
         unknown = [keys for keys in paths if keys not in self.fields]
         if not unknown:
             return self
@@ -189,7 +189,7 @@ class TableSchema:
         return replace(self, overflowed=overflowed, closed=self.closed or len(overflowed) >= listed)
 
     def with_rest(self) -> "TableSchema":
-        """Return the table with a column for the values that have none of their own."""
+        """Return the table with a column for values without one of their own."""
         if REST in self.fields:
             return self
         taken = {name for known in self.fields.values() for name in (known.column, *known.columns())}
@@ -202,7 +202,7 @@ class TableSchema:
         return replace(self, fields={**self.fields, **updates}) if updates else self
 
     def retyped(self) -> "TableSchema":
-        """Return the table with the same names and every type undecided, as a rebuild of the table needs it."""
+        """Return the table with the same names and no types, as a rebuild of the table needs it."""
         names = {keys: Field(keys, known.column) for keys, known in self.fields.items() if keys != REST}
         return TableSchema(self.table, names)
 

@@ -1,7 +1,7 @@
-"""Decode rows whose keys are all known straight into one structure per row: half the work of a dict per row.
+"""Decode rows whose keys are all known into one structure per row, which takes half the time of a dict per row.
 
-A shape is made of the keys of a table. If a row has another shape (an unknown key, a value where members were, members
-where a value was), the whole batch is decoded the general way; the result is the same either way.
+A shape is built from the keys of a table. If a row has another shape (an unknown key, a value instead of members, or
+members instead of a value), the whole batch is decoded in the general way, with the same result.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from msgspec import UNSET, Raw, UnsetType
 from connector.transform.json_rows import MAX_DEPTH, Value
 from connector.transform.schema import Keys
 
-MOST_LEAVES = 256  # wider tables tend to be sparse, and a structure has a place for each key
+MOST_LEAVES = 256  # wider tables tend to be sparse, and a structure has a slot for each key
 
 _NULL = type(None)
 _Tree = dict[str, "_Tree"]
@@ -35,7 +35,7 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class _Objects:
-    """The members of an object as a structure; `inner` are those that have members themselves."""
+    """The members of an object as a structure; `inner` are the members that have members themselves."""
 
     kind: type[msgspec.Struct]
     names: tuple[str, ...]
@@ -83,7 +83,7 @@ def _objects(tree: _Tree, values: frozenset[Keys], prefix: Keys) -> _Objects:
             fields.append((f"f{n}", Any, UNSET if prefix else None))
         elif (*prefix, name) in values:
             fields.append((f"f{n}", below.kind | None, None))
-        else:  # null would be its first value, which makes it a field
+        else:  # null would be its first value and make it a field
             fields.append((f"f{n}", below.kind | UnsetType, UNSET))
     spelled = {f"f{n}": name for n, name in enumerate(tree)}
     kind = msgspec.defstruct("Objects", fields, rename=spelled, forbid_unknown_fields=True, gc=False)

@@ -1,7 +1,7 @@
 """Limit how many columns the rows of uploads may add, and decide which new fields get them.
 
-Invariant: no import adds more columns than its `Room` allows, whatever its rows are, and which fields get one depends
-on the set of its rows alone, not on their order. Everything else is in the column `_more` of its row, complete.
+Invariant: no import adds more columns than its `Room` allows, whatever its rows are. Which fields get a column depends
+only on the set of its rows, not on their order. All other values are in the column `_more` of their row.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class TooWide(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What may be added to a table: `fresh` fields by the rows at hand, up to `columns` columns in all."""
+    """The room in a table: rows may add `fresh` fields, up to `columns` columns in total."""
 
     fresh: int = sys.maxsize
     columns: int = sys.maxsize
@@ -37,8 +37,8 @@ UNBOUNDED = Room()
 class Width:
     """`columns` of fields and variants in a typed table, `fresh` new fields per import once the table has some.
 
-    Of the fields in `_more`, `listed` are remembered by name. A table with so many is closed: every field that is not
-    known goes to `_more`, so that none of those that were not remembered can get a column later.
+    Up to `listed` of the fields in `_more` are known by name. A table with that many is closed: every unknown field
+    goes to `_more`, so that no field that was not listed can get a column later.
     """
 
     columns: int = 1_000
@@ -51,11 +51,11 @@ class Width:
         return Room(min(left, self.fresh) if any(schema.fields) else left, self.columns)
 
     def narrowed(self, schema: TableSchema, new: NewFields, room: Room) -> TableSchema:
-        """Give columns to as many of the new fields as there is room for, and none to the others, now or later."""
+        """Give columns to as many new fields as there is room for; the others never get one."""
         ranked = new.ranked()
         most = min(room.fresh, len(ranked))
         while most and (excess := schema.with_paths(ranked[:most]).width - room.columns) > 0:
-            most = max(most - excess, 0)  # columns that a dead run left come with their variants
+            most = max(most - excess, 0)  # columns that a run left when it died have variants
         return schema.with_paths(ranked[:most]).overflowing(ranked[most:], self.listed)
 
 
@@ -63,9 +63,9 @@ WIDTH = Width()
 
 
 class NewFields:
-    """The fields of some rows that a table does not know; those in most rows rank first.
+    """The unknown fields of some rows; those in most rows rank first.
 
-    Beyond `MOST_COUNTED` fields only the `most` first by name are kept, and the name alone decides.
+    Beyond `MOST_COUNTED` fields only the `most` first ones by name are kept.
     """
 
     def __init__(self, schema: TableSchema, most: int) -> None:

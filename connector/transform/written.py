@@ -1,7 +1,7 @@
-"""Parse dates, amounts and yes or no as people write them: the part of a hint behind its colon, and its strings.
+"""Parse dates, amounts and booleans as people write them, by the format behind the colon of a hint.
 
-A string is either exactly what the format says or it does not fit: no locale, no guess, no float in between. Values
-that are not strings are read as without a format.
+A string either matches the format exactly or does not fit: there is no locale, no guess, and no intermediate float.
+Values that are not strings are read as without a format.
 """
 
 import re
@@ -47,7 +47,7 @@ _OF_DATES = "dmYy"
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """A column type, and how strings are read where the hint says how people write them."""
+    """A column type, and the parser of strings if the hint has a format."""
 
     type: ColumnType
     read: Read | None = None
@@ -96,7 +96,7 @@ def _date(form: str, _: ColumnType) -> Read:
 
 
 def _timestamp(form: str, _: ColumnType) -> Read:
-    """Return the parser of a timestamp in this form; without an offset it is UTC, as it is without a form."""
+    """Return the parser of a timestamp in this format; a timestamp without an offset is UTC."""
     pattern = _pattern(form, _OF_DATES + "HIpMSfz")
     names = set(pattern.groupindex)
     if not ({"H"} <= names or {"I", "p"} <= names) or {"H", "I"} <= names or ("p" in names) != ("I" in names):
@@ -123,7 +123,7 @@ def _timestamp(form: str, _: ColumnType) -> Read:
 
 
 def _pattern(form: str, allowed: str) -> re.Pattern[str]:
-    """Compile the form: a directive takes two digits if another follows at once, else one or two, as in `strptime`."""
+    """Compile the format: a directive takes two digits if another follows at once, else one or two, like `strptime`."""
     parts: list[str] = []
     seen: list[str] = []
     end = 0
@@ -206,7 +206,7 @@ def _decimal(form: str, column_type: ColumnType) -> Read:
 
 
 def _around(text: str, form: str) -> str:
-    """Return a pattern for the currency before or behind the amount, which may be absent, and the blank between."""
+    """Return a pattern for the optional currency before or behind the amount, and the blank between."""
     sign = text.strip(_BLANK)
     if not sign:
         return ""
