@@ -27,14 +27,14 @@ _OF_POSTGRES = {
 }
 
 
-def settle(settings: Path, environment: MutableMapping[str, str] = os.environ) -> None:
+def use_private_folders(settings: Path, environment: MutableMapping[str, str] = os.environ) -> None:
     """Make dlt, which is not imported yet, read and write folders of this user only.
 
     Raises ConfigError for a folder of dlt that others own or can write, and if no folder can be created.
     """
     if os.name != "posix":
         return
-    believe(settings, _owner(settings.parent), cure="remove what does not belong to you")
+    check_folder(settings, _owner(settings.parent), fix="remove what does not belong to you")
     home = Path("~").expanduser() if environment.get("HOME") or _has_passwd_entry() else None
     if os.geteuid() and not _writable(home):
         data = Path(environment.get("DLT_DATA_DIR") or settings / "data").absolute()
@@ -46,10 +46,10 @@ def settle(settings: Path, environment: MutableMapping[str, str] = os.environ) -
     for folder in {Path(environment.get("DLT_DATA_DIR") or global_dir), global_dir}:
         if _everybody_writes(folder.parent):  # e.g. HOME=/tmp: create it before anybody else does
             _make(folder)
-        believe(folder)
+        check_folder(folder)
 
 
-def believe(folder: Path, owner: int | None = None, cure: str = "set DLT_DATA_DIR to a folder of your own") -> None:
+def check_folder(folder: Path, owner: int | None = None, fix: str = "set DLT_DATA_DIR to a folder of your own") -> None:
     """Raise ConfigError if anybody but this user, `owner` and root owns the folder or can write to it."""
     if os.name != "posix":
         return
@@ -60,13 +60,13 @@ def believe(folder: Path, owner: int | None = None, cure: str = "set DLT_DATA_DI
     if found.st_uid not in (0, os.geteuid(), owner):
         raise ConfigError(
             f"The folder {folder} belongs to another user (uid {found.st_uid}), who could change there what is loaded "
-            f"and where; chown it to uid {os.geteuid()}, or {cure}."
+            f"and where; chown it to uid {os.geteuid()}, or {fix}."
         )
     shared = found.st_mode & stat.S_IWGRP and found.st_gid not in (0, os.getegid())
     if shared or found.st_mode & stat.S_IWOTH:
         raise ConfigError(
             f"Other users can write to the folder {folder}, and so change what is loaded and where; chmod go-w "
-            f"{folder}, or {cure}."
+            f"{folder}, or {fix}."
         )
 
 

@@ -31,10 +31,10 @@ class Due(StrEnum):
     backfill = "backfill"  # a backfill selected it, and has not read it yet
     upgrade = "upgrade"  # an earlier version of this package read it and kept less of the reply
     vanished = "vanished"  # it was gone when its records were requested
-    torn = "torn"  # its rows in the warehouse are known to be incomplete
+    incomplete = "torn"  # its rows in the warehouse are known to be incomplete
 
 
-TORN = (
+INCOMPLETE_ROWS = (
     "some of its rows may be missing or of another version, because a run died while it loaded them or the warehouse "
     "lost some, and its template has been left out since. Include the template for one run."
 )
@@ -107,13 +107,13 @@ class LedgerRow(msgspec.Struct, frozen=True, gc=False):
     trusted: bool = False
 
     @property
-    def torn(self) -> bool:
+    def is_incomplete(self) -> bool:
         """Return whether some of its rows may be missing or of another version.
 
         Invariant: it stays torn until a load that dlt completed brings all its rows, however often reading fails.
         """
         half_loaded = not self.trusted and self.state in (State.synced, State.unreconciled, State.deleted)
-        return half_loaded or self.due == Due.torn
+        return half_loaded or self.due == Due.incomplete
 
     @property
     def live(self) -> bool:

@@ -120,7 +120,7 @@ def replaces(before: Import | Reject, after: Import | Reject) -> bool:
     return True
 
 
-def born_at(row: Import | Reject) -> datetime:
+def creation_time(row: Import | Reject) -> datetime:
     """Return when the service says the element was created; an unreadable one is as old as possible."""
     return row.created_at if isinstance(row, Import) else datetime.min.replace(tzinfo=UTC)
 

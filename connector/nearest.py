@@ -8,7 +8,7 @@ from difflib import get_close_matches
 SHOWN = 12
 
 
-def instead_of(name: str, known: Collection[str]) -> str:
+def suggest_known(name: str, known: Collection[str]) -> str:
     """Return the end of a sentence about an unknown name: the nearest known names, or all if there are few."""
     if found := nearest(name, known):
         return f"did you mean {' or '.join(found)}?"

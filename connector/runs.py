@@ -17,7 +17,7 @@ from connector.window import Window
 
 DISTRIBUTION = "importer-connector"
 # `sync_runs.error_kind` if a run may have left half-loaded packages, and after a later run found everything in order
-UNSETTLED, SETTLED = "Unsettled", "Repaired"
+UNSETTLED, REPAIRED = "Unsettled", "Repaired"
 
 
 class Status(StrEnum):

@@ -25,7 +25,7 @@ from pydantic import (
 
 from connector.durations import parse_duration
 from connector.errors import ConfigError
-from connector.nearest import instead_of
+from connector.nearest import suggest_known
 from connector.scope import Part
 from connector.transform.privacy import Privacy
 from connector.window import Window as Window
@@ -200,7 +200,7 @@ class Settings(BaseModel):
     @classmethod
     def _status_is_known(cls, value: str | None) -> str | None:
         if value is not None and value not in STATUSES:
-            raise ValueError(f"the service has no such status; {instead_of(value, STATUSES).rstrip('.')}")
+            raise ValueError(f"the service has no such status; {suggest_known(value, STATUSES).rstrip('.')}")
         return value
 
     @model_validator(mode="after")
@@ -258,16 +258,16 @@ class Settings(BaseModel):
         return cls.load_from(lambda _: None, values)
 
     @classmethod
-    def load_from(cls, whence: Callable[[str], str | None], values: Mapping[str, Any]) -> Settings:
+    def load_from(cls, location_of: Callable[[str], str | None], values: Mapping[str, Any]) -> Settings:
         """Validate the values. Raises ConfigError with one sentence.
 
-        It names each wrong key, its place, and its value unless it is secret. `whence` returns where the value of a key
-        was set: a file or an environment variable.
+        It names each wrong key, its place, and its value unless it is secret. `location_of` returns where the value of
+        a key was set: a file or an environment variable.
         """
         try:
             return cls(**{k: v for k, v in values.items() if v is not None})
         except ValidationError as error:
-            _refuse(error, values, whence)
+            _refuse(error, values, location_of)
 
 
 def _named(message: str) -> str:
@@ -276,7 +276,7 @@ def _named(message: str) -> str:
     return first if first in Settings.model_fields else ""
 
 
-def _refuse(error: ValidationError, values: Mapping[str, Any], whence: Callable[[str], str | None]) -> NoReturn:
+def _refuse(error: ValidationError, values: Mapping[str, Any], location_of: Callable[[str], str | None]) -> NoReturn:
     parts = []
     for each in error.errors(include_input=False, include_url=False):
         name = ".".join(str(part) for part in each["loc"]) or _named(each["msg"]) or "settings"
@@ -284,6 +284,6 @@ def _refuse(error: ValidationError, values: Mapping[str, Any], whence: Callable[
         value = values.get(key)
         secret = key not in Settings.model_fields or Settings.model_fields[key].annotation in _SECRET
         shown = f" = {value!r}" if isinstance(value, str | int | float) and not secret else ""
-        place = f" (set in {found})" if key and (found := whence(key)) else ""
+        place = f" (set in {found})" if key and (found := location_of(key)) else ""
         parts.append(f"{name}{shown}{place}: {each['msg'].removeprefix('Value error, ')}")
     raise ConfigError(f"Configuration under [sources.importer] is not valid: {'; '.join(parts)}.") from None

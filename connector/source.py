@@ -25,26 +25,26 @@ from dlt.common.reflection.spec import spec_from_signature
 from dlt.common.typing import TSecretStrValue
 from dlt.extract import DltResource, DltSource
 
+from connector.config_keys import SOURCE, location_of, refuse_unknown_keys
 from connector.errors import ConfigError
-from connector.given import SOURCE, refuse_unknown_keys, whence
 from connector.load.dlt_bridge import (
     Marker,
+    adopt_rebuilt_tables,
+    check_failed_jobs_raise,
     current_load_id,
     hold_until_loaded,
     package_state,
-    refuse_half_loads,
-    take_over_rebuilt,
 )
 from connector.load.emission import Emission
 from connector.load.source_changes import refuse_changes
-from connector.load.working_directory import believe_folders
+from connector.load.working_directory import check_folders
 from connector.run.ports import Ports
 from connector.run.session import RunSession
 from connector.settings import RunScope, Settings, Window
 from connector.warehouse import Warehouse
 from connector.warehouse.connection import VERSIONS
 from connector.warehouse.destination import prepare_for_loading
-from connector.warehouse.lock import kept, prove_held
+from connector.warehouse.lock import acquire_sole_writer, check_lock_held
 
 RESOURCES = ("imports", "records")
 SECRETS = ("access_token", "privacy_key")
@@ -125,9 +125,9 @@ def importer_source(
     is `partial` in `sync_runs`.
     """
     given = {name: value for name, value in locals().items() if name in Settings.model_fields}
-    believe_folders()
+    check_folders()
     refuse_unknown_keys()
-    settings = Settings.load_from(whence, given).with_client(http_client)
+    settings = Settings.load_from(location_of, given).with_client(http_client)
     shared = _SharedRun(settings, RunScope(window=_window(updated_at)))
 
     @dlt.resource(name="imports", write_disposition="merge")
@@ -169,7 +169,7 @@ def configured_settings() -> Settings:
         raise _missing(error.fields) from None
     except ConfigValueCannotBeCoercedException as error:
         raise _wrong(error.field_name, error.field_value) from None
-    return Settings.load_from(whence, {name: found[name] for name in Settings.model_fields})
+    return Settings.load_from(location_of, {name: found[name] for name in Settings.model_fields})
 
 
 def _missing(fields: list[str]) -> ConfigError:
@@ -238,7 +238,7 @@ class _SharedRun:
             if not self._unfinished:
                 yield from map(mark, session.missing_tables())
                 yield mark(session.run_row(load_id))
-                prove_held(dlt.current.pipeline())  # a package that was not extracted completely is never loaded
+                check_lock_held(dlt.current.pipeline())  # a package that was not extracted completely is never loaded
             done = True
         except Exception as error:
             session.record.abort(error)
@@ -254,12 +254,12 @@ class _SharedRun:
         if self._session is None:
             source = dlt.current.source()
             refuse_changes(source, package_state())
-            refuse_half_loads()
+            check_failed_jobs_raise()
             self._unfinished = set(RESOURCES) & set(source.selected_resources)
             warehouse = Warehouse(dlt.current.pipeline())
             warehouse.check_writable(experimental=self.settings.allow_experimental)
             prepare_for_loading(dlt.current.pipeline())
-            self._release = hold_until_loaded(dlt.current.pipeline(), kept(dlt.current.pipeline()))
+            self._release = hold_until_loaded(dlt.current.pipeline(), acquire_sole_writer(dlt.current.pipeline()))
             session = RunSession(self.settings, self._scope, warehouse, Ports.real())
             if len(self._unfinished) == 1:
                 # `succeeded` means a complete sync, and this is only one half
@@ -267,7 +267,7 @@ class _SharedRun:
             try:
                 session.open(reading="records" in self._unfinished, listed="imports" in self._unfinished)
                 if VERSIONS in session.state.tables:
-                    take_over_rebuilt(dlt.current.pipeline(), dlt.current.source_schema())
+                    adopt_rebuilt_tables(dlt.current.pipeline(), dlt.current.source_schema())
             except BaseException:
                 session.close()
                 self._release()

@@ -54,7 +54,7 @@ class Hidden:
 
 
 @contextmanager
-def for_good() -> Iterator[None]:
+def exempt_from_collection() -> Iterator[None]:
     """Disable the garbage collector, then exempt everything loaded meanwhile from collection."""
     collecting = gc.isenabled()
     gc.disable()

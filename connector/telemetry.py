@@ -29,7 +29,7 @@ current_run: ContextVar[str | None] = ContextVar("current_run", default=None)
 
 SCOPE = "connector"
 SERVICE = "importer-sync"
-FAREWELL_S = 5.0
+FLUSH_TIMEOUT_S = 5.0
 SIGNALS = ("traces", "metrics")
 _PROTOCOLS = {"http/protobuf": "otlp_proto_http", "grpc": "otlp_proto_grpc"}
 _scrub: Callable[[str], str] = str
@@ -283,8 +283,10 @@ def _close(providers: list[Any]) -> None:
     closers = [threading.Thread(target=provider.shutdown, daemon=True) for provider in providers]
     for closer in closers:
         closer.start()
-    until = time.monotonic() + FAREWELL_S
+    until = time.monotonic() + FLUSH_TIMEOUT_S
     for closer in closers:
         closer.join(max(0.0, until - time.monotonic()))
     if any(closer.is_alive() for closer in closers):
-        log.warning("OpenTelemetry's collector did not take everything within %g s; the rest is not sent.", FAREWELL_S)
+        log.warning(
+            "OpenTelemetry's collector did not take everything within %g s; the rest is not sent.", FLUSH_TIMEOUT_S
+        )

@@ -15,7 +15,7 @@ import pytest
 
 import connector
 from connector.errors import ConfigError
-from connector.folders import believe, settle
+from connector.folders import check_folder, use_private_folders
 from connector.sandbox import Service, serve
 
 pytestmark = pytest.mark.thorough
@@ -31,19 +31,19 @@ STRANGER, SOMEBODY = 4002, 4001
 def test_a_folder_that_others_write_is_refused(tmp_path: Path, mode: int) -> None:
     folder = tmp_path / "dlt"
     folder.mkdir()
-    believe(folder)
-    believe(tmp_path / "not there")
+    check_folder(folder)
+    check_folder(tmp_path / "not there")
     folder.chmod(mode)
     with pytest.raises(ConfigError, match=r"Other users can write to the folder .*chmod go-w"):
-        believe(folder)
+        check_folder(folder)
 
 
 @root
 def test_a_folder_of_a_stranger_is_refused(tmp_path: Path) -> None:
     os.chown(tmp_path, STRANGER, STRANGER)
     with pytest.raises(ConfigError, match=r"belongs to another user \(uid 4002\)"):
-        believe(tmp_path)
-    believe(tmp_path, STRANGER)
+        check_folder(tmp_path)
+    check_folder(tmp_path, STRANGER)
 
 
 @posix
@@ -55,7 +55,7 @@ def test_the_folders_of_a_command_are_looked_at(tmp_path: Path, variable: str) -
     settings = folder if variable == "settings" else tmp_path / ".dlt"
     environment = {} if variable == "settings" else {"DLT_DATA_DIR": str(folder)}
     with pytest.raises(ConfigError, match="Other users can write"):
-        settle(settings, {"HOME": str(tmp_path), **environment})
+        use_private_folders(settings, {"HOME": str(tmp_path), **environment})
 
 
 @pytest.fixture

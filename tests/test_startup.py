@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from connector.load.flatten_process import _Helper
-from connector.startup import for_good
+from connector.startup import exempt_from_collection
 from connector.transform.schema import TableSchema
 
 PROGRAM = """
@@ -35,7 +35,7 @@ def test_a_run_over_plain_http_loads_no_httpx() -> None:
 
 def test_nothing_is_collected_while_modules_are_loaded_but_afterwards() -> None:
     frozen = gc.get_freeze_count()
-    with for_good():
+    with exempt_from_collection():
         assert not gc.isenabled()
     assert gc.isenabled()
     assert gc.get_freeze_count() > frozen
@@ -45,7 +45,7 @@ def test_nothing_is_collected_while_modules_are_loaded_but_afterwards() -> None:
 def test_a_program_that_never_collects_is_left_so() -> None:
     gc.disable()
     try:
-        with for_good():
+        with exempt_from_collection():
             pass
         assert not gc.isenabled()
     finally:

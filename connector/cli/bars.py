@@ -73,7 +73,7 @@ class Traffic:
         return Text(words, no_wrap=True, overflow="ellipsis")
 
 
-class _AboveTheBars(logging.Handler):
+class _LogAboveBars(logging.Handler):
     """A log above the bars. Retries are counted below the bars instead, because they would fill the screen."""
 
     def __init__(self, console: Console, traffic: Traffic, level: int) -> None:
@@ -97,7 +97,7 @@ def bars(output: Output, verb: str = "read", loads: bool = True) -> Iterator[Bar
     display = _display(console)
     client = logging.getLogger(CLIENT)
     with Live(Group(display, traffic), console=console, transient=True, refresh_per_second=8):
-        start_logging(output, _AboveTheBars(console, traffic, logging.DEBUG if output.verbose else logging.WARNING))
+        start_logging(output, _LogAboveBars(console, traffic, logging.DEBUG if output.verbose else logging.WARNING))
         client.setLevel(logging.DEBUG)  # each request is counted
         try:
             yield Bars(display, verb, loads)

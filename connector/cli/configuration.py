@@ -21,7 +21,7 @@ from dlt.pipeline.pipeline import Pipeline
 from connector.cli.exit_codes import explain
 from connector.cli.redaction import remember, remember_password_of
 from connector.errors import ConfigError
-from connector.load.working_directory import opened
+from connector.load.working_directory import open_in_scratch
 from connector.warehouse.destination import (
     check_proven,
     destination_config,
@@ -47,7 +47,7 @@ def open_pipeline(arguments: argparse.Namespace) -> Pipeline:
         )
 
     try:
-        pipeline = opened(in_folder)
+        pipeline = open_in_scratch(in_folder)
         credentials = lake_catalog(pipeline) or getattr(destination_config(pipeline), "credentials", None)
     except ConfigFieldMissingException as error:
         named = arguments.destination or ("postgres" if arguments.to else _configured_destination() or "duckdb")

@@ -53,7 +53,7 @@ VALUES: Sequence[Any] = (
 )
 _CHILD = (
     "from connector.cli.environment import prepare_environment; prepare_environment(quiet=True); "
-    "from connector.cli.conformance import run_and_die; run_and_die()"
+    "from connector.cli.conformance import run_until_killed; run_until_killed()"
 )
 
 
@@ -69,7 +69,7 @@ class Guarantee:
         return asdict(self)
 
 
-class NotSoError(ConnectorError):
+class DisprovedError(ConnectorError):
     """An observation contradicts the guarantee."""
 
 
@@ -195,7 +195,7 @@ class _Kit:
     def _idle(self) -> str:
         ran = self._run()
         if ran.load_ids or ran.imports_changed:
-            raise NotSoError(f"a run with nothing new loaded {ran.imports_changed} imports")
+            raise DisprovedError(f"a run with nothing new loaded {ran.imports_changed} imports")
         return "a run with nothing new loads nothing"
 
     def _changes(self) -> str:
@@ -210,7 +210,7 @@ class _Kit:
         self.service.delete_import(self.service.slugs()[-1])
         ran = self._run()
         if ran.imports_deleted != 1:
-            raise NotSoError(f"the service deleted one import, and the run saw {ran.imports_deleted}")
+            raise DisprovedError(f"the service deleted one import, and the run saw {ran.imports_deleted}")
         return f"an import that the service deleted is gone, {self._equal()}"
 
     def _kills(self) -> str:
@@ -238,7 +238,7 @@ class _Kit:
                 self._run()
             except LockedError:
                 return "a second run at the same time is refused"
-        raise NotSoError("two runs were allowed at the same time")
+        raise DisprovedError("two runs were allowed at the same time")
 
     def _rebuild(self) -> str:
         with without_warnings_of_json():
@@ -254,7 +254,7 @@ class _Kit:
         self._run(RunScope(mode="backfill", force=True))
         found = [(each.record, each.field, each.old, each.new) for each in changes(_pipeline(self.place), since)]
         if found != [(record, "v0", 5, 6)]:
-            raise NotSoError(f"one value was edited, and the versions say {found[:3]}")
+            raise DisprovedError(f"one value was edited, and the versions say {found[:3]}")
         return f"one value edited is one change, all read again is none, {self._equal()}, and with their versions"
 
     # -- parts of the steps --------------------------------------------------------------------------------------
@@ -265,39 +265,39 @@ class _Kit:
         if ran.fatal is not None:
             raise ran.fatal
         if ran.status is not Status.succeeded:
-            raise NotSoError(f"the run ended {ran.status.value}: {'; '.join(ran.problems)}")
+            raise DisprovedError(f"the run ended {ran.status.value}: {'; '.join(ran.problems)}")
         return ran
 
     def _run_and_kill(self, when: str) -> None:
-        told = json.dumps({"place": dict(self.place), "source": dict(self.source), "when": when})
+        order = json.dumps({"place": dict(self.place), "source": dict(self.source), "when": when})
         ended = subprocess.run(  # noqa: S603
-            [sys.executable, "-c", _CHILD], input=told, capture_output=True, text=True, check=False
+            [sys.executable, "-c", _CHILD], input=order, capture_output=True, text=True, check=False
         )
         if ended.returncode != -signal.SIGKILL:
-            raise NotSoError(f"a run that was to be killed ended {ended.returncode}: {ended.stderr[-300:]}")
+            raise DisprovedError(f"a run that was to be killed ended {ended.returncode}: {ended.stderr[-300:]}")
 
     def _equal(self) -> str:
         found = verify(_pipeline(self.place), self.settings, deep=True)
         if found.differences or found.unchecked:
             first = found.differences[0].sentence if found.differences else found.unchecked[0]
-            raise NotSoError(f"{len(found.differences)} differences between service and warehouse: {first}")
+            raise DisprovedError(f"{len(found.differences)} differences between service and warehouse: {first}")
         return f"{found.records:,} records compared digit for digit"
 
 
-def run_and_die() -> NoReturn:
+def run_until_killed() -> NoReturn:
     """Run once, as described on the standard input, and be killed after the first package or within it."""
-    told = json.load(sys.stdin)
+    order = json.load(sys.stdin)
 
     def load(pipeline: Pipeline, *arguments: Any) -> str | None:
-        if told["when"] == "loading":
-            threading.Timer(secrets.randbelow(500) / 1000, _die).start()
+        if order["when"] == "loading":
+            threading.Timer(secrets.randbelow(500) / 1000, _kill_self).start()
         load_id = load_package(pipeline, *arguments)
-        _die()
+        _kill_self()
         return load_id
 
-    sync(_pipeline(told["place"]), _settings(told["place"], told["source"]), load=load)
+    sync(_pipeline(order["place"]), _settings(order["place"], order["source"]), load=load)
     sys.exit(0)
 
 
-def _die() -> None:
+def _kill_self() -> None:
     os.kill(os.getpid(), signal.SIGKILL)

@@ -16,7 +16,7 @@ from connector.cli.progress import progress_of
 from connector.cli.signals import Stop
 from connector.errors import ConfigError
 from connector.reporting.views.applying import keep_current
-from connector.reporting.views.asking import ask
+from connector.reporting.views.query import ask
 from connector.run.sync import sync
 from connector.runs import Status, Tally
 from connector.sandbox import FileError, Service, add_uploads

@@ -43,7 +43,7 @@ def json_line(level: str, event: str, message: str, at: float | None = None, **f
     return visible_json(json.dumps(scrubbed(present), ensure_ascii=False, default=lambda value: scrub(str(value))))
 
 
-class _Lines(logging.Formatter):
+class _TextFormatter(logging.Formatter):
     converter = staticmethod(time.gmtime)
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class _Lines(logging.Formatter):
         return scrub(super().format(record))
 
 
-class _Objects(logging.Formatter):
+class _JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         fields = {name: value for name, value in vars(record).items() if name not in _STANDARD}
         if record.exc_info:
@@ -103,7 +103,7 @@ def sum_up_retries() -> None:
         )
 
 
-class _Same(logging.Handler):
+class _ForwardingHandler(logging.Handler):
     """A handler that passes records on to the log's own handler, because dlt sets a format on handlers of its logger.
 
     Unless `whole`, a traceback is reduced to its last line, and each is logged once: dlt logs one for each attempt of
@@ -141,14 +141,14 @@ def start_logging(output: Output, handler: logging.Handler | None = None, *, ste
         handler = logging.StreamHandler(sys.stderr)
         if not output.verbose:
             handler.addFilter(_retries)
-    handler.setFormatter(_Objects() if output.log_json else _Lines())
+    handler.setFormatter(_JsonFormatter() if output.log_json else _TextFormatter())
     log = logging.getLogger(OWN)
     log.handlers[:] = [handler]
     log.propagate = False
     log.setLevel(logging.DEBUG if output.verbose else level)
     for name in OTHERS:
         other = logging.getLogger(name)
-        other.handlers[:] = [_Same(handler, whole=output.verbose)]
+        other.handlers[:] = [_ForwardingHandler(handler, whole=output.verbose)]
         other.propagate = False
     # its exporter logs every attempt; connector.telemetry logs the final result
     logging.getLogger("opentelemetry").setLevel(logging.NOTSET if output.verbose else logging.ERROR)

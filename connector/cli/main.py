@@ -23,8 +23,8 @@ from connector.cli.exit_codes import exit_code, explain
 from connector.cli.logs import start_logging
 from connector.cli.options import add_global
 from connector.cli.output import Output
-from connector.cli.signals import depart, finish
-from connector.nearest import instead_of
+from connector.cli.signals import exit_in_order, exit_without_finalizing
+from connector.nearest import suggest_known
 from connector.startup import prepare_imports
 
 COMMANDS: Mapping[str, str] = MappingProxyType(
@@ -72,7 +72,7 @@ def main() -> NoReturn:
         code = invoke(sys.argv[1:])
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
-    finish(code)
+    exit_in_order(code)
 
 
 def invoke(argv: Sequence[str]) -> int:
@@ -114,7 +114,7 @@ def _report(output: Output, error: Exception) -> int:
 
 
 def _terminated(number: int, _: FrameType | None) -> None:
-    depart(128 + number)
+    exit_without_finalizing(128 + number)
 
 
 def make_parser(commands: Collection[str] = COMMANDS, output: Output | None = None) -> argparse.ArgumentParser:
@@ -168,7 +168,7 @@ def _refuse(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> NoReturn
     first = unknown[0].partition("=")[0]
     if first.startswith("-"):
         begun = [name for name in options if len(first) > 3 and name.startswith(first)]
-        nearest = instead_of(first, begun or options) if begun or get_close_matches(first, options) else ""
+        nearest = suggest_known(first, begun or options) if begun or get_close_matches(first, options) else ""
         parser.error(f"there is no option {first}" + (f"; {nearest}" if nearest else ""))
     parser.error(f"{unknown[0]!r} is one argument too many")
 
@@ -195,7 +195,7 @@ def _show_examples(parser: argparse.ArgumentParser, examples: Sequence[str]) -> 
 
 def _named(argv: Sequence[str]) -> str | None:
     """Return the given command; None if there is none, or an option before it is wrong or asks for help."""
-    before = _Silent(add_help=False)
+    before = _RaisingParser(add_help=False)
     add_global(before)
     before.add_argument("words", nargs=argparse.REMAINDER)
     try:
@@ -205,7 +205,7 @@ def _named(argv: Sequence[str]) -> str | None:
     return found.words[0] if found.words and found.words[0] in COMMANDS and not unknown else None
 
 
-class _Silent(argparse.ArgumentParser):
+class _RaisingParser(argparse.ArgumentParser):
     """A parser that raises ValueError for wrong usage."""
 
     def error(self, message: str) -> NoReturn:
@@ -235,9 +235,9 @@ class _Parser(argparse.ArgumentParser):
         if action.choices is None or value in action.choices:
             return
         if isinstance(action, argparse._SubParsersAction):
-            self.error(f"there is no command {value!r}; {instead_of(str(value), list(action.choices))}")
+            self.error(f"there is no command {value!r}; {suggest_known(str(value), list(action.choices))}")
         raise argparse.ArgumentError(
-            action, f"{value!r} is not one of the choices; {instead_of(str(value), list(action.choices))}"
+            action, f"{value!r} is not one of the choices; {suggest_known(str(value), list(action.choices))}"
         )
 
 

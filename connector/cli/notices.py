@@ -118,26 +118,26 @@ def notify(to: Addresses, document: Mapping[str, Any], exit_code: int, pipeline:
     It takes little more than LIMIT_S and raises nothing.
     """
     status = "locked" if exit_code == LOCKED else str(document.get("status"))
-    told = Told.noted(to.notes, pipeline, str(document.get("mode")))
-    recovered = status == "succeeded" and told.status in BAD
+    last = LastNotice.read(to.notes, pipeline, str(document.get("mode")))
+    recovered = status == "succeeded" and last.status in BAD
     changed = to.schema and bool(document.get("schema_changes"))
-    if not (recovered or changed or (status in to.statuses and not (status in BAD and told.status == status))):
+    if not (recovered or changed or (status in to.statuses and not (status in BAD and last.status == status))):
         return []
-    body = notice(document, exit_code, pipeline, warehouse, told.since if recovered else None)
+    body = notice(document, exit_code, pipeline, warehouse, last.since if recovered else None)
     deliveries: list[tuple[str, Callable[[], None]]] = []
     if to.webhook:
         deliveries.append((f"The webhook of [{SECTION}] notify_url", lambda: _post(to.webhook or "", body)))
     if to.slack:
         deliveries.append(("Slack", lambda: _slack(to.slack or "", body["text"])))
-    under_way = [_Delivery(whom, deliver) for whom, deliver in deliveries]
-    for delivery in under_way:
+    pending = [_Delivery(recipient, deliver) for recipient, deliver in deliveries]
+    for delivery in pending:
         delivery.start()
     until = time.monotonic() + LIMIT_S
-    for delivery in under_way:
+    for delivery in pending:
         delivery.join(max(0.0, until - time.monotonic()))
-    if status in (*BAD, "succeeded") and any(each.trouble is None for each in under_way):
-        told.note(status)
-    return [f"{each.whom} was not notified of this run: it {each.trouble}." for each in under_way if each.trouble]
+    if status in (*BAD, "succeeded") and any(each.trouble is None for each in pending):
+        last.record(status)
+    return [f"{each.recipient} was not notified of this run: it {each.trouble}." for each in pending if each.trouble]
 
 
 def notice(
@@ -171,7 +171,7 @@ def notice(
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class LastNotice:
     """The last notice on runs of one mode: the status, and since when it is so."""
 
     file: Path | None
@@ -179,7 +179,7 @@ class Told:
     since: str | None = None
 
     @classmethod
-    def noted(cls, folder: Path | None, pipeline: str, mode: str) -> Told:
+    def read(cls, folder: Path | None, pipeline: str, mode: str) -> LastNotice:
         """Read the record in `folder`; if there is none, nothing was sent before."""
         if folder is None:
             return cls(None)
@@ -191,7 +191,7 @@ class Told:
             return cls(file, str(found["status"]), str(found["since"]))
         return cls(file)
 
-    def note(self, status: str) -> None:
+    def record(self, status: str) -> None:
         """Record that `status` was sent; if that fails, the next run sends it again."""
         if self.file is None or status == self.status:
             return
@@ -204,9 +204,9 @@ class Told:
 class _Delivery(threading.Thread):
     """A delivery in a thread, because dlt's call to Slack has no time limit and a server may reply byte by byte."""
 
-    def __init__(self, whom: str, deliver: Callable[[], None]) -> None:
+    def __init__(self, recipient: str, deliver: Callable[[], None]) -> None:
         super().__init__(name="notice", daemon=True)
-        self.whom = whom
+        self.recipient = recipient
         self.trouble: str | None = f"did not answer within {LIMIT_S:g} s"
         self._deliver = deliver
 

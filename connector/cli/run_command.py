@@ -46,13 +46,13 @@ def run_pipeline(opened: Callable[[], Pipeline], scope: RunScope, output: Output
             problem = explain(error)
             document = document_of_failure(problem, scope.mode)
             output.document(document)
-            attempt.tell_others(document, exit_code(problem))
+            attempt.send_notices(document, exit_code(problem))
             raise
         output.document(tally.as_json())
         _summarise(output, tally, attempt.where)
         attempt.warn(tally.problems)
         if not tally.refused:
-            attempt.tell_others(tally.as_json(), code_of(tally))
+            attempt.send_notices(tally.as_json(), code_of(tally))
     return code_of(tally)
 
 
@@ -63,15 +63,15 @@ class _Attempt:
         self._opened = opened
         self._scope = scope
         self._output = output
-        self._others: Addresses | None = None
+        self._addresses: Addresses | None = None
         self._pipeline_name = PIPELINE_NAME
         self._unmatched: list[str] = []
-        self._stale: str | None = None
+        self._views_warning: str | None = None
         self.where = ""
 
     def work(self, stop: Stop) -> Tally:
-        self._others = addresses()
-        for secret in self._others.secrets:
+        self._addresses = addresses()
+        for secret in self._addresses.secrets:
             remember(secret)
         settings, pipeline = load_settings(), self._opened()
         self._pipeline_name = pipeline.pipeline_name
@@ -82,16 +82,16 @@ class _Attempt:
         if self._scope.shard is not None:
             return tally  # the run after all shards updates the views
         if settings.views and (tally.load_ids or tally.fatal is None):
-            self._stale = keep_current(pipeline, loaded=bool(tally.load_ids))
+            self._views_warning = keep_current(pipeline, loaded=bool(tally.load_ids))
         if tally.fatal is None:
             self._unmatched = unmatched(Warehouse(pipeline), settings)
         return tally
 
-    def warn(self, told: Sequence[str]) -> None:
-        if self._stale is not None:
-            self._output.note(f"warning: {self._stale}", level="warning", event="views.stale")
+    def warn(self, problems: Sequence[str]) -> None:
+        if self._views_warning is not None:
+            self._output.note(f"warning: {self._views_warning}", level="warning", event="views.stale")
         for sentence in self._unmatched:
-            if sentence in told:
+            if sentence in problems:
                 continue
             self._output.note(f"warning: {sentence}", level="warning", event="hint.unmatched")
 
@@ -106,10 +106,10 @@ class _Attempt:
         self._output.document({**document, "status": "interrupted"})
         self._output.note(why, level="error", event="run.left")
 
-    def tell_others(self, document: dict[str, Any], code: int) -> None:
-        if self._others is None:
+    def send_notices(self, document: dict[str, Any], code: int) -> None:
+        if self._addresses is None:
             return
-        for sentence in notify(self._others, scrubbed(document), code, self._pipeline_name, scrub(self.where)):
+        for sentence in notify(self._addresses, scrubbed(document), code, self._pipeline_name, scrub(self.where)):
             self._output.note(f"warning: {sentence}", level="warning", event="notice.undelivered")
 
 

@@ -9,7 +9,7 @@ from connector.cli.environment import keep_files_private, prepare_environment
 from connector.cli.exit_codes import exit_code, explain
 from connector.cli.logs import start_logging
 from connector.cli.output import Output
-from connector.cli.signals import finish
+from connector.cli.signals import exit_in_order
 
 if TYPE_CHECKING:
     from connector.scope import Scope
@@ -52,4 +52,4 @@ def run_and_exit(
         problem = explain(error)
         output.note(f"{sys.argv[0]}: {problem}", level="error")
         code = exit_code(problem)
-    finish(code)
+    exit_in_order(code)

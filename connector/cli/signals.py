@@ -27,7 +27,7 @@ class Stop:
 
     def __init__(self) -> None:
         self._number: int | None = None
-        self._came = threading.Event()
+        self._arrived = threading.Event()
         self.since = 0.0
 
     def __call__(self) -> int | None:
@@ -36,11 +36,11 @@ class Stop:
     def set(self, number: int) -> None:
         self._number = number
         self.since = time.monotonic()
-        self._came.set()
+        self._arrived.set()
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait for a signal; return True as soon as one has arrived."""
-        return self._came.wait(timeout_s)
+        return self._arrived.wait(timeout_s)
 
 
 class _Thread(threading.Thread, Generic[T]):
@@ -68,7 +68,7 @@ def supervised(work: Callable[[Stop], T], *, on_first: Callable[[int], None], on
 
     def receive(number: int, _: FrameType | None) -> None:
         if stop() is not None:
-            leave(number, on_forced)
+            exit_at_once(number, on_forced)
         stop.set(number)
         on_first(number)
 
@@ -79,7 +79,7 @@ def supervised(work: Callable[[Stop], T], *, on_first: Callable[[int], None], on
             thread.join(POLL_S)
             number = stop()
             if number is not None and thread.is_alive() and time.monotonic() - stop.since > GRACE_S:
-                leave(number, on_forced)
+                exit_at_once(number, on_forced)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -88,20 +88,20 @@ def supervised(work: Callable[[Stop], T], *, on_first: Callable[[int], None], on
     return thread.result
 
 
-def leave(number: int, last_words: Callable[[int], None]) -> NoReturn:
+def exit_at_once(number: int, on_exit: Callable[[int], None]) -> NoReturn:
     """End the process at once."""
     with contextlib.suppress(Exception):
-        last_words(number)
-    depart(128 + number)
+        on_exit(number)
+    exit_without_finalizing(128 + number)
 
 
-def finish(code: int) -> NoReturn:
+def exit_in_order(code: int) -> NoReturn:
     """End the process in order, after the registered exit functions."""
     atexit._run_exitfuncs()
-    depart(code)
+    exit_without_finalizing(code)
 
 
-def depart(code: int) -> NoReturn:
+def exit_without_finalizing(code: int) -> NoReturn:
     """End the process without finalizing the interpreter, in which threads may hang and extension modules may fail."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):

@@ -6,13 +6,13 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from connector.nearest import instead_of
+from connector.nearest import suggest_known
 from connector.settings import Settings
 from connector.transform.privacy import ANY_TEMPLATE, METADATA, unread
 from connector.transform.privacy_rules import PATTERN, Section
 from connector.warehouse import Warehouse
 from connector.warehouse.history_tables import names_of_templates
-from connector.warehouse.ownership import take_stock
+from connector.warehouse.ownership import inspect_dataset
 from connector.warehouse.tables import FIELDS, IMPORTS
 
 _JSON = ("json", "overflowed", None)  # types of fields below which there may be paths that sync_fields does not show
@@ -37,11 +37,11 @@ def _unmatched(settings: Settings, known: dict[str, set[str]]) -> Iterator[str]:
         if table == IMPORTS:
             continue
         if table not in known:
-            yield f"The hints for {table} match no table: {instead_of(table, known)}"
+            yield f"The hints for {table} match no table: {suggest_known(table, known)}"
             continue
         for column in hints:
             if column not in known[table]:
-                yield f"The hint for {table}.{column} matches no column: {instead_of(column, known[table])}"
+                yield f"The hint for {table}.{column} matches no column: {suggest_known(column, known[table])}"
 
 
 def unmatched_templates(warehouse: Warehouse, settings: Settings) -> list[str]:
@@ -54,7 +54,7 @@ def unmatched_templates(warehouse: Warehouse, settings: Settings) -> list[str]:
     if not (ruled or kept) or not warehouse.exists():
         return []
     with warehouse.connect() as connection:
-        dataset = take_stock(connection)
+        dataset = inspect_dataset(connection)
         if not {"template__slug", "template__name"} <= dataset.columns.get(IMPORTS, {}).keys():
             return []
         templates = names_of_templates(connection, dataset)
@@ -63,11 +63,13 @@ def unmatched_templates(warehouse: Warehouse, settings: Settings) -> list[str]:
     rules = (
         unread(n, misspelt[n])
         if n in misspelt
-        else f"The privacy rules for {n} match no template: {instead_of(n, known)}"
+        else f"The privacy rules for {n} match no template: {suggest_known(n, known)}"
         for n in ruled
         if n not in known
     )
-    names = (f"history names {n}, which no template is called: {instead_of(n, known)}" for n in kept if n not in known)
+    names = (
+        f"history names {n}, which no template is called: {suggest_known(n, known)}" for n in kept if n not in known
+    )
     return [*rules, *names]
 
 
@@ -80,7 +82,7 @@ def unmatched_paths(warehouse: Warehouse, settings: Settings) -> list[str]:
     if not settings.protection or not warehouse.exists():
         return []
     with warehouse.connect() as connection:
-        dataset = take_stock(connection)
+        dataset = inspect_dataset(connection)
         if FIELDS not in dataset.columns:
             return []
         sql = f"SELECT template_slug, table_name, path, data_type FROM {connection.name(FIELDS)}"
@@ -120,7 +122,7 @@ def misspelt(section: Section, known: Mapping[str, bool], *, shown: bool) -> Ite
         if near is not None:
             yield f"the path {path!r} matches no field, and {near!r} differs from it only by case or blanks"
         elif shown and path in stays:
-            yield f"the path {path!r} matches no field: {instead_of(path, known)}"
+            yield f"the path {path!r} matches no field: {suggest_known(path, known)}"
 
 
 def _folded(path: str) -> str:

@@ -44,9 +44,9 @@ from connector.extract.overlap import (
     Positions,
     Segment,
     covering,
-    far_look,
+    far_page,
     overlapping_segments,
-    second_look,
+    second_page_at,
     through,
 )
 
@@ -55,11 +55,11 @@ R = TypeVar("R")
 Fetch = Callable[[int, int], Awaitable[Sequence[T]]]
 
 MAX_PER_PAGE = 100  # interface, Limits
-MAX_LOOKS = 2  # at the end of an orderly listing, before it counts as changing
-RESTLESS_END_PROOF = 4  # empty pages in a row that prove the end if pages contradicted each other
+MAX_END_CHECKS = 2  # at the end of an orderly listing, before it counts as changing
+MOVING_END_PROOF = 4  # empty pages in a row that prove the end if pages contradicted each other
 FAR_AT_FIRST = (1, 2, 3, 4, 8, 16)  # as `FAR`, while no row is known that could be missed
 DIVISORS = (1, 2, 5)  # of the size, if pages are empty that should not be; see above
-MAX_BARREN_PAGES = 10  # in a row that bring nothing new to the sweep: the pages repeat without end
+MAX_PAGES_WITHOUT_NEW_ROWS = 10  # in a row that bring nothing new to the sweep: the pages repeat without end
 ORDERLY_TRIES = 3
 MAX_SWEEPS = 40
 FALSE_COMPLETE_ODDS = 1e-6
@@ -82,8 +82,8 @@ class Listing(Generic[T]):
     convention: PageConvention = FROM_ONE
 
 
-async def together(requests: Iterable[Coroutine[object, object, R]]) -> list[R]:
-    """Run the requests together and return the results in order.
+async def run_concurrently(requests: Iterable[Coroutine[object, object, R]]) -> list[R]:
+    """Run the requests concurrently and return the results in order.
 
     The first failure cancels the other requests and is raised unchanged.
     """
@@ -97,7 +97,7 @@ async def together(requests: Iterable[Coroutine[object, object, R]]) -> list[R]:
         raise
 
 
-async def in_turn(requests: Iterable[Coroutine[object, object, R]], ahead: int) -> AsyncGenerator[R, None]:
+async def run_in_order(requests: Iterable[Coroutine[object, object, R]], ahead: int) -> AsyncGenerator[R, None]:
     """Yield results in order, with up to `ahead` more requests under way; closing it early cancels those."""
     tasks: deque[asyncio.Future[R]] = deque()
     try:
@@ -117,7 +117,7 @@ class _Ending(Enum):
     """How a plain sweep ended: with empty pages, with pages that bring nothing new, or not at all."""
 
     empty = "empty"
-    barren = "barren"
+    without_new_rows = "without new rows"
     none = "none"
 
 
@@ -136,8 +136,8 @@ class _Swept:
 class Lister(Generic[T]):
     """A listing by `fetch(page, per_page)`; `key` identifies a row, `newer(a, b)` is true if b replaces a.
 
-    `born(row)` is when the service says it was created: a row younger than all rows of the first sweep did not exist
-    when the listing began, so it does not keep the sweeps from agreeing. `expected` rows are requested at once;
+    `creation_time(row)` is when the service says it was created: a row younger than all rows of the first sweep did not
+    exist when the listing began, so it does not keep the sweeps from agreeing. `expected` rows are requested at once;
     `stop()` is polled between waves of requests.
     """
 
@@ -146,7 +146,7 @@ class Lister(Generic[T]):
         fetch: Fetch[T],
         key: Callable[[T], str],
         newer: Callable[[T, T], bool],
-        born: Callable[[T], datetime],
+        creation_time: Callable[[T], datetime],
         *,
         expected: int = 0,
         stop: Callable[[], bool] = lambda: False,
@@ -154,7 +154,7 @@ class Lister(Generic[T]):
         self._fetch = fetch
         self._key = key
         self._newer = newer
-        self._born = born
+        self._creation_time = creation_time
         self._expected = expected
         self._stop = stop
         self._seen: dict[str, T] = {}
@@ -163,9 +163,9 @@ class Lister(Generic[T]):
         self._end = 0  # the last position of the last orderly sweep
         self._sized = True  # false once the service has ignored per_page
         self.convention = FROM_ONE  # as far as it is known
-        self._holed = False  # true once a page was empty although rows follow
+        self._has_gap = False  # true once a page was empty although rows follow
         self._refused: dict[Segment, ConnectorError] = {}  # lately
-        self._doubt: str | None = None  # why even a proven end may not be one
+        self._unproven_reason: str | None = None  # why even a proven end may not be one
 
     async def all(self) -> Listing[T]:
         """List by one orderly sweep if the listing does not change, else by as many sweeps as needed, up to a limit.
@@ -184,7 +184,7 @@ class Lister(Generic[T]):
         proven = await self._orderly()
         if not (proven and self._end > 1) and not self._stop() and await self.counts_from_zero():
             proven = await self._orderly()
-        return self._listing(self._doubt if proven else await self._agree())
+        return self._listing(self._unproven_reason if proven else await self._agree())
 
     async def again(self) -> Listing[T]:
         """List again after the listing proved incomplete by other means: sweep until sweeps agree, keeping all rows."""
@@ -203,7 +203,7 @@ class Lister(Generic[T]):
         return keys
 
     async def _read(self, segments: Sequence[Segment]) -> list[list[str]]:
-        pages = await together(self._one(segment) for segment in segments)
+        pages = await run_concurrently(self._one(segment) for segment in segments)
         return [self._note(page) for page in pages]
 
     async def _one(self, segment: Segment) -> Sequence[T]:
@@ -230,15 +230,15 @@ class Lister(Generic[T]):
             front = await self._numbered(0)
             if not front:
                 return False
-            pages = await together(self._numbered(number) for number in (1, 1))
+            pages = await run_concurrently(self._numbered(number) for number in (1, 1))
             pages.append(await self._numbered(0))  # last, otherwise the listing may have shrunk in between
             shorter = max(map(len, pages[:2])) < min(len(front), len(pages[2]))
             if not shorter and front[0] in known:
                 return False
-            replies = await together(self._numbered(1, size) for size in sizes if not shorter)
+            replies = await run_concurrently(self._numbered(1, size) for size in sizes if not shorter)
         except ConnectorError as error:
             if isinstance(error, TransientError) and not known:
-                self._doubt = f"page 0 could not be read, and may have rows that no other page has: {error}"
+                self._unproven_reason = f"page 0 could not be read, and may have rows that no other page has: {error}"
             return False
         pairs = zip(sizes, replies, strict=not shorter)
         strays = [reply for size, reply in pairs if len(front) >= 2 * size and reply != front[size : 2 * size]]
@@ -265,55 +265,55 @@ class Lister(Generic[T]):
         upcoming = islice(overlapping_segments(self._size), MAX_PAGES)
         expected = max(self._expected, len(self._seen))
         wave = through(upcoming, expected + 1)
-        wave += [second_look(expected, self._size, wave), *self._around(expected, (FAR,))]
-        window, looks = 2, 0
+        wave += [second_page_at(expected, self._size, wave), *self._end_checks(expected, (FAR,))]
+        window, checks = 2, 0
         while wave and not self._stop():
             for segment, keys in zip(wave, await self._read(wave), strict=True):
                 positions.claim(segment, keys)
             if positions.proven():
-                if await self._front_stands(positions):
+                if await self._first_page_unchanged(positions):
                     self._end = positions.end
                     return True
                 break
             if positions.contradicted():
                 break
-            if positions.looks:
-                looks += 1
-                if looks > MAX_LOOKS:
+            if positions.end_checks:
+                checks += 1
+                if checks > MAX_END_CHECKS:
                     break
                 missing = max(0, END_PROOF - positions.beyond)
-                look = second_look(positions.end, self._size, positions.segments)
-                wave = [look, *islice(upcoming, missing)]
+                check = second_page_at(positions.end, self._size, positions.segments)
+                wave = [check, *islice(upcoming, missing)]
             else:
                 # a page far behind may have shown that there are more
                 wave = [*covering(upcoming, positions.end), *islice(upcoming, window)]
                 window = min(window * 2, WINDOW)
         self._learn_size(positions)
-        self._holed = self._holed or positions.holed
+        self._has_gap = self._has_gap or positions.has_gap
         return False
 
-    async def _front_stands(self, positions: Positions) -> bool:
+    async def _first_page_unchanged(self, positions: Positions) -> bool:
         """Return whether the first page is unchanged after all others were read, and no row follows the end.
 
         A single page is its own proof.
         """
         front = Segment(1, self._size)
         far = (FAR,) if self._expected else FAR_AT_FIRST
-        looks = [look for look in self._around(positions.end, far) if look not in positions.segments]
-        looks += [front] * (positions.end >= front.last)
-        looks += [Segment(positions.end, 1)] * (bool(self._refused) and positions.end > 1)
-        for segment, keys in zip(looks, await self._read(looks), strict=True):
+        checks = [check for check in self._end_checks(positions.end, far) if check not in positions.segments]
+        checks += [front] * (positions.end >= front.last)
+        checks += [Segment(positions.end, 1)] * (bool(self._refused) and positions.end > 1)
+        for segment, keys in zip(checks, await self._read(checks), strict=True):
             positions.claim(segment, keys)
         return positions.proven()
 
-    def _around(self, end: int, far: Iterable[int]) -> list[Segment]:
+    def _end_checks(self, end: int, far: Iterable[int]) -> list[Segment]:
         """Return what else must agree before `end` is accepted: pages far behind it, one right behind it, and page 1.
 
         No clamp can shorten the pages of one row, right behind the end and at the front. Their numbers are far from
         those of the large pages. They show whether the service respects page sizes and whether its first page is
         number 1.
         """
-        return [*(far_look(end, self._size, pages) for pages in far), Segment(end + 1, 1), FRONT]
+        return [*(far_page(end, self._size, pages) for pages in far), Segment(end + 1, 1), FRONT]
 
     def _learn_size(self, positions: Positions) -> None:
         """Learn the size to which the service clamps `per_page`: the first page is short although others follow."""
@@ -332,21 +332,21 @@ class Lister(Generic[T]):
         before: int | None = None
         for sweep in range(MAX_SWEEPS):
             known = set(self._seen)
-            divisor = DIVISORS[sweep % len(DIVISORS)] if self._holed and self._sized else 1
+            divisor = DIVISORS[sweep % len(DIVISORS)] if self._has_gap and self._sized else 1
             size = halve or max(2, (self._size - _SHRINK[sweep % len(_SHRINK)]) // divisor)
             swept = await self._plain_sweep(size)
             if self._stop():
                 return "the listing was stopped"
             if swept.ending is _Ending.none:
                 return f"the listing continues beyond page {MAX_PAGES}"
-            if self._holed and not self._sized:
+            if self._has_gap and not self._sized:
                 return "a page is empty although rows follow, and no other page length shows the rows it leaves out"
             added = [row for key, row in self._seen.items() if key not in known]
-            quiet = 0 if any(youngest is None or self._born(row) <= youngest for row in added) else quiet + 1
+            quiet = 0 if any(youngest is None or self._creation_time(row) <= youngest for row in added) else quiet + 1
             refused = self._refused_within(swept, before, len(added))
             quiet = 0 if refused else quiet
             before = swept.before_refusal
-            youngest = youngest or max(map(self._born, self._seen.values()), default=None)
+            youngest = youngest or max(map(self._creation_time, self._seen.values()), default=None)
             lone = swept.longest <= 1 and not halve
             ended = swept.ending is _Ending.empty and (swept.before_refusal is None or not self._sized)
             paged = paged or swept.apart or ended or lone
@@ -357,7 +357,7 @@ class Lister(Generic[T]):
             halve = 0 if paged else max(1, swept.longest // 2)
             missed = 1 - swept.shown / len(self._seen) if self._seen else 0.0
             misses = max(missed, 0.7 * misses)
-            if paged and quiet >= max(quiet_sweeps_needed(misses), len(DIVISORS) if self._holed else 0):
+            if paged and quiet >= max(quiet_sweeps_needed(misses), len(DIVISORS) if self._has_gap else 0):
                 return None
         if refused:
             return f"pages that may have rows were refused; the last error: {refused}"
@@ -380,7 +380,7 @@ class Lister(Generic[T]):
         self._sweeps += 1
         front: set[str] = set()
         shown: set[str] = set()
-        empty = barren = longest = reach = received = 0
+        empty = without_new_rows = longest = reach = received = 0
         apart, page = False, 1
         before_refusal: int | None = None
         self._refused.clear()
@@ -389,7 +389,7 @@ class Lister(Generic[T]):
             told_apart = apart or (before_refusal is not None and reach > 1)  # some numbers are pages, others are not
             return _Swept(len(shown), longest, told_apart, ending, received, before_refusal)
 
-        enough = max(RESTLESS_END_PROOF, math.ceil(RESTLESS_END_PROOF * self._size / size))
+        enough = max(MOVING_END_PROOF, math.ceil(MOVING_END_PROOF * self._size / size))
         while page < MAX_PAGES and not self._stop():
             ahead = max(1, min(WINDOW, len(self._seen) // size + enough + 1 - page))
             wave = [Segment(page + n, size) for n in range(ahead)]
@@ -400,11 +400,11 @@ class Lister(Generic[T]):
                 front = front or set(keys)
                 apart = apart or 2 * len(front.intersection(keys)) < len(keys)
                 if keys:
-                    self._holed = self._holed or empty > 0
+                    self._has_gap = self._has_gap or empty > 0
                     reach = max(reach, segment.page)
                 empty = 0 if keys else empty + 1
                 self._sized = self._sized and len(keys) <= size
-                barren = barren + bool(keys) if shown.issuperset(keys) else 0
+                without_new_rows = without_new_rows + bool(keys) if shown.issuperset(keys) else 0
                 longest = max(longest, len(keys))
                 shown.update(keys)
                 if empty >= enough and segment.page > reach:
@@ -412,8 +412,8 @@ class Lister(Generic[T]):
                     if not any(await self._read([far])):
                         return swept_to(_Ending.empty)
                     reach = far.page
-                if barren >= MAX_BARREN_PAGES:
-                    return swept_to(_Ending.barren)
+                if without_new_rows >= MAX_PAGES_WITHOUT_NEW_ROWS:
+                    return swept_to(_Ending.without_new_rows)
             page += ahead
         return swept_to(_Ending.none)
 

@@ -51,36 +51,36 @@ def overlapping_segments(size: int) -> Iterator[Segment]:
 
 @dataclass(slots=True)
 class Positions:
-    """What the replies of one sweep claim about positions; `calm` until two claims contradict."""
+    """What the replies of one sweep claim about positions; `consistent` until two claims contradict."""
 
     keys: dict[int, str] = field(default_factory=dict)
     places: dict[str, int] = field(default_factory=dict)
     empty_from: int | None = None
-    looks: dict[int, set[Segment]] = field(default_factory=dict)  # end of a reply with room for more → requests
+    end_checks: dict[int, set[Segment]] = field(default_factory=dict)  # end of a reply with room for more → requests
     segments: list[Segment] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
-    calm: bool = True
+    consistent: bool = True
     end: int = 0  # the last position of a row, kept because finding it among the keys for every page takes time
 
     def claim(self, segment: Segment, keys: Sequence[str]) -> None:
         self.segments.append(segment)
         self.lengths.append(len(keys))
         if len(keys) > segment.per_page:
-            self.calm = False
+            self.consistent = False
             return
         if segment == FRONT:  # may be another row now, but must be one of those shown
-            self.calm = self.calm and self.places.keys() >= set(keys)
+            self.consistent = self.consistent and self.places.keys() >= set(keys)
             return
         for position, key in enumerate(keys, segment.first):
             if self.keys.setdefault(position, key) != key or self.places.setdefault(key, position) != position:
-                self.calm = False
+                self.consistent = False
         if keys:
             self.end = max(self.end, segment.first + len(keys) - 1)
         if len(keys) < segment.per_page:
             end = segment.first + len(keys)
             self.empty_from = end if self.empty_from is None else min(end, self.empty_from)
             if keys or segment.first == 1:
-                self.looks.setdefault(end, set()).add(segment)
+                self.end_checks.setdefault(end, set()).add(segment)
 
     @property
     def beyond(self) -> int:
@@ -93,7 +93,7 @@ class Positions:
         return any(length > s.per_page for s, length in zip(self.segments, self.lengths, strict=True))
 
     @property
-    def holed(self) -> bool:
+    def has_gap(self) -> bool:
         """Return whether a page was empty although another has rows at its positions or behind them, even if clamped.
 
         Pages of one row do not count: such a page that was requested too early hides nothing.
@@ -107,13 +107,13 @@ class Positions:
     def contradicted(self) -> bool:
         """Return whether two replies disagree, rows follow where there should be none, or the end does not show."""
         gap = self.empty_from is not None and self.empty_from <= self.end
-        return not self.calm or gap or (not self.looks and self.beyond > END_PROOF)
+        return not self.consistent or gap or (not self.end_checks and self.beyond > END_PROOF)
 
     def proven(self) -> bool:
         """Return whether there is no contradiction and no gap, and pages before and behind the end show the end."""
         after = self.end + 1
-        whole = self.empty_from == after and len(self.keys) == self.end and len(self.looks) == 1
-        return self.calm and whole and len(self.looks[after]) > 1 and self.beyond >= END_PROOF
+        whole = self.empty_from == after and len(self.keys) == self.end and len(self.end_checks) == 1
+        return self.consistent and whole and len(self.end_checks[after]) > 1 and self.beyond >= END_PROOF
 
 
 def covering(segments: Iterator[Segment], upto: int) -> Iterator[Segment]:
@@ -129,12 +129,12 @@ def through(segments: Iterator[Segment], upto: int) -> list[Segment]:
     return [*covering(segments, upto), *islice(segments, END_PROOF)]
 
 
-def far_look(end: int, size: int, pages: int) -> Segment:
+def far_page(end: int, size: int, pages: int) -> Segment:
     """Return the page that is `pages` pages behind the one with position `end`."""
     return Segment(max(1, math.ceil(end / size)) + pages, size)
 
 
-def second_look(end: int, size: int, asked: Sequence[Segment]) -> Segment:
+def second_page_at(end: int, size: int, asked: Sequence[Segment]) -> Segment:
     """Return another page that has position `end` and room for more, because the service may have cut the first short.
 
     Its size is well below that of the first page: if a service clamps two pages to the same size, the second one shows

@@ -8,7 +8,7 @@ the longest page that the service has sent so far, because the service may clamp
 
 If the count does not match, the rows of further passes are added as long as the fingerprint does not change (an order
 that changes at every request hides rows from any single pass). An unfinished import, whose `row_count` may lag, is also
-complete when two neat passes in a row show exactly the same rows, or when further passes add nothing.
+complete when two consistent passes in a row show exactly the same rows, or when further passes add nothing.
 
 A page behind the first that the service refuses with a 4xx counts as empty, because the service may report the end in
 this way. It is the end only if no more rows are known than came on the pages before it; otherwise the count has to
@@ -39,7 +39,7 @@ from connector.errors import (
     means_no_such_page,
 )
 from connector.extract.convention import FROM_ONE, PageConvention
-from connector.extract.listing import MAX_PER_PAGE, in_turn, quiet_sweeps_needed, together
+from connector.extract.listing import MAX_PER_PAGE, quiet_sweeps_needed, run_concurrently, run_in_order
 from connector.extract.spill import LatestRecords, Records
 from connector.ledger import COMPLETED
 from connector.models import Import, RecordPage, Reject
@@ -64,7 +64,7 @@ class Verdict(StrEnum):
 
     complete = "complete"
     unreconciled = "unreconciled"  # it did not change, and the number of its records differs from `row_count`
-    restless = "restless"  # it kept changing, or its pages never ended: some of its records may be missing
+    unstable = "unstable"  # it kept changing, or its pages never ended: some of its records may be missing
     gone = "gone"
 
 
@@ -98,8 +98,8 @@ class ImportRead:
     records_metadata: bytes | None = None
 
     @property
-    def doubtful(self) -> bool:
-        return self.verdict in (Verdict.unreconciled, Verdict.restless)
+    def unproven(self) -> bool:
+        return self.verdict in (Verdict.unreconciled, Verdict.unstable)
 
     @property
     def miscounted(self) -> bool:
@@ -140,7 +140,7 @@ class _Pass:
         return page
 
     @property
-    def neat(self) -> bool:
+    def consistent(self) -> bool:
         """Return whether the pass had as many rows as positions.
 
         If so, order alone hides no row while nothing is added or deleted.
@@ -158,8 +158,10 @@ class _Gathered:
     latest: _Pass | None = None
     quiet: int = 0  # passes in a row that added nothing
     misses: float = 0.0  # the largest share of the known rows that a pass did not show
-    uneven: bool = False  # whether a pass was not neat
-    hole: ConnectorError | None = None  # the error of a refused page that must have known rows, since the last new row
+    uneven: bool = False  # whether a pass was not consistent
+    gap_error: ConnectorError | None = (
+        None  # the error of a refused page that must have known rows, since the last new row
+    )
     metadata: bytes | None = None  # of the first page of the latest pass
 
     def __len__(self) -> int:
@@ -173,16 +175,19 @@ class _Gathered:
             self.rejects[reject.payload] = reject
 
     def close(self, swept: _Pass, known: int) -> bool:
-        """Close a pass that began with `known` rows; return whether two neat passes in a row showed the same rows."""
+        """Close a pass that began with `known` rows.
+
+        Return whether two consistent passes in a row showed the same rows.
+        """
         before, self.latest = self.latest, swept
         self.quiet = self.quiet + 1 if before is not None and len(self) == known else 0
-        self.hole = self.hole if self.quiet else None
+        self.gap_error = self.gap_error if self.quiet else None
         if swept.refusal is not None and swept.before_refusal < len(self):
-            self.hole = swept.refusal
+            self.gap_error = swept.refusal
         distinct = len(self.records) + len(self.rejects)
-        self.uneven = self.uneven or not swept.neat
+        self.uneven = self.uneven or not swept.consistent
         self.misses = max(self.misses, 1 - len(swept.shown) / distinct if distinct else 0.0)
-        return before is not None and before.neat and swept.neat and before.shown == swept.shown
+        return before is not None and before.consistent and swept.consistent and before.shown == swept.shown
 
     @property
     def settled(self) -> bool:
@@ -245,7 +250,7 @@ async def _has_no_records(client: RecordsClient, import_: Import, convention: Pa
         return True
 
 
-async def ask_for(client: RecordsClient, slug: str) -> Import:
+async def request_import(client: RecordsClient, slug: str) -> Import:
     """Return the import with this slug. Raises ContractError if the service returns another one."""
     found = await client.get_import(slug)
     if found.slug != slug:
@@ -255,7 +260,7 @@ async def ask_for(client: RecordsClient, slug: str) -> Import:
 
 async def _get_or_none(client: RecordsClient, import_: Import) -> Import | None:
     try:
-        return await ask_for(client, import_.slug)
+        return await request_import(client, import_.slug)
     except NotFoundError:
         return None
 
@@ -296,26 +301,26 @@ async def _read(
         swept = _Pass(size - shorter, convention)
         await _read_pages(client, current, gathered, swept)
         whole = passes == 1 and swept.replies == 1 and len(gathered) == current.row_count
-        if whole and swept.longest < min(_known_room(client, current), size):
+        if whole and swept.longest < min(_known_page_size(client, current), size):
             return _outcome(current, gathered, passes)
         if from_zero and len(gathered) != current.row_count:
             from_zero = await _page_0_adds(client, current, gathered, swept)
-        before, own = own or import_, await ask_for(client, current.slug)
+        before, own = own or import_, await request_import(client, current.slug)
         if own.fingerprint != before.fingerprint:
             moves += 1
             current = as_listed(import_, own)
             if moves > MAX_MOVES:
-                return _restless(current, gathered, passes, f"it changed {moves} times while it was read")
+                return _unstable(current, gathered, passes, f"it changed {moves} times while it was read")
             gathered = _Gathered(client.service_time())
             continue
         if swept.endless:
-            return _restless(current, gathered, passes, "its pages never end")
+            return _unstable(current, gathered, passes, "its pages never end")
         same = gathered.close(swept, known)
         if _is_complete(current, gathered, swept, same=same):
             return _outcome(current, gathered, passes)
         if gathered.settled:
-            if gathered.hole is not None:
-                raise gathered.hole
+            if gathered.gap_error is not None:
+                raise gathered.gap_error
             return _outcome(current, gathered, passes, Verdict.unreconciled, _count(current, gathered))
     count = len(gathered)
     why = (
@@ -323,10 +328,10 @@ async def _read(
         if count == current.row_count
         else _count(current, gathered)
     )
-    return _restless(current, gathered, passes, why)
+    return _unstable(current, gathered, passes, why)
 
 
-def _known_room(client: RecordsClient, import_: Import) -> int:
+def _known_page_size(client: RecordsClient, import_: Import) -> int:
     """Return the largest page size that the service is known to send; if the count may lag, of records only."""
     return client.largest_page if import_.status == COMPLETED else client.largest_page_of_records
 
@@ -336,16 +341,16 @@ def _count(import_: Import, gathered: _Gathered) -> str:
 
 
 def _is_complete(import_: Import, gathered: _Gathered, swept: _Pass, *, same: bool) -> bool:
-    found, promised = len(gathered), import_.row_count
-    if found == promised:
+    found, announced = len(gathered), import_.row_count
+    if found == announced:
         # more rows than `row_count` arrived: the count may match only because rows are missing
-        return swept.received <= promised or gathered.settled
-    whole = found > promised or not swept.ragged
-    return import_.status != COMPLETED and gathered.hole is None and (same or (gathered.settled and whole))
+        return swept.received <= announced or gathered.settled
+    whole = found > announced or not swept.ragged
+    return import_.status != COMPLETED and gathered.gap_error is None and (same or (gathered.settled and whole))
 
 
-def _restless(import_: Import, gathered: _Gathered, passes: int, why: str) -> ImportRead:
-    return _outcome(import_, gathered, passes, Verdict.restless, why)
+def _unstable(import_: Import, gathered: _Gathered, passes: int, why: str) -> ImportRead:
+    return _outcome(import_, gathered, passes, Verdict.unstable, why)
 
 
 def _outcome(
@@ -361,11 +366,11 @@ async def _read_pages(client: RecordsClient, import_: Import, gathered: _Gathere
     """Read one pass: the pages of `row_count` concurrently, then more until the count is met or the pages end."""
     size = swept.size
     expected = max(import_.row_count, len(gathered))
-    promised = expected // size + 1  # the last of them has room for more
+    announced = expected // size + 1  # the last of them has room for more
     page, empty = 1, 0
-    while page <= promised and empty < EMPTY_ENOUGH:
-        pages = (_page(client, import_.slug, number, swept) for number in range(page, promised + 1))
-        async with aclosing(in_turn(pages, PAGES_AHEAD)) as replies:
+    while page <= announced and empty < EMPTY_ENOUGH:
+        pages = (_page(client, import_.slug, number, swept) for number in range(page, announced + 1))
+        async with aclosing(run_in_order(pages, PAGES_AHEAD)) as replies:
             async for answer in replies:
                 reply = swept.note(answer)
                 gathered.note(reply)
@@ -376,8 +381,8 @@ async def _read_pages(client: RecordsClient, import_: Import, gathered: _Gathere
                 if empty >= EMPTY_ENOUGH:
                     break
         if 0 < swept.longest < size and len(swept.shown) < expected:
-            promised = max(promised, expected // swept.longest + 1)  # per_page is clamped below the requested size
-    full = swept.last >= (swept.longest if promised > 1 else min(size, _known_room(client, import_)))
+            announced = max(announced, expected // swept.longest + 1)  # per_page is clamped below the requested size
+    full = swept.last >= (swept.longest if announced > 1 else min(size, _known_page_size(client, import_)))
     if len(gathered) != import_.row_count or full:
         await _read_on(client, import_, gathered, swept, page)
 
@@ -421,7 +426,7 @@ async def _page_0_adds(client: RecordsClient, import_: Import, gathered: _Gather
 
 
 async def _ask(client: RecordsClient, import_: Import, pages: range, swept: _Pass) -> list[RecordPage | ConnectorError]:
-    return await together(_page(client, import_.slug, page, swept) for page in pages)
+    return await run_concurrently(_page(client, import_.slug, page, swept) for page in pages)
 
 
 async def _page(client: RecordsClient, slug: str, page: int, swept: _Pass) -> RecordPage | ConnectorError:

@@ -68,8 +68,8 @@ class BuiltImports:
     """The rows of one import, or of several of one template; the records are removed from `reads`.
 
     `sizes` are the numbers of records of each import. The rows of several imports are in one `Batch` at most, one
-    import after the other. `refusal` says why the destination cannot hold the rows in a typed table. `left` is set if
-    the import needs a column in a table that may get no column now.
+    import after the other. `refusal` says why the destination cannot hold the rows in a typed table. `deferred` is set
+    if the import needs a column in a table that may get no column now.
     """
 
     reads: tuple[ImportRead, ...]
@@ -77,7 +77,7 @@ class BuiltImports:
     table: str | None = None
     refusal: str | None = None
     rows: Iterable[Batch] = ()
-    left: bool = False
+    deferred: bool = False
 
     @classmethod
     def of(
@@ -167,7 +167,7 @@ class Builder:
                 if len(some) == 1:
                     yield self.build(some[0])
                     continue
-                found = self._together(some)
+                found = self._build_unit(some)
                 if isinstance(found, BuiltImports):
                     yield found
                 else:
@@ -183,13 +183,13 @@ class Builder:
         rows, refusal = self._all_rows(read, table)
         if before is not None and table in self._settled and self._schemas[table] != before:
             self._schemas[table] = before
-            return BuiltImports((replace(read, records=()),), (0,), left=True)
+            return BuiltImports((replace(read, records=()),), (0,), deferred=True)
         if refusal is not None:
             table = None
             rows, _ = self._all_rows(read, None)
         return BuiltImports.of((read,), table, rows, refusal)
 
-    def _together(self, reads: list[ImportRead]) -> BuiltImports | list[list[ImportRead]]:
+    def _build_unit(self, reads: list[ImportRead]) -> BuiltImports | list[list[ImportRead]]:
         """Build the imports at once, or return the parts to build instead if one of them affects the others.
 
         A schema grows up to its limits and then no more, so bisection finds the import that extends it at little cost;
@@ -227,7 +227,7 @@ class Builder:
     def _all_rows(self, read: ImportRead, table: str | None) -> tuple[Iterable[Batch], str | None]:
         """Build all rows, typed if there is a `table`, or return why the destination cannot hold them typed."""
         if table is None:
-            rows = _place_for(read)
+            rows = _row_store(read)
             for some in batches(read.records):
                 rows.append(self._rows(some, _texts(some), None))
             return rows, None
@@ -244,13 +244,13 @@ class Builder:
 
         Raises TooWide for more new fields than there is room for.
         """
-        rows, table, most = _place_for(read), schema.table, schema.size + room.fresh
+        rows, table, most = _row_store(read), schema.table, schema.size + room.new_fields
         hints = self._settings.hints.get(table, {})
         for some in _pieces(read):
             texts = _texts(some)
             # Variants that earlier pieces created leave less room for the fields of later pieces.
-            left = Room(max(min(most - schema.size, room.columns - schema.width), 0), room.columns)
-            flat = self._flatten(texts, schema, hints, nul_safe=self._nul_safe, room=left)
+            deferred = Room(max(min(most - schema.size, room.columns - schema.width), 0), room.columns)
+            flat = self._flatten(texts, schema, hints, nul_safe=self._nul_safe, room=deferred)
             refusal = self._limits.refusal(flat.schema, [flat.columns]) if self._limits is not None else None
             if refusal is not None:
                 return (), refusal
@@ -262,7 +262,7 @@ class Builder:
     def _narrowed(self, read: ImportRead, schema: TableSchema, room: Room) -> TableSchema:
         """Return the table with as many new fields of these records as there is room for."""
         width = self._width or Width()
-        new = NewFields(schema, room.fresh + width.listed)
+        new = NewFields(schema, room.new_fields + width.listed)
         for some in batches(read.records):
             for record in some:
                 new.add(read_rows([record.data]))
@@ -289,7 +289,7 @@ class Builder:
         )
 
 
-def _place_for(read: ImportRead) -> list[Batch] | SpilledRows:
+def _row_store(read: ImportRead) -> list[Batch] | SpilledRows:
     return SpilledRows() if isinstance(read.records, SpilledRecords) else []
 
 

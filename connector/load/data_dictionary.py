@@ -43,8 +43,8 @@ class Catalogue:
     def text_conflicts_of(self, table: str, without: Collection[str]) -> Counter[str]:
         """Return column → scalars that text columns of the table took from imports other than these."""
         found: Counter[str] = Counter()
-        for slug, (home, counts) in self.text_conflicts.items():
-            if home == table and slug not in without:
+        for slug, (table_of_import, counts) in self.text_conflicts.items():
+            if table_of_import == table and slug not in without:
                 found.update(counts)
         return found
 

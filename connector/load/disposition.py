@@ -36,7 +36,7 @@ def write_dispositions(warehouse: Warehouse, incoming: Sequence[IncomingRows]) -
 
     Rows are appended if the destination has none of these records and imports; this process is its only writer and has
     just checked. Otherwise a merge skips the search for duplicates if there are none. Both are safe because the package
-    is loaded at once or never (`make_anew`), and its rows are counted afterwards in any case.
+    is loaded at once or never (`rebuild_working_directory`), and its rows are counted afterwards in any case.
     """
     found: dict[str, dict[str, Any]] = {}
     with warehouse.connect() as connection:
@@ -64,11 +64,11 @@ def is_new(connection: Connection, incoming: IncomingRows) -> bool:
     with connection.relations(_relations(incoming)):
         if _any_row(connection, incoming.table, imports):
             return False
-        with connection.sparing(columns=1, slugs=len(incoming.records)):
+        with connection.limited_memory(columns=1, slugs=len(incoming.records)):
             return not _any_row(connection, incoming.table, records)
 
 
-def are_elsewhere(connection: Connection, incoming: IncomingRows) -> bool:
+def belong_to_other_imports(connection: Connection, incoming: IncomingRows) -> bool:
     """Return whether the table has some of these records in another import (DuckDB and PostgreSQL)."""
     record, import_ = map(connection.column, keys_of(incoming.table))
     with connection.relations(_relations(incoming)):

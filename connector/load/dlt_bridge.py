@@ -28,7 +28,7 @@ from dlt.pipeline.pipeline import Pipeline
 
 from connector.errors import ConfigError
 from connector.load.emission import Emission, hints
-from connector.warehouse.lock import prove_held
+from connector.warehouse.lock import check_lock_held
 from connector.warehouse.ownership import TYPED_PREFIX
 from connector.warehouse.tables import RECORDS, SOURCE
 
@@ -73,7 +73,7 @@ def package_state() -> Mapping[str, Any]:
     return Container()[LoadPackageStateInjectableContext].state
 
 
-def refuse_half_loads() -> None:
+def check_failed_jobs_raise() -> None:
     """Raise ConfigError if dlt is configured to complete a package although some of its tables failed to load.
 
     The ledger, which is loaded with them, would then list rows that are missing.
@@ -142,7 +142,7 @@ def load_package(
             written = dlt.current.source_schema().tables
             for table, disposition in dispositions().items():
                 written[table].update(cast("TTableSchema", disposition))
-            prove_held(pipeline)  # a package that was not extracted completely is never loaded
+            check_lock_held(pipeline)  # a package that was not extracted completely is never loaded
 
         return records
 
@@ -189,7 +189,7 @@ def forget_tables(pipeline: Pipeline, tables: Sequence[str], now: datetime) -> s
     return _load_id(pipeline.run(importer()))
 
 
-def take_over_rebuilt(pipeline: Pipeline, live: Schema) -> None:
+def adopt_rebuilt_tables(pipeline: Pipeline, live: Schema) -> None:
     """Update the typed tables in the schema that dlt extracts with to those in the warehouse.
 
     After a rebuild under another pipeline name, or while this process was running, dlt still has the earlier schema
@@ -221,26 +221,26 @@ def _stored_schema(pipeline: Pipeline) -> Schema | None:
     return None if stored is None else Schema.from_dict(json.loads(stored.schema))
 
 
-def load_beside(
+def load_replacement(
     pipeline: Pipeline, schema_name: str, table: str, batches: Iterator[pa.Table], json_columns: Sequence[str]
 ) -> None:
     """Load a table with a separate dlt schema, in a working directory that is removed afterwards."""
     folder = tempfile.mkdtemp(prefix="importer-rebuild-")
     try:
-        beside = dlt.pipeline(
+        separate = dlt.pipeline(
             pipeline.pipeline_name,
             destination=pipeline.destination,
             dataset_name=pipeline.dataset_name,
             pipelines_dir=folder,
         )
-        beside.config.restore_from_destination = False  # otherwise it would read and overwrite the pipeline's state
+        separate.config.restore_from_destination = False  # otherwise it would read and overwrite the pipeline's state
 
         @dlt.source(name=schema_name, section=SOURCE)
         def rebuilt() -> Any:
             columns: list[TColumnSchema] = [{"name": name, "data_type": "json"} for name in json_columns]
             return dlt.resource(batches, name=table, write_disposition="append", columns=columns, file_format="parquet")
 
-        beside.run(rebuilt()).raise_on_failed_jobs()
+        separate.run(rebuilt()).raise_on_failed_jobs()
     finally:
         pipeline.activate()
         shutil.rmtree(folder, ignore_errors=True)

@@ -42,7 +42,7 @@ class Emission:
     template: str | None = None
 
 
-def without_rows(table: str) -> Emission:
+def create_table_emission(table: str) -> Emission:
     """Return a row that the merge drops; it makes dlt create the table, which an empty file would not."""
     schema = RECORDS_SCHEMA if table == RECORDS else SYSTEM_SCHEMAS[table]
     row = {column.name: NO_SLUG for column in schema if not column.nullable}

@@ -37,16 +37,16 @@ ENOUGH_ROWS: Final = 10_000  # rows from which on a child process saves time
 MANY_BYTES: Final = 16 * 2**20  # so large that two processes should not hold copies
 
 _PROGRAM = f"""
-from connector.startup import Hidden, for_good
+from connector.startup import Hidden, exempt_from_collection
 with Hidden("numpy", "pandas"):
-    with for_good():
+    with exempt_from_collection():
         from {__name__} import serve
     serve()
 """
 _HEAD = struct.Struct("!QQ")
 _ALIGNED = 64  # bytes, as Arrow wants its buffers
 _PIECES_AT_ONCE = 512  # of a message; Linux takes twice as many
-_PATIENCE = struct.pack("ll", 10, 0)  # seconds and microseconds; longer than any batch takes
+_SEND_TIMEOUT = struct.pack("ll", 10, 0)  # seconds and microseconds; longer than any batch takes
 
 
 class Texts:
@@ -128,7 +128,7 @@ class _Helper:
                 for end in (self._line, theirs):
                     end.setblocking(True)
                 for way in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-                    self._line.setsockopt(socket.SOL_SOCKET, way, _PATIENCE)
+                    self._line.setsockopt(socket.SOL_SOCKET, way, _SEND_TIMEOUT)
                 self.process = subprocess.Popen(  # noqa: S603 - nothing in it comes from outside
                     [sys.executable, "-P", "-c", _PROGRAM],
                     stdin=theirs.fileno(),

@@ -97,7 +97,7 @@ def import_emissions(
     known = catalogue.schema(IMPORTS)
     free = [{METADATA: each.import_.metadata_json, EXTRA: each.import_.extra_json} for each in imports]
     room = None if row_bytes is None else row_bytes - SYSTEM_BYTES
-    members = flatten_members(free, known, beside=IMPORTS_SCHEMA.names, row_bytes=room, nul_safe=nul_safe)
+    members = flatten_members(free, known, other_columns=IMPORTS_SCHEMA.names, row_bytes=room, nul_safe=nul_safe)
     flat = members.flat
     for name, column in flat.columns.items():
         rows = rows.append_column(name, column)

@@ -46,32 +46,33 @@ class KeptDeletes:
             read.import_.slug: set(incoming[start : start + size])
             for read, size, start in zip(built.reads, built.sizes, starts, strict=False)
         }
-        return self._gone(before, present, built.table)
+        return self._vanished_rows(before, present, built.table)
 
     def vanished_all(self, slug: str, known: LedgerRow | None) -> dict[str, pa.Table]:
         """Return all rows of an import that is deleted, per table, marked as deleted."""
-        return {} if not self._keeps or known is None else self._gone([known], {slug: set()}, None)
+        return {} if not self._keeps or known is None else self._vanished_rows([known], {slug: set()}, None)
 
-    def _gone(
+    def _vanished_rows(
         self, known: Sequence[LedgerRow], present: Mapping[str, Set[Any]], table: str | None
     ) -> dict[str, pa.Table]:
         old: dict[str, pa.Table] = {}
         slugs: dict[str, list[str]] = {}
         for row in known:
             # its new table may have rows of it that were marked as deleted earlier
-            for home in {RECORDS, *self._state.homes.get(row.slug, ()), row.table_name, table} & self._state.tables:
-                slugs.setdefault(home, []).append(row.slug)
+            tables = {RECORDS, *self._state.tables_by_import.get(row.slug, ()), row.table_name, table}
+            for each in tables & self._state.tables:
+                slugs.setdefault(each, []).append(row.slug)
         with self._warehouse.connect() as connection:
-            for home in sorted(slugs):
-                record, key = keys_of(home)
-                rows = connection.rows_of(home, key, slugs[home])
+            for each in sorted(slugs):
+                record, key = keys_of(each)
+                rows = connection.rows_of(each, key, slugs[each])
                 if not rows.num_rows:
                     continue
                 records: list[Any] = rows.column(record).to_pylist()
                 imports: list[Any] = rows.column(key).to_pylist()
                 gone = [slug not in present[of] for slug, of in zip(records, imports, strict=True)]
                 if any(gone):
-                    old[home] = mark_deleted(rows.filter(pa.array(gone)), self._now, self._load_id)
+                    old[each] = mark_deleted(rows.filter(pa.array(gone)), self._now, self._load_id)
             if old:
                 there = connection.columns()
                 self._json.update({t: frozenset(c for c, kind in there[t].items() if kind == Kind.JSON) for t in old})
@@ -85,13 +86,13 @@ class KeptDeletes:
         """Add these rows to the package."""
         self._carried.append((table, rows))
 
-    def rows(self, arrived: Callable[[str], pa.ChunkedArray[Any]]) -> Iterator[tuple[str, pa.Table]]:
-        """Yield the rows that are carried over, by table, without records that arrived with another import.
+    def rows(self, incoming: Callable[[str], pa.ChunkedArray[Any]]) -> Iterator[tuple[str, pa.Table]]:
+        """Yield the rows that are carried over, by table, without records that came with another import.
 
-        `arrived(table)` returns the slugs of those records.
+        `incoming(table)` returns the slugs of those records.
         """
         for table, vanished in self._carried:
-            known = pc.is_in(vanished.column(keys_of(table)[0]), value_set=arrived(table))
+            known = pc.is_in(vanished.column(keys_of(table)[0]), value_set=incoming(table))
             rows = vanished.filter(pc.invert(known))
             if rows.num_rows:
                 yield table, rows

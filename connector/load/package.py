@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from connector.extract.records import ImportRead
-from connector.ledger import TORN, Due, LedgerRow, State
+from connector.ledger import INCOMPLETE_ROWS, Due, LedgerRow, State
 from connector.load.batches import Batch, BuiltImports
 from connector.load.data_dictionary import Catalogue, FieldRows, FieldTotals
 from connector.load.disposition import IncomingRows
@@ -65,7 +65,7 @@ class _Typed:
 
 
 @dataclass(slots=True)
-class _Arriving:
+class _Incoming:
     """What the package brings so far for one table; see `IncomingRows`."""
 
     records: list[pa.Array[Any]] = field(default_factory=list)
@@ -99,7 +99,7 @@ class Package:
         self.rows = 0
         self.loaded: Counter[str] = Counter()  # table of records → live rows
         self.of_templates: Counter[str] = Counter()  # slug of the template, '' for none → records
-        self.heaviest = 0
+        self.largest_batch_bytes = 0
         self._run_id = run_id
         self._now = now
         self._settings = settings
@@ -110,13 +110,13 @@ class Package:
         self._raw_rows = 0
         self._raw_cleared: list[str] = []
         self._typed: dict[str, _Typed] = defaultdict(_Typed)
-        self._arriving: dict[str, _Arriving] = defaultdict(_Arriving)
+        self._incoming: dict[str, _Incoming] = defaultdict(_Incoming)
         self._sources = 0  # table of records → imports, each as often as it was added
         self._ledger: list[LedgerRow] = []
         self.rejects = Rejects(load_id, run_id, now, nul_safe=not warehouse.traits.keeps_nul)
         self._kept = KeptDeletes(warehouse, state, load_id, now, keeps=settings.deletes == "keep")
         self._nul_safe = not warehouse.traits.keeps_nul
-        self.withheld: list[str] = []
+        self.refusals: list[str] = []
 
     @property
     def typed_tables(self) -> list[str]:
@@ -124,14 +124,14 @@ class Package:
 
     def incoming(self) -> list[IncomingRows]:
         """Return what the package brings for each table of records."""
-        arriving = self._arriving
+        incoming = self._incoming
         # no import has a record twice (`LatestRecords`), and with raw rows every typed row has a raw row
         all_distinct = self._sources < 2 or (
-            self._settings.raw and RECORDS in arriving and arriving[RECORDS].are_distinct()
+            self._settings.raw and RECORDS in incoming and incoming[RECORDS].are_distinct()
         )
         return [
             IncomingRows(table, got.slugs, got.imports, all_distinct or got.are_distinct(), got.replacing)
-            for table, got in arriving.items()
+            for table, got in incoming.items()
         ]
 
     def __bool__(self) -> bool:
@@ -148,7 +148,7 @@ class Package:
         if built.refusal is not None:
             for import_, before in zip(imports, known, strict=True):
                 sentence = f"Import {import_.slug} is in no typed table: {built.refusal}."
-                self.withheld.append(sentence)
+                self.refusals.append(sentence)
                 if not self._settings.raw:
                     self.add_failure(import_, before, sentence)
             if not self._settings.raw:
@@ -161,7 +161,7 @@ class Package:
         old = self._kept.vanished(built, known)
         text_conflicts: list[Counter[str]] = [Counter() for _ in imports]
         for rows in built.rows:
-            self.heaviest = max(self.heaviest, rows.nbytes)
+            self.largest_batch_bytes = max(self.largest_batch_bytes, rows.nbytes)
             self._add_raw(built, rows)
             if table is not None:
                 self._add_typed(table, built, rows)
@@ -198,7 +198,7 @@ class Package:
         if table is not None and text_conflicts:
             self._catalogue.text_conflicts[import_.slug] = table, text_conflicts
         state = State.synced
-        if read.doubtful and not (read.miscounted and self._settings.reconcile == "off"):
+        if read.unproven and not (read.miscounted and self._settings.reconcile == "off"):
             state = State.unreconciled
         again = state is State.unreconciled and known is not None and known.state is State.unreconciled
         self._ledger.append(
@@ -258,9 +258,9 @@ class Package:
 
         An import that is only partly loaded counts as failed while it is left out.
         """
-        if known is not None and known.torn:
-            torn = self._as_before(import_.slug, known)
-            self._ledger.append(replace(torn, state=State.failed, attempts=1, error=TORN))
+        if known is not None and known.is_incomplete:
+            row = self._as_before(import_.slug, known)
+            self._ledger.append(replace(row, state=State.failed, attempts=1, error=INCOMPLETE_ROWS))
             return
         row = known or LedgerRow(
             import_.slug,
@@ -276,7 +276,7 @@ class Package:
     def add_deleted(self, slug: str, known: LedgerRow | None) -> None:
         """Note an import that the service answers 404 for: remove its rows, or mark them if `deletes` says so."""
         old = self._kept.vanished_all(slug, known)
-        self._clear_homes(slug, known, None)
+        self._clear_rows(slug, known, None)
         self._carry(old)
         self._catalogue.text_conflicts.pop(slug, None)
         row = self._as_before(slug, known)
@@ -286,7 +286,7 @@ class Package:
 
     def finish(self) -> Iterator[Emission]:
         """Yield the remaining rows, then rejects, fields and ledger."""
-        self._bring_carried()
+        self._add_carried()
         yield from self._due()
         yield from self.rejects.emissions()
         fields = self._field_rows()
@@ -298,7 +298,7 @@ class Package:
     def _as_before(self, slug: str, known: LedgerRow | None) -> LedgerRow:
         """Return the ledger row of an import of which nothing new is loaded."""
         row = known or LedgerRow(slug, State.failed)
-        due = Due.torn if row.torn else row.due
+        due = Due.incomplete if row.is_incomplete else row.due
         return replace(row, killed_runs=None, run_id=self._run_id, load_id=self.load_id, due=due)
 
     def _add_raw(self, built: BuiltImports, rows: Batch) -> None:
@@ -319,7 +319,7 @@ class Package:
         ]
         self._raw.append(pa.Table.from_arrays(columns, schema=RECORDS_SCHEMA))
         self._raw_rows += n
-        self._arrived(RECORDS, built, rows)
+        self._add_incoming(RECORDS, built, rows)
 
     def _add_typed(self, table: str, built: BuiltImports, rows: Batch) -> None:
         if rows.flat is None:
@@ -341,36 +341,36 @@ class Package:
         typed.live_rows += n
         for keys, count in rows.flat.counts.items():
             typed.counts[keys].add(count)
-        self._arrived(table, built, rows)
+        self._add_incoming(table, built, rows)
 
-    def _arrived(self, table: str, built: BuiltImports, rows: Batch) -> None:
-        arriving = self._arriving[table]
-        arriving.records.append(rows.slug)
+    def _add_incoming(self, table: str, built: BuiltImports, rows: Batch) -> None:
+        incoming = self._incoming[table]
+        incoming.records.append(rows.slug)
         slugs = [read.import_.slug for read, size in zip(built.reads, built.sizes, strict=True) if size]
-        if arriving.imports[-1:] != slugs[-1:]:  # otherwise another piece of the same import
-            arriving.imports += slugs
+        if incoming.imports[-1:] != slugs[-1:]:  # otherwise another piece of the same import
+            incoming.imports += slugs
 
     def _clear(self, import_: Import, known: LedgerRow | None, table: str | None) -> None:
         if table is not None:
             self._typed[table].imports.add(import_.slug)
         if known is not None:
-            self._clear_homes(import_.slug, known, table)
+            self._clear_rows(import_.slug, known, table)
 
-    def _clear_homes(self, slug: str, known: LedgerRow | None, table: str | None) -> None:
+    def _clear_rows(self, slug: str, known: LedgerRow | None, table: str | None) -> None:
         """Add placeholders, so that the merge removes an import's rows from tables in which it no longer has rows."""
         if self._settings.raw or RECORDS in self._state.tables:
-            self._arriving[RECORDS].replacing = True
+            self._incoming[RECORDS].replacing = True
             self._raw_cleared.append(slug)
             self._raw_rows += 1
-        homes = set(self._state.homes.get(slug, ()))
+        tables = set(self._state.tables_by_import.get(slug, ()))
         if known is not None and known.table_name:
-            homes.add(known.table_name)
+            tables.add(known.table_name)
         if table is not None:
-            homes.add(table)
-        for home in sorted(homes):
-            typed = self._typed[home]
+            tables.add(table)
+        for each in sorted(tables):
+            typed = self._typed[each]
             typed.imports.add(slug)
-            self._arriving[home].replacing = True
+            self._incoming[each].replacing = True
             typed.cleared.append(slug)
             typed.rows += 1
 
@@ -383,11 +383,11 @@ class Package:
 
     def _carry(self, old: Mapping[str, pa.Table]) -> None:
         for table, rows in old.items():
-            self._arriving[table].replacing = True
+            self._incoming[table].replacing = True
             self._kept.carry(table, rows)
 
-    def _bring_carried(self) -> None:
-        for table, rows in self._kept.rows(lambda table: self._arriving[table].slugs):
+    def _add_carried(self) -> None:
+        for table, rows in self._kept.rows(lambda table: self._incoming[table].slugs):
             if table == RECORDS:
                 absent = [f for f in RECORDS_SCHEMA if f.name not in rows.column_names]  # of an earlier version's table
                 for column in absent:

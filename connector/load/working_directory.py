@@ -23,36 +23,39 @@ from dlt.common.runtime.run_context import active
 from dlt.pipeline.pipeline import Pipeline
 
 from connector.errors import ConfigError
-from connector.folders import PRIVATE, believe
+from connector.folders import PRIVATE, check_folder
 from connector.warehouse.destination import dataset_fingerprint, destination_config, duckdb_file, local_file
 
 log = logging.getLogger("connector.run")
 
 _PACKAGES = ("normalize/extracted", "load/normalized")
 _MARK_OF_FIRST_LAYOUT = "importer_destination.json"
-_lasting: WeakKeyDictionary[Pipeline, Path] = WeakKeyDictionary()
+_permanent: WeakKeyDictionary[Pipeline, Path] = WeakKeyDictionary()
 
 
-def opened(make: Callable[[str], Pipeline]) -> Pipeline:
-    """Return the pipeline that `make` opens in an empty directory; `make_anew` moves it to the permanent one."""
+def open_in_scratch(make: Callable[[str], Pipeline]) -> Pipeline:
+    """Return the pipeline that `make` opens in an empty directory.
+
+    `rebuild_working_directory` moves it to the permanent one.
+    """
     scratch = tempfile.mkdtemp(prefix="importer-sync-")
     try:
         pipeline = make(scratch)
-        lasting = Path(get_dlt_pipelines_dir(), f"warehouse-{dataset_fingerprint(pipeline)}")
+        permanent = Path(get_dlt_pipelines_dir(), f"warehouse-{dataset_fingerprint(pipeline)}")
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
         raise
     weakref.finalize(pipeline, shutil.rmtree, scratch, ignore_errors=True)
-    _lasting[pipeline] = lasting
+    _permanent[pipeline] = permanent
     return pipeline
 
 
 def pipelines_dir_of(pipeline: Pipeline) -> Path:
     """Return the folder in which runs of this pipeline have their working directory, for dlt's own commands."""
-    return _lasting.get(pipeline) or Path(pipeline.pipelines_dir)
+    return _permanent.get(pipeline) or Path(pipeline.pipelines_dir)
 
 
-def make_anew(pipeline: Pipeline) -> None:
+def rebuild_working_directory(pipeline: Pipeline) -> None:
     """Empty the working directory: packages that a dead run left in it do not count in the ledger and are read again.
 
     The caller holds the lock. A pipeline that does not restore its state from the destination keeps it, because it
@@ -71,27 +74,27 @@ def make_anew(pipeline: Pipeline) -> None:
         )
     elif not pipeline.config.restore_from_destination:
         return
-    lasting = _lasting.get(pipeline)
-    if lasting is not None:
-        for left in (lasting / pipeline.pipeline_name, _first_layout(pipeline)):
+    permanent = _permanent.get(pipeline)
+    if permanent is not None:
+        for left in (permanent / pipeline.pipeline_name, _first_layout(pipeline)):
             with suppress(FileNotFoundError):
                 shutil.rmtree(left)
-        lasting.mkdir(PRIVATE, parents=True, exist_ok=True)
-        pipeline.pipelines_dir = str(lasting)
+        permanent.mkdir(PRIVATE, parents=True, exist_ok=True)
+        pipeline.pipelines_dir = str(permanent)
     pipeline.drop()
 
 
-def work_apart(pipeline: Pipeline, name: str) -> None:
+def use_own_working_directory(pipeline: Pipeline, name: str) -> None:
     """Give the pipeline a separate directory, because others load into the same dataset at the same time."""
-    if (lasting := _lasting.get(pipeline)) is not None:
-        _lasting[pipeline] = lasting.with_name(f"{lasting.name}-{name}")
+    if (permanent := _permanent.get(pipeline)) is not None:
+        _permanent[pipeline] = permanent.with_name(f"{permanent.name}-{name}")
 
 
 def unfinished(pipeline: Pipeline) -> list[Path]:
-    """Return the load packages that a dead run left, complete or not."""
-    lasting = _lasting.get(pipeline)
+    """Return the load packages that a crashed run left, complete or not."""
+    permanent = _permanent.get(pipeline)
     own = [Path(pipeline.working_dir)]
-    places = own if lasting is None else [lasting / pipeline.pipeline_name, _first_layout(pipeline)]
+    places = own if permanent is None else [permanent / pipeline.pipeline_name, _first_layout(pipeline)]
     return [package for place in places for name in _PACKAGES for package in sorted((place / name).glob("*"))]
 
 
@@ -111,8 +114,8 @@ def _first_layout(pipeline: Pipeline) -> Path:
     return left / "none"
 
 
-def believe_folders() -> None:
+def check_folders() -> None:
     """Raise ConfigError if other code made dlt read settings or packages from a folder of other users."""
     context = active()
     for folder in {context.global_dir, context.data_dir}:
-        believe(Path(folder))
+        check_folder(Path(folder))

@@ -27,8 +27,8 @@ from connector.warehouse.destination import destination_type, duckdb_file, lake_
 from connector.warehouse.erasing import empty_staging, erase_deleted
 from connector.warehouse.failures import explain_failure
 from connector.warehouse.history_tables import histories
-from connector.warehouse.lock import prove_held, sole_rewriter, sole_writer
-from connector.warehouse.ownership import staged, take_stock
+from connector.warehouse.lock import check_lock_held, sole_rewriter, sole_writer
+from connector.warehouse.ownership import inspect_dataset, staged
 
 _OLD, _NEW = "importer_old", "importer_new"
 _CATALOGS = ("tables", "columns", "views", "indexes", "sequences", "types", "functions")
@@ -61,7 +61,7 @@ def compact(pipeline: Pipeline, *, mirrors: bool, storage: str | None = None) ->
             raise ConfigError("There is no warehouse to compact yet; run `importer-sync run` first.")
         with sole_writer(pipeline):
             with warehouse.connect() as connection:
-                dataset = take_stock(connection)
+                dataset = inspect_dataset(connection)
                 if mirrors:
                     erase_deleted(connection, dataset)
                 else:
@@ -131,7 +131,7 @@ def _rewrite(pipeline: Pipeline, file: Path, storage: str | None) -> Compacted:
         os.chown(copy, before.st_uid, before.st_gid)
         with copy.open("rb") as written:
             os.fsync(written.fileno())
-        prove_held(pipeline)
+        check_lock_held(pipeline)
         copy.replace(file)
     return Compacted(before.st_size, file.stat().st_size)
 

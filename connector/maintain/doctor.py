@@ -15,27 +15,27 @@ from dlt.pipeline.pipeline import Pipeline
 
 from connector.errors import ConnectorError, DatabaseBusyError
 from connector.ledger import COMPLETED, State
-from connector.load.working_directory import make_anew, unfinished
-from connector.maintain.rebuild import BESIDE_SCHEMA
+from connector.load.working_directory import rebuild_working_directory, unfinished
+from connector.maintain.rebuild import REBUILD_SCHEMA
 from connector.transform.naming import MORE
 from connector.transform.privacy import Privacy
 from connector.transform.schema import REST, TableSchema, is_stored_as
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.connection import LOADS
 from connector.warehouse.failures import explain_failure
-from connector.warehouse.ledger_table import doubt, errors
+from connector.warehouse.ledger_table import errors, invalidate
 from connector.warehouse.lock import Holder, holder_of, sole_writer
-from connector.warehouse.mending import imports_with
-from connector.warehouse.ownership import BESIDE
-from connector.warehouse.runs_table import bury_dead_runs, dead_runs
-from connector.warehouse.state import WarehouseState, audit, remembered
+from connector.warehouse.ownership import REBUILD_TABLE
+from connector.warehouse.repair import imports_with
+from connector.warehouse.runs_table import crashed_runs, fail_crashed_runs
+from connector.warehouse.state import WarehouseState, audit, unaudited_state
 from connector.warehouse.tables import IMPORTS, LEDGER, RECORDS, RUNS, SYSTEM_SCHEMAS
 from connector.warehouse.typed_tables import discard
 
-DOUBTED = "doctor: its rows in the warehouse differ from those that were loaded; the next run reads it again."
-READ_AGAIN = "the next run reads it again"
-MADE_ANEW = "the next run recreates it and reads the affected imports again"
-READ_ANEW = "the next run recreates it and reads again the imports whose rows it held"
+INVALIDATED = "doctor: its rows in the warehouse differ from those that were loaded; the next run reads it again."
+REREAD = "the next run reads it again"
+RECREATED = "the next run recreates it and reads the affected imports again"
+RECREATED_AND_REREAD = "the next run recreates it and reads again the imports whose rows it held"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +44,11 @@ class Finding:
 
     kind: str
     sentence: str
-    cure: str
+    fix: str
     import_slug: str | None = None
 
     def as_json(self) -> dict[str, str | None]:
-        return {"kind": self.kind, "sentence": self.sentence, "cure": self.cure, "import_slug": self.import_slug}
+        return {"kind": self.kind, "sentence": self.sentence, "cure": self.fix, "import_slug": self.import_slug}
 
 
 @dataclass(slots=True)
@@ -87,14 +87,14 @@ def doctor(
     try:
         with sole_writer(pipeline):
             if stale is not None:
-                report.notes.append(_left_behind(stale))
+                report.notes.append(_stale_lock_note(stale))
             _Examination(pipeline, warehouse, report, repair, now or datetime.now(UTC), privacy).run()
     except Exception as error:
         raise explain_failure(error, pipeline) from None
     return report
 
 
-def _left_behind(holder: Holder) -> str:
+def _stale_lock_note(holder: Holder) -> str:
     return (
         f"Process {holder.process} of {holder.user} on {holder.host}, started at {holder.since}, ended without "
         "releasing its lock; the operating system has released it."
@@ -121,11 +121,11 @@ class _Examination:
             self.report.notes.append("There is no warehouse yet; `importer-sync run` creates it.")
             return
         with self.warehouse.connect() as connection:
-            state = remembered(connection)
+            state = unaudited_state(connection)
             self._tables(connection, state)
-            self._dead_runs(connection, state)
-            doubted = self._rows(connection, state)
-            self._imports(connection, state, doubted)
+            self._crashed_runs(connection, state)
+            invalidated = self._rows(connection, state)
+            self._imports(connection, state, invalidated)
             self._older_rules(connection, state)
 
     def _find(self, finding: Finding) -> None:
@@ -136,43 +136,43 @@ class _Examination:
             return
         sentence = "dlt's working directory contains a load package that an earlier run left unfinished."
         if self.repair:
-            make_anew(self.pipeline)
+            rebuild_working_directory(self.pipeline)
             self.report.repaired.append(f"{sentence} It was dropped; the ledger does not count it.")
         else:
-            cure = "the next run drops it and reads its imports again, or --repair drops it now"
-            self._find(Finding("pending_package", sentence, cure))
+            fix = "the next run drops it and reads its imports again, or --repair drops it now"
+            self._find(Finding("pending_package", sentence, fix))
 
     def _tables(self, connection: Connection, state: WarehouseState) -> None:
-        if BESIDE in state.tables:
+        if REBUILD_TABLE in state.tables:
             sentence = "An interrupted rebuild left a half-written table behind."
             if self.repair:
-                discard(connection, BESIDE, BESIDE_SCHEMA)
+                discard(connection, REBUILD_TABLE, REBUILD_SCHEMA)
                 self.report.repaired.append(f"{sentence} It was dropped.")
             else:
                 self._find(Finding("half_rebuilt", sentence, "the next rebuild drops it, or --repair does now"))
         for table in sorted({*SYSTEM_SCHEMAS, LOADS} - state.tables):
-            self._find(Finding("table_missing", f"The table {table} is missing.", MADE_ANEW))
+            self._find(Finding("table_missing", f"The table {table} is missing.", RECREATED))
         for finding in (*_missing_columns(state), *_unexplained_columns(connection, state)):
             self._find(finding)
         for table, schema in sorted(state.schemas.items()):
             if schema.is_bounded:
                 self.report.notes.append(_overflowed(table, schema))
 
-    def _dead_runs(self, connection: Connection, state: WarehouseState) -> None:
+    def _crashed_runs(self, connection: Connection, state: WarehouseState) -> None:
         if RUNS not in state.tables:
             return
-        for run_id in dead_runs(connection):
+        for run_id in crashed_runs(connection):
             sentence = f"Run {run_id} died before it ended."
             if self.repair:
                 self.report.repaired.append(f"{sentence} It is recorded as failed.")
             else:
-                cure = (
+                fix = (
                     "the next run records the failure and reads its unfinished imports again; --repair records the "
                     "failure now"
                 )
-                self._find(Finding("dead_run", sentence, cure))
+                self._find(Finding("dead_run", sentence, fix))
         if self.repair:
-            bury_dead_runs(connection, self.now)
+            fail_crashed_runs(connection, self.now)
 
     def _rows(self, connection: Connection, state: WarehouseState) -> set[str]:
         """Compare rows with the ledger; mark imports that disagree, so that the next run audits and rereads them."""
@@ -184,29 +184,29 @@ class _Examination:
             else:
                 sentence = f"Import {slug} has rows ({tables}), but the ledger does not know it."
             if self.repair:
-                self.report.repaired.append(f"{sentence} Its ledger row is now marked as untrusted, and {READ_AGAIN}.")
+                self.report.repaired.append(f"{sentence} Its ledger row is now marked as untrusted, and {REREAD}.")
             else:
-                cure = "--repair marks its ledger row as untrusted, so that the next run reads it again"
+                fix = "--repair marks its ledger row as untrusted, so that the next run reads it again"
                 kind = "rows_disagree" if slug in state.ledger else "orphan_rows"
-                self._find(Finding(kind, sentence, cure, slug))
+                self._find(Finding(kind, sentence, fix, slug))
         if self.repair and wrong:
-            doubt(connection, list(wrong), set(state.ledger), DOUBTED)
+            invalidate(connection, list(wrong), set(state.ledger), INVALIDATED)
         return set(wrong)
 
-    def _imports(self, connection: Connection, state: WarehouseState, doubted: set[str]) -> None:
+    def _imports(self, connection: Connection, state: WarehouseState, invalidated: set[str]) -> None:
         if LEDGER not in state.tables:
             return
         for slug, left, error in errors(connection):
-            if slug in doubted:
+            if slug in invalidated:
                 continue
             if left == State.failed:
-                cure = f"{READ_AGAIN}; `importer-sync backfill --import {slug}` reads it now"
+                fix = f"{REREAD}; `importer-sync backfill --import {slug}` reads it now"
                 sentence = f"Import {slug} failed: {error or 'no reason recorded'}"
-                self._find(Finding("import_failed", sentence, cure, slug))
+                self._find(Finding("import_failed", sentence, fix, slug))
             else:
-                cure = f'{READ_AGAIN}; if this persists, the service counts wrongly: reconcile = "warn" accepts that'
+                fix = f'{REREAD}; if this persists, the service counts wrongly: reconcile = "warn" accepts that'
                 sentence = f"Import {slug} does not reconcile: {error or 'no reason recorded'}"
-                self._find(Finding("import_unreconciled", sentence, cure, slug))
+                self._find(Finding("import_unreconciled", sentence, fix, slug))
         live = [k for k in state.ledger.values() if k.state is State.synced]
         unfinished = sum(known.status != COMPLETED for known in live)
         if unfinished:
@@ -223,19 +223,19 @@ class _Examination:
         if older:
             count = sum(known.records_loaded for known in older)
             sentence = f"{count} rows of {len(older)} imports were loaded under older privacy rules."
-            cure = "the next run reads them again; rows that the service no longer has stay as they are"
-            self._find(Finding("older_privacy_rules", sentence, cure))
+            fix = "the next run reads them again; rows that the service no longer has stay as they are"
+            self._find(Finding("older_privacy_rules", sentence, fix))
 
 
 def _unreadable(error: Exception) -> Finding:
     problem: ConnectorError = explain_failure(error)
     if isinstance(problem, DatabaseBusyError):
         return Finding("file_in_use", f"The database is in use. {problem}", "wait for it, or end it")
-    cure = (
+    fix = (
         "restore it from a backup, or move it away and run again: the service still has everything except rows "
         "kept by deletes = 'keep'"
     )
-    return Finding("unreadable", f"The warehouse cannot be read. {problem}", cure)
+    return Finding("unreadable", f"The warehouse cannot be read. {problem}", fix)
 
 
 def _missing_columns(state: WarehouseState) -> Iterator[Finding]:
@@ -243,18 +243,18 @@ def _missing_columns(state: WarehouseState) -> Iterator[Finding]:
     for table, schema in sorted(state.schemas.items()):
         columns = {name: kind for known in schema.fields.values() for name, kind in known.columns().items()}
         if columns and table not in state.tables:
-            yield Finding("table_missing", f"The table {table} of sync_fields is missing.", READ_ANEW)
+            yield Finding("table_missing", f"The table {table} of sync_fields is missing.", RECREATED_AND_REREAD)
             continue
         for name, kind in columns.items():
             there = schema.physical.get(name, kind)
             if not is_stored_as(there, kind):
                 sentence = f"The column {table}.{name} is {there} where sync_fields says {kind}."
-                cure = f"the next run changes it back to {kind} and reads its values again; {_cure_for(table)}"
-                yield Finding("column_type", sentence, cure)
+                fix = f"the next run changes it back to {kind} and reads its values again; {_fix_for(table)}"
+                yield Finding("column_type", sentence, fix)
     for table, missing in sorted(state.dropped.items()):
         for name in sorted(missing):
-            cure = f"the next run restores it by reading the affected imports again; {_cure_for(table)}"
-            yield Finding("column_missing", f"The column {table}.{name} is missing.", cure)
+            fix = f"the next run restores it by reading the affected imports again; {_fix_for(table)}"
+            yield Finding("column_missing", f"The column {table}.{name} is missing.", fix)
 
 
 def _unexplained_columns(connection: Connection, state: WarehouseState) -> Iterator[Finding]:
@@ -262,8 +262,8 @@ def _unexplained_columns(connection: Connection, state: WarehouseState) -> Itera
     for table, columns in sorted(state.unexplained.items()):
         if imports_with(connection, table, columns):
             sentence = f"sync_fields does not list {', '.join(sorted(columns))} of {table}, which contain values."
-            cure = "the next run empties them and reads again the imports whose values they hold"
-            yield Finding("columns_unexplained", sentence, cure)
+            fix = "the next run empties them and reads again the imports whose values they hold"
+            yield Finding("columns_unexplained", sentence, fix)
 
 
 def _overflowed(table: str, schema: TableSchema) -> str:
@@ -275,7 +275,7 @@ def _overflowed(table: str, schema: TableSchema) -> str:
     )
 
 
-def _cure_for(table: str) -> str:
+def _fix_for(table: str) -> str:
     if table.startswith(f"{RECORDS}_"):
         return f"`importer-sync rebuild --table {table}` rebuilds it from the raw rows"
     return "`importer-sync backfill --full` loads everything again"

@@ -27,7 +27,7 @@ from connector.service.retry import WATCHED
 from connector.settings import RunScope, Settings
 from connector.warehouse import Warehouse
 from connector.warehouse.failures import explain_failure
-from connector.warehouse.state import WarehouseState, recall
+from connector.warehouse.state import WarehouseState, load_state
 
 ROWS_PER_S = 20_000  # flattened and loaded, about, if the service is not the limit
 
@@ -75,18 +75,18 @@ def plan(
 
     Raises ConfigError for a destination that cannot be used, and ConnectorError if the service cannot be listed.
     """
-    warehouse, world = Warehouse(pipeline), ports or Ports.real(WATCHED)
+    warehouse, ports = Warehouse(pipeline), ports or Ports.real(WATCHED)
     warehouse.check_supported()
     try:
         state = WarehouseState()
         if warehouse.exists():
             with warehouse.connect() as connection:
-                state = recall(connection)
-        with world.open_loop() as loop:
-            client = world.open_client(settings)
+                state = load_state(connection)
+        with ports.open_loop() as loop:
+            client = ports.open_client(settings)
             loop.call(client.__aenter__)
             try:
-                return _Planning(settings, state, client, loop, world, progress or Silent(), monotonic).make()
+                return _Planning(settings, state, client, loop, ports, progress or Silent(), monotonic).make()
             finally:
                 loop.call(client.__aexit__, None, None, None)
     except Exception as error:
@@ -107,14 +107,14 @@ class _Planning:
     state: WarehouseState
     client: ServiceClient
     loop: Loop
-    world: Ports
+    ports: Ports
     progress: Progress
     monotonic: Callable[[], float]
 
     def make(self) -> RunPlan:
-        now = self.world.now()
+        now = self.ports.now()
         tally = Tally("", "incremental", now)
-        decision = Discovery(
+        discovery = Discovery(
             self.settings,
             RunScope(),
             self.state,
@@ -125,31 +125,31 @@ class _Planning:
             now=now,
         )
         began = self.monotonic()
-        decided = self.loop.call(decision.make)
+        discovered = self.loop.call(discovery.make)
         listing_s, listing_requests = self.monotonic() - began, self.client.stats.requests
         listing_bytes = self.client.stats.bytes_received
-        reading = [planned.import_ for planned in decided.plan.read]
-        new = sum(planned.reason is Reason.new for planned in decided.plan.read)
+        reading = [planned.import_ for planned in discovered.plan.read]
+        new = sum(planned.reason is Reason.new for planned in discovered.plan.read)
         requests = sum(self._requests_of(import_, reading) for import_ in reading)
         records = sum(max(import_.row_count, 0) for import_ in reading)
         page = self._page_of(reading)
         return RunPlan(
-            imports_listed=tally.imports_listed or len(decided.imports),
+            imports_listed=tally.imports_listed or len(discovered.imports),
             imports_new=new,
             imports_changed=len(reading) - new,
-            imports_completed=sum(map(_is_news, decided.plan.read)),
-            imports_deleted=len(self._gone(decided)),
+            imports_completed=sum(map(_is_news, discovered.plan.read)),
+            imports_deleted=len(self._gone(discovered)),
             records=records,
             requests=listing_requests + requests,
             bytes_received=listing_bytes + round(records * page.record_bytes),
-            packages=max(math.ceil(records / self.settings.batch_rows), bool(reading or decided.deleted)),
+            packages=max(math.ceil(records / self.settings.batch_rows), bool(reading or discovered.deleted)),
             seconds=math.ceil(10 * (listing_s + self._seconds(page, requests, records))) / 10,
             problems=tuple(tally.problems),
         )
 
-    def _gone(self, decided: Discovered) -> list[str]:
+    def _gone(self, discovered: Discovered) -> list[str]:
         seen = self.state.imports
-        return [slug for slug in decided.deleted if slug not in seen or not seen[slug].deleted]
+        return [slug for slug in discovered.deleted if slug not in seen or not seen[slug].deleted]
 
     def _requests_of(self, import_: Import, reading: list[Import]) -> int:
         """Return the number of requests for an import: one page if it has room to spare, else every page and a recheck.

@@ -27,9 +27,9 @@ from dlt.pipeline.pipeline import Pipeline
 from connector.errors import ConfigError, ConnectorError
 from connector.extract.spill import BATCH_ROWS
 from connector.load.data_dictionary import Catalogue, FieldRows, FieldTotals
-from connector.load.dlt_bridge import forget_tables, load_beside
-from connector.load.working_directory import make_anew
-from connector.reporting.views.applying import brought_along, foreign_readers, refresh
+from connector.load.dlt_bridge import forget_tables, load_replacement
+from connector.load.working_directory import rebuild_working_directory
+from connector.reporting.views.applying import foreign_readers, recreated_views, refresh
 from connector.run.ports import Progress, Silent
 from connector.settings import Settings
 from connector.source import without_warnings_of_json
@@ -45,15 +45,15 @@ from connector.warehouse.destination import prepare_for_loading
 from connector.warehouse.failures import explain_failure
 from connector.warehouse.history_tables import prepare_for_rebuild, refresh_open
 from connector.warehouse.loads import make_newest
-from connector.warehouse.lock import prove_held, sole_writer
-from connector.warehouse.ownership import BESIDE, prepare_staging
-from connector.warehouse.state import WarehouseState, recall
+from connector.warehouse.lock import check_lock_held, sole_writer
+from connector.warehouse.ownership import REBUILD_TABLE, prepare_staging
+from connector.warehouse.state import WarehouseState, load_state
 from connector.warehouse.tables import LOAD_ID, RECORDS, SOURCE, TYPED_SCHEMA
 from connector.warehouse.typed_tables import count_rows, discard, raw_counts, raw_rows, swapped, totals, without_raw_row
 
 log = logging.getLogger("connector.maintain.rebuild")
 
-BESIDE_SCHEMA = "importer_rebuild"
+REBUILD_SCHEMA = "importer_rebuild"
 ROWS_AT_ONCE = 20_000
 
 
@@ -113,7 +113,7 @@ def rebuild(
         if not warehouse.exists():
             raise ConfigError("There is no warehouse to rebuild yet; run `importer-sync run` first.")
         with sole_writer(pipeline), without_warnings_of_json():
-            make_anew(pipeline)
+            rebuild_working_directory(pipeline)
             moment = now or datetime.now(UTC)
             return list(_Rebuild(pipeline, settings, warehouse, progress or Silent(), moment).run(tables))
     except Exception as error:
@@ -130,11 +130,13 @@ class _Rebuild:
 
     def run(self, wanted: Sequence[str]) -> Iterator[Rebuilt]:
         with self.warehouse.connect() as connection:
-            state = recall(connection)
+            state = load_state(connection)
             prepare_staging(connection, state.tables)
-            if BESIDE in state.foreign:
-                raise ConfigError(f"The dataset has a {BESIDE!r} that is not the connector's; rename it, then rebuild.")
-            discard(connection, BESIDE, BESIDE_SCHEMA)
+            if REBUILD_TABLE in state.foreign:
+                raise ConfigError(
+                    f"The dataset has a {REBUILD_TABLE!r} that is not the connector's; rename it, then rebuild."
+                )
+            discard(connection, REBUILD_TABLE, REBUILD_SCHEMA)
         tables = self._checked(wanted, state)
         if not tables:
             return
@@ -188,9 +190,9 @@ class _Rebuild:
         schema = self._typed(before, named, self._votes(template, named), hints)
         written = _Written(schema)
         batches = self._batches(template, written, hints)
-        load_beside(self.pipeline, BESIDE_SCHEMA, BESIDE, batches, json_columns(schema, self.warehouse))
+        load_replacement(self.pipeline, REBUILD_SCHEMA, REBUILD_TABLE, batches, json_columns(schema, self.warehouse))
         with self.warehouse.connect() as connection:
-            rows, distinct = count_rows(connection, BESIDE, "_record_slug")
+            rows, distinct = count_rows(connection, REBUILD_TABLE, "_record_slug")
             if not rows == distinct == written.rows:
                 raise ConnectorError(
                     f"{table} was left as it was: {written.rows} raw rows became {rows} rows of {distinct} records."
@@ -201,10 +203,10 @@ class _Rebuild:
             known = [slug for slug, each in state.ledger.items() if each.table_name == table and each.text_conflicts]
             found = {slug: json.dumps(c, sort_keys=True) for slug, c in written.text_conflicts.items()}
             text_conflicts = {**dict.fromkeys(known), **found}
-            prove_held(self.pipeline)
-            views = brought_along(connection, connection.traits.dialect, table)
-            versions = prepare_for_rebuild(connection, table, BESIDE)
-            with swapped(connection, table, BESIDE, fields, BESIDE_SCHEMA, text_conflicts, views):
+            check_lock_held(self.pipeline)
+            views = recreated_views(connection, connection.traits.dialect, table)
+            versions = prepare_for_rebuild(connection, table, REBUILD_TABLE)
+            with swapped(connection, table, REBUILD_TABLE, fields, REBUILD_SCHEMA, text_conflicts, views):
                 if versions is not None:
                     refresh_open(connection, versions)
         retyped = tuple(

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from connector.errors import AuthError, ConnectorError, NotFoundError
 from connector.extract.convention import FROM_ONE, PageConvention
-from connector.extract.listing import Lister, Listing, together
-from connector.extract.records import ImportRead, ask_for, read_import
-from connector.models import Import, Reject, born_at, key_of, replaces
+from connector.extract.listing import Lister, Listing, run_concurrently
+from connector.extract.records import ImportRead, read_import, request_import
+from connector.models import Import, Reject, creation_time, key_of, replaces
 from connector.run.pipeline import READ_AHEAD_ROWS
 from connector.run.ports import Loop, Progress
 from connector.service.client import ServiceClient
@@ -70,7 +70,7 @@ class ServiceView:
             self.progress.listed(reply.size)
             return [*reply.imports, *reply.rejects]
 
-        lister = Lister(fetch, key_of, replaces, born_at, expected=expected)
+        lister = Lister(fetch, key_of, replaces, creation_time, expected=expected)
         listing = await lister.all()
         self.convention = listing.convention
         return listing
@@ -78,12 +78,12 @@ class ServiceView:
     async def _ask_all(self, slugs: Sequence[str]) -> list[Answer]:
         found: list[Answer] = []
         for start in range(0, len(slugs), READS_AT_ONCE):
-            found += await together(self._ask(slug) for slug in slugs[start : start + READS_AT_ONCE])
+            found += await run_concurrently(self._ask(slug) for slug in slugs[start : start + READS_AT_ONCE])
         return found
 
     async def _ask(self, slug: str) -> Answer:
         try:
-            return await ask_for(self.client, slug)
+            return await request_import(self.client, slug)
         except NotFoundError:
             return None
         except ConnectorError as error:

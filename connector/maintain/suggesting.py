@@ -13,7 +13,7 @@ from connector.transform.guessing import FEWEST, LONGEST, SHARE, guess, share
 from connector.transform.schema import Kind
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.busy import when_free
-from connector.warehouse.ownership import take_stock
+from connector.warehouse.ownership import inspect_dataset
 from connector.warehouse.tables import FIELDS, IMPORTS
 
 ROWS_AT_ONCE = 10_000
@@ -70,7 +70,7 @@ def _suggestions(connection: Connection, hints: Mapping[str, Mapping[str, str]])
 
 def _texts(connection: Connection, hints: Mapping[str, Mapping[str, str]]) -> dict[str, list[str]]:
     """Return the text columns without a hint, by typed table."""
-    stock, columns = take_stock(connection), connection.columns()
+    stock, columns = inspect_dataset(connection), connection.columns()
     if FIELDS not in stock.ours:
         return {}
     rows = connection.query(

@@ -42,11 +42,11 @@ from connector.transform.escaping import storable
 from connector.transform.row_limits import LIMITS
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.failures import explain_failure
-from connector.warehouse.history import disagreeing
-from connector.warehouse.state import WarehouseState, recall, rows_by_import
+from connector.warehouse.history import mismatched_versions
+from connector.warehouse.state import WarehouseState, load_state, rows_by_import
 from connector.warehouse.tables import IMPORTS, LOAD_ID, RECORDS, REJECTS
 
-MAX_LOOKS = 4
+MAX_COMPARISONS = 4
 IMPORTS_AT_ONCE = 500
 _NOTHING = Holding(None, None, {})
 _RAW_COLUMNS = {name: name for name in ("slug", "sort", "created_at", "updated_at", "data", "extra")}
@@ -97,21 +97,22 @@ def verify(
     ports: Ports | None = None,
 ) -> VerifyReport:
     """Compare both sides. Raise ConnectorError if that is impossible: no warehouse, no service, no permission."""
-    warehouse, world, told = Warehouse(pipeline), ports or Ports.real(until_there=WATCHED), progress or Silent()
+    warehouse, progress = Warehouse(pipeline), progress or Silent()
+    ports = ports or Ports.real(until_first_reply=WATCHED)
     warehouse.check_supported()
     try:
         if not warehouse.exists():
             raise ConnectorError("There is no warehouse to verify yet; run `importer-sync run` first.")
-        with _survey(settings, world, told) as view:
-            return _Verification(warehouse, settings, view, told, world, VerifyReport(deep)).run()
+        with _service_view(settings, ports, progress) as view:
+            return _Verification(warehouse, settings, view, progress, ports, VerifyReport(deep)).run()
     except Exception as error:
         raise explain_failure(error, pipeline) from None
 
 
 @contextmanager
-def _survey(settings: Settings, world: Ports, progress: Progress) -> Iterator[ServiceView]:
-    with world.open_loop() as loop:
-        client = world.open_client(settings)
+def _service_view(settings: Settings, ports: Ports, progress: Progress) -> Iterator[ServiceView]:
+    with ports.open_loop() as loop:
+        client = ports.open_client(settings)
         loop.call(client.__aenter__)
         try:
             yield ServiceView(client, loop, settings, progress)
@@ -120,15 +121,15 @@ def _survey(settings: Settings, world: Ports, progress: Progress) -> Iterator[Se
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _Comparison:
     """One comparison of one import: the versions on both sides, and the differences.
 
-    `behind`: by its ledger, the warehouse does not have this version. `restless`: the import changed meanwhile.
+    `behind`: by its ledger, the warehouse does not have this version. `unstable`: the import changed meanwhile.
     """
 
     version: object
     behind: bool
-    restless: bool
+    unstable: bool
     differences: tuple[Difference, ...]
 
 
@@ -142,12 +143,12 @@ class _Verification:
     report: VerifyReport
     sizes: dict[str, int] = field(default_factory=dict)
     unread: dict[str, ConnectorError] = field(default_factory=dict)  # at the latest comparison
-    vanished: dict[str, _Look] = field(default_factory=dict)
+    vanished: dict[str, _Comparison] = field(default_factory=dict)
 
     def run(self) -> VerifyReport:
         report = self.report
         with self.warehouse.connect() as connection:
-            expected = sum(not seen.deleted for seen in recall(connection).imports.values())
+            expected = sum(not seen.deleted for seen in load_state(connection).imports.values())
         listing = self.view.listing(expected)
         if not listing.complete:
             report.unchecked.append(f"The listing of imports is not known to be complete: {listing.reason}.")
@@ -158,8 +159,8 @@ class _Verification:
         included = [i for i in listed.values() if self.view.included(i)]
         if report.deep:  # otherwise nothing is read that could change
             self.progress.planned(len(included), sum(max(i.row_count, 0) for i in included))
-        self._settle(self._look(listed), listed)
-        self._ask_for_vanished()
+        self._compare_again(self._compare_imports(listed), listed)
+        self._check_vanished()
         self._extras({*listed, *(row.record_slug for row in listing.rows if isinstance(row, Reject))})
         if report.deep and self.settings.history:
             self._compare_history()
@@ -172,16 +173,16 @@ class _Verification:
 
     def _compare_history(self) -> None:
         with self.warehouse.connect() as connection:
-            for history, n in disagreeing(connection, self.settings.keeps_history_of).items():
+            for history, n in mismatched_versions(connection, self.settings.keeps_history_of).items():
                 sentence = f"{n} rows of {history} that should be current differ from the rows they are versions of."
                 self.report.differences.append(Difference(Kind.history_differs, sentence, table=history))
 
     # -- one comparison ------------------------------------------------------------------------------------------
 
-    def _look(self, imports: Mapping[str, Import]) -> dict[str, _Look]:
+    def _compare_imports(self, imports: Mapping[str, Import]) -> dict[str, _Comparison]:
         """Compare each of these imports on both sides."""
         with self.warehouse.connect() as connection:
-            state = recall(connection)
+            state = load_state(connection)
             holdings = _holdings(connection, state)
             found = {
                 slug: list(import_differences(import_, holdings.get(slug, _NOTHING), self.settings))
@@ -189,7 +190,7 @@ class _Verification:
             }
             self._compare_fields(connection, state, imports, found)
             reads = dict(self._compare_all_rows(connection, state, imports, found)) if self.report.deep else {}
-        return {slug: _look_at(i, state, reads.get(slug), found[slug]) for slug, i in imports.items()}
+        return {slug: _comparison_of(i, state, reads.get(slug), found[slug]) for slug, i in imports.items()}
 
     def _compare_fields(
         self,
@@ -219,9 +220,9 @@ class _Verification:
             for name in sorted((columns & set(stored.column_names)) - set(expected.column_names)):
                 expected = expected.append_column(name, pa.nulls(expected.num_rows))
             for slug, unlike in row_differences("slug", expected, stored):
-                told = ", ".join([name for name in unlike if name != "_content_hash"] or unlike)
-                sentence = f"Import {slug} differs in imports: {told}."
-                found[slug].append(Difference(Kind.import_differs, sentence, slug, table=IMPORTS, column=told))
+                names = ", ".join([name for name in unlike if name != "_content_hash"] or unlike)
+                sentence = f"Import {slug} differs in imports: {names}."
+                found[slug].append(Difference(Kind.import_differs, sentence, slug, table=IMPORTS, column=names))
 
     def _compare_all_rows(
         self,
@@ -247,7 +248,7 @@ class _Verification:
             return
         slug, known = read.import_.slug, state.ledger.get(read.import_.slug)
         yield from self._unreconciled(read)
-        yield from _beside_records(connection, read)
+        yield from _compare_records_metadata(connection, read)
         if known is None:
             yield Difference(Kind.count_differs, f"Import {slug}: {len(read.records)} records are not loaded.", slug)
             return
@@ -271,7 +272,7 @@ class _Verification:
         yield from typed_differences(slug, source, typed, state.schemas[table], renamed, hints, nul_safe=nul_safe)
 
     def _unreconciled(self, read: ImportRead) -> Iterator[Difference]:
-        if read.doubtful and not (read.miscounted and self.settings.reconcile == "off"):
+        if read.unproven and not (read.miscounted and self.settings.reconcile == "off"):
             sentence = f"Import {read.import_.slug} does not reconcile now: {read.why}."
             yield Difference(Kind.not_reconciled, sentence, read.import_.slug)
 
@@ -290,32 +291,32 @@ class _Verification:
 
     # -- imports that moved --------------------------------------------------------------------------------------
 
-    def _settle(self, first: Mapping[str, _Look], listed: Mapping[str, Import]) -> None:
+    def _compare_again(self, first: Mapping[str, _Comparison], listed: Mapping[str, Import]) -> None:
         """Compare again what differed, until neither side changed between two comparisons, or the limit is reached."""
-        latest = {slug: look for slug, look in first.items() if look.differences or look.restless}
-        for looks in range(2, MAX_LOOKS + 1):
+        latest = {slug: each for slug, each in first.items() if each.differences or each.unstable}
+        for number in range(2, MAX_COMPARISONS + 1):
             if not latest:
                 return
             answers = self.view.current(list(latest))
             self._leave_out(answers, latest)
             found = {slug: answer for slug, answer in answers.items() if isinstance(answer, Import)}
-            again = self._look({slug: as_listed(listed[slug], own) for slug, own in found.items()})
+            again = self._compare_imports({slug: as_listed(listed[slug], own) for slug, own in found.items()})
             before, latest = latest, {}
-            for slug, look in again.items():
-                stood_still = not look.restless and before[slug].version == look.version
-                if looks == MAX_LOOKS or stood_still or not (look.differences or look.restless):
-                    self._conclude(slug, first[slug], look)
+            for slug, comparison in again.items():
+                unchanged = not comparison.unstable and before[slug].version == comparison.version
+                if number == MAX_COMPARISONS or unchanged or not (comparison.differences or comparison.unstable):
+                    self._conclude(slug, first[slug], comparison)
                 else:
-                    latest[slug] = look
+                    latest[slug] = comparison
 
-    def _conclude(self, slug: str, first: _Look, now: _Look) -> None:
-        moved = first.restless or now.restless or first.version != now.version
+    def _conclude(self, slug: str, first: _Comparison, now: _Comparison) -> None:
+        moved = first.unstable or now.unstable or first.version != now.version
         if now.differences and (first.behind or not moved):
             self.report.differences += now.differences
         else:
             self.report.moved.append(slug)
 
-    def _leave_out(self, answers: Mapping[str, Answer], latest: Mapping[str, _Look]) -> None:
+    def _leave_out(self, answers: Mapping[str, Answer], latest: Mapping[str, _Comparison]) -> None:
         for slug, answer in answers.items():
             if answer is None:
                 self.vanished[slug] = latest[slug]
@@ -324,15 +325,15 @@ class _Verification:
                 if slug not in self.unread:
                     self.report.unchecked.append(f"Import {slug} could not be checked again: {answer}")
 
-    def _ask_for_vanished(self) -> None:
+    def _check_vanished(self) -> None:
         """Treat imports that answered 404 as deleted meanwhile, unless the service still lists them."""
         if not self.vanished:
             return
         listing = self.view.listing(len(self.vanished))
         listed = {row.slug if isinstance(row, Import) else row.record_slug for row in listing.rows}
-        for slug, look in self.vanished.items():
+        for slug, comparison in self.vanished.items():
             if slug in listed or not listing.complete:
-                self.report.differences += look.differences
+                self.report.differences += comparison.differences
                 self.report.unchecked.append(f"Import {slug}: the service lists it but answers 404 for it.")
             else:
                 self.report.moved.append(slug)
@@ -355,7 +356,7 @@ class _Verification:
     def _unlisted(self, listed: set[str | None]) -> dict[str, Holding]:
         """Return imports in the warehouse that the service did not list, of the pipeline's `status` if it has one."""
         with self.warehouse.connect() as connection:
-            holdings = _holdings(connection, recall(connection))
+            holdings = _holdings(connection, load_state(connection))
         status = self.settings.status
         return {
             slug: h
@@ -366,7 +367,7 @@ class _Verification:
         }
 
 
-def _beside_records(connection: Connection, read: ImportRead) -> Iterator[Difference]:
+def _compare_records_metadata(connection: Connection, read: ImportRead) -> Iterator[Difference]:
     slug = read.import_.slug
     stored = connection.rows_of(IMPORTS, "slug", [slug])
     shown = read_row(read.import_, read.records_metadata).records_metadata
@@ -375,11 +376,13 @@ def _beside_records(connection: Connection, read: ImportRead) -> Iterator[Differ
         yield Difference(Kind.import_differs, sentence, slug, table=IMPORTS, column="records_metadata")
 
 
-def _look_at(import_: Import, state: WarehouseState, read: ImportRead | None, found: Sequence[Difference]) -> _Look:
+def _comparison_of(
+    import_: Import, state: WarehouseState, read: ImportRead | None, found: Sequence[Difference]
+) -> _Comparison:
     known = state.ledger.get(import_.slug)
-    restless = read is not None and (read.verdict is Verdict.gone or read.import_.fingerprint != import_.fingerprint)
+    unstable = read is not None and (read.verdict is Verdict.gone or read.import_.fingerprint != import_.fingerprint)
     behind = known is None or not known.trusted or known.state is not State.synced or not known.is_at(import_)
-    return _Look((import_.fingerprint, known), behind, restless, tuple(found))
+    return _Comparison((import_.fingerprint, known), behind, unstable, tuple(found))
 
 
 def _holdings(connection: Connection, state: WarehouseState) -> dict[str, Holding]:

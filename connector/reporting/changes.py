@@ -13,7 +13,7 @@ from typing import Any
 from dlt.pipeline.pipeline import Pipeline
 
 from connector.errors import ConfigError
-from connector.nearest import instead_of
+from connector.nearest import suggest_known
 from connector.reporting.views.changed import PLACE
 from connector.reporting.views.layout import TypedField, TypedTable, read_layout, recorded
 from connector.warehouse import Connection, Warehouse
@@ -68,12 +68,12 @@ def changes(pipeline: Pipeline, since: datetime, template: str | None = None, fi
             slugs = _slugs(connection)
             names = {t.table: {t.template, t.table, slugs.get(t.table)} - {None} for t, _ in kept}
             if template not in (known := {str(name) for of in names.values() for name in of}):
-                raise ConfigError(f"--template {template!r} has no versions; {instead_of(template, known)}")
+                raise ConfigError(f"--template {template!r} has no versions; {suggest_known(template, known)}")
             kept = [each for each in kept if template in names[each[0].table]]
         if field is not None:
             known = {each.path for typed, _ in kept for each in typed.fields}
             if field not in known:
-                raise ConfigError(f"--field {field!r} is no field of what is kept; {instead_of(field, known)}")
+                raise ConfigError(f"--field {field!r} is no field of what is kept; {suggest_known(field, known)}")
         found = [each for typed, history in kept for each in _of(connection, typed, history, since, field)]
     return sorted(
         found, key=lambda each: (each.at, each.template or "", each.import_slug, each.record, each.field or "")

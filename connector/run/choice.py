@@ -13,12 +13,12 @@ from functools import cached_property
 from connector.errors import ConfigError
 from connector.ledger import LedgerRow
 from connector.models import Import
-from connector.nearest import instead_of, nearest
+from connector.nearest import nearest, suggest_known
 from connector.settings import RunScope, Selection, Settings, Window
 from connector.transform.naming import table_name
 from connector.warehouse.state import WarehouseState
 
-PROBLEMS_TOLD = 5
+PROBLEMS_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +112,13 @@ class Choice:
             slug = min(selection.slugs)
             raise ConfigError(f"Import {slug} is left out by the other conditions; remove some of them.")
         if selection.slugs:
-            told = " ".join(problems[:PROBLEMS_TOLD])
+            reason = " ".join(problems[:PROBLEMS_SHOWN])
             problems.clear()
-            raise ConfigError(told)
+            raise ConfigError(reason)
         names = _templates(imports)
         if selection.template is not None and selection.template not in names:
             raise ConfigError(
-                f"No import has the template {selection.template!r}: {instead_of(selection.template, names)}"
+                f"No import has the template {selection.template!r}: {suggest_known(selection.template, names)}"
             )
 
     def misnamed_templates(self, imports: Sequence[Import], state: WarehouseState) -> Iterator[Misnamed]:
@@ -133,12 +133,12 @@ class Choice:
         former = {name: _slugs_of(name, state) for name in {*chosen, *(self.settings.exclude_templates or ())}}
         nothing = bool(imports and chosen) and not any(name in listed or former[name] for name in chosen)
         if nothing and self.settings.status is None:
-            raise ConfigError(f"No import has the template {chosen[0]!r}: {instead_of(chosen[0], listed)}")
+            raise ConfigError(f"No import has the template {chosen[0]!r}: {suggest_known(chosen[0], listed)}")
         now = {i.template_slug: i.template_name for i in imports if i.template_slug}
         for key in ("templates", "exclude_templates"):
             for name in sorted(set(getattr(self.settings, key) or ()) - listed):
                 renamed = min(former[name] & now.keys(), default=None)
-                found = instead_of(name, listed)
+                found = suggest_known(name, listed)
                 if renamed is not None:
                     found = f"it is called {now[renamed]!r} now; use its slug, {renamed}."
                 lacks = renamed is not None or (key == "templates" and bool(imports) and not former[name])
@@ -152,7 +152,7 @@ def _slugs_of(name: str, state: WarehouseState) -> Set[str]:
     return named | {slug for table, slug in tables if slug and table_name(name, slug, {}) == table}
 
 
-def absent(slug: str, ledger: Mapping[str, LedgerRow]) -> str:
+def missing_import_message(slug: str, ledger: Mapping[str, LedgerRow]) -> str:
     """Return the sentence about an import that was requested by slug and that the service answers 404 for."""
     if slug in ledger:
         return f"The service has no import {slug} any more."

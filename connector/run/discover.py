@@ -17,13 +17,13 @@ from msgspec import structs
 
 from connector.errors import AuthError, ConnectorError, NotFoundError
 from connector.extract.convention import FROM_ONE
-from connector.extract.listing import Lister, Listing, together
-from connector.extract.records import as_listed, ask_for
-from connector.ledger import TORN, State
+from connector.extract.listing import Lister, Listing, run_concurrently
+from connector.extract.records import as_listed, request_import
+from connector.ledger import INCOMPLETE_ROWS, State
 from connector.load.imports_table import is_listed_as
-from connector.models import Import, Reject, born_at, key_of, replaces
-from connector.run.choice import Choice, absent
-from connector.run.deaths import KilledTwice
+from connector.models import Import, Reject, creation_time, key_of, replaces
+from connector.run.choice import Choice, missing_import_message
+from connector.run.crash_suspects import KilledTwice
 from connector.run.plan import Plan, Rules, make_plan, too_many_vanished
 from connector.run.ports import Progress
 from connector.run.settling import SECOND, resolution
@@ -35,8 +35,8 @@ from connector.warehouse.state import WarehouseState
 
 log = logging.getLogger("connector.run")
 
-SUSPECT_ROUNDS = 3
-ASKED_AT_ONCE = 64
+MAX_LISTING_ROUNDS = 3
+REQUESTS_AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Discovery:
         self._progress = progress
         self._stop = stop
         self.convention = FROM_ONE  # as the listing showed
-        self._untold = False  # an import is not read, because its template is unknown
+        self._template_unknown = False  # an import is not read, because its template is unknown
         self._rules = Rules(
             now,
             scope.force,
@@ -104,13 +104,13 @@ class Discovery:
         self.convention = listing.convention
         if self._choice.is_bounded:
             if not self._choice.selects:
-                await self._miss(listing)
+                await self._report_unlisted(listing)
             return self._decide(listing, (), ())
-        looks = 0
+        rounds = 0
         while True:
             listed = {_slug_of(row) for row in listing.rows}
-            is_last = looks == SUSPECT_ROUNDS
-            alive, gone = await self._question(sorted(known - listed), to_the_end=is_last)
+            is_last = rounds == MAX_LISTING_ROUNDS
+            alive, gone = await self._request_unlisted(sorted(known - listed), request_all=is_last)
             if is_last or not alive:
                 return self._decide(listing, tuple(alive), gone)
             log.warning(
@@ -118,17 +118,19 @@ class Discovery:
             )
             listing = await lister.again()
             self.convention = listing.convention
-            looks += 1
+            rounds += 1
 
-    async def departed(self, slugs: Sequence[str]) -> frozenset[str]:
+    async def confirm_deleted(self, slugs: Sequence[str]) -> frozenset[str]:
         """Return the imports that answered 404 while they were read and that are neither found nor listed any more.
 
         An import that is still listed exists, whatever its own URL answers, and must not be skipped.
         """
         try:
             answers: list[Import | ConnectorError | None] = []
-            for start in range(0, len(slugs), ASKED_AT_ONCE):
-                answers += await together(self._ask(slug) for slug in slugs[start : start + ASKED_AT_ONCE])
+            for start in range(0, len(slugs), REQUESTS_AT_ONCE):
+                answers += await run_concurrently(
+                    self._request(slug) for slug in slugs[start : start + REQUESTS_AT_ONCE]
+                )
             listing = await self._lister(self._tally.imports_listed).all()
         except ConnectorError:
             return frozenset()
@@ -141,7 +143,7 @@ class Discovery:
             self._fetch_page,
             key_of,
             replaces,
-            born_at,
+            creation_time,
             expected=0 if self._settings.status else expected,
             stop=lambda: self._stop() is not None,
         )
@@ -152,13 +154,13 @@ class Discovery:
         return [*reply.imports, *reply.rejects]
 
     async def _by_slug(self) -> tuple[Import, ...]:
-        found = await together(self._get_or_none(slug) for slug in sorted(self._scope.selection.slugs))
+        found = await run_concurrently(self._get_or_none(slug) for slug in sorted(self._scope.selection.slugs))
         meant: list[Import] = []
         for slug, import_ in zip(sorted(self._scope.selection.slugs), found, strict=True):
             known = self._state.ledger.get(slug)
             if import_ is None:
                 self._tally.shortfall = True
-                self._tally.problems.append(absent(slug, self._state.ledger))
+                self._tally.problems.append(missing_import_message(slug, self._state.ledger))
             elif known is not None and known.live and import_.slug != slug:
                 self._tally.shortfall = True
                 self._tally.problems.append(f"The service answers with import {import_.slug} for import {slug}.")
@@ -173,7 +175,7 @@ class Discovery:
         listing = await self._lister(len(self._state.ledger)).all()
         listed = {row.slug: row for row in listing.rows if isinstance(row, Import)}
         shown = (as_listed(listed[i.slug], i) for i in found if i.slug in listed)
-        return (*shown, *self._told([i for i in found if i.slug not in listed]))
+        return (*shown, *self._with_known_template([i for i in found if i.slug not in listed]))
 
     def _may_lack_its_template(self, import_: Import) -> bool:
         """Return whether an import shown without a template may have one, and a decision depends on it.
@@ -186,15 +188,15 @@ class Discovery:
         counts = chosen or bool(settings.protection.templates) or bool(known is not None and known.template_slug)
         return import_.template is None and counts
 
-    def _told(self, unlisted: Sequence[Import]) -> tuple[Import, ...]:
+    def _with_known_template(self, unlisted: Sequence[Import]) -> tuple[Import, ...]:
         """Return imports whose template is known or does not matter; report the others, which are not read."""
-        untold = [i for i in unlisted if self._may_lack_its_template(i)]
-        for import_ in untold:
-            self._tally.shortfall = self._untold = True
+        without_template = [i for i in unlisted if self._may_lack_its_template(i)]
+        for import_ in without_template:
+            self._tally.shortfall = self._template_unknown = True
             self._tally.problems.append(
                 f"Import {import_.slug} is not listed, and its own URL does not say its template, so it is not read."
             )
-        return tuple(i for i in unlisted if i not in untold)
+        return tuple(i for i in unlisted if i not in without_template)
 
     async def _get_or_none(self, slug: str) -> Import | None:
         try:
@@ -202,28 +204,30 @@ class Discovery:
         except NotFoundError:
             return None
 
-    async def _miss(self, listing: Listing[Any]) -> None:
+    async def _report_unlisted(self, listing: Listing[Any]) -> None:
         """Report imports known at the requested status that exist but are not listed."""
         listed = {_slug_of(row) for row in listing.rows}
         status = self._settings.status
         known = sorted(s for s, k in self._state.ledger.items() if k.live and k.status == status and s not in listed)
-        for start in range(0, len(known), ASKED_AT_ONCE):
-            alive, _ = await self._question(known[start : start + ASKED_AT_ONCE])
+        for start in range(0, len(known), REQUESTS_AT_ONCE):
+            alive, _ = await self._request_unlisted(known[start : start + REQUESTS_AT_ONCE])
             for import_ in alive:
                 if self._choice.wants(import_):
                     self._tally.shortfall = True
                     self._tally.problems.append(f"Import {import_.slug} exists, but the service does not list it.")
 
-    async def _question(self, suspects: list[str], *, to_the_end: bool = False) -> tuple[list[Import], tuple[str, ...]]:
+    async def _request_unlisted(
+        self, suspects: list[str], *, request_all: bool = False
+    ) -> tuple[list[Import], tuple[str, ...]]:
         """Request each import that was not listed; return (those that exist, those that the service answers 404 for).
 
-        Once some exist, the rest is requested only with `to_the_end`, because the service is listed again first.
+        Once some exist, the rest is requested only with `request_all`, because the service is listed again first.
         """
         alive: list[Import] = []
         gone: list[str] = []
-        for start in range(0, len(suspects), ASKED_AT_ONCE):
-            some = suspects[start : start + ASKED_AT_ONCE]
-            for slug, answer in zip(some, await together(self._ask(slug) for slug in some), strict=True):
+        for start in range(0, len(suspects), REQUESTS_AT_ONCE):
+            some = suspects[start : start + REQUESTS_AT_ONCE]
+            for slug, answer in zip(some, await run_concurrently(self._request(slug) for slug in some), strict=True):
                 if isinstance(answer, Import):
                     alive.append(answer)
                 elif answer is None:
@@ -231,13 +235,13 @@ class Discovery:
                 else:
                     self._tally.shortfall = True
                     self._tally.problems.append(f"Import {slug} is not listed, and the request for it failed: {answer}")
-            if alive and not to_the_end:
+            if alive and not request_all:
                 break
         return alive, tuple(gone)
 
-    async def _ask(self, slug: str) -> Import | ConnectorError | None:
+    async def _request(self, slug: str) -> Import | ConnectorError | None:
         try:
-            return await ask_for(self._client, slug)
+            return await request_import(self._client, slug)
         except NotFoundError:
             return None
         except AuthError as error:
@@ -248,24 +252,24 @@ class Discovery:
             return error
 
     def _decide(self, listing: Listing[Any], unlisted: tuple[Import, ...], gone: tuple[str, ...]) -> Discovered:
-        found = [row for row in listing.rows if isinstance(row, Import)] + list(self._told(unlisted))
+        found = [row for row in listing.rows if isinstance(row, Import)] + list(self._with_known_template(unlisted))
         imports = _with_one_name({i.slug: i for i in found}.values())  # a backfill may name an import in several ways
         rejects = tuple(row for row in listing.rows if isinstance(row, Reject))
         wanted = [i for i in imports if self._choice.wants(i)]
         included = [i for i in wanted if self._may_be_read(i)]
         plan = make_plan(self._under_rules(included, imports), self._state.ledger, self._rules)
         self._tally.imports_listed = len(imports)
-        if not (included or self._untold) and listing.complete and self._scope.mode == "backfill":
+        if not (included or self._template_unknown) and listing.complete and self._scope.mode == "backfill":
             self._choice.refuse_empty(imports, wanted, self._tally.problems)
         if listing.complete and not self._choice.selects:
-            self._look_at_names(imports)
+            self._check_template_names(imports)
         if not listing.complete or unlisted:
             self._tally.shortfall = True
             why = listing.reason or f"{len(unlisted)} imports exist that the service does not list"
             self._tally.problems.append(f"The listing of imports is not known to be complete: {why}.")
             gone = ()
-        self._mention_old_rejects(included, plan)
-        self._mention_left_out(included, plan)
+        self._report_old_rejects(included, plan)
+        self._report_left_out(included, plan)
         # a backfill lists few imports, so the unit follows from the times of all known ones
         known = [each.updated_at for each in self._state.ledger.values() if each.updated_at is not None]
         unit = resolution([*(i.updated_at for i in imports), *known]) if plan.read else SECOND
@@ -273,11 +277,13 @@ class Discovery:
             return Discovered(tuple(wanted), (), plan, (), unit)
         excluded = [i for i in wanted if not self._choice.includes(i)]
         left_out = tuple(i for i in excluded if not self._is_noted_as_excluded(i))
-        self._mention_older_rules(excluded, listing)
-        for slug in (i.slug for i in excluded if i.slug in self._state.ledger and self._state.ledger[i.slug].torn):
+        self._report_older_rules(excluded, listing)
+        for slug in (
+            i.slug for i in excluded if i.slug in self._state.ledger and self._state.ledger[i.slug].is_incomplete
+        ):
             self._tally.shortfall = True
-            self._tally.problems.append(f"Import {slug}: {TORN}")
-        return Discovered(tuple(wanted), rejects, plan, self._permitted(gone, plan), unit, left_out)
+            self._tally.problems.append(f"Import {slug}: {INCOMPLETE_ROWS}")
+        return Discovered(tuple(wanted), rejects, plan, self._within_delete_limit(gone, plan), unit, left_out)
 
     def _under_rules(self, included: Sequence[Import], imports: Sequence[Import]) -> list[Import]:
         """Return imports whose privacy rules are the intended ones, as far as names show; report the others.
@@ -311,13 +317,13 @@ class Discovery:
             return True
         seen = self._state.imports.get(import_.slug)
         as_divided = seen is not None and not seen.deleted and is_listed_as(seen.content_hash, import_)
-        return as_divided and import_.slug not in self._state.elsewhere
+        return as_divided and import_.slug not in self._state.imports_of_other_shards
 
     def _is_noted_as_excluded(self, import_: Import) -> bool:
         known = self._state.ledger.get(import_.slug)
-        return known is not None and known.trusted and (known.state is State.excluded or known.error == TORN)
+        return known is not None and known.trusted and (known.state is State.excluded or known.error == INCOMPLETE_ROWS)
 
-    def _look_at_names(self, imports: Sequence[Import]) -> None:
+    def _check_template_names(self, imports: Sequence[Import]) -> None:
         for misnamed in self._choice.misnamed_templates(imports, self._state):
             if misnamed.lacks:
                 self._tally.shortfall = True
@@ -325,7 +331,7 @@ class Discovery:
             else:
                 log.warning(misnamed.sentence, extra={"event": "template.unknown", "template": misnamed.name})
 
-    def _mention_old_rejects(self, wanted: list[Import], plan: Plan[Import]) -> None:
+    def _report_old_rejects(self, wanted: list[Import], plan: Plan[Import]) -> None:
         reading = {p.import_.slug for p in plan.read}
         known = (self._state.ledger.get(i.slug) for i in wanted if i.slug not in reading)
         kept_out = sum(k.records_rejected for k in known if k is not None)
@@ -333,7 +339,7 @@ class Discovery:
             self._tally.shortfall = True
             self._tally.problems.append(f"{kept_out} records rejected by earlier runs are in sync_rejects only.")
 
-    def _mention_left_out(self, wanted: list[Import], plan: Plan[Import]) -> None:
+    def _report_left_out(self, wanted: list[Import], plan: Plan[Import]) -> None:
         reading = {p.import_.slug for p in plan.read}
         for import_ in wanted:
             known = self._state.ledger.get(import_.slug)
@@ -341,7 +347,7 @@ class Discovery:
                 self._tally.imports_failed += 1
                 self._tally.problems.append(f"Import {import_.slug}: {KilledTwice(import_.slug)}")
 
-    def _mention_older_rules(self, excluded: Sequence[Import], listing: Listing[Any]) -> None:
+    def _report_older_rules(self, excluded: Sequence[Import], listing: Listing[Any]) -> None:
         """Report imports that were loaded under other privacy rules and are not read again, because they are left out.
 
         Invariant: after a run that succeeded, the rows of an import have no value that its rules would change.
@@ -364,7 +370,7 @@ class Discovery:
                 "exclude_templates or status leaves them out. Run once without that setting."
             )
 
-    def _permitted(self, gone: tuple[str, ...], plan: Plan[Import]) -> tuple[str, ...]:
+    def _within_delete_limit(self, gone: tuple[str, ...], plan: Plan[Import]) -> tuple[str, ...]:
         limit = self._settings.mass_delete_limit
         live = max(plan.known_live, sum(not seen.deleted for seen in self._state.imports.values()))
         if self._scope.allow_mass_delete or not too_many_vanished(len(gone), live, limit):

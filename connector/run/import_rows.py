@@ -52,21 +52,21 @@ class ImportRows:
         self._unread: list[Import] = []
         self._read: list[ImportRow] = []
 
-    def changed(self, decided: Discovered) -> list[Import]:
+    def changed(self, discovered: Discovered) -> list[Import]:
         """Return the imports whose row differs from the listing or is marked as due; none for a shard."""
         if self._is_shard:
             return []
-        return [import_ for import_ in decided.imports if self._is_due(import_)]
+        return [import_ for import_ in discovered.imports if self._is_due(import_)]
 
-    def add_changed(self, decided: Discovered) -> None:
+    def add_changed(self, discovered: Discovered) -> None:
         """Queue the rows of all these, with their records or without."""
-        self._unread = self.changed(decided)
+        self._unread = self.changed(discovered)
 
-    def add_unread(self, decided: Discovered) -> None:
+    def add_unread(self, discovered: Discovered) -> None:
         """Queue the rows of imports whose records are not read."""
         if self._listed:
-            read = {planned.import_.slug for planned in decided.plan.read}
-            self._unread += [import_ for import_ in self.changed(decided) if import_.slug not in read]
+            read = {planned.import_.slug for planned in discovered.plan.read}
+            self._unread += [import_ for import_ in self.changed(discovered) if import_.slug not in read]
 
     def add_failed(self, import_: Import) -> None:
         """Queue the row of an import whose records could not be read."""

@@ -16,22 +16,22 @@ from connector.scope import Part
 from connector.settings import RunScope, Settings
 from connector.warehouse import Connection
 from connector.warehouse.connection import LOADS
+from connector.warehouse.due_imports import SELECTION_COLUMNS, mark_backfill_due
 from connector.warehouse.erasing import erase_deleted, has_rejects_of_deleted
 from connector.warehouse.loads import loaded_late
-from connector.warehouse.mending import mend
-from connector.warehouse.ownership import Dataset, prepare_staging, take_stock
-from connector.warehouse.promises import PROMISED, promise
-from connector.warehouse.runs_table import bury_dead_runs, latest_start, settle_dead_runs
-from connector.warehouse.split import distrust_counts, distrust_doubles, end_of_split, settled_tables, split_of
-from connector.warehouse.state import WarehouseState, recall, remembered
+from connector.warehouse.ownership import Dataset, inspect_dataset, prepare_staging
+from connector.warehouse.repair import schedule_repairs
+from connector.warehouse.runs_table import fail_crashed_runs, latest_start, mark_runs_repaired
+from connector.warehouse.split import end_of_split, invalidate_counts, mark_duplicates_failed, settled_tables, split_of
+from connector.warehouse.state import WarehouseState, load_state, unaudited_state
 from connector.warehouse.tables import IMPORTS, LEDGER, RUNS
-from connector.warehouse.upgrades import take_over
+from connector.warehouse.upgrades import upgrade_dataset
 
 log = logging.getLogger("connector.run")
 
 
 @dataclass(frozen=True, slots=True)
-class Beginning:
+class InitialState:
     """The state in which a run begins.
 
     `taken` are names that others use where rows are staged. `latest` is when the latest run began, if that matters.
@@ -44,64 +44,66 @@ class Beginning:
     unsettled: bool = False
 
 
-def begin_with(connection: Connection, settings: Settings, scope: RunScope, tally: Tally, now: datetime) -> Beginning:
+def prepare_dataset(
+    connection: Connection, settings: Settings, scope: RunScope, tally: Tally, now: datetime
+) -> InitialState:
     """Prepare the dataset, and return the state that earlier runs left. The caller holds the lock, a shard its own."""
-    stock = take_stock(connection)
-    stock.check()
+    dataset = inspect_dataset(connection)
+    dataset.check()
     if scope.selection.part is not None:
-        return _begin_part(connection, stock, scope.selection.part, settings, tally.mode, now)
-    taken = prepare_staging(connection, stock.ours)
-    if take_over(connection, stock):
-        stock = take_stock(connection)
+        return _prepare_shard(connection, dataset, scope.selection.part, settings, tally.mode, now)
+    taken = prepare_staging(connection, dataset.ours)
+    if upgrade_dataset(connection, dataset):
+        dataset = inspect_dataset(connection)
     # if a column of the ledger is lost, every import differs from its row and is read anyway
-    if scope.force and {IMPORTS, LEDGER} <= stock.ours and stock.columns[LEDGER].keys() >= PROMISED:
-        promise(connection, scope, settings.status)
-        stock = take_stock(connection)
-    split = split_of(connection, stock)
+    if scope.force and {IMPORTS, LEDGER} <= dataset.ours and dataset.columns[LEDGER].keys() >= SELECTION_COLUMNS:
+        mark_backfill_due(connection, scope, settings.status)
+        dataset = inspect_dataset(connection)
+    split = split_of(connection, dataset)
     if split is not None:
-        distrust_doubles(connection, stock)
-        distrust_counts(connection, stock, split)
-    state = mend(connection, recall(connection, stock, in_doubt=split is not None))
-    latest, unsettled = None, split is not None and not state.sound
+        mark_duplicates_failed(connection, dataset)
+        invalidate_counts(connection, dataset, split)
+    state = schedule_repairs(connection, load_state(connection, dataset, force_audit=split is not None))
+    latest, unsettled = None, split is not None and not state.consistent
     if RUNS in state.tables:
-        if settings.history and "started_at" in stock.columns[RUNS]:
+        if settings.history and "started_at" in dataset.columns[RUNS]:
             latest = latest_start(connection)
         # if a run had died or left problems, the rows would have been audited
-        dead = bury_dead_runs(connection, now, state.tables) if state.audited else []
+        crashed = fail_crashed_runs(connection, now, state.tables) if state.audited else []
         mirrors = settings.deletes == "mirror"
-        if mirrors and (state.audited or has_rejects_of_deleted(connection, stock)):
-            erase_deleted(connection, stock)
-        _tell_of(dead)
-        if state.sound:
+        if mirrors and (state.audited or has_rejects_of_deleted(connection, dataset)):
+            erase_deleted(connection, dataset)
+        _log_crashed_runs(crashed)
+        if state.consistent:
             if state.audited:
-                settle_dead_runs(connection)
+                mark_runs_repaired(connection)
         elif not {LEDGER, LOADS} <= state.tables or loaded_late(connection):
             unsettled = True
     if split is not None:
         end_of_split(connection, split)
-    return Beginning(state, taken, latest, unsettled)
+    return InitialState(state, taken, latest, unsettled)
 
 
-def _begin_part(
-    connection: Connection, stock: Dataset, part: Part, settings: Settings, mode: str, now: datetime
-) -> Beginning:
-    split = split_of(connection, stock)
+def _prepare_shard(
+    connection: Connection, dataset: Dataset, part: Part, settings: Settings, mode: str, now: datetime
+) -> InitialState:
+    split = split_of(connection, dataset)
     shared = split.shared_tables if split is not None else frozenset()
-    stock = stock.only(() if split is None else split.tables_of(part.templates) | shared)
-    taken = prepare_staging(connection, stock.ours)
-    found = replace(remembered(connection, stock, part), shared=shared)
+    dataset = dataset.only(() if split is None else split.tables_of(part.templates) | shared)
+    taken = prepare_staging(connection, dataset.ours)
+    found = replace(unaudited_state(connection, dataset, part), shared=shared)
     if settings.typed and (damaged := sorted(shared - settled_tables(found))):
         raise ConfigError(
             f"Columns of {damaged[0]} were changed after the work was divided, and no shard may repair a table that "
             "all shards write; `importer-sync run` repairs it and ends the division."
         )
-    state = mend(connection, found)
-    _tell_of(bury_dead_runs(connection, now, state.tables, mode))
-    return Beginning(state, taken)
+    state = schedule_repairs(connection, found)
+    _log_crashed_runs(fail_crashed_runs(connection, now, state.tables, mode))
+    return InitialState(state, taken)
 
 
-def _tell_of(dead: list[str]) -> None:
-    for run_id in dead:
+def _log_crashed_runs(crashed: list[str]) -> None:
+    for run_id in crashed:
         log.warning(
             "Run %s died before it ended; its unfinished imports are read again.",
             run_id,

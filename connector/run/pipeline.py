@@ -21,12 +21,12 @@ from connector.extract.spill import BATCH_ROWS
 from connector.load.batches import Builder, BuiltImports
 from connector.models import Import
 from connector.run.plan import Planned
-from connector.run.ports import Aside
+from connector.run.ports import BackgroundRunner
 
 log = logging.getLogger("connector.run")
 
-TOGETHER_ROWS = 20_000  # of imports that are built at once
-TOGETHER_BYTES = 16 * 2**20  # of their JSON
+UNIT_ROWS = 20_000  # of imports that are built at once
+UNIT_BYTES = 16 * 2**20  # of their JSON
 READ_AHEAD_ROWS = 25_000
 BUILT_AHEAD_ROWS = 15_000
 WAITING_TO_BE_BUILT = 1  # batch, so that the building thread need not wait for the event loop between two
@@ -48,7 +48,7 @@ class Failure:
 ReadResult = tuple[tuple[Planned[Import], ...], BuiltImports | Failure]  # of one import, or of several of one template
 
 
-class _Together:
+class _BuildUnit:
     """Imports that were read and are built together, in the order in which they arrived."""
 
     def __init__(self) -> None:
@@ -62,12 +62,12 @@ class _Together:
         self.size += size
 
 
-class ReadAhead:
+class Prefetcher:
     """A queue of imports that are read and built ahead, used on one event loop, from `start` to `aclose`.
 
     `fatal` and `stopped` tell why the queue ended early. `reading(import_)` reads one import. Imports of up to
-    `together` rows are built together. `on_built` is called once nothing is left to build, which may be long before all
-    results are taken.
+    `unit_rows` rows are built together. `on_built` is called once nothing is left to build, which may be long before
+    all results are taken.
     """
 
     def __init__(
@@ -77,24 +77,26 @@ class ReadAhead:
         planned: tuple[Planned[Import], ...],
         *,
         max_concurrency: int,
-        aside: Aside,
+        run_in_background: BackgroundRunner,
         stop: Callable[[], int | None],
         on_built: Callable[[], None],
-        together: int = TOGETHER_ROWS,
+        unit_rows: int = UNIT_ROWS,
     ) -> None:
         self._reading = reading
         self._builder = builder
         self._planned = planned
         self._most_imports = READ_AHEAD_IMPORTS_PER_REQUEST * max_concurrency
-        self._aside = aside
+        self._run_in_background = run_in_background
         self._stop = stop
         self._on_built = on_built
-        self._together = together
+        self._unit_rows = unit_rows
         self._ready: asyncio.Queue[ReadResult | None] = asyncio.Queue()
         self._rows_ready = 0
         self._taken = asyncio.Event()
         self._filling: asyncio.Task[None] | None = None
-        self._aside_now = 0  # batches that are built in the thread or wait for it: no other may be built meanwhile
+        self._background_builds = (
+            0  # batches that are built in the thread or wait for it: no other may be built meanwhile
+        )
         self.fatal: ConnectorError | None = None
         self.stopped = False
         self.drained = False  # whether `take` has reached the end
@@ -130,9 +132,9 @@ class ReadAhead:
         building: deque[asyncio.Task[list[ReadResult]]] = deque()
         try:
             async with aclosing(self._gathered()) as gathered:
-                async for together in gathered:
-                    building.append(asyncio.ensure_future(self._built(together)))
-                    del together  # the records are not needed once rows are built
+                async for unit in gathered:
+                    building.append(asyncio.ensure_future(self._built(unit)))
+                    del unit  # the records are not needed once rows are built
                     while len(building) > WAITING_TO_BE_BUILT:
                         await self._hand_over(building)
             while building:
@@ -144,26 +146,26 @@ class ReadAhead:
             self._ready.put_nowait(None)
             self._on_built()
 
-    async def _gathered(self) -> AsyncGenerator[_Together]:
+    async def _gathered(self) -> AsyncGenerator[_BuildUnit]:
         """Yield what was read in units to build: small imports together, a large one alone."""
-        together = _Together()
+        unit = _BuildUnit()
         async with aclosing(self._read_all()) as reads:
             async for planned, result in reads:
                 rows = _rows_of(result)
-                size = TOGETHER_BYTES if rows > BATCH_ROWS else _bytes_of(result)
-                if together.results and not self._fit(together.rows + rows, together.size + size):
-                    yield together
-                    together = _Together()
-                together.add(planned, result, size)
+                size = UNIT_BYTES if rows > BATCH_ROWS else _bytes_of(result)
+                if unit.results and not self._fit(unit.rows + rows, unit.size + size):
+                    yield unit
+                    unit = _BuildUnit()
+                unit.add(planned, result, size)
                 del result
-                if not self._fit(together.rows + 1, together.size + 1):
-                    yield together
-                    together = _Together()
-        if together.results:
-            yield together
+                if not self._fit(unit.rows + 1, unit.size + 1):
+                    yield unit
+                    unit = _BuildUnit()
+        if unit.results:
+            yield unit
 
     def _fit(self, rows: int, size: int) -> bool:
-        return rows <= self._together and size <= TOGETHER_BYTES
+        return rows <= self._unit_rows and size <= UNIT_BYTES
 
     async def _hand_over(self, building: deque[asyncio.Task[list[ReadResult]]]) -> None:
         """Pass on the first unit once it is built; then wait until there is room for the next."""
@@ -176,14 +178,14 @@ class ReadAhead:
             self._taken.clear()
             await self._taken.wait()
 
-    async def _built(self, together: _Together) -> list[ReadResult]:
-        if together.rows <= FEW_ROWS and not self._aside_now:
-            return _build(self._builder, together)
-        self._aside_now += 1
+    async def _built(self, unit: _BuildUnit) -> list[ReadResult]:
+        if unit.rows <= FEW_ROWS and not self._background_builds:
+            return _build(self._builder, unit)
+        self._background_builds += 1
         try:
-            return await self._aside(partial(_build, self._builder, together))
+            return await self._run_in_background(partial(_build, self._builder, unit))
         finally:
-            self._aside_now -= 1
+            self._background_builds -= 1
 
     async def _read_all(self) -> AsyncGenerator[tuple[Planned[Import], ImportRead | Failure]]:
         waiting = deque(self._planned)
@@ -226,17 +228,17 @@ class ReadAhead:
             running[self._reading(following.import_)] = following
 
 
-def _build(builder: Builder, together: _Together) -> list[ReadResult]:
+def _build(builder: Builder, unit: _BuildUnit) -> list[ReadResult]:
     outcomes: list[ReadResult] = []
     reads: dict[str, tuple[Planned[Import], ImportRead]] = {}
-    for planned, result in together.results:
+    for planned, result in unit.results:
         if isinstance(result, Failure):
             outcomes.append(((planned,), result))
         elif result.verdict is Verdict.gone:
             outcomes.append(((planned,), BuiltImports.of((result,), None, ())))
         else:
             reads[result.import_.slug] = planned, result
-    together.results.clear()
+    unit.results.clear()
     if len(reads) == 1:
         ((planned, read),) = reads.values()
         try:

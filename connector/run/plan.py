@@ -19,7 +19,9 @@ from connector.ledger import COMPLETED, LedgerRow, Listed, State
 
 T = TypeVar("T", bound=Listed)
 
-FEWER_LASTS = timedelta(days=1)  # longer than a restart, a cache or the rebuilding of an index may hide records
+FEWER_CONFIRMED_AFTER = timedelta(
+    days=1
+)  # longer than a restart, a cache or the rebuilding of an index may hide records
 
 
 class Reason(StrEnum):
@@ -124,13 +126,17 @@ def lost_rows(import_: Listed, found: int, known: LedgerRow | None, *, reconcile
     """Return how many rows an import would lose although its fingerprint has not changed; 0 if none.
 
     Invariant: rows of an unchanged import are removed only if it is completed and the number of its records equals its
-    `row_count`, or if reads found the same lower number for a day (`FEWER_LASTS`). This holds for any `reconcile`,
-    which accepts a wrong count, but not the loss of existing rows. The rows also stay if a run that died left them in
-    doubt.
+    `row_count`, or if reads found the same lower number for a day (`FEWER_CONFIRMED_AFTER`). This holds for any
+    `reconcile`, which accepts a wrong count, but not the loss of existing rows. The rows also stay if a run that died
+    left them in doubt.
     """
     if known is None or not known.is_at(import_) or (import_.status == COMPLETED and reconciles):
         return 0
-    if found == known.fewer_found and known.fewer_since is not None and now - known.fewer_since >= FEWER_LASTS:
+    if (
+        found == known.fewer_found
+        and known.fewer_since is not None
+        and now - known.fewer_since >= FEWER_CONFIRMED_AFTER
+    ):
         return 0
     return max(known.records_loaded - found, 0)
 

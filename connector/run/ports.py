@@ -20,7 +20,7 @@ from connector.settings import Settings
 R = TypeVar("R")
 
 
-class Aside(Protocol):
+class BackgroundRunner(Protocol):
     """A runner of functions outside the event loop, one after the other in the order in which they were submitted."""
 
     def __call__(self, function: Callable[[], R], /) -> Awaitable[R]: ...
@@ -57,19 +57,19 @@ class Ports:
     open_client: Callable[[Settings], ServiceClient]
     open_loop: Callable[[], AbstractContextManager[Loop]]
     now: Callable[[], datetime]
-    aside: Aside
+    run_in_background: BackgroundRunner
 
     @classmethod
-    def real(cls, retry: RetryPolicy | None = None, *, until_there: RetryPolicy | None = None) -> Ports:
+    def real(cls, retry: RetryPolicy | None = None, *, until_first_reply: RetryPolicy | None = None) -> Ports:
         """Return the real ports; by default, the client waits for a restart of the service.
 
-        `until_there` is the policy until the service has answered anything.
+        `until_first_reply` is the policy until the service has answered anything.
         """
-        opened = partial(_open_client, retry=retry, until_there=until_there)
-        return cls(opened, start_blocking_portal, lambda: datetime.now(UTC), _one_thread())
+        opened = partial(_open_client, retry=retry, until_first_reply=until_first_reply)
+        return cls(opened, start_blocking_portal, lambda: datetime.now(UTC), _background_thread())
 
 
-def _open_client(settings: Settings, retry: RetryPolicy | None, until_there: RetryPolicy | None) -> ServiceClient:
+def _open_client(settings: Settings, retry: RetryPolicy | None, until_first_reply: RetryPolicy | None) -> ServiceClient:
     own = None
     if settings.http_client is not None:
         from connector.service.own_client import OwnClient  # httpx is slow to import
@@ -82,15 +82,15 @@ def _open_client(settings: Settings, retry: RetryPolicy | None, until_there: Ret
         requests_per_second=settings.requests_per_second,
         privacy=settings.protection,
         retry=retry,
-        until_there=until_there,
+        until_first_reply=until_first_reply,
         transport=own,
     )
 
 
-def _one_thread() -> Aside:
+def _background_thread() -> BackgroundRunner:
     executor = ThreadPoolExecutor(max_workers=1)  # starts its thread when there is something to do, and ends with it
 
-    async def aside(function: Callable[[], R], /) -> R:
+    async def run_in_background(function: Callable[[], R], /) -> R:
         return await asyncio.get_running_loop().run_in_executor(executor, function)
 
-    return aside
+    return run_in_background

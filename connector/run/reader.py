@@ -21,9 +21,9 @@ from connector.ledger import Due
 from connector.load.batches import Builder, BuiltImports
 from connector.load.flatten_process import Flattener
 from connector.models import Import
-from connector.run.deaths import KilledTwice, UnderWay
+from connector.run.crash_suspects import CrashSuspects, KilledTwice
 from connector.run.discover import Discovered, Discovery
-from connector.run.pipeline import TOGETHER_ROWS, Failure, ReadAhead, ReadResult
+from connector.run.pipeline import UNIT_ROWS, Failure, Prefetcher, ReadResult
 from connector.run.plan import FewerRecords, Plan, Planned, Reason, lost_rows
 from connector.run.ports import Ports, Progress
 from connector.run.settling import REPLICAS_LAG, may_change_unseen
@@ -32,7 +32,7 @@ from connector.settings import RunScope, Settings
 from connector.transform import width
 from connector.transform.row_limits import LIMITS
 from connector.warehouse import Warehouse
-from connector.warehouse.promises import ask_again
+from connector.warehouse.due_imports import mark_due
 from connector.warehouse.state import WarehouseState
 
 log = logging.getLogger("connector.run")
@@ -63,7 +63,7 @@ class Reader:
         *,
         progress: Progress,
         stop: Callable[[], int | None],
-        under_way: UnderWay,
+        crash_suspects: CrashSuspects,
         taken: frozenset[str],
         reading: bool,
     ) -> None:
@@ -75,22 +75,22 @@ class Reader:
         self._ports = ports
         self._progress = progress
         self._asked_to_stop = stop
-        self._under_way = under_way
+        self._crash_suspects = crash_suspects
         self._names_taken = taken
         self._reading = reading
         self._suspects: deque[Planned[Import]] = deque()  # each read alone, once all others are loaded
         self._listing: asyncio.Task[Discovered] | None = None
-        self._decided: Discovered | None = None
-        self._ahead: ReadAhead | None = None
+        self._discovered: Discovered | None = None
+        self._prefetcher: Prefetcher | None = None
         self._taken: deque[ReadResult] = deque()
         self._missed: list[ReadResult] = []  # imports that answered 404 while they were read
-        self._departed: frozenset[str] = frozenset()  # those of them that are not listed any more
+        self._confirmed_deleted: frozenset[str] = frozenset()  # those of them that are not listed any more
         self._flattener = Flattener()
         self._exit = ExitStack()
         self._exit.callback(self._flattener.close)
         self._client = ports.open_client(settings)
-        self._client.arrived = under_way.arrived
-        self._decision = Discovery(
+        self._client.on_records_received = crash_suspects.add_bytes
+        self._discovery = Discovery(
             settings,
             scope,
             state,
@@ -113,14 +113,14 @@ class Reader:
         """End the requests under way and the event loop; safe to call twice."""
         self._exit.close()
 
-    def decided(self) -> Discovered:
+    def discovered(self) -> Discovered:
         """Return the listing and the decisions on it, once both are done."""
-        if self._decided is None:
-            self._decided = self._loop.call(self._listed)
-            plan = self._decided.plan
-            self._promise_the_rest(plan)
+        if self._discovered is None:
+            self._discovered = self._loop.call(self._listed)
+            plan = self._discovered.plan
+            self._mark_rest_due(plan)
             self._tally.imports_changed = len(plan.read)
-            self._tally.imports_deleted = len(self._decided.deleted)
+            self._tally.imports_deleted = len(self._discovered.deleted)
             rows = sum(max(p.import_.row_count, 0) for p in plan.read)
             self._progress.planned(len(plan.read), rows)
             log.info(
@@ -128,25 +128,25 @@ class Reader:
                 self._tally.imports_listed,
                 len(plan.read),
                 plan.unchanged,
-                len(self._decided.deleted),
+                len(self._discovered.deleted),
                 extra={"event": "run.listed", "imports": self._tally.imports_listed, "to_read": len(plan.read)},
             )
-        return self._decided
+        return self._discovered
 
     def next(self) -> ReadResult | None:
         """Return the next outcome; None if the current package is complete."""
-        self.decided()
-        ahead = self._ahead
-        if ahead is None:
+        self.discovered()
+        prefetcher = self._prefetcher
+        if prefetcher is None:
             return None
         if not self._taken:
-            self._taken.extend(self._loop.call(ahead.take))
+            self._taken.extend(self._loop.call(prefetcher.take))
         if not self._taken and self._missed:
-            self._taken.extend(self._looked_for(stopped=ahead.stopped or ahead.fatal is not None))
+            self._taken.extend(self._resolve_missed(stopped=prefetcher.stopped or prefetcher.fatal is not None))
         if self._taken:
             return self._taken.popleft()
-        self._tally.fatal = self._tally.fatal or ahead.fatal
-        if ahead.stopped:
+        self._tally.fatal = self._tally.fatal or prefetcher.fatal
+        if prefetcher.stopped:
             self._note_stop()
         return None
 
@@ -156,14 +156,20 @@ class Reader:
 
     def postpone(self, planned: Planned[Import], built: BuiltImports) -> bool:
         """Postpone an import that answered 404 until it is known whether it is gone; return False if that is known."""
-        if planned.import_.slug in self._departed:
+        if planned.import_.slug in self._confirmed_deleted:
             return False
         self._missed.append(((planned,), built))
         return True
 
-    def begin_with_a_suspect(self) -> None:
+    def read_next_suspect(self) -> None:
         """Once all others are loaded, start reading one suspect for the package that begins now."""
-        if self._ahead is None or self._taken or self._missed or not self._ahead.drained or not self._suspects:
+        if (
+            self._prefetcher is None
+            or self._taken
+            or self._missed
+            or not self._prefetcher.drained
+            or not self._suspects
+        ):
             return
         planned = self._suspects.popleft()
         log.info(
@@ -171,13 +177,13 @@ class Reader:
             planned.import_.slug,
             extra={"event": "import.suspect", "import_slug": planned.import_.slug},
         )
-        self._under_way.read_alone(planned.import_)
-        self._loop.call(self._read_on, planned)
+        self._crash_suspects.read_alone(planned.import_)
+        self._loop.call(self._read_suspect, planned)
 
     @property
     def is_over(self) -> bool:
         """Return whether no package follows: everything is read, or the run has to end earlier."""
-        ending = self._ahead is None or self._ahead.stopped or self._ahead.fatal is not None
+        ending = self._prefetcher is None or self._prefetcher.stopped or self._prefetcher.fatal is not None
         return not self._suspects or ending
 
     def asked_to_stop(self) -> int | None:
@@ -188,14 +194,14 @@ class Reader:
 
     def due(self, read: ImportRead) -> Due | None:
         """Return why the import has to be read again: a change since it was read may not show."""
-        import_, unit = read.import_, self.decided().unit
+        import_, unit = read.import_, self.discovered().unit
         settled = read.asked_at is not None and not may_change_unseen(
             import_.updated_at,
             read.asked_at,
             unit,
             naive=import_.updated_naive,
-            passed_by=self._client.passed_by,
-            apart=self._client.clocks_apart,
+            clock_uncertainty=self._client.clock_uncertainty,
+            clock_difference=self._client.clock_difference,
             age=max(self._client.age_of(import_.slug), REPLICAS_LAG),
         )
         return None if settled else Due.racy
@@ -215,16 +221,16 @@ class Reader:
         if listing is not None:
             listing.cancel()
             await asyncio.gather(listing, return_exceptions=True)
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None:
-            await ahead.aclose()
+        prefetcher, self._prefetcher = self._prefetcher, None
+        if prefetcher is not None:
+            await prefetcher.aclose()
 
-    def _promise_the_rest(self, plan: Plan[Import]) -> None:
+    def _mark_rest_due(self, plan: Plan[Import]) -> None:
         """Mark as due the imports of a backfill that only the listing selects."""
         rest = [planned.import_.slug for planned in plan.read if planned.reason is Reason.asked]
         if rest:
             with self._warehouse.connect() as connection:
-                ask_again(connection, rest, Due.backfill)
+                mark_due(connection, rest, Due.backfill)
 
     async def _listed(self) -> Discovered:
         if self._listing is None:
@@ -233,38 +239,38 @@ class Reader:
 
     async def _prepare(self) -> Discovered:
         try:
-            decided = await self._unless_stopped(self._decision.make())
+            discovered = await self._unless_stopped(self._discovery.make())
         except Stopped:
             self._note_stop()
             return Discovered((), (), Plan((), 0, 0), ())
         if self._reading:
-            self._ahead = self._read_ahead(self._without_suspects(decided))
-            self._ahead.start()
-        return decided
+            self._prefetcher = self._make_prefetcher(self._without_suspects(discovered))
+            self._prefetcher.start()
+        return discovered
 
     def _is_suspect(self, import_: Import) -> bool:
         known = self._state.ledger.get(import_.slug)
         killed = known is not None and bool(known.killed_runs)
-        return self._under_way.is_kept and (killed or self._under_way.is_suspect(import_.slug))
+        return self._crash_suspects.is_persistent and (killed or self._crash_suspects.is_suspect(import_.slug))
 
-    def _without_suspects(self, decided: Discovered) -> tuple[Planned[Import], ...]:
+    def _without_suspects(self, discovered: Discovered) -> tuple[Planned[Import], ...]:
         """Return imports that may be read concurrently; those that killed two runs fail unless they were named."""
-        reading = {planned.import_.slug for planned in decided.plan.read}
-        self._under_way.done(i.slug for i in decided.imports if i.slug not in reading)
+        reading = {planned.import_.slug for planned in discovered.plan.read}
+        self._crash_suspects.done(i.slug for i in discovered.imports if i.slug not in reading)
         others: list[Planned[Import]] = []
-        for planned in decided.plan.read:
+        for planned in discovered.plan.read:
             import_ = planned.import_
             if not self._is_suspect(import_):
                 others.append(planned)
-            elif self._under_way.killed_twice(import_) and not self._scope.selection.slugs:
+            elif self._crash_suspects.killed_twice(import_) and not self._scope.selection.slugs:
                 self._taken.append(((planned,), Failure(KilledTwice(import_.slug))))
             else:
                 self._suspects.append(planned)
         return tuple(others)
 
-    async def _read_on(self, planned: Planned[Import]) -> None:
-        self._ahead = self._read_ahead((planned,))
-        self._ahead.start()
+    async def _read_suspect(self, planned: Planned[Import]) -> None:
+        self._prefetcher = self._make_prefetcher((planned,))
+        self._prefetcher.start()
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, R]) -> R:
         task = asyncio.ensure_future(work)
@@ -283,28 +289,28 @@ class Reader:
             self._tally.problems.append("The run reached max_run_time; the next run continues from there.")
         self._tally.interrupted_by = int(self.asked_to_stop() or signal.SIGINT)
 
-    def _looked_for(self, *, stopped: bool) -> Iterator[ReadResult]:
+    def _resolve_missed(self, *, stopped: bool) -> Iterator[ReadResult]:
         """Yield the imports that answered 404, once the deleted ones among them are known."""
         missed, self._missed = self._missed, []
         slugs = [planned.import_.slug for (planned,), _ in missed]
-        self._departed = frozenset(slugs) if stopped else self._loop.call(self._ask_for, slugs)
+        self._confirmed_deleted = frozenset(slugs) if stopped else self._loop.call(self._confirm_deleted, slugs)
         for (planned,), result in missed:
-            if planned.import_.slug in self._departed:
+            if planned.import_.slug in self._confirmed_deleted:
                 yield (planned,), result
             else:
                 error = NotFoundError("The service lists it but answers 404 for it.", status=404)
                 yield (planned,), Failure(error)
 
-    async def _ask_for(self, slugs: list[str]) -> frozenset[str]:
+    async def _confirm_deleted(self, slugs: list[str]) -> frozenset[str]:
         try:
-            return await self._unless_stopped(self._decision.departed(slugs))
+            return await self._unless_stopped(self._discovery.confirm_deleted(slugs))
         except Stopped:
             self._note_stop()
             return frozenset(slugs)
 
     async def _read(self, import_: Import) -> ImportRead:
         """Read an import. Raise FewerRecords if it would lose rows although it has not changed; loaded rows stay."""
-        read = await read_import(self._client, import_, self._decision.convention)
+        read = await read_import(self._client, import_, self._discovery.convention)
         if read.verdict is Verdict.gone:
             return read
         found, known = len(read.records) + len(read.rejects), self._state.ledger.get(import_.slug)
@@ -327,14 +333,14 @@ class Reader:
             flatten=self._flattener,
         )
 
-    def _read_ahead(self, planned: tuple[Planned[Import], ...]) -> ReadAhead:
-        return ReadAhead(
+    def _make_prefetcher(self, planned: tuple[Planned[Import], ...]) -> Prefetcher:
+        return Prefetcher(
             lambda import_: asyncio.ensure_future(self._read(import_)),
             self._builder,
             planned,
             max_concurrency=self._settings.max_concurrency,
-            aside=self._ports.aside,
+            run_in_background=self._ports.run_in_background,
             stop=self.asked_to_stop,
             on_built=self._flattener.close,  # memory is limited while the last package is loaded
-            together=min(TOGETHER_ROWS, self._settings.batch_rows),  # a package is not cut within
+            unit_rows=min(UNIT_ROWS, self._settings.batch_rows),  # a package is not cut within
         )

@@ -13,14 +13,14 @@ from connector.extract.records import ImportRead, Verdict
 from connector.ledger import Due
 from connector.load.batches import BuiltImports
 from connector.load.data_dictionary import Catalogue, schema_changes
-from connector.load.disposition import IncomingRows, are_elsewhere
-from connector.load.emission import Emission, without_rows
+from connector.load.disposition import IncomingRows, belong_to_other_imports
+from connector.load.emission import Emission, create_table_emission
 from connector.load.package import Package
 from connector.models import Import
 from connector.run.choice import Choice
-from connector.run.deaths import DEATHS, KilledTwice, UnderWay
+from connector.run.crash_suspects import MAX_CRASHES, CrashSuspects, KilledTwice
 from connector.run.import_rows import ImportRows
-from connector.run.opening import begin_with
+from connector.run.opening import prepare_dataset
 from connector.run.pipeline import Failure
 from connector.run.plan import FewerRecords, Planned
 from connector.run.ports import Ports, Progress, Silent
@@ -30,11 +30,11 @@ from connector.runs import Tally, make_run_id
 from connector.settings import RunScope, Settings
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.connection import LOADS, VERSIONS
+from connector.warehouse.due_imports import mark_due
 from connector.warehouse.erasing import empty_staging, erase_deleted
 from connector.warehouse.loads import forget_schemas
-from connector.warehouse.mending import keep_deleted
 from connector.warehouse.ownership import Dataset
-from connector.warehouse.promises import ask_again
+from connector.warehouse.repair import confirm_tombstones
 from connector.warehouse.state import WarehouseState
 from connector.warehouse.tables import (
     IMPORTS,
@@ -63,7 +63,7 @@ class RunSession:
         *,
         progress: Progress | None = None,
         stop: Callable[[], int | None] = lambda: None,
-        under_way: UnderWay | None = None,
+        crash_suspects: CrashSuspects | None = None,
     ) -> None:
         self._settings = settings
         self._scope = scope
@@ -71,7 +71,7 @@ class RunSession:
         self._ports = ports
         self._progress = progress or Silent()
         self._asked_to_stop = stop
-        self._under_way = under_way or UnderWay()
+        self._crash_suspects = crash_suspects or CrashSuspects()
         self._reader: Reader | None = None
         self.state = WarehouseState()
         self.taken: frozenset[str] = frozenset()  # names that others use where rows are staged
@@ -84,8 +84,8 @@ class RunSession:
         self.merged: set[str] = set()  # tables in which rows of other imports may have been replaced
         self.unread: list[str] = []  # imports listed for the first time and deleted before they were read
         self.exhausted = False
-        self.left = 0  # number of imports left to the run after all shards
-        self.heaviest = 0  # bytes of the longest rows, which are built some thousands at a time
+        self.deferred = 0  # number of imports left to the run after all shards
+        self.largest_batch_bytes = 0  # bytes of the longest rows, which are built some thousands at a time
         now = ports.now()
         self.tally = Tally(make_run_id(now), scope.mode, now, scope.window, destination=warehouse.destination)
         self.record = RunRecord(warehouse, self.tally, ports.now, self._count_requests)
@@ -100,7 +100,7 @@ class RunSession:
         """
         self._reading = reading
         with self.warehouse.connect() as connection:
-            found = begin_with(connection, self._settings, self._scope, self.tally, self._ports.now())
+            found = prepare_dataset(connection, self._settings, self._scope, self.tally, self._ports.now())
         self.state, self.taken = found.state, found.taken
         self.tally.unsettled = self.tally.unsettled or found.unsettled
         self._begin_after(found.latest)
@@ -125,7 +125,7 @@ class RunSession:
             self._ports,
             progress=self._progress,
             stop=self._asked_to_stop,
-            under_way=self._under_way,
+            crash_suspects=self._crash_suspects,
             taken=self.taken,
             reading=reading,
         )
@@ -174,7 +174,7 @@ class RunSession:
         """Count the last package, which is in the warehouse now."""
         done = self.record.committed(load_id, schema_changes(self.state.schemas, self.catalogue.schemas))
         self._progress.committed(done.records)
-        self._under_way.done(done.imports)
+        self._crash_suspects.done(done.imports)
 
     # -- rows for dlt --------------------------------------------------------------------------------------------
 
@@ -182,16 +182,16 @@ class RunSession:
         """Yield the tombstones in `imports`, and its changed rows if no records are read to load them with."""
         if not self._reading:
             yield from self.listed_rows(load_id)
-        yield from self.import_rows.tombstones(self.reader.decided().deleted, load_id, self._ports.now())
+        yield from self.import_rows.tombstones(self.reader.discovered().deleted, load_id, self._ports.now())
 
     def listed_rows(self, load_id: str) -> Iterator[Emission]:
         """Yield the changed rows of `imports`, if no records are read to load them with."""
-        self.import_rows.add_changed(self.reader.decided())
+        self.import_rows.add_changed(self.reader.discovered())
         yield from self._due_rows(load_id)
 
     def erase(self, connection: Connection, dataset: Dataset) -> None:
         """Erase the data that the service erased, and the copies of the last packages in the staging tables."""
-        if self.reader.decided().deleted:
+        if self.reader.discovered().deleted:
             erase_deleted(connection, dataset)
         else:
             empty_staging(connection)
@@ -203,14 +203,20 @@ class RunSession:
 
     def is_idle(self) -> bool:
         """Return whether there is nothing to load, so that dlt, which takes time even then, need not be called."""
-        prepared = self.reader.decided()
-        work = prepared.plan.read or prepared.deleted or prepared.rejects or prepared.excluded or self.state.miscounted
-        return not work and not self.import_rows.changed(prepared)
+        discovered = self.reader.discovered()
+        work = (
+            discovered.plan.read
+            or discovered.deleted
+            or discovered.rejects
+            or discovered.excluded
+            or self.state.miscounted
+        )
+        return not work and not self.import_rows.changed(discovered)
 
     def record_tables(self, load_id: str, limit: int | None = None) -> Iterator[Emission]:
         """Yield records, typed rows, ledger, rejects and fields of about `limit` rows; an import is never split."""
-        prepared = self.reader.decided()
-        if self.state.lacking and VERSIONS in self.state.tables:
+        discovered = self.reader.discovered()
+        if self.state.tables_to_create and VERSIONS in self.state.tables:
             with self.warehouse.connect() as connection:
                 forget_schemas(connection, SOURCE)  # dlt creates only the tables for which a package has rows
         package = Package(
@@ -224,14 +230,14 @@ class RunSession:
         )
         if not self._began_records:
             self._began_records = True
-            for reject in prepared.rejects:
+            for reject in discovered.rejects:
                 package.rejects.add(reject.record_slug, None, f"{OF_IMPORT}{reject.reason}", reject.payload)
-            for slug in prepared.deleted:
+            for slug in discovered.deleted:
                 package.add_deleted(slug, self.state.ledger.get(slug))
-            for import_ in prepared.excluded:
+            for import_ in discovered.excluded:
                 package.add_excluded(import_, self.state.ledger.get(import_.slug))
-            self.import_rows.add_unread(prepared)
-        self.reader.begin_with_a_suspect()
+            self.import_rows.add_unread(discovered)
+        self.reader.read_next_suspect()
         while not self.exhausted:
             outcome = self.reader.next()
             if outcome is None:
@@ -254,11 +260,11 @@ class RunSession:
         self.record.pending.tables.update(package.loaded)
         self.record.pending.templates.update(package.of_templates)
         self.tally.records_rejected += len(package.rejects)
-        if package.withheld:
+        if package.refusals:
             self.tally.shortfall = True
-            self.tally.problems += package.withheld
+            self.tally.problems += package.refusals
         self.typed_tables = package.typed_tables
-        self.heaviest = max(self.heaviest, package.heaviest)
+        self.largest_batch_bytes = max(self.largest_batch_bytes, package.largest_batch_bytes)
         self.incoming = package.incoming()
 
     @property
@@ -277,23 +283,23 @@ class RunSession:
         return not Choice(self._settings, self._scope).selects and self.tally.interrupted_by is None
 
     @property
-    def widest(self) -> int:
+    def max_columns(self) -> int:
         """Return the number of columns of the widest typed table."""
         tables = self.catalogue.schemas.values()
         return max((sum(len(known.columns()) for known in table.fields.values()) for table in tables), default=0)
 
     def run_row(self, load_id: str) -> Emission:
         """Return the row of `sync_runs`, for a run by dlt alone, because no step follows the load."""
-        self._look_at_the_others()
+        self._check_shared_records()
         self.committed(None)
         return self.record.row(load_id)
 
-    def _look_at_the_others(self) -> None:
+    def _check_shared_records(self) -> None:
         """Mark imports as incomplete if a record came with two of them, because the warehouse has a record once."""
         with self.warehouse.connect() as connection:
             for rows in self.incoming:
                 known = self.warehouse.traits.finds_slugs and rows.table in self.state.tables
-                if not rows.distinct or (known and are_elsewhere(connection, rows)):
+                if not rows.distinct or (known and belong_to_other_imports(connection, rows)):
                     self.tally.shortfall = self.tally.unsettled = True
                     self.tally.problems.append(
                         f"Some records of {rows.table} came with more than one import and are stored once; the next "
@@ -302,18 +308,18 @@ class RunSession:
 
     def missing_tables(self) -> Iterator[Emission]:
         """Yield tables without rows, so that every public table exists with all columns after any run."""
-        yield from map(without_rows, self._incomplete())
+        yield from map(create_table_emission, self._incomplete())
 
     def lacks_tables(self) -> bool:
         return bool(self._incomplete())
 
-    def made_tables(self, load_id: str | None) -> None:
+    def tables_created(self, load_id: str | None) -> None:
         """Note that the tables of `missing_tables` were loaded, in a separate load."""
         self.pack()
         there = self.state.tables
         if LOADS not in there and load_id is not None:
             with self.warehouse.connect() as connection:
-                keep_deleted(connection, load_id, there)
+                confirm_tombstones(connection, load_id, there)
         if RUNS not in there:
             self.record.begin()
 
@@ -330,7 +336,7 @@ class RunSession:
         self.import_rows.add_failed(planned.import_)
         self.tally.problems.append(f"Import {slug}: {result.error}")
         log.error("Import %s failed: %s", slug, result.error, extra={"event": "import.failed", "import_slug": slug})
-        killed_runs = DEATHS if isinstance(result.error, KilledTwice) else None
+        killed_runs = MAX_CRASHES if isinstance(result.error, KilledTwice) else None
         fewer = result.error.found if isinstance(result.error, FewerRecords) else None
         package.add_failure(planned.import_, self.state.ledger.get(slug), str(result.error), killed_runs, fewer)
         self._progress.read(slug, 0, "failed")
@@ -339,24 +345,24 @@ class RunSession:
         if built.reads[0].verdict is Verdict.gone:
             self._accept_gone(planned[0], built)
             return
-        if built.left:
-            self._leave(planned[0])
+        if built.deferred:
+            self._defer(planned[0])
             return
         for each, read, size in zip(planned, built.reads, built.sizes, strict=True):
             slug = each.import_.slug
             self.record.pending.imports.append(slug)
-            if read.doubtful:
+            if read.unproven:
                 self._unreconciled(read)
             self._progress.read(slug, size, read.verdict.value)
             self.import_rows.add_read(each.import_, read)
         known = [self.state.ledger.get(each.import_.slug) for each in planned]
         yield from package.add(built, known, [self.reader.due(read) for read in built.reads])
 
-    def _leave(self, planned: Planned[Import]) -> None:
+    def _defer(self, planned: Planned[Import]) -> None:
         """Load nothing of an import that needs a column in a table of all shards; the import stays due."""
         slug = planned.import_.slug
         self.record.pending.imports.append(slug)
-        self.left += 1
+        self.deferred += 1
         log.info(
             "Import %s needs a column that its table lacks; the run after the shards reads it.",
             slug,
@@ -372,7 +378,7 @@ class RunSession:
         # deleted between listing and reading: the next listing lacks it, and the next run deletes it
         if slug in self.state.ledger:
             with self.warehouse.connect() as connection:
-                ask_again(connection, [slug], Due.vanished)
+                mark_due(connection, [slug], Due.vanished)
         elif slug not in self.state.imports and self.tally.interrupted_by is None:
             self.unread.append(slug)
         log.info(

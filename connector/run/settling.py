@@ -51,20 +51,20 @@ def may_change_unseen(
     unit: timedelta,
     *,
     naive: bool = False,
-    passed_by: timedelta = MINUTE,
-    apart: timedelta = timedelta(0),
+    clock_uncertainty: timedelta = MINUTE,
+    clock_difference: timedelta = timedelta(0),
     age: timedelta = timedelta(0),
 ) -> bool:
     """Return whether a change after `reached` may leave `updated_at` unchanged.
 
-    `reached` is an instant that the service's clock had passed, by `passed_by` at most, when the records were
+    `reached` is an instant that the service's clock had passed, by `clock_uncertainty` at most, when the records were
     requested. A `naive` time has no offset: about one in fifteen of all times is within a minute of `reached` at one of
-    the offsets, and few still are when they are read again. If another clock was so far `apart` from the service's that
-    either may be wrong, the time has to be settled by both. The reply may have that `age`, and then lacks later
-    changes.
+    the offsets, and few still are when they are read again. A `clock_difference` is how far another clock was from the
+    service's, if that is so much that either may be wrong: then the time has to be settled by both. The reply may have
+    that `age`, and then lacks later changes.
     """
     ahead, least = updated_at - reached, -unit - age
-    if least < ahead <= MOST_AHEAD or (apart and least < ahead - apart <= passed_by):
+    if least < ahead <= MOST_AHEAD or (clock_difference and least < ahead - clock_difference <= clock_uncertainty):
         return True
-    clocks = {timedelta(0), apart}
-    return naive and any(least < ahead - clock - offset <= passed_by for offset in OFFSETS for clock in clocks)
+    clocks = {timedelta(0), clock_difference}
+    return naive and any(least < ahead - clock - offset <= clock_uncertainty for offset in OFFSETS for clock in clocks)

@@ -18,9 +18,9 @@ from dlt.pipeline.pipeline import Pipeline
 from connector.errors import ConfigError
 from connector.load.dlt_bridge import LoadPackage, load_package
 from connector.load.emission import Emission, placeholders
-from connector.load.working_directory import believe_folders, make_anew, work_apart
+from connector.load.working_directory import check_folders, rebuild_working_directory, use_own_working_directory
 from connector.models import Import
-from connector.run.deaths import UnderWay
+from connector.run.crash_suspects import CrashSuspects
 from connector.run.ports import Ports, Progress
 from connector.run.session import RunSession
 from connector.run.sync import carry_out
@@ -33,15 +33,15 @@ from connector.warehouse import Warehouse
 from connector.warehouse.destination import (
     capabilities_resolved_once,
     prepare_for_loading,
-    stage_apart,
     staging_name,
+    use_own_staging,
 )
 from connector.warehouse.failures import explain_failure
-from connector.warehouse.lock import one_of_shards, shard_path
+from connector.warehouse.lock import shard_path, shard_writer
 from connector.warehouse.lookup import index_keys
-from connector.warehouse.ownership import take_stock
+from connector.warehouse.ownership import inspect_dataset
 from connector.warehouse.split import SHARED, Split, settled_tables, split_of, staging_suffix, write_split
-from connector.warehouse.state import remembered
+from connector.warehouse.state import unaudited_state
 from connector.warehouse.tables import NO_SLUG, RECORDS, TYPED_SCHEMA
 
 log = logging.getLogger("connector.run")
@@ -118,19 +118,19 @@ class _Shard:
 
     def sync(self) -> Tally:
         """Return the tally of the shard's run, or of the division of the work if that failed."""
-        believe_folders()
+        check_folders()
         self._warehouse.check_writable()
         self._refuse()
-        stage_apart(self._pipeline, staging_suffix(self._number))
+        use_own_staging(self._pipeline, staging_suffix(self._number))
         prepare_for_loading(self._pipeline)
-        work_apart(self._pipeline, f"shard-{self._number}-of-{self._shards}")
+        use_own_working_directory(self._pipeline, f"shard-{self._number}-of-{self._shards}")
         with (
-            one_of_shards(self._pipeline, self._number, self._shards, self._prepare),
+            shard_writer(self._pipeline, self._number, self._shards, self._prepare),
             capabilities_resolved_once(self._pipeline),
         ):
             if self._preparing is not None:
                 return self._preparing
-            make_anew(self._pipeline)
+            rebuild_working_directory(self._pipeline)
             return self._read_part()
 
     def _refuse(self) -> None:
@@ -161,7 +161,7 @@ class _Shard:
         )
         part = self._split.part(self._number)
         scope = RunScope(mode=f"shard {self._number}/{self._shards}", selection=Selection(part=part))
-        under_way = UnderWay(shard_path(self._pipeline, self._number, self._shards).with_suffix(".reading"))
+        crash_suspects = CrashSuspects(shard_path(self._pipeline, self._number, self._shards).with_suffix(".reading"))
         session = RunSession(
             settings,
             scope,
@@ -169,15 +169,15 @@ class _Shard:
             self._ports,
             progress=self._progress,
             stop=self._stop,
-            under_way=under_way,
+            crash_suspects=crash_suspects,
         )
         carry_out(self._pipeline, session, settings, self._load)
-        under_way.close()
-        if session.left:
+        crash_suspects.close()
+        if session.deferred:
             log.warning(
                 "%d imports need columns that the shared tables lack; the run after the shards reads them.",
-                session.left,
-                extra={"event": "shard.left", "imports": session.left},
+                session.deferred,
+                extra={"event": "shard.left", "imports": session.deferred},
             )
         return session.tally
 
@@ -186,10 +186,10 @@ class _Shard:
     def _prepare(self, alone: bool) -> None:
         """Divide the work, unless it is divided already; the caller holds the lock, `alone` if no other shard runs."""
         with self._warehouse.connect() as connection:
-            self._split = split_of(connection, take_stock(connection))
+            self._split = split_of(connection, inspect_dataset(connection))
         if self._split is None and alone:
             with capabilities_resolved_once(self._pipeline):
-                make_anew(self._pipeline)
+                rebuild_working_directory(self._pipeline)
                 self._divide()
             return
         if self._split is None or self._split.shards != self._shards:
@@ -225,11 +225,11 @@ class _Shard:
     def _load_listing(self, pipeline: Pipeline, session: RunSession, settings: Settings, load: LoadPackage) -> None:
         session.open(reading=False)
         if session.lacks_tables():
-            session.made_tables(load(pipeline, lambda _: session.missing_tables()))
-        decided = session.reader.decided()
+            session.tables_created(load(pipeline, lambda _: session.missing_tables()))
+        discovered = session.reader.discovered()
         if session.tally.interrupted_by is not None:
             return
-        self._listed = [planned.import_ for planned in decided.plan.read]
+        self._listed = [planned.import_ for planned in discovered.plan.read]
         self._tables = dict(session.catalogue.template_tables)
         if settings.typed:
             _name_tables(self._tables, self._listed, session.state.foreign | session.taken)
@@ -240,7 +240,7 @@ class _Shard:
         if not self._settings.typed:
             return set(templates)
         with self._warehouse.connect() as connection:
-            there = settled_tables(remembered(connection))
+            there = settled_tables(unaudited_state(connection))
         unsettled = {template for table, template in self._tables.items() if table not in there}
         return set(self._tables.values()) - unsettled
 

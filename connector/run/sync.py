@@ -20,8 +20,8 @@ from connector.files import let_group_read
 from connector.load.disposition import APPEND, write_dispositions
 from connector.load.dlt_bridge import LoadPackage, WriteDispositions, load_again, load_package
 from connector.load.emission import Emission
-from connector.load.working_directory import believe_folders, make_anew
-from connector.run.deaths import UnderWay
+from connector.load.working_directory import check_folders, rebuild_working_directory
+from connector.run.crash_suspects import CrashSuspects
 from connector.run.ports import Ports, Progress
 from connector.run.session import RunSession
 from connector.run.versions import make_versions, versions_are_due
@@ -31,12 +31,12 @@ from connector.standing import Standing
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.destination import capabilities_resolved_once, prepare_for_loading
 from connector.warehouse.failures import explain_failure, is_out_of_memory
-from connector.warehouse.ledger_table import distrust, missing_rows
-from connector.warehouse.lock import lock_path, prove_held, sole_writer
-from connector.warehouse.ownership import Dataset, take_stock
-from connector.warehouse.standings import forget_unread, standings
-from connector.warehouse.state import WarehouseState, audit, remembered
-from connector.warehouse.status import noted
+from connector.warehouse.ledger_table import mark_failed, missing_rows
+from connector.warehouse.lock import check_lock_held, lock_path, sole_writer
+from connector.warehouse.ownership import Dataset, inspect_dataset
+from connector.warehouse.standings import delete_unread, standings
+from connector.warehouse.state import WarehouseState, audit, unaudited_state
+from connector.warehouse.status import publish_status
 
 log = logging.getLogger("connector.run")
 
@@ -58,7 +58,7 @@ def sync(
     Returns the run's tally whatever its outcome; `tally.fatal` is what made it fail. Raises LockedError if another run
     is under way, and ConfigError for a destination that cannot be used: in both cases nothing was done.
     """
-    believe_folders()
+    check_folders()
     if settings.group_readable:
         let_group_read()
     warehouse = Warehouse(pipeline)
@@ -70,8 +70,8 @@ def sync(
         )
     prepare_for_loading(pipeline)
     with sole_writer(pipeline), capabilities_resolved_once(pipeline):
-        make_anew(pipeline)
-        under_way = UnderWay(lock_path(pipeline).with_suffix(".reading"))
+        rebuild_working_directory(pipeline)
+        crash_suspects = CrashSuspects(lock_path(pipeline).with_suffix(".reading"))
         session = RunSession(
             settings,
             scope or RunScope(),
@@ -79,10 +79,10 @@ def sync(
             ports or Ports.real(),
             progress=progress,
             stop=stop,
-            under_way=under_way,
+            crash_suspects=crash_suspects,
         )
         carry_out(pipeline, session, settings, load)
-        under_way.close()
+        crash_suspects.close()
         return session.tally
 
 
@@ -91,9 +91,9 @@ def carry_out(
 ) -> None:
     """Open, load and end a run; by default `work` loads everything it reads. The caller holds the lock."""
     with telemetry.run(session.tally):
-        _begun(session.tally)
+        _log_begin(session.tally)
         _run(pipeline, session, settings, load, work or _load_all)
-        _ended(session.tally)
+        _log_end(session.tally)
 
 
 def _run(pipeline: Pipeline, session: RunSession, settings: Settings, load: LoadPackage, work: Work) -> None:
@@ -115,11 +115,11 @@ def _run(pipeline: Pipeline, session: RunSession, settings: Settings, load: Load
         log.debug("The destination failed.", exc_info=True, extra={"event": "destination.failed"})
 
 
-def _begun(tally: Tally) -> None:
+def _log_begin(tally: Tally) -> None:
     log.info("Run %s begins (%s).", tally.run_id, tally.mode, extra={"event": "run.began", "mode": tally.mode})
 
 
-def _ended(tally: Tally) -> None:
+def _log_end(tally: Tally) -> None:
     fields = {**tally.as_json(), "event": "run.ended"}
     level = {Status.failed: logging.ERROR, Status.partial: logging.WARNING}.get(tally.status, logging.INFO)
     log.log(level, "Run %s ended: %s.", tally.run_id, tally.status.value, extra=fields)
@@ -129,9 +129,9 @@ def _load_all(pipeline: Pipeline, session: RunSession, settings: Settings, load:
     session.open()
     state: WarehouseState | None = session.state
     if session.lacks_tables():
-        session.made_tables(load(pipeline, lambda _: session.missing_tables()))
+        session.tables_created(load(pipeline, lambda _: session.missing_tables()))
         state = None  # its state does not know these tables
-    with session.warehouse.connect() as connection, noted(pipeline, connection, state):
+    with session.warehouse.connect() as connection, publish_status(pipeline, connection, state):
         _load_packages(pipeline, session, settings, load)
 
 
@@ -139,32 +139,34 @@ def _load_packages(pipeline: Pipeline, session: RunSession, settings: Settings, 
     if session.is_idle():
         if not session.is_shard and versions_are_due(session.warehouse, settings, session.state):
             with session.warehouse.connect() as connection:
-                _make_versions(session, settings, connection, take_stock(connection))
+                _make_versions(session, settings, connection, inspect_dataset(connection))
         return
     try:
         _load_each(pipeline, session, settings, load)
-        prove_held(pipeline)
+        check_lock_held(pipeline)
     except BaseException:
         session.tally.unsettled = True
         raise
 
 
 def _load_each(pipeline: Pipeline, session: RunSession, settings: Settings, load: LoadPackage) -> None:
-    _load_package(pipeline, session, lambda load_id: _first(session, load_id, settings.batch_rows), settings, load)
+    _load_package(
+        pipeline, session, lambda load_id: _first_package(session, load_id, settings.batch_rows), settings, load
+    )
     while not session.exhausted:
         _load_package(
             pipeline, session, lambda load_id: session.record_tables(load_id, settings.batch_rows), settings, load
         )
     with session.warehouse.connect() as connection:
-        dataset = take_stock(connection)
+        dataset = inspect_dataset(connection)
         if settings.deletes == "mirror":
             session.erase(connection, dataset)
         if session.is_shard:  # the run after all shards checks everything that they wrote
-            forget_unread(connection, session.unread)
+            delete_unread(connection, session.unread)
             return
         _make_versions(session, settings, connection, dataset)
-    _look_at_the_others(session, dataset)
-    _look_at_standings(session, dataset)
+    _check_shared_records(session, dataset)
+    _count_standings(session, dataset)
 
 
 def _make_versions(session: RunSession, settings: Settings, connection: Connection, dataset: Dataset) -> None:
@@ -187,11 +189,11 @@ def _make_versions(session: RunSession, settings: Settings, connection: Connecti
         )
 
 
-def _look_at_standings(session: RunSession, dataset: Dataset) -> None:
+def _count_standings(session: RunSession, dataset: Dataset) -> None:
     """Count failed and unreconciled imports as `status` does, so that a run never reports fewer."""
     tally = session.tally
     with session.warehouse.connect() as connection:
-        forget_unread(connection, session.unread)
+        delete_unread(connection, session.unread)
         if session.bounded or tally.interrupted_by is not None or tally.fatal is not None:
             return
         found = Counter(each for each, _ in standings(connection, dataset).values())
@@ -205,13 +207,13 @@ def _look_at_standings(session: RunSession, dataset: Dataset) -> None:
         )
 
 
-def _look_at_the_others(session: RunSession, dataset: Dataset) -> None:
+def _check_shared_records(session: RunSession, dataset: Dataset) -> None:
     """Mark imports whose records moved to another one, so that no incomplete import counts as synced."""
     if not session.merged:
         return
     before = session.state.ledger
     with session.warehouse.connect() as connection:
-        state = remembered(connection, dataset)
+        state = unaudited_state(connection, dataset)
         short = [
             slug
             for slug in audit(connection, state, session.merged)
@@ -219,7 +221,7 @@ def _look_at_the_others(session: RunSession, dataset: Dataset) -> None:
             and state.ledger[slug].trusted
             and (slug not in before or before[slug].trusted or state.ledger[slug].load_id in session.tally.load_ids)
         ]
-        distrust(connection, short, "Some of its records came with another import as well.")
+        mark_failed(connection, short, "Some of its records came with another import as well.")
     for slug in short:
         session.tally.shortfall = True
         session.tally.problems.append(
@@ -228,7 +230,7 @@ def _look_at_the_others(session: RunSession, dataset: Dataset) -> None:
         )
 
 
-def _first(session: RunSession, load_id: str, limit: int) -> Iterator[Emission]:
+def _first_package(session: RunSession, load_id: str, limit: int) -> Iterator[Emission]:
     yield from session.import_tables(load_id)
     yield from session.record_tables(load_id, limit)
 
@@ -245,16 +247,16 @@ def _load_package(
             load_id = load(pipeline, tables, lambda: _write_dispositions(session))
         except PipelineStepFailed as error:
             # after a failure in an earlier step there is nothing that could be loaded again
-            if not (error.step == "load" and is_out_of_memory(error) and session.warehouse.lift()):
+            if not (error.step == "load" and is_out_of_memory(error) and session.warehouse.remove_memory_limit()):
                 raise
-            log.info("DuckDB gets more memory to load this package.", extra={"event": "memory.lifted"})
-            prove_held(pipeline)
+            log.info("DuckDB gets more memory to load this package.", extra={"event": "memory.unlimited"})
+            check_lock_held(pipeline)
             load_id = load_again(pipeline)
             if load_id is None:
                 raise
         finally:
-            if allowance := session.warehouse.allowance:
-                allowance.all_threads()
+            if memory_limit := session.warehouse.memory_limit:
+                memory_limit.all_threads()
         session.committed(load_id)
         session.record.note_progress()
     if load_id is None:
@@ -268,9 +270,11 @@ def _load_package(
     with session.warehouse.connect() as connection:
         wrong = missing_rows(connection, load_id, settings.raw, session.typed_tables)
         if wrong:
-            distrust(connection, [slug for slug, *_ in wrong], "The warehouse does not hold the rows that were loaded.")
-    if (allowance := session.warehouse.allowance) and not session.exhausted:
-        allowance.rest()
+            mark_failed(
+                connection, [slug for slug, *_ in wrong], "The warehouse does not hold the rows that were loaded."
+            )
+    if (memory_limit := session.warehouse.memory_limit) and not session.exhausted:
+        memory_limit.release()
     for slug, table, accepted, there in wrong:
         session.tally.shortfall = True
         session.tally.problems.append(
@@ -284,11 +288,11 @@ def _write_dispositions(session: RunSession) -> WriteDispositions:
     found = write_dispositions(session.warehouse, incoming)
     replacing = [rows for rows in incoming if found[rows.table] != APPEND]
     session.merged.update(rows.table for rows in replacing)
-    if allowance := session.warehouse.allowance:
+    if memory_limit := session.warehouse.memory_limit:
         replaced = sum(len(rows.records) for rows in replacing)
-        allowance.fit(session.widest, session.heaviest, replaced)
+        memory_limit.fit(session.max_columns, session.largest_batch_bytes, replaced)
         if not replacing:
-            allowance.one_thread()
+            memory_limit.one_thread()
     return found
 
 

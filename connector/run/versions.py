@@ -12,7 +12,7 @@ from connector.settings import Settings
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.history import is_due, record
 from connector.warehouse.history_tables import histories, names_of_templates
-from connector.warehouse.ownership import Dataset, take_stock
+from connector.warehouse.ownership import Dataset, inspect_dataset
 from connector.warehouse.ruled_columns import ruled_columns
 from connector.warehouse.state import WarehouseState
 from connector.warehouse.tables import IMPORTS, IMPORTS_SCHEMA, LEDGER, TYPED_SCHEMA
@@ -25,7 +25,7 @@ def versions_are_due(warehouse: Warehouse, settings: Settings, state: WarehouseS
     if state.audited or IMPORTS not in state.tables:
         return True
     with warehouse.connect() as connection:
-        return is_due(connection, take_stock(connection), settings.keeps_history_of)
+        return is_due(connection, inspect_dataset(connection), settings.keeps_history_of)
 
 
 def make_versions(
@@ -47,8 +47,8 @@ def make_versions(
     wanted = settings.keeps_history_of if settings.history and in_order else None
     if LEDGER not in dataset.ours or (wanted is None and not histories(dataset)):
         return
-    if (allowance := warehouse.allowance) is not None:
-        allowance.lift()  # the first run compares whole tables, which takes more memory than a package
+    if (memory_limit := warehouse.memory_limit) is not None:
+        memory_limit.remove()  # the first run compares whole tables, which takes more memory than a package
     record(
         connection,
         dataset,

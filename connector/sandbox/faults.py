@@ -65,7 +65,7 @@ class Draw:
     number: int
 
 
-class Misfortune:
+class FaultGenerator:
     """A generator of faults, which counts for each of the last few thousand URLs how many it drew in a row."""
 
     def __init__(self, seed: int, wall_clock: Callable[[], datetime], monotonic: Callable[[], float]) -> None:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from connector.sandbox.catalogue import Catalogue, StoredImport
-from connector.sandbox.faults import Faults, Misfortune
+from connector.sandbox.faults import FaultGenerator, Faults
 from connector.sandbox.messages import Request, Response, error_response, json_response
 from connector.sandbox.ordering import record_ranks, shuffled
 from connector.sandbox.pages import asked_window, past_the_end
@@ -60,7 +60,7 @@ class Service(Catalogue):
         self.requests: Counter[str] = Counter()
         self.log: deque[LogEntry] = deque(maxlen=LOGGED_REQUESTS)
         self._wall_clock = wall_clock
-        self._misfortune = Misfortune(seed, wall_clock, monotonic)
+        self._fault_generator = FaultGenerator(seed, wall_clock, monotonic)
         self._answered = 0
         self._scripts = 0
         self._listing: tuple[tuple[int, str], list[StoredImport]] | None = None
@@ -82,9 +82,9 @@ class Service(Catalogue):
             endpoint, slug = _route(request.path)
             self.requests[endpoint] += 1
             self._answered += 1
-            draw = self._misfortune.draw(self.faults, request)
-            reply = self._misfortune.before(self.faults, draw) or self._answer(endpoint, slug, request)
-            reply = self._misfortune.after(draw, self._compressed(request, reply))
+            draw = self._fault_generator.draw(self.faults, request)
+            reply = self._fault_generator.before(self.faults, draw) or self._answer(endpoint, slug, request)
+            reply = self._fault_generator.after(draw, self._compressed(request, reply))
             self.log.append((request.method, request.path, request.query, reply.status))
             return reply
 

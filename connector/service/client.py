@@ -37,7 +37,7 @@ from connector.service.decode import (
     decode_session,
 )
 from connector.service.guard import Guard
-from connector.service.limits import FEW, LIMITS, Lasting, Limits
+from connector.service.limits import FEW, LIMITS, Limits, Stopwatch
 from connector.service.outage import Outage
 from connector.service.rate_limit import RateLimiter
 from connector.service.retry import (
@@ -50,8 +50,8 @@ from connector.service.retry import (
     budget_of,
     decide,
     error_of,
-    finds_nobody,
-    finds_somebody,
+    is_reachable,
+    is_unreachable,
     retry_after_s,
     without_endless_wait,
 )
@@ -81,7 +81,9 @@ _HEADERS = {
 }
 SERVICE_CLOCKS_DIFFER = timedelta(seconds=2)  # between the machine that replies and the one that sets `updated_at`
 OUR_CLOCK_DIFFERS = timedelta(minutes=5)
-CLOCKS_APART = timedelta(days=1)  # between a `Date` and our clock; a `Date` further off is not the time of any clock
+MAX_CLOCK_DIFFERENCE = timedelta(
+    days=1
+)  # between a `Date` and our clock; a `Date` further off is not the time of any clock
 _RECORDS, _IMPORTS, _IMPORT, _SESSION = "list_records", "list_imports", "get_import", "create_session"
 
 
@@ -111,7 +113,7 @@ class ServiceClient:
         requests_per_second: float | None = None,
         transport: Transport | None = None,
         retry: RetryPolicy | None = None,
-        until_there: RetryPolicy | None = None,
+        until_first_reply: RetryPolicy | None = None,
         limits: Limits = LIMITS,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         monotonic: Callable[[], float] = time.monotonic,
@@ -126,15 +128,17 @@ class ServiceClient:
         self.stats = ClientStats()
         self.largest_page = 0  # elements in the longest page so far: the page size that the service is known to send
         self.largest_page_of_records = 0
-        self.arrived: Callable[[str, int], None] | None = None  # called for each page of records before it is decoded
+        self.on_records_received: Callable[[str, int], None] | None = (
+            None  # called for each page of records before it is decoded
+        )
         self._base_url = _base_url(base_url)
         self._token = SecretStr(_sendable(token))
         self._guard = Guard(privacy, self._token) if privacy else None
         self._max_concurrency = max_concurrency
         self._given_transport = transport
         self._transport: Transport | None = None
-        self._once_there = retry or RetryPolicy()
-        self._policy = until_there or self._once_there  # until the service has answered anything
+        self._policy_after_reply = retry or RetryPolicy()
+        self._policy = until_first_reply or self._policy_after_reply  # until the service has answered anything
         self._limits = limits
         self._room = Room(limits.in_flight_bytes, max_concurrency)
         self._limiter = RateLimiter(max_concurrency, requests_per_second, sleep=sleep, monotonic=monotonic)
@@ -144,7 +148,7 @@ class ServiceClient:
         self._random = random or Random()
         self._outage = Outage(self._policy.outage_s, sleep=sleep, monotonic=monotonic, now=now, random=self._random)
         self._dated: datetime | None = None
-        self._apart = timedelta(0)  # its difference from this machine's clock when it arrived
+        self._clock_difference = timedelta(0)  # its difference from this machine's clock when it arrived
         self._newest: datetime | None = None  # the latest `Date` that can be the time of a clock
         self._ages: dict[str, timedelta] = {}  # import → age of the oldest reply about it, where a cache sent one
         self._instruments = telemetry.find()
@@ -173,28 +177,28 @@ class ServiceClient:
         the service sends no `Date`, or one that no clock shows today, it is this machine's clock, which may differ by
         more.
         """
-        dated = self._clock_of_service()
+        dated = self._service_clock()
         return self._now() - OUR_CLOCK_DIFFERS if dated is None else dated - SERVICE_CLOCKS_DIFFER
 
     @property
-    def passed_by(self) -> timedelta:
+    def clock_uncertainty(self) -> timedelta:
         """Return how far the service's clock may be ahead of `service_time()`.
 
         Clocks of machines differ by less than a minute.
         """
-        return 2 * OUR_CLOCK_DIFFERS if self._clock_of_service() is None else timedelta(minutes=1)
+        return 2 * OUR_CLOCK_DIFFERS if self._service_clock() is None else timedelta(minutes=1)
 
     @property
-    def clocks_apart(self) -> timedelta:
+    def clock_difference(self) -> timedelta:
         """Return the difference between the service's `Date` and this machine's clock if either may be wrong."""
-        return self._apart if self._dated is not None and self._clock_of_service() is None else timedelta(0)
+        return self._clock_difference if self._dated is not None and self._service_clock() is None else timedelta(0)
 
     def age_of(self, slug: str) -> timedelta:
         """Return how old the oldest reply about an import and its records was when it arrived."""
         return self._ages.get(slug, timedelta(0))
 
-    def _clock_of_service(self) -> datetime | None:
-        return self._dated if abs(self._apart) <= CLOCKS_APART else None
+    def _service_clock(self) -> datetime | None:
+        return self._dated if abs(self._clock_difference) <= MAX_CLOCK_DIFFERENCE else None
 
     async def list_imports(self, page: int, per_page: int | None = 100, status: str | None = None) -> ImportPage:
         """Return one page of the listing; without `per_page` the service chooses the page size."""
@@ -219,8 +223,8 @@ class ServiceClient:
             guard.learn(import_slug, await self.get_import(import_slug))
 
         def decode(body: bytes) -> RecordPage:
-            if self.arrived is not None:
-                self.arrived(import_slug, len(body))
+            if self.on_records_received is not None:
+                self.on_records_received(import_slug, len(body))
             return decode_record_page(body) if guard is None else guard.record_page(import_slug, body)
 
         found = await self._call(self._get(_RECORDS, path, query, page, import_slug, most), decode)
@@ -261,35 +265,37 @@ class ServiceClient:
 
     async def _call(self, call: Call, decode: Callable[[bytes], _T]) -> _T:
         if self._instruments is None:
-            return await self._persist(call, decode)
+            return await self._call_with_retries(call, decode)
         with self._instruments.request(call.operation, call.fields()) as watched:
-            return await self._persist(call, decode, watched)
+            return await self._call_with_retries(call, decode, watched)
 
-    async def _persist(self, call: Call, decode: Callable[[bytes], _T], watched: telemetry.Request | None = None) -> _T:
+    async def _call_with_retries(
+        self, call: Call, decode: Callable[[bytes], _T], watched: telemetry.Request | None = None
+    ) -> _T:
         drawn: dict[Budget, int] = {}
-        silences: set[int] = set()
+        outages: set[int] = set()
         waited_s, attempts = 0.0, 0
-        lasting = Lasting(self._monotonic)
+        stopwatch = Stopwatch(self._monotonic)
         while True:
-            left_s = self._limits.call_s - lasting.s - waited_s
-            result = await self._attempt(call, decode, watched, lasting, left_s)
+            left_s = self._limits.call_s - stopwatch.s - waited_s
+            result = await self._attempt(call, decode, watched, stopwatch, left_s)
             if not isinstance(result, AttemptFailure):
                 return result
             attempts += 1
             result = without_endless_wait(result, self._policy, self._now())
             budget = budget_of(result)
-            in_silence = budget is Budget.ERRORS and self._outage.began and not call.once
-            if not in_silence or self._outage.number not in silences:
+            during_outage = budget is Budget.ERRORS and self._outage.began and not call.once
+            if not during_outage or self._outage.number not in outages:
                 drawn[budget] = drawn.get(budget, 0) + 1
             nth = drawn.get(budget, 0)
             verdict = decide(result, nth, waited_s, self._policy, self._random, self._now(), once=call.once)
-            if in_silence:
-                silences.add(self._outage.number)
-                verdict = self._in_silence(verdict)
-            if isinstance(verdict, Retry) and lasting.s + waited_s + verdict.delay_s >= self._limits.call_s:
+            if during_outage:
+                outages.add(self._outage.number)
+                verdict = self._during_outage(verdict)
+            if isinstance(verdict, Retry) and stopwatch.s + waited_s + verdict.delay_s >= self._limits.call_s:
                 verdict = Raise(error_of(result))
             if isinstance(verdict, Raise):
-                raise _error(verdict.kind, result, call, attempts, self._outage.since if in_silence else None)
+                raise _error(verdict.kind, result, call, attempts, self._outage.since if during_outage else None)
             self.stats.retries += 1
             log.log(
                 logging.WARNING if verdict.delay_s else logging.DEBUG,
@@ -304,7 +310,7 @@ class ServiceClient:
             await self._sleep(verdict.delay_s)
             waited_s += verdict.delay_s
 
-    def _in_silence(self, verdict: Retry | Raise) -> Retry | Raise:
+    def _during_outage(self, verdict: Retry | Raise) -> Retry | Raise:
         """Adapt the verdict on an attempt made during an outage.
 
         All requests fail in the same way, and the outage has been reported, so the attempt is repeated when its turn
@@ -319,7 +325,7 @@ class ServiceClient:
         call: Call,
         decode: Callable[[bytes], _T],
         watched: telemetry.Request | None,
-        lasting: Lasting,
+        stopwatch: Stopwatch,
         left_s: float,
     ) -> _T | AttemptFailure:
         if self._transport is None:
@@ -327,7 +333,7 @@ class ServiceClient:
         started = await self._limiter.enter(urgent=call.operation == _IMPORTS)
         try:
             async with self._outage.turn():  # while it counts as in flight, so that no other request starts meanwhile
-                with lasting:
+                with stopwatch:
                     reply = await self._send(self._transport, call, watched, left_s)
                 self._adapt(reply, started, call.import_slug)
         finally:
@@ -363,18 +369,18 @@ class ServiceClient:
         return reply
 
     def _adapt(self, reply: Body | AttemptFailure, started: float, import_slug: str | None) -> None:
-        if isinstance(reply, Body) or finds_somebody(reply):
-            if self._policy is not self._once_there:
-                self._policy = self._once_there
+        if isinstance(reply, Body) or is_reachable(reply):
+            if self._policy is not self._policy_after_reply:
+                self._policy = self._policy_after_reply
                 self._outage.wait_for(self._policy.outage_s)
             self._outage.answered()
-        elif finds_nobody(without_endless_wait(reply, self._policy, self._now())):
+        elif is_unreachable(without_endless_wait(reply, self._policy, self._now())):
             self._outage.failed(reply.words)
         if isinstance(reply, Body):
             self._limiter.went_well()
             if (dated := _instant(reply.date)) is not None:
-                self._dated, self._apart = dated, dated - self._now()
-                if abs(self._apart) <= CLOCKS_APART:
+                self._dated, self._clock_difference = dated, dated - self._now()
+                if abs(self._clock_difference) <= MAX_CLOCK_DIFFERENCE:
                     self._newest = max(self._newest or dated, dated)
             if import_slug is not None:
                 self._note_age(import_slug, reply.age, dated)

@@ -57,7 +57,7 @@ QUICK_LIMITS = Limits(attempt_s=30.0, call_s=60.0)
 """The limits for commands with which a person waits at the terminal."""
 
 
-class Lasting:
+class Stopwatch:
     """A stopwatch for the attempts of a call; time spent waiting for their turn does not count."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:

@@ -18,7 +18,7 @@ from contextlib import suppress
 _MARGIN = 1.02
 _CEILING_SLACK_S = 0.25  # a start delayed by up to this is made up for
 _LEARNED_SLACK_S = 0.002  # the same for a learned rate: a service may allow no bursts at all
-_BREATH_S = 0.1  # the shortest pause after a 429 that counts
+_LEAST_PAUSE_S = 0.1  # the shortest pause after a 429 that counts
 _LATEST = 32  # latest replies to consider
 _CLEARLY = 10  # so many 429s among them show that there is a limit
 _HALF_LIFE = 2_000  # in replies, of the known lower bound of the limit, which may change
@@ -68,7 +68,7 @@ class LearnedPace:
         self._age_s = 0.0  # seconds of sending requests since the last 429 that counted
         self._replies = 0  # in that time, 429s not counted
         self._let_through: deque[float] = deque()  # the ages of the latest of them
-        self._welcome: deque[bool] = deque(maxlen=_LATEST)
+        self._accepted: deque[bool] = deque(maxlen=_LATEST)
         self._seen_at: float | None = None
         self._cut_at = -math.inf
         self._next = -math.inf
@@ -97,7 +97,7 @@ class LearnedPace:
     def let_through(self, at: float) -> None:
         self._advance(at)
         self._replies += 1
-        self._welcome.append(True)
+        self._accepted.append(True)
         ages = self._let_through
         ages.append(self._age_s)
         while len(ages) > _WINDOW_REPLIES and self._age_s - ages[0] > _WINDOW_S:
@@ -106,12 +106,12 @@ class LearnedPace:
     def refused(self, started: float, at: float, asked_s: float) -> None:
         """Note a 429 that asks for a pause of `asked_s`; of those to requests sent at one rate, the first counts."""
         self._advance(at)
-        self._welcome.append(False)
+        self._accepted.append(False)
         unlimited = math.isinf(self._base)
-        clear = asked_s >= _BREATH_S or self._welcome.count(False) >= _CLEARLY
+        clear = asked_s >= _LEAST_PAUSE_S or self._accepted.count(False) >= _CLEARLY
         if started < self._cut_at or (unlimited and not (clear and self._replies)):
             return
-        pause_s = max(asked_s, _BREATH_S)
+        pause_s = max(asked_s, _LEAST_PAUSE_S)
         kept = _KEEP * self._recent_rate() * math.sqrt(self._age_s / (self._age_s + pause_s / 3))
         if not unlimited:
             outdated = self._floor * math.exp2(-self._replies / _HALF_LIFE)

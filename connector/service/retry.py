@@ -152,7 +152,7 @@ _BY_TROUBLE = {
     Trouble.PLAIN: _Rule(Budget.NONE, ConfigError),
 }
 _NOT_CARRIED_OUT = frozenset({429, 503})
-_NOBODY_THERE = frozenset({502, 503, 504, *range(520, 528), 530})  # sent by a proxy in front of the service
+_UNAVAILABLE = frozenset({502, 503, 504, *range(520, 528), 530})  # sent by a proxy in front of the service
 
 
 def decide(
@@ -187,13 +187,13 @@ def without_endless_wait(outcome: AttemptFailure, policy: RetryPolicy, now: date
     return replace(outcome, words=words, retry_after=None, too_long=True)
 
 
-def finds_nobody(outcome: AttemptFailure) -> bool:
+def is_unreachable(outcome: AttemptFailure) -> bool:
     """Return whether the service gave no answer, and no `Retry-After` says for how long."""
-    nobody = outcome.trouble is Trouble.CONNECTION or outcome.status in _NOBODY_THERE
+    nobody = outcome.trouble is Trouble.CONNECTION or outcome.status in _UNAVAILABLE
     return nobody and budget_of(outcome) is Budget.ERRORS
 
 
-def finds_somebody(outcome: AttemptFailure) -> bool:
+def is_reachable(outcome: AttemptFailure) -> bool:
     """Return whether the service itself answered, even with an error."""
     return outcome.trouble is Trouble.STATUS and (outcome.status or 0) // 100 < 5
 

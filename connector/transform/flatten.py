@@ -24,7 +24,7 @@ from connector.transform.casting import choose_kind
 from connector.transform.columns import FieldCount, Placed, place
 from connector.transform.json_rows import MAX_DEPTH, Row, Value, may_have_minus_zero, read_exactly, read_rows
 from connector.transform.naming import naming_order
-from connector.transform.overflow import Rests
+from connector.transform.overflow import Overflow
 from connector.transform.schema import REST, Field, Keys, TableSchema, hint_for, parse_type
 from connector.transform.struct_decoder import Leaf, shape_of
 from connector.transform.width import UNBOUNDED, Room, TooWide
@@ -69,7 +69,7 @@ def flatten(
     leaves = None if shape is None else shape.read(rows)
     try:
         if leaves is not None:
-            return _flatten(leaves, Rests(len(rows)), schema, hints, nul_safe, room)
+            return _flatten(leaves, Overflow(len(rows)), schema, hints, nul_safe, room)
         return _flatten_any(read_rows(rows), schema, hints, nul_safe, room)
     except RecursionError:  # nested deeper than can be written back as JSON: keep the source text
         exact = _flatten_any([read_exactly(row) for row in rows], schema, hints, nul_safe, room)
@@ -80,10 +80,10 @@ def leaf_values(rows: Sequence[bytes], schema: TableSchema) -> Iterator[tuple[Ke
     """Yield each path that `flatten` has a column for, with the values that the rows have there, without nulls."""
     try:
         objects = read_rows(rows)
-        leaves = list(_leaves(Rests(len(rows)).split(objects, schema) if schema.is_bounded else objects, ()))
+        leaves = list(_leaves(Overflow(len(rows)).split(objects, schema) if schema.is_bounded else objects, ()))
     except RecursionError:
         objects = [read_exactly(row) for row in rows]
-        leaves = list(_leaves(Rests(len(rows)).split(objects, schema) if schema.is_bounded else objects, ()))
+        leaves = list(_leaves(Overflow(len(rows)).split(objects, schema) if schema.is_bounded else objects, ()))
     for leaf in leaves:
         yield leaf.keys, (cell for cell in leaf.cells if cell is not None)
 
@@ -91,21 +91,21 @@ def leaf_values(rows: Sequence[bytes], schema: TableSchema) -> Iterator[tuple[Ke
 def _flatten_any(
     objects: Sequence[Row], schema: TableSchema, hints: Mapping[str, str], nul_safe: bool, room: Room
 ) -> Flattened:
-    rests = Rests(len(objects))
+    overflow = Overflow(len(objects))
     if schema.is_bounded:
-        objects = rests.split(objects, schema)
+        objects = overflow.split(objects, schema)
     leaves: list[Leaf] = []
-    fresh = 0
+    new_fields = 0
     for leaf in _leaves(objects, ()):
-        fresh += leaf.keys not in schema.fields
-        if fresh > room.fresh:  # before their cells take memory
+        new_fields += leaf.keys not in schema.fields
+        if new_fields > room.new_fields:  # before their cells take memory
             raise TooWide
         leaves.append(leaf)
-    return _flatten(leaves, rests, schema, hints, nul_safe, room)
+    return _flatten(leaves, overflow, schema, hints, nul_safe, room)
 
 
 def _flatten(
-    leaves: list[Leaf], rests: Rests, schema: TableSchema, hints: Mapping[str, str], nul_safe: bool, room: Room
+    leaves: list[Leaf], overflow: Overflow, schema: TableSchema, hints: Mapping[str, str], nul_safe: bool, room: Room
 ) -> Flattened:
     named = schema.with_paths(leaf.keys for leaf in leaves)
     if named is not schema and named.width > room.columns:  # a column that a run left when it died may have variants
@@ -127,7 +127,7 @@ def _flatten(
         all_placed[leaf.keys] = place(leaf.cells, leaf.kinds, column_type, hint=hint, nul_safe=nul_safe)
         if known.type is None:
             typed.append(replace(known, type=column_type))
-    schema = _with_variants(schema.with_fields(typed), all_placed, leaves, rests, room)
+    schema = _with_variants(schema.with_fields(typed), all_placed, leaves, overflow, room)
     columns: dict[str, pa.Array[Any]] = {}
     for keys, placed in all_placed.items():
         known = schema.fields[keys]
@@ -137,7 +137,7 @@ def _flatten(
         if placed.double is not None:
             columns[known.double_column] = placed.double
         counts[keys] = placed.count
-    rest = rests.column(nul_safe=nul_safe)
+    rest = overflow.column(nul_safe=nul_safe)
     if rest is not None:
         schema = schema.with_rest()
         columns[schema.fields[REST].column] = rest
@@ -146,9 +146,9 @@ def _flatten(
 
 
 def _with_variants(
-    schema: TableSchema, all_placed: dict[Keys, Placed], leaves: Iterable[Leaf], rests: Rests, room: Room
+    schema: TableSchema, all_placed: dict[Keys, Placed], leaves: Iterable[Leaf], overflow: Overflow, room: Room
 ) -> TableSchema:
-    """Return the table with the variants that these values need; values whose variant has no room go to `rests`."""
+    """Return the table with the variants that these values need; values whose variant has no room go to `overflow`."""
     wanted: list[tuple[Keys, str]] = []
     for keys, placed in all_placed.items():
         known = schema.fields[keys]
@@ -163,7 +163,7 @@ def _with_variants(
         wanted.sort(key=lambda variant: (naming_order(variant[0]), variant[1]))
         cells = {leaf.keys: leaf.cells for leaf in leaves}
         for keys, variant in wanted[left:]:
-            all_placed[keys] = _moved(all_placed[keys], variant, keys, cells[keys], rests)
+            all_placed[keys] = _moved(all_placed[keys], variant, keys, cells[keys], overflow)
     for keys, variant in wanted[:left]:
         known = schema.fields[keys]
         text, double = known.has_text or variant == "text", known.has_double or variant == "double"
@@ -171,12 +171,12 @@ def _with_variants(
     return schema
 
 
-def _moved(placed: Placed, variant: str, keys: Keys, cells: Sequence[Value], rests: Rests) -> Placed:
-    """Move the values of the variant to `rests` and return the column without the variant."""
+def _moved(placed: Placed, variant: str, keys: Keys, cells: Sequence[Value], overflow: Overflow) -> Placed:
+    """Move the values of the variant to `overflow` and return the column without the variant."""
     column = placed.text if variant == "text" else placed.double
     rows = [row for row, there in enumerate(() if column is None else column.is_valid().to_pylist()) if there]
     for row in rows:
-        rests.put(row, keys, cells[row])
+        overflow.put(row, keys, cells[row])
     counted = placed.count
     left = FieldCount(counted.values - len(rows), counted.conflicts - len(rows), counted.kept_rows)
     if variant == "text":

@@ -36,17 +36,17 @@ def flatten_members(
     rows: Sequence[Mapping[str, bytes | None]],
     known: TableSchema,
     *,
-    beside: Collection[str],
+    other_columns: Collection[str],
     row_bytes: int | None,
     nul_safe: bool,
 ) -> Members:
-    """Flatten the objects of each row, given by name; `beside` are the other columns of the table.
+    """Flatten the objects of each row, given by name; `other_columns` are the other columns of the table.
 
     A scalar that does not fit into the `row_bytes` of its row has no column there.
     """
     fields: dict[Keys, Field] = {keys: each for keys, each in known.fields.items() if len(keys) == 2}
     schema = TableSchema(known.table, fields, known.physical)
-    room = MOST_COLUMNS - len(_names(schema).union(beside))
+    room = MOST_COLUMNS - len(_names(schema).union(other_columns))
     fresh: set[Keys] = set()
     overflowed: set[str] = set()
     texts: list[bytes] = []
@@ -65,7 +65,7 @@ def flatten_members(
             if kept:
                 objects.append(f'"{name}":{{{",".join(kept)}}}')
         texts.append(f"{{{','.join(objects)}}}".encode())
-    flat, cut = _within_table(flatten(texts, schema, nul_safe=nul_safe), _names(schema).union(beside))
+    flat, cut = _within_table(flatten(texts, schema, nul_safe=nul_safe), _names(schema).union(other_columns))
     if row_bytes is not None:
         columns = within_row(flat.columns, row_bytes)
         cut |= {name for name, column in columns.items() if column.null_count != flat.columns[name].null_count}

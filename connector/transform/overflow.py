@@ -12,32 +12,32 @@ from connector.transform.json_rows import MAX_DEPTH, Row, Value
 from connector.transform.schema import Keys, TableSchema
 
 
-class Rests:
+class Overflow:
     """The rests of a number of rows; objects above the last level of keys stay objects in them."""
 
     def __init__(self, rows: int) -> None:
         self._rows = rows
-        self._rests: list[Row] = []
+        self._overflowed: list[Row] = []
 
     def split(self, objects: Sequence[Row], schema: TableSchema) -> list[Row]:
         """Return the objects without the fields that get no column; the rests keep those."""
         both = [_split(members, (), schema) for members in objects]
-        self._rests = [rest for _, rest in both]
+        self._overflowed = [rest for _, rest in both]
         return [kept for kept, _ in both]
 
     def put(self, row: int, keys: Keys, value: Value) -> None:
-        if not self._rests:
-            self._rests = [{} for _ in range(self._rows)]
-        members: Any = self._rests[row]
+        if not self._overflowed:
+            self._overflowed = [{} for _ in range(self._rows)]
+        members: Any = self._overflowed[row]
         for key in keys[:-1]:
             members = members.setdefault(key, {})
         members[keys[-1]] = value
 
     def column(self, *, nul_safe: bool) -> pa.Array[Any] | None:
         """Return the rests as JSON text, null for a row without rest; None if no row has one."""
-        if not any(self._rests):
+        if not any(self._overflowed):
             return None
-        return pa.array([_text(rest, 1, nul_safe) if rest else None for rest in self._rests], pa.string())
+        return pa.array([_text(rest, 1, nul_safe) if rest else None for rest in self._overflowed], pa.string())
 
 
 def _split(members: Row, prefix: Keys, schema: TableSchema) -> tuple[Row, Row]:

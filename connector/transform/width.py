@@ -24,9 +24,9 @@ class TooWide(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """The room in a table: rows may add `fresh` fields, up to `columns` columns in total."""
+    """The room in a table: rows may add `new_fields` fields, up to `columns` columns in total."""
 
-    fresh: int = sys.maxsize
+    new_fields: int = sys.maxsize
     columns: int = sys.maxsize
 
 
@@ -35,25 +35,25 @@ UNBOUNDED = Room()
 
 @dataclass(frozen=True, slots=True)
 class Width:
-    """`columns` of fields and variants in a typed table, `fresh` new fields per import once the table has some.
+    """`columns` of fields and variants in a typed table, `new_fields` new fields per import once the table has some.
 
     Up to `listed` of the fields in `_more` are known by name. A table with that many is closed: every unknown field
     goes to `_more`, so that no field that was not listed can get a column later.
     """
 
     columns: int = 1_000
-    fresh: int = 200
+    new_fields: int = 200
     listed: int = 1_000
 
     def room(self, schema: TableSchema) -> Room:
         """Return the room for one import that is loaded into this table."""
         left = max(self.columns - schema.width, 0)
-        return Room(min(left, self.fresh) if any(schema.fields) else left, self.columns)
+        return Room(min(left, self.new_fields) if any(schema.fields) else left, self.columns)
 
     def narrowed(self, schema: TableSchema, new: NewFields, room: Room) -> TableSchema:
         """Give columns to as many new fields as there is room for; the others never get one."""
         ranked = new.ranked()
-        most = min(room.fresh, len(ranked))
+        most = min(room.new_fields, len(ranked))
         while most and (excess := schema.with_paths(ranked[:most]).width - room.columns) > 0:
             most = max(most - excess, 0)  # columns that a run left when it died have variants
         return schema.with_paths(ranked[:most]).overflowing(ranked[most:], self.listed)

@@ -187,7 +187,7 @@ def _decimal(form: str, column_type: ColumnType) -> Read:
     if group is not None:
         whole = f"0|[1-9][0-9]{{0,2}}(?:{_one_of(group)}[0-9]{{3}})+|[1-9][0-9]*"
     fraction = f"(?:{re.escape(point)}(?P<fraction>[0-9]+))?" if point is not None else "(?P<fraction>(?!))?"
-    before, after = _around(found["before"], "{}{}?"), _around(found["after"], "{1}?{0}")
+    before, after = _end_checks(found["before"], "{}{}?"), _end_checks(found["after"], "{1}?{0}")
     sign = "(?P<sign>-)?"
     pattern = re.compile(f"{sign}{before}(?P<whole>{whole}){fraction}{after}")
     inner = re.compile(f"{before}{sign}(?P<whole>{whole}){fraction}{after}") if before else pattern
@@ -205,7 +205,7 @@ def _decimal(form: str, column_type: ColumnType) -> Read:
     return read
 
 
-def _around(text: str, form: str) -> str:
+def _end_checks(text: str, form: str) -> str:
     """Return a pattern for the optional currency before or behind the amount, and the blank between."""
     sign = text.strip(_BLANK)
     if not sign:

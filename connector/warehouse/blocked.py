@@ -27,7 +27,7 @@ _HOLDERS = """
     WHERE l.granted AND n.nspname IN (%s, %s) AND l.pid <> pg_backend_pid() AND c.relkind IN ('r', 'p', 'v')
     ORDER BY a.xact_start NULLS LAST, l.pid, c.relname
 """
-_CURE = "run again to load what is missing."
+_FIX = "run again to load what is missing."
 
 
 def as_blocked(errors: Sequence[BaseException], pipeline: Pipeline | None) -> DatabaseBusyError | None:
@@ -40,13 +40,13 @@ def as_blocked(errors: Sequence[BaseException], pipeline: Pipeline | None) -> Da
             holders = _holders(pipeline, _statement(errors))
     if not holders:
         return DatabaseBusyError(
-            f"Another session locked a table of the dataset for longer than the lock timeout; {_CURE}"
+            f"Another session locked a table of the dataset for longer than the lock timeout; {_FIX}"
         )
     table = holders[0][0]
     by = dict.fromkeys(_described(*rest) for name, *rest in holders if name == table)
     return DatabaseBusyError(
         f"Table {table} is locked by {' and '.join(list(by)[:_NAMED])}, and was not released in time; end that "
-        f"session or wait for it, then {_CURE}"
+        f"session or wait for it, then {_FIX}"
     )
 
 

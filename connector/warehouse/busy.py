@@ -45,8 +45,8 @@ def as_busy(error: BaseException) -> DatabaseBusyError | None:
 def _run_with(file: Path, process: str | None) -> Holder | None:
     """Return our run that has the file open as that process, by the notes beside its locks; None for others."""
     for lock in sorted(file.parent.glob(f".{glob.escape(file.name)}.*.lock")):
-        holder = Holder.noted_at(lock)
-        if holder is not None and holder.lives and process in (None, f"PID {holder.process}"):
+        holder = Holder.read_at(lock)
+        if holder is not None and holder.is_alive and process in (None, f"PID {holder.process}"):
             return holder
     return None
 

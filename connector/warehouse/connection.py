@@ -91,32 +91,32 @@ class Warehouse:
         load job has just run out of memory, a checkpoint in the commit of another makes DuckDB 2.0 unusable.
         """
         with self._holding:
-            self._open(sparing=self.destination_type == "duckdb")
+            self._open(limited_memory=self.destination_type == "duckdb")
             yield
 
     @property
-    def allowance(self) -> MemoryLimit | None:
+    def memory_limit(self) -> MemoryLimit | None:
         """Return the memory limit of the connection that is held, if it has one."""
-        return None if self._held is None else self._held.allowance
+        return None if self._held is None else self._held.memory_limit
 
-    def lift(self) -> bool:
+    def remove_memory_limit(self) -> bool:
         """Reopen what is held without a memory limit; return False if it had none.
 
         DuckDB is not reliable once its memory ran out.
         """
-        if self.allowance is None or not self.allowance.lift():
+        if self.memory_limit is None or not self.memory_limit.remove():
             return False
         self._holding.close()
-        self._open(sparing=False)
+        self._open(limited_memory=False)
         return True
 
-    def _open(self, *, sparing: bool) -> None:
+    def _open(self, *, limited_memory: bool) -> None:
         connection = self._holding.enter_context(self.connect())
         self._holding.callback(setattr, self, "_held", None)
-        allowance = MemoryLimit(connection.client.native_connection) if sparing else None
-        if allowance is not None:
-            self._holding.callback(allowance.end)
-        self._held = replace(connection, allowance=allowance)
+        memory_limit = MemoryLimit(connection.client.native_connection) if limited_memory else None
+        if memory_limit is not None:
+            self._holding.callback(memory_limit.end)
+        self._held = replace(connection, memory_limit=memory_limit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class Connection:
 
     client: SqlClientBase[Any]
     adapter: Adapter
-    allowance: MemoryLimit | None = None
+    memory_limit: MemoryLimit | None = None
 
     @property
     def traits(self) -> Traits:
@@ -151,12 +151,12 @@ class Connection:
             return "(SELECT load_id FROM (SELECT '' AS load_id) AS nothing WHERE 1 = 0)"
         return f"(SELECT DISTINCT load_id FROM {self.name(LOADS)} WHERE status = 0)"
 
-    def sparing(self, *, columns: int, slugs: int) -> AbstractContextManager[None]:
+    def limited_memory(self, *, columns: int, slugs: int) -> AbstractContextManager[None]:
         """Limit memory for queries that read so many columns of a whole table and look up so many slugs.
 
-        `MemoryLimit.asking` does so; on other destinations nothing changes.
+        `MemoryLimit.for_query` does so; on other destinations nothing changes.
         """
-        return nullcontext() if self.allowance is None else self.allowance.asking(columns, slugs)
+        return nullcontext() if self.memory_limit is None else self.memory_limit.for_query(columns, slugs)
 
     def query(self, sql: str, *args: Any) -> pa.Table:
         """Return the rows of a SELECT."""
@@ -174,7 +174,7 @@ class Connection:
         try:
             return ask()
         except duckdb.OutOfMemoryException:
-            if self.allowance is None or not self.allowance.lift():
+            if self.memory_limit is None or not self.memory_limit.remove():
                 raise
             return self._ask(ask)
 

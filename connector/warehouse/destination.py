@@ -304,14 +304,14 @@ def check_writable(pipeline: Pipeline, *, experimental: bool = False) -> None:
     if able.loader_file_format_selector is not None:
         _, formats = able.loader_file_format_selector("parquet", list(formats), table_schema={"name": RECORDS})
     if "parquet" not in formats:
-        cure = (
+        fix = (
             "install its drivers: pip install 'importer-connector[postgres]'"
             if destination_type(pipeline) == "postgres"
             else "install the ADBC driver that dlt's documentation names for it, or use another destination"
         )
         raise ConfigError(
             f"The destination {destination_name(pipeline)!r} cannot load Parquet here, and without it empty texts "
-            f"would become null; {cure}."
+            f"would become null; {fix}."
         )
 
 
@@ -364,7 +364,7 @@ def staging_name(pipeline: Pipeline) -> str:
     return str(destination_config(pipeline).staging_dataset_name_layout).replace("%s", dataset_name(pipeline))
 
 
-def stage_apart(pipeline: Pipeline, name: str) -> None:
+def use_own_staging(pipeline: Pipeline, name: str) -> None:
     """Make dlt stage rows in a schema of this pipeline's own: pipelines that share one empty each other's tables."""
     destination: Any = pipeline.destination
     layout = destination_config(pipeline).staging_dataset_name_layout

@@ -19,11 +19,11 @@ def erase_deleted(connection: Connection, dataset: Dataset) -> None:
         return
     deleted = f"{connection.column('_deleted_at')} IS NOT NULL"
     # an earlier version left all of it there
-    told = sorted((dataset.made[IMPORTS] & dataset.columns[IMPORTS].keys()) - set(TOMBSTONE))
+    erased = sorted((dataset.made[IMPORTS] & dataset.columns[IMPORTS].keys()) - set(TOMBSTONE))
     with connection.client.begin_transaction():
-        if told:
-            nothing = ", ".join(f"{connection.column(c)} = NULL" for c in told)
-            something = " OR ".join(f"{connection.column(c)} IS NOT NULL" for c in told)
+        if erased:
+            nothing = ", ".join(f"{connection.column(c)} = NULL" for c in erased)
+            something = " OR ".join(f"{connection.column(c)} IS NOT NULL" for c in erased)
             connection.execute(f"UPDATE {connection.name(IMPORTS)} SET {nothing} WHERE {deleted} AND ({something})")
         if REJECTS in dataset.ours:
             connection.execute(

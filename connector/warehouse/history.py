@@ -30,7 +30,7 @@ from connector.warehouse.history_tables import (
     recorded_mark,
     versioned,
 )
-from connector.warehouse.ownership import Dataset, take_stock
+from connector.warehouse.ownership import Dataset, inspect_dataset
 from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID
 
 # Temporary tables: imports that are to be recorded; of these, those read under other privacy rules than before, and the
@@ -80,7 +80,7 @@ def record(
                 _empty_ruled(connection, dataset, each, scrubbed[each.table])
         for each in tables:
             _Recorder(connection, each, started_at, run_id, each.table in new).record(keeps=keeps)
-        left = [sql for each in paused for sql in _held(connection, each)]
+        left = [sql for each in paused for sql in _imports_with_rows(connection, each)]
         if not keeps:
             left += _erase(connection, tables, paused, sorted(dataset.typed), whole=whole)
         if tables:
@@ -102,7 +102,7 @@ def _gather(connection: Connection, name: str, *selects: str) -> None:
     _analyze(connection, [name], temporary=True)
 
 
-def _held(connection: Connection, each: Versioned) -> tuple[str, ...]:
+def _imports_with_rows(connection: Connection, each: Versioned) -> tuple[str, ...]:
     """Return SQL for the imports with rows in a table whose versions are not kept now, or with open versions of it.
 
     Such an import stays due, for when they are kept again.
@@ -257,8 +257,10 @@ class _Recorder:
         if keeps:
             self._note_deletions(names)
         # the load of a version is the one that brought it; of `imports` it is by that that a row is known to be read
-        told = sorted((each.told if each.table == IMPORTS else each.told - {LOAD_ID}) & set(each.columns))
-        new = {column(c): f"{R}.{column(c)}" for c in told}
+        untracked = sorted(
+            (each.untracked if each.table == IMPORTS else each.untracked - {LOAD_ID}) & set(each.columns)
+        )
+        new = {column(c): f"{R}.{column(c)}" for c in untracked}
         changed = " OR ".join(sql.differs(f"{V}.{c}", value) for c, value in new.items())
         paired = f"{V}.{key} = {R}.{key} AND {still} AND {R}.{imported} IN ({touched}) AND ({changed})"
         execute(sql.update_from(history, V, new, f"{table} AS {R}", paired))
@@ -336,12 +338,12 @@ def _erase(
     return left
 
 
-def disagreeing(connection: Connection, wanted: Choice) -> dict[str, int]:
+def mismatched_versions(connection: Connection, wanted: Choice) -> dict[str, int]:
     """Return table of versions → rows without an equal open version, plus open versions without a row.
 
     Nothing is compared while a run has yet to record what another one loaded.
     """
-    dataset = take_stock(connection)
+    dataset = inspect_dataset(connection)
     if LEDGER not in dataset.ours or "history" not in dataset.columns[LEDGER]:
         return {}
     tables = versioned(connection, dataset, wanted)

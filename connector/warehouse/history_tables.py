@@ -16,14 +16,14 @@ from itertools import count
 from connector.errors import ConfigError
 from connector.transform.naming import DOUBLE_VARIANT, TEXT_VARIANT, VERSION_COLUMNS
 from connector.warehouse.connection import Connection
-from connector.warehouse.ownership import Dataset, take_stock
+from connector.warehouse.ownership import Dataset, inspect_dataset
 from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID, keys_of
 
 VALID_FROM, VALID_TO, CHANGE, RUN_ID = OWN = VERSION_COLUMNS
 # Aliases of a row and of a version. In a subquery DuckDB takes `h.x` for the member x of a column h, if the inner table
 # has one, and not for a column of the outer h: no column is called like an alias here.
 R, V = "importer$row", "importer$version"
-_TOLD = ("_created_at", "_updated_at", LOAD_ID)
+_UNTRACKED = ("_created_at", "_updated_at", LOAD_ID)
 _WAS = "__was_"
 _ASIDE = re.compile(f"{DOUBLE_VARIANT}|{TEXT_VARIANT}|{_WAS}[0-9]+")
 _OWN_TYPES = {VALID_FROM: "timestamp", VALID_TO: "timestamp", CHANGE: "text", RUN_ID: "text"}
@@ -31,7 +31,7 @@ _OWN_TYPES = {VALID_FROM: "timestamp", VALID_TO: "timestamp", CHANGE: "text", RU
 
 @dataclass(frozen=True, slots=True)
 class Versioned:
-    """A table and the one with its versions; `told` are columns that change without a new version.
+    """A table and the one with its versions; `untracked` are columns that change without a new version.
 
     `columns` are ours only: a column that somebody else added to the table is in no version.
     """
@@ -40,12 +40,12 @@ class Versioned:
     history: str
     key: str
     import_key: str
-    told: frozenset[str]
+    untracked: frozenset[str]
     columns: tuple[str, ...]
 
     @property
     def content(self) -> tuple[str, ...]:
-        return tuple(c for c in self.columns if c not in self.told and c not in (self.key, "_deleted_at"))
+        return tuple(c for c in self.columns if c not in self.untracked and c not in (self.key, "_deleted_at"))
 
 
 Choice = Callable[[str | None, Collection[str]], bool]  # a template's slug and names → whether its rows are kept
@@ -79,9 +79,9 @@ def histories(dataset: Dataset) -> dict[str, Versioned]:
 def _versioned(dataset: Dataset, table: str) -> Versioned:
     columns = tuple(c for c in dataset.columns[table] if c not in dataset.added.get(table, ()))
     if table == IMPORTS:
-        told = frozenset({"_content_hash", LOAD_ID})
-        return Versioned(table, history_of(dataset.columns, table), "slug", "slug", told, columns)
-    return Versioned(table, history_of(dataset.columns, table), *keys_of(table), frozenset(_TOLD), columns)
+        untracked = frozenset({"_content_hash", LOAD_ID})
+        return Versioned(table, history_of(dataset.columns, table), "slug", "slug", untracked, columns)
+    return Versioned(table, history_of(dataset.columns, table), *keys_of(table), frozenset(_UNTRACKED), columns)
 
 
 def history_of(columns: Mapping[str, Mapping[str, str]], table: str) -> str:
@@ -105,8 +105,8 @@ def names_of_templates(connection: Connection, dataset: Dataset) -> dict[str, se
 
 def columns_aside(column: str, history: Collection[str], table: Collection[str]) -> list[str]:
     """Return the columns of a table of versions with values of a field for which its table has no such column."""
-    beside = (name for name in history if name.startswith(f"{column}__") and name not in table)
-    return [name for name in beside if _ASIDE.fullmatch(name, len(column))]
+    variants = (name for name in history if name.startswith(f"{column}__") and name not in table)
+    return [name for name in variants if _ASIDE.fullmatch(name, len(column))]
 
 
 def align(connection: Connection, each: Versioned, there: Mapping[str, str] | None, like: str | None = None) -> bool:
@@ -137,13 +137,13 @@ def align(connection: Connection, each: Versioned, there: Mapping[str, str] | No
     changed += [c for c in lacking if any(name.startswith(f"{c}{_WAS}") for name in have)]
     for base in want if changed or like is not None else ():
         if asides := {c: have[c] for c in columns_aside(base, have, want)}:
-            _bring_back(connection, each, base, want[base], asides)
+            _restore_values(connection, each, base, want[base], asides)
     if like is None and (changed or lacking):
         refresh_open(connection, each, None if changed else lacking)  # a lost column; a new one has no value there yet
     return False
 
 
-def _bring_back(connection: Connection, each: Versioned, base: str, kind: str, asides: Mapping[str, str]) -> None:
+def _restore_values(connection: Connection, each: Versioned, base: str, kind: str, asides: Mapping[str, str]) -> None:
     """Move values that were set aside back into the column where they convert unaltered; drop columns then empty."""
     history, column = connection.name(each.history), connection.column(base)
     for name, was in asides.items():
@@ -200,17 +200,17 @@ def copy_to_open(
     )
 
 
-def prepare_for_rebuild(connection: Connection, table: str, beside: str) -> Versioned | None:
+def prepare_for_rebuild(connection: Connection, table: str, replacement: str) -> Versioned | None:
     """Give the versions of a table the types of the one that is about to replace it; None if there are none.
 
     If the rebuild does not happen, the next run that records restores the earlier types (`align`, `is_aligned`).
     """
-    dataset = take_stock(connection)
+    dataset = inspect_dataset(connection)
     each = histories(dataset).get(table)
     if each is None:
         return None
-    align(connection, each, dataset.columns[each.history], like=beside)
-    return replace(each, columns=tuple(connection.declared(beside)))
+    align(connection, each, dataset.columns[each.history], like=replacement)
+    return replace(each, columns=tuple(connection.declared(replacement)))
 
 
 def is_aligned(dataset: Dataset, each: Versioned) -> bool:

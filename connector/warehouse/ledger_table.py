@@ -41,7 +41,7 @@ def missing_rows(
     return wrong
 
 
-def distrust(connection: Connection, slugs: Sequence[str], why: str) -> None:
+def mark_failed(connection: Connection, slugs: Sequence[str], why: str) -> None:
     """Note that rows of these imports are not complete, so that the next run reads them again.
 
     One that is left out stays so: its rows are not guaranteed, and it is read as new once it is included. Where the
@@ -49,18 +49,18 @@ def distrust(connection: Connection, slugs: Sequence[str], why: str) -> None:
     """
     if not slugs or "state" not in connection.columns()[LEDGER]:
         return
-    complete_due(connection)
+    ensure_due_column(connection)
     error = ", error = %s" if "error" in connection.columns()[LEDGER] else ""
     for some in batches(slugs):
         connection.execute(
-            f"UPDATE {connection.name(LEDGER)} SET state = '{State.failed}', {DUE} = '{Due.torn}'{error} "
+            f"UPDATE {connection.name(LEDGER)} SET state = '{State.failed}', {DUE} = '{Due.incomplete}'{error} "
             f"WHERE COALESCE(state, '') <> '{State.excluded}' AND slug IN ({', '.join(['%s'] * len(some))})",
             *([why] if error else []),
             *some,
         )
 
 
-def doubt(connection: Connection, slugs: Sequence[str], known: Collection[str], why: str) -> None:
+def invalidate(connection: Connection, slugs: Sequence[str], known: Collection[str], why: str) -> None:
     """Remove the load from the ledger rows of these imports; those without a row get one that has none.
 
     The next run then audits all rows, and reads these imports again.
@@ -78,7 +78,7 @@ def doubt(connection: Connection, slugs: Sequence[str], known: Collection[str], 
             connection.insert(LEDGER, list(row), row)
 
 
-def complete_due(connection: Connection) -> None:
+def ensure_due_column(connection: Connection) -> None:
     """Add the column `due` to a ledger of an earlier version; dlt takes over the columns it finds."""
     if DUE not in connection.columns()[LEDGER]:
         connection.add_column(LEDGER, DUE)

@@ -10,7 +10,7 @@ from connector.warehouse.connection import LOADS, VERSIONS, Connection
 from connector.warehouse.tables import LOAD_ID, RUNS
 
 
-def ended_properly(connection: Connection, tables: frozenset[str]) -> bool:
+def all_runs_completed(connection: Connection, tables: frozenset[str]) -> bool:
     if not {RUNS, LOADS} <= tables:
         return False
     load_id = connection.column(LOAD_ID)
@@ -25,7 +25,7 @@ def ended_properly(connection: Connection, tables: frozenset[str]) -> bool:
 def loaded_late(connection: Connection) -> bool:
     """Return whether a package was completed after a later run had begun or ended.
 
-    dlt alone finishes what a dead run left, which may have been superseded since. The package that brings the row of
+    dlt alone finishes what a crashed run left, which may have been superseded since. The package that brings the row of
     its run is always completed later than that run ended. It may be the package of an earlier run all the same: then it
     was made before the latest one began.
     """

@@ -47,7 +47,9 @@ _KEEPALIVES = {"keepalives": 1, "keepalives_idle": 30, "keepalives_interval": 15
 
 POLL_S = 0.2
 _sessions: WeakKeyDictionary[Pipeline, Any] = WeakKeyDictionary()
-_kept: WeakKeyDictionary[ExitStack, tuple[int, Path, Path]] = WeakKeyDictionary()  # by which thread, and which locks
+_acquired: WeakKeyDictionary[ExitStack, tuple[int, Path, Path]] = (
+    WeakKeyDictionary()
+)  # by which thread, and which locks
 
 
 @contextmanager
@@ -55,18 +57,18 @@ def sole_writer(pipeline: Pipeline) -> Iterator[None]:
     """Hold the lock of the dataset, and the one of dlt's working directory, which two datasets may share.
 
     Raises LockedError, which names the process, at once if another one has either lock, and ConfigError if the file of
-    the dataset cannot be written. If `kept` took one of the two earlier in this thread, that is released: whoever
-    begins again there has given up the earlier run.
+    the dataset cannot be written. If `acquire_sole_writer` took one of the two earlier in this thread,
+    that is released: whoever begins again there has given up the earlier run.
     """
     path, working = lock_path(pipeline), _working_path(pipeline)
-    for before, (thread, *locks) in list(_kept.items()):
+    for before, (thread, *locks) in list(_acquired.items()):
         if thread == threading.get_ident() and (path in locks or working in locks):
             before.close()
     with ExitStack() as held:
         whole = _is_of_whole_lake(pipeline)
         held.enter_context(_file_lock(path, "into this lake" if whole else f"into dataset {dataset_name(pipeline)!r}"))
-        _prove_writable(pipeline)
-        path.with_suffix(".status").unlink(missing_ok=True)  # of a dead run; see `connector.warehouse.status`
+        _check_writable(pipeline)
+        path.with_suffix(".status").unlink(missing_ok=True)  # of a crashed run; see `connector.warehouse.status`
         held.enter_context(_working_lock(pipeline))
         if postgres_credentials(pipeline) is not None:
             held.enter_context(_advisory_lock(pipeline))
@@ -75,14 +77,14 @@ def sole_writer(pipeline: Pipeline) -> Iterator[None]:
         yield
 
 
-def kept(pipeline: Pipeline) -> ExitStack:
+def acquire_sole_writer(pipeline: Pipeline) -> ExitStack:
     """Enter `sole_writer`; return the stack that leaves it when it is closed or collected.
 
     It is also left when this thread enters `sole_writer` again.
     """
     held = ExitStack()
     held.enter_context(sole_writer(pipeline))
-    _kept[held] = (threading.get_ident(), lock_path(pipeline), _working_path(pipeline))
+    _acquired[held] = (threading.get_ident(), lock_path(pipeline), _working_path(pipeline))
     return held
 
 
@@ -113,11 +115,11 @@ def _file_lock(path: Path, which: str) -> Iterator[None]:
     try:
         lock.acquire()
     except Timeout:
-        holder = Holder.noted_at(path) or "its process has not identified itself yet"
+        holder = Holder.read_at(path) or "its process has not identified itself yet"
         raise LockedError(
             f"Another run {which} is under way ({holder}); this one did nothing. Wait for it to end, or stop it."
         ) from None
-    note = _note_of(path)
+    note = _note_path(path)
     try:
         write_note(note, json.dumps(asdict(Holder.of_this_process())).encode())
         yield
@@ -126,7 +128,7 @@ def _file_lock(path: Path, which: str) -> Iterator[None]:
         lock.release()
 
 
-def prove_held(pipeline: Pipeline) -> None:
+def check_lock_held(pipeline: Pipeline) -> None:
     """Raise ConnectorError if the session with the database lock is gone: another run may have begun since."""
     session = _sessions.get(pipeline)
     if session is None:
@@ -142,7 +144,7 @@ def prove_held(pipeline: Pipeline) -> None:
         ) from None
 
 
-def prove_lockable(pipeline: Pipeline) -> None:
+def check_lockable(pipeline: Pipeline) -> None:
     """Raise ConfigError if the lock's path is a file that is not ours alone, such as a link; create none.
 
     Raises it too if the file of the dataset cannot be written.
@@ -150,10 +152,10 @@ def prove_lockable(pipeline: Pipeline) -> None:
     path = lock_path(pipeline)
     if os.path.lexists(path):
         make_lock_file(path)
-    _prove_writable(pipeline)
+    _check_writable(pipeline)
 
 
-def _prove_writable(pipeline: Pipeline) -> None:
+def _check_writable(pipeline: Pipeline) -> None:
     if not is_writable(pipeline):
         raise ConfigError(
             f"The file {local_file(pipeline)} can be read but not written by this user; check its mode and its file "
@@ -181,7 +183,7 @@ def _is_of_whole_lake(pipeline: Pipeline) -> bool:
 
 
 @contextmanager
-def one_of_shards(pipeline: Pipeline, shard: int, shards: int, prepare: Callable[[bool], None]) -> Iterator[None]:
+def shard_writer(pipeline: Pipeline, shard: int, shards: int, prepare: Callable[[bool], None]) -> Iterator[None]:
     """Hold the dataset together with the other shards (PostgreSQL); a run and the shards exclude each other.
 
     First call `prepare` while no other shard begins, with whether none has begun at all. Raises LockedError if a run is
@@ -331,14 +333,14 @@ class Holder:
         return cls(os.getpid(), socket.gethostname(), _user(), datetime.now(UTC).isoformat(timespec="seconds"))
 
     @classmethod
-    def noted_at(cls, lock: Path) -> Holder | None:
+    def read_at(cls, lock: Path) -> Holder | None:
         """Return the holder of this lock; None without a readable note. A run that ends removes its note."""
         with suppress(OSError, ValueError, TypeError):
-            return cls(**json.loads(_note_of(lock).read_text()))
+            return cls(**json.loads(_note_path(lock).read_text()))
         return None
 
     @property
-    def lives(self) -> bool:
+    def is_alive(self) -> bool:
         """Return whether the process still exists; one of another host is assumed to."""
         try:
             if self.host == socket.gethostname() and os.name == "posix":
@@ -355,10 +357,10 @@ class Holder:
 
 def holder_of(pipeline: Pipeline) -> Holder | None:
     """Return who holds the lock of the dataset, as the note beside it says; the process may be dead."""
-    return Holder.noted_at(lock_path(pipeline))
+    return Holder.read_at(lock_path(pipeline))
 
 
-def _note_of(lock: Path) -> Path:
+def _note_path(lock: Path) -> Path:
     return lock.with_suffix(".holder")
 
 

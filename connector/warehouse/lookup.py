@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from connector.warehouse.connection import Connection
-from connector.warehouse.ledger_table import distrust
+from connector.warehouse.ledger_table import mark_failed
 from connector.warehouse.tables import LOAD_ID, keys_of
 
 _INDEXED_BYTES = 2_000  # of a slug; one that is longer is rejected as it arrives
@@ -40,5 +40,7 @@ def _without_long_keys(connection: Connection, table: str) -> None:
     long = " OR ".join(f"octet_length({key}) > {_INDEXED_BYTES}" for key in keys)
     found = connection.rows(f"SELECT DISTINCT {keys[1]} AS slug FROM {connection.name(table)} WHERE {long}")
     if found:
-        distrust(connection, [row["slug"] for row in found], f"{table} had rows of it with a slug too long to look up.")
+        mark_failed(
+            connection, [row["slug"] for row in found], f"{table} had rows of it with a slug too long to look up."
+        )
         connection.execute(f"DELETE FROM {connection.name(table)} WHERE {long}")

@@ -23,9 +23,9 @@ BASE_MB = 40
 THREAD_MB = 32
 REPLACED_BYTES = 96  # for each row that a merge brings; measured: 80 are enough
 COLUMN_MB = 0.5  # for each thread; measured: half of that is enough for a thousand columns, a quarter is not
-RESTING_MB = 32
-ASKING_MB = 16
-ASKED_BYTES = 32  # for each slug that is looked for; measured: 24 are enough, with a MiB for each thread
+RELEASED_MB = 32
+QUERY_MB = 16
+QUERY_SLUG_BYTES = 32  # for each slug that is looked for; measured: 24 are enough, with a MiB for each thread
 COPIES = 4  # of a few thousand rows, for each thread
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _SETTING = "SELECT current_setting('memory_limit')"
@@ -36,9 +36,9 @@ class MemoryLimit:
 
     def __init__(self, native: duckdb.DuckDBPyConnection) -> None:
         self._native = native
-        self._given = math.inf  # bytes
-        self._lifted = False
-        self._asking = False
+        self._limit_bytes = math.inf  # bytes
+        self._removed = False
+        self._in_query = False
         self._threads = _threads(native)
 
     def fit(self, columns: int, slice_bytes: int, replaced: int) -> None:
@@ -49,48 +49,48 @@ class MemoryLimit:
         each_thread = (THREAD_MB + COLUMN_MB * columns) * 2**20 + COPIES * slice_bytes
         wanted = int(BASE_MB * 2**20 + self._threads * each_thread + REPLACED_BYTES * replaced)
         wanted = min(wanted, int(_bytes(_default())))
-        if self._is_open_to_limits() and (math.isinf(self._given) or wanted > self._given):
+        if self._may_set_limit() and (math.isinf(self._limit_bytes) or wanted > self._limit_bytes):
             with suppress(duckdb.OutOfMemoryException):  # it holds more than that already
                 self._limit(wanted)
-                self._given = wanted
+                self._limit_bytes = wanted
 
     @contextmanager
-    def asking(self, columns: int, slugs: int) -> Iterator[None]:
+    def for_query(self, columns: int, slugs: int) -> Iterator[None]:
         """Limit memory for a query that reads so many columns of a whole table and looks for so many slugs in it.
 
         DuckDB keeps what it reads until memory is at the limit, and gains nothing from it. A query that needs more gets
-        the earlier limit, once (`lift`).
+        the earlier limit, once (`remove`).
         """
-        if not self._is_open_to_limits():
+        if not self._may_set_limit():
             yield
             return
-        wanted = (ASKING_MB + self._threads * (1 + COLUMN_MB * columns)) * 2**20 + ASKED_BYTES * slugs
+        wanted = (QUERY_MB + self._threads * (1 + COLUMN_MB * columns)) * 2**20 + QUERY_SLUG_BYTES * slugs
         with suppress(duckdb.OutOfMemoryException):
-            self._limit(min(self._given, wanted))
-        self._asking = True
+            self._limit(min(self._limit_bytes, wanted))
+        self._in_query = True
         try:
             yield
         finally:
-            self._asking = False
-            self._limit(self._given)
+            self._in_query = False
+            self._limit(self._limit_bytes)
 
-    def rest(self) -> None:
+    def release(self) -> None:
         """Release the blocks that DuckDB keeps between packages, where they are worth less than their memory."""
-        if math.isinf(self._given):
+        if math.isinf(self._limit_bytes):
             return
         with suppress(duckdb.Error):  # some blocks cannot go
-            self._limit(RESTING_MB * 2**20)
-        self._limit(self._given)
+            self._limit(RELEASED_MB * 2**20)
+        self._limit(self._limit_bytes)
 
-    def lift(self) -> bool:
+    def remove(self) -> bool:
         """Remove the limit, or that of a query; return whether there was one."""
-        if self._asking:
-            self._asking = False
-            self._limit(self._given)
+        if self._in_query:
+            self._in_query = False
+            self._limit(self._limit_bytes)
             return True
-        if math.isinf(self._given):
+        if math.isinf(self._limit_bytes):
             return False
-        self._given, self._lifted = math.inf, True
+        self._limit_bytes, self._removed = math.inf, True
         with suppress(duckdb.Error):  # after some failures only reopening the file helps
             self._limit(math.inf)
         self.all_threads()
@@ -98,8 +98,8 @@ class MemoryLimit:
 
     def end(self) -> None:
         """Restore the settings from before this run: a user's own connection outlives it."""
-        if math.isfinite(self._given):
-            self._given = math.inf
+        if math.isfinite(self._limit_bytes):
+            self._limit_bytes = math.inf
             with suppress(duckdb.Error):
                 self._limit(math.inf)
         self.all_threads()
@@ -112,9 +112,9 @@ class MemoryLimit:
         """Restore the number of threads from before, which somebody may have set."""
         self._set_threads(self._threads)
 
-    def _is_open_to_limits(self) -> bool:
+    def _may_set_limit(self) -> bool:
         """Return whether the limit is ours, or nobody has set one."""
-        return math.isfinite(self._given) or (not self._lifted and _ask(self._native) == _default())
+        return math.isfinite(self._limit_bytes) or (not self._removed and _ask(self._native) == _default())
 
     def _limit(self, size: float) -> None:
         """Set `memory_limit` to `size` bytes; infinity restores DuckDB's default."""

@@ -38,7 +38,7 @@ from connector.warehouse.tables import (
 )
 
 TYPED_PREFIX = "records_"
-BESIDE = "sync_rebuild"  # a typed table while it is rebuilt; not `records_…`: no run may ever take it for one
+REBUILD_TABLE = "sync_rebuild"  # a typed table while it is rebuilt; not `records_…`: no run may ever take it for one
 _SYSTEM = (*SYSTEM_SCHEMAS, RECORDS, LOADS, VERSIONS)
 
 
@@ -82,7 +82,7 @@ class Dataset:
                 )
 
 
-def take_stock(connection: Connection) -> Dataset:
+def inspect_dataset(connection: Connection) -> Dataset:
     """Return the contents of the dataset, from the catalog, the small tables and dlt's stored schema.
 
     No table of records is read. Raises NewerFormatError for a warehouse of a newer format than this version knows, and
@@ -95,7 +95,7 @@ def take_stock(connection: Connection) -> Dataset:
     stored = _Stored.newest(connection) if VERSIONS in shaped else _Stored()
     if stored.format > FORMAT:
         raise NewerFormatError(_too_new(connection, stored.format, RUNS in shaped))
-    named = {*_SYSTEM, BESIDE, *stored.columns}
+    named = {*_SYSTEM, REBUILD_TABLE, *stored.columns}
     named |= _named_in(connection, [t for t in (LEDGER, FIELDS) if t in shaped and "table_name" in columns[t]])
     # a load that died may have made what no later version of the schema knows
     unsure = {
@@ -171,10 +171,10 @@ def staged(connection: Connection, schema: str | None = None) -> frozenset[str]:
     )
 
 
-def _not_staged_there(schema: str, table: str, cure: str) -> str:
+def _not_staged_there(schema: str, table: str, fix: str) -> str:
     return (
         f"Rows are staged in the schema {schema!r}, and it holds tables that were not staged there, such as {table!r}. "
-        f"{cure}, choose another dataset, or have dlt stage elsewhere with staging_dataset_name_layout under "
+        f"{fix}, choose another dataset, or have dlt stage elsewhere with staging_dataset_name_layout under "
         "[destination]; then run again. Nothing was changed."
     )
 

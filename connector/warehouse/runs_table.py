@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection
 from datetime import datetime
 
-from connector.runs import SETTLED, UNSETTLED, Status, Tally
+from connector.runs import REPAIRED, UNSETTLED, Status, Tally
 from connector.warehouse.connection import Connection
 from connector.warehouse.tables import LOAD_ID, RUNS, RUNS_SCHEMA
 
-DIED = (
+CRASHED = (
     "The process ended without recording a result (killed, or the machine stopped); what it had not committed is "
     "read again."
 )
 
 
-def dead_runs(connection: Connection, tables: Collection[str] | None = None, mode: str | None = None) -> list[str]:
+def crashed_runs(connection: Connection, tables: Collection[str] | None = None, mode: str | None = None) -> list[str]:
     """Return the runs that never ended, or whose load never completed; those of one mode, or all."""
     load_id = connection.column(LOAD_ID)
     rows = connection.rows(
@@ -27,19 +27,19 @@ def dead_runs(connection: Connection, tables: Collection[str] | None = None, mod
     return [row["run_id"] for row in rows]
 
 
-def bury_dead_runs(
+def fail_crashed_runs(
     connection: Connection, now: datetime, tables: Collection[str] | None = None, mode: str | None = None
 ) -> list[str]:
     """Mark runs that never ended as failed; return their ids.
 
     The caller holds the lock, a shard that of its mode.
     """
-    found = dead_runs(connection, tables, mode)
+    found = crashed_runs(connection, tables, mode)
     for run_id in found:
         connection.execute(
             f"UPDATE {connection.name(RUNS)} SET status = '{Status.failed}', error = %s, error_kind = '{UNSETTLED}', "
             f"{connection.column(LOAD_ID)} = '', finished_at = COALESCE(finished_at, %s) WHERE run_id = %s",
-            DIED,
+            CRASHED,
             now,
             run_id,
         )
@@ -53,10 +53,10 @@ def latest_start(connection: Connection) -> datetime | None:
     return latest
 
 
-def settle_dead_runs(connection: Connection) -> None:
-    """Note that nothing left by dead runs is in disorder any more, so that the next run need not look again."""
+def mark_runs_repaired(connection: Connection) -> None:
+    """Note that everything crashed runs left is repaired, so that the next run need not look again."""
     connection.execute(
-        f"UPDATE {connection.name(RUNS)} SET error_kind = '{SETTLED}' WHERE error_kind = '{UNSETTLED}'",
+        f"UPDATE {connection.name(RUNS)} SET error_kind = '{REPAIRED}' WHERE error_kind = '{UNSETTLED}'",
     )
 
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from connector.errors import ConfigError
 from connector.scope import Part
 from connector.warehouse.connection import VERSIONS, Connection
-from connector.warehouse.ledger_table import distrust
+from connector.warehouse.ledger_table import mark_failed
 from connector.warehouse.ownership import Dataset, staged
 from connector.warehouse.state import WarehouseState
 from connector.warehouse.tables import FIELDS, IMPORTS, LEDGER, LOAD_ID, RECORDS, keys_of
@@ -98,7 +98,7 @@ def settled_tables(state: WarehouseState) -> frozenset[str]:
     return frozenset(filled & state.tables - unsettled - {IMPORTS})
 
 
-def distrust_doubles(connection: Connection, dataset: Dataset) -> None:
+def mark_duplicates_failed(connection: Connection, dataset: Dataset) -> None:
     """Have imports read again that share a record with another one: two shards may have brought it at once."""
     if LEDGER not in dataset.ours:
         return
@@ -109,10 +109,10 @@ def distrust_doubles(connection: Connection, dataset: Dataset) -> None:
             f"SELECT DISTINCT {import_} AS slug FROM {name} "
             f"WHERE {record} IN (SELECT {record} FROM {name} GROUP BY 1 HAVING count(*) > 1)"
         ).to_pylist()
-        distrust(connection, [row["slug"] for row in rows], "Some of its records came with another import as well.")
+        mark_failed(connection, [row["slug"] for row in rows], "Some of its records came with another import as well.")
 
 
-def distrust_counts(connection: Connection, dataset: Dataset, split: Split) -> None:
+def invalidate_counts(connection: Connection, dataset: Dataset, split: Split) -> None:
     """Have the fields of shared tables counted anew: no shard counted what all of them wrote."""
     shared = sorted(split.shared_tables)
     if shared and FIELDS in dataset.ours:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from connector.ledger import LedgerRow
 from connector.standing import Standing, standing
 from connector.warehouse.connection import Connection, batches
-from connector.warehouse.ownership import Dataset, take_stock
+from connector.warehouse.ownership import Dataset, inspect_dataset
 from connector.warehouse.stored_imports import ImportSeen, imports_seen, ledger_rows
 from connector.warehouse.tables import IMPORTS, OF_IMPORT, REJECTS, RUNS
 
@@ -16,7 +16,7 @@ OPEN = (Standing.failed, Standing.unreconciled, Standing.waiting)  # a run that 
 
 def standings(connection: Connection, dataset: Dataset | None = None) -> dict[str, tuple[Standing, LedgerRow | None]]:
     """Return import → its standing and ledger row, for live imports and those that only the ledger knows."""
-    dataset = dataset or take_stock(connection)
+    dataset = dataset or inspect_dataset(connection)
     return standings_of(ledger_rows(connection, dataset), imports_seen(connection, dataset))
 
 
@@ -51,7 +51,7 @@ def unread_in_listing(connection: Connection, tables: Collection[str]) -> int:
     return int(found["n"])
 
 
-def forget_unread(connection: Connection, slugs: Sequence[str]) -> None:
+def delete_unread(connection: Connection, slugs: Sequence[str]) -> None:
     """Delete the rows of imports that this run listed first and that were gone before any of them was read."""
     for some in batches(slugs):
         connection.execute(

@@ -5,7 +5,7 @@ The ledger (docs/guarantees.md, "Incremental") decides what is read. A row of it
 1. dlt completed the load it came with (`_dlt_loads.status = 0`), and
 2. after a run that did not end properly, the rows of that import are really there: as many live ones as the ledger
    says, each from the ledger row's own load, in its own table and nowhere else. Every run checks again until one finds
-   all in order, because the run after a dead one may be bounded, stopped or refused, and not repair what it found.
+   all in order, because the run after a crashed one may be bounded, stopped or refused, and not repair what it found.
 
 Everything else is read again; rows of imports the ledger does not know become suspects like vanished imports do.
 """
@@ -24,8 +24,8 @@ from connector.scope import Part
 from connector.transform.schema import TableSchema
 from connector.warehouse.connection import LOADS, Connection
 from connector.warehouse.history_tables import names_of_templates
-from connector.warehouse.loads import ended_properly
-from connector.warehouse.ownership import Dataset, take_stock
+from connector.warehouse.loads import all_runs_completed
+from connector.warehouse.ownership import Dataset, inspect_dataset
 from connector.warehouse.stored_fields import (
     altered_columns,
     counted_rows,
@@ -43,16 +43,16 @@ from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID, RECORDS, SYSTEM
 class WarehouseState:
     """Everything a run needs to know of earlier ones.
 
-    `tables` are those that are ours, `foreign` the names that others have taken (see `ownership`). `homes` are the
-    typed tables that hold rows of an import; `miscounted` those whose counts in `sync_fields` came with a load that was
-    never completed, or are not of the rows that are there; `counted` is of how many rows `sync_fields` speaks for each
-    typed table; `template_names` are the names that each template has or had, by its slug; `sound` is false while rows
-    contradict the ledger; `audited` tells that the rows themselves were looked at, as an earlier run did not end
-    properly. By table, `dropped` are columns that we once made and that are not there, `altered` those that have
-    another type than their field, with the one it has, `unexplained` those that dlt made for a field that `sync_fields`
-    does not know.
+    `tables` are those that are ours, `foreign` the names that others have taken (see `ownership`). `tables_by_import`
+    are the typed tables that hold rows of an import; `miscounted` those whose counts in `sync_fields` came with a load
+    that was never completed, or are not of the rows that are there; `counted` is of how many rows `sync_fields` speaks
+    for each typed table; `template_names` are the names that each template has or had, by its slug; `consistent` is
+    false while rows contradict the ledger; `audited` tells that the rows themselves were looked at, as an earlier run
+    did not end properly. By table, `dropped` are columns that we once made and that are not there, `altered` those that
+    have another type than their field, with the one it has, `unexplained` those that dlt made for a field that
+    `sync_fields` does not know.
 
-    A shard knows the ledger rows of its part alone, and which imports the ledger has `elsewhere`. All shards write the
+    A shard knows the ledger rows of its part alone, and the names of `imports_of_other_shards`. All shards write the
     typed tables that are `shared`: none changes their columns or their counts in `sync_fields`.
     """
 
@@ -67,54 +67,56 @@ class WarehouseState:
     first_seen: Mapping[tuple[str, str], datetime] = field(default_factory=dict)
     template_tables: Mapping[str, str] = field(default_factory=dict)
     template_names: Mapping[str, Set[str]] = field(default_factory=dict)
-    homes: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    tables_by_import: Mapping[str, frozenset[str]] = field(default_factory=dict)
     miscounted: frozenset[str] = frozenset()
     counted: Mapping[str, frozenset[int | None]] = field(default_factory=dict)
     repaired: int = 0
-    sound: bool = True
+    consistent: bool = True
     audited: bool = False
-    elsewhere: frozenset[str] = frozenset()
+    imports_of_other_shards: frozenset[str] = frozenset()
     shared: frozenset[str] = frozenset()
 
     @property
-    def lost(self) -> frozenset[str]:
+    def missing_tables(self) -> frozenset[str]:
         """Return the tables that, by the ledger, hold rows, and that do not exist."""
         filled = [k for k in self.ledger.values() if k.records_loaded and k.live and k.state is not State.excluded]
         wanted = {RECORDS} if any(known.has_raw for known in filled) else set()
         return frozenset(wanted | {known.table_name for known in filled if known.table_name}) - self.tables
 
     @property
-    def lacking(self) -> frozenset[str]:
+    def tables_to_create(self) -> frozenset[str]:
         """Return the tables that dlt has to create or complete, though it may take them for complete."""
         wanted = frozenset({*SYSTEM_SCHEMAS, LOADS})
-        return (wanted - self.tables | self.lost | frozenset(self.dropped)) if self.tables else frozenset()
+        return (wanted - self.tables | self.missing_tables | frozenset(self.dropped)) if self.tables else frozenset()
 
 
-def recall(connection: Connection, dataset: Dataset | None = None, *, in_doubt: bool = False) -> WarehouseState:
-    """Read everything; audit the rows themselves if anything speaks against them, or if they are `in_doubt`.
+def load_state(connection: Connection, dataset: Dataset | None = None, *, force_audit: bool = False) -> WarehouseState:
+    """Read everything; audit the rows themselves if anything speaks against them, or with `force_audit`.
 
     Nothing does if all runs ended properly, all loads completed, and no table is missing.
     """
-    state = remembered(connection, dataset)
-    clean = not in_doubt and all(known.trusted for known in state.ledger.values()) and not state.lost
+    state = unaudited_state(connection, dataset)
+    clean = not force_audit and all(known.trusted for known in state.ledger.values()) and not state.missing_tables
     there = {LEDGER, LOADS} <= state.tables or not state.tables
-    return state if clean and there and ended_properly(connection, state.tables) else _recovered(connection, state)
+    return (
+        state if clean and there and all_runs_completed(connection, state.tables) else _audited_state(connection, state)
+    )
 
 
-def remembered(connection: Connection, dataset: Dataset | None = None, part: Part | None = None) -> WarehouseState:
+def unaudited_state(connection: Connection, dataset: Dataset | None = None, part: Part | None = None) -> WarehouseState:
     """Return what the tables of this package say, unaudited, whichever of them exist; or only for a `part`.
 
     A part is a set of slugs of templates, '' for none. A shard, whose part it is, audits no rows: the run after all
     shards does.
     """
-    dataset = dataset or take_stock(connection)
+    dataset = dataset or inspect_dataset(connection)
     tables = dataset.ours
     fields = [f for f in field_rows(connection, dataset) if f["table_name"].casefold() not in dataset.foreign]
     everything = ledger_rows(connection, dataset)
     ledger = everything
     if part is not None:
         ledger = {s: k for s, k in everything.items() if part.contains(k.template_slug, s)}
-    homes = {table: frozenset({table} if table else ()) for table in {k.table_name for k in ledger.values()}}
+    alone = {table: frozenset({table} if table else ()) for table in {k.table_name for k in ledger.values()}}
     schemas = schemas_of(dataset, fields)
     return WarehouseState(
         tables=tables,
@@ -128,9 +130,9 @@ def remembered(connection: Connection, dataset: Dataset | None = None, part: Par
         first_seen={(f["table_name"], f["column_name"]): f["first_seen_at"] for f in fields},
         template_tables=template_tables(dataset, ledger.values(), fields),
         template_names=names_of_templates(connection, dataset),
-        homes={slug: homes[known.table_name] for slug, known in ledger.items()},
+        tables_by_import={slug: alone[known.table_name] for slug, known in ledger.items()},
         miscounted=frozenset(f["table_name"] for f in fields if not f["trusted"]) - {IMPORTS},
-        elsewhere=frozenset(everything.keys() - ledger.keys()),
+        imports_of_other_shards=frozenset(everything.keys() - ledger.keys()),
         counted=counted_rows(fields),
     )
 
@@ -140,9 +142,9 @@ def rows_by_import(
 ) -> dict[str, dict[str, tuple[int, set[str]]]]:
     """Return table → import → (live rows, loads its rows came with), by one scan of each table."""
     found: dict[str, dict[str, tuple[int, set[str]]]] = {}
-    tables = ({RECORDS, *state.schemas} & state.tables - {IMPORTS}) | state.lost
+    tables = ({RECORDS, *state.schemas} & state.tables - {IMPORTS}) | state.missing_tables
     for table in sorted(tables if only is None else tables & set(only)):
-        if table in state.lost:
+        if table in state.missing_tables:
             found[table] = {}
             continue
         key = "import_slug" if table == RECORDS else "_import_slug"
@@ -166,10 +168,10 @@ def audit(
 
     If `only` is given, other tables are not looked at.
     """
-    return _contradicted(state, rows_by_import(connection, state, only))
+    return _mismatched(state, rows_by_import(connection, state, only))
 
 
-def _contradicted(
+def _mismatched(
     state: WarehouseState, present: Mapping[str, Mapping[str, tuple[int, set[str]]]]
 ) -> dict[str, frozenset[str]]:
     where: dict[str, set[str]] = defaultdict(set)
@@ -179,46 +181,47 @@ def _contradicted(
     return {
         slug: frozenset(where[slug])
         for slug in sorted({*state.ledger, *where})
-        if slug not in state.ledger or not _agrees(state.ledger[slug], slug, present)
+        if slug not in state.ledger or not _matches_ledger(state.ledger[slug], slug, present)
     }
 
 
-def _recovered(connection: Connection, state: WarehouseState) -> WarehouseState:
-    """Distrust every import whose rows are not exactly those of its ledger row.
+def _audited_state(connection: Connection, state: WarehouseState) -> WarehouseState:
+    """Mark every import as untrusted whose rows are not exactly those of its ledger row.
 
-    A dead run may have removed rows from a table and noted in the ledger where they are now, but not in `sync_fields`
-    that they are gone: no import that is read again leads to that table, so its counts are compared with its rows.
+    A crashed run may have removed rows from a table and noted in the ledger where they are now, but not in
+    `sync_fields` that they are gone: no import that is read again leads to that table, so its counts are compared with
+    its rows.
     """
-    ledger, homes = dict(state.ledger), dict(state.homes)
+    ledger, tables_by_import = dict(state.ledger), dict(state.tables_by_import)
     repaired = 0
     present = rows_by_import(connection, state)
-    wrong = _contradicted(state, present)
+    wrong = _mismatched(state, present)
     live = {table: sum(n for n, _ in counts.values()) for table, counts in present.items() if table in state.tables}
     miscounted = {table for table, counted in state.counted.items() if table in live and counted != {live[table]}}
     for slug, where in wrong.items():
         known = ledger.get(slug)
         repaired += known is None or known.trusted
-        ledger[slug] = _distrusted(slug, known)
-        homes[slug] = homes.get(slug, frozenset()) | (where - {RECORDS})
+        ledger[slug] = _untrusted(slug, known)
+        tables_by_import[slug] = tables_by_import.get(slug, frozenset()) | (where - {RECORDS})
     miscounted |= state.miscounted
     return replace(
         state,
         ledger=ledger,
-        homes=homes,
+        tables_by_import=tables_by_import,
         miscounted=frozenset(miscounted),
         repaired=repaired,
-        sound=not wrong,
+        consistent=not wrong,
         audited=True,
     )
 
 
-def _distrusted(slug: str, known: LedgerRow | None) -> LedgerRow:
+def _untrusted(slug: str, known: LedgerRow | None) -> LedgerRow:
     if known is None:
         return LedgerRow(slug, State.failed, has_raw=True)
     return structs.replace(known, trusted=False)
 
 
-def _agrees(known: LedgerRow, slug: str, present: Mapping[str, Mapping[str, tuple[int, set[str]]]]) -> bool:
+def _matches_ledger(known: LedgerRow, slug: str, present: Mapping[str, Mapping[str, tuple[int, set[str]]]]) -> bool:
     for table, counts in present.items():
         live, loads = counts.get(slug, (0, set()))
         here = known.has_raw if table == RECORDS else table == known.table_name

@@ -1,4 +1,4 @@
-"""Report the status of a warehouse: last runs, freshness, open imports. A run leaves it in a note for other processes.
+"""Report the status of a warehouse: last runs, freshness, open imports. A run publishes it in a file.
 
 DuckDB lets nobody read a file while a run has it open, which may take hours; a monitor needs the status all the same.
 """
@@ -23,7 +23,7 @@ from connector.warehouse import Connection, Warehouse
 from connector.warehouse.busy import when_free
 from connector.warehouse.destination import duckdb_file
 from connector.warehouse.lock import holder_of, lock_path
-from connector.warehouse.ownership import take_stock
+from connector.warehouse.ownership import inspect_dataset
 from connector.warehouse.standings import OPEN, standings_of, unread_in_listing
 from connector.warehouse.state import WarehouseState
 from connector.warehouse.stored_imports import imports_seen, ledger_rows
@@ -31,7 +31,7 @@ from connector.warehouse.tables import LEDGER, RECORDS, RUNS
 
 OPEN_SHOWN = 20
 RUNS_SHOWN = 5
-RUNS_NOTED = 50
+RUNS_PUBLISHED = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +93,14 @@ class WarehouseStatus:
     under_way: bool = False
 
 
-def look(connection: Connection, runs: int, state: WarehouseState | None = None) -> WarehouseStatus:
+def read_status(connection: Connection, runs: int, state: WarehouseState | None = None) -> WarehouseStatus:
     """Return the status of the warehouse, with its last `runs` runs.
 
     `state` is what was just read of it: then records are counted by the ledger, unless that was in doubt, because no
     run scans a table of records.
     """
     if state is None:
-        dataset = take_stock(connection)
+        dataset = inspect_dataset(connection)
         tables = dataset.ours
         ledger: Mapping[str, LedgerRow] = ledger_rows(connection, dataset)
         found = standings_of(ledger, imports_seen(connection, dataset))
@@ -167,7 +167,7 @@ def _open(slug: str, standing: Standing, row: Mapping[str, Any]) -> OpenImport:
 def status(pipeline: Pipeline, *, runs: int = RUNS_SHOWN) -> WarehouseStatus:
     """Return the state of the warehouse of a pipeline, without a request to the service.
 
-    While a run has a DuckDB file open, the state is the one that the run noted when it began.
+    While a run has a DuckDB file open, the state is the one that the run published when it began.
 
     Args:
         pipeline: The pipeline that loads the warehouse.
@@ -184,41 +184,44 @@ def status(pipeline: Pipeline, *, runs: int = RUNS_SHOWN) -> WarehouseStatus:
         if not warehouse.exists():
             return WarehouseStatus()
         with warehouse.connect() as connection:
-            return look(connection, runs)
+            return read_status(connection, runs)
 
-    def noted() -> WarehouseStatus | None:
-        left = left_by_a_run(pipeline)
-        return None if left is None else replace(left, runs=left.runs[:runs])
+    def published() -> WarehouseStatus | None:
+        found = read_published_status(pipeline)
+        return None if found is None else replace(found, runs=found.runs[:runs])
 
-    return when_free(ask, noted)
+    return when_free(ask, published)
 
 
 @contextmanager
-def noted(pipeline: Pipeline, connection: Connection, state: WarehouseState | None = None) -> Iterator[None]:
-    """Leave a note of the status while the file is in use, for processes that cannot open it; see `left_by_a_run`."""
-    note = _note(pipeline)
-    if note is None:
+def publish_status(pipeline: Pipeline, connection: Connection, state: WarehouseState | None = None) -> Iterator[None]:
+    """Write the status to a file while the warehouse is in use, for processes that cannot open that.
+
+    `read_published_status` reads it.
+    """
+    file = _status_file(pipeline)
+    if file is None:
         yield
         return
-    write_note(note, msgspec.json.encode(look(connection, RUNS_NOTED, state)))
+    write_note(file, msgspec.json.encode(read_status(connection, RUNS_PUBLISHED, state)))
     try:
         yield
     finally:
-        note.unlink(missing_ok=True)
+        file.unlink(missing_ok=True)
 
 
-def left_by_a_run(pipeline: Pipeline) -> WarehouseStatus | None:
-    """Return the status that the run under way noted, or None.
+def read_published_status(pipeline: Pipeline) -> WarehouseStatus | None:
+    """Return the status that the run under way published, or None.
 
-    Call it only if the file is in use: a dead run leaves its note too.
+    Call it only if the file is in use: a crashed run leaves its file too.
     """
     holder = holder_of(pipeline)
-    note = _note(pipeline) if holder is not None and holder.lives else None
+    file = _status_file(pipeline) if holder is not None and holder.is_alive else None
     with suppress(OSError, msgspec.MsgspecError):
-        if note is not None:
-            return replace(msgspec.json.decode(note.read_bytes(), type=WarehouseStatus), under_way=True)
+        if file is not None:
+            return replace(msgspec.json.decode(file.read_bytes(), type=WarehouseStatus), under_way=True)
     return None
 
 
-def _note(pipeline: Pipeline) -> Path | None:
+def _status_file(pipeline: Pipeline) -> Path | None:
     return lock_path(pipeline).with_suffix(".status") if duckdb_file(pipeline) is not None else None

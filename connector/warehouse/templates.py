@@ -10,7 +10,7 @@ from dlt.pipeline.pipeline import Pipeline
 from connector.ledger import State
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.busy import when_free
-from connector.warehouse.ownership import take_stock
+from connector.warehouse.ownership import inspect_dataset
 from connector.warehouse.standings import OPEN, standings
 from connector.warehouse.tables import IMPORTS, LEDGER
 
@@ -59,7 +59,7 @@ def templates(pipeline: Pipeline) -> tuple[TemplateSummary, ...]:
 
 
 def _asked(connection: Connection) -> tuple[TemplateSummary, ...]:
-    dataset = take_stock(connection)
+    dataset = inspect_dataset(connection)
     if not {IMPORTS, LEDGER} <= dataset.ours:
         return ()
     rows = connection.query(

@@ -58,7 +58,7 @@ def totals(
     marks = ", ".join(["%s"] * len(without))
     kept = f" AND {connection.column('_import_slug')} NOT IN ({marks})" if without else ""
     selected = ", ".join(f"{what} AS c{n}" for n, what in enumerate(["count(*)", *counts]))
-    with connection.sparing(columns=len(counts) + 2, slugs=len(without)):
+    with connection.limited_memory(columns=len(counts) + 2, slugs=len(without)):
         row = connection.rows(
             f"SELECT {selected} FROM {connection.name(schema.table)} "
             f"WHERE {connection.column('_deleted_at')} IS NULL{kept}",
@@ -74,9 +74,9 @@ def totals(
     return rows, totals
 
 
-def discard(connection: Connection, beside: str, schema_name: str) -> None:
+def discard(connection: Connection, replacement: str, schema_name: str) -> None:
     """Drop an incomplete table, and dlt's record of it: else dlt would assume that it exists."""
-    connection.drop_table(beside)
+    connection.drop_table(replacement)
     _forget_schema(connection, schema_name)
 
 
@@ -89,17 +89,17 @@ def _forget_schema(connection: Connection, schema_name: str) -> None:
 def swapped(
     connection: Connection,
     table: str,
-    beside: str,
+    replacement: str,
     fields: Sequence[Mapping[str, Any]],
     schema_name: str,
     text_conflicts: Mapping[str, str | None],
     views: AbstractContextManager[None],
 ) -> Iterator[None]:
-    """Rename `beside` to `table`, in one transaction with what is done within.
+    """Rename `replacement` to `table`, in one transaction with what is done within.
 
     `fields` become its rows of `sync_fields`, and `text_conflicts` what the ledger says of these imports. dlt's staging
-    copy of the table is dropped, since its columns have the earlier types, and so is the schema that made `beside`.
-    `views` drops the views that read the table, and restores them.
+    copy of the table is dropped, since its columns have the earlier types, and so is the schema that made
+    `replacement`. `views` drops the views that read the table, and restores them.
     """
     if text_conflicts:  # an earlier version made no such column
         connection.add_column(LEDGER, "text_conflicts")
@@ -107,7 +107,7 @@ def swapped(
         with connection.client.with_staging_dataset():  # first: on MySQL it ends the transaction, as the exchange does
             if connection.client.has_dataset():
                 connection.drop_table(table)
-        connection.adapter.replace_table(connection.client, table, beside)
+        connection.adapter.replace_table(connection.client, table, replacement)
         connection.execute(f"DELETE FROM {connection.name(FIELDS)} WHERE table_name = %s", table)
         for row in fields:
             connection.insert(FIELDS, FIELDS_SCHEMA.names, row)

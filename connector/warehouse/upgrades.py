@@ -12,20 +12,20 @@ from collections.abc import Callable
 
 from connector.ledger import Due
 from connector.warehouse.connection import Connection
+from connector.warehouse.due_imports import mark_all_due
 from connector.warehouse.ownership import Dataset
-from connector.warehouse.promises import ask_for_all
 from connector.warehouse.tables import IMPORTS, LEDGER
 
 log = logging.getLogger("connector.warehouse.upgrades")
 
 
-def take_over(connection: Connection, dataset: Dataset) -> bool:
+def upgrade_dataset(connection: Connection, dataset: Dataset) -> bool:
     """Apply the steps that a warehouse lacks, in order, and return whether one of them changed something."""
     changed = [step(connection, dataset) for step in STEPS[dataset.format :]]
     return any(changed)
 
 
-def _read_what_was_not_kept(connection: Connection, dataset: Dataset) -> bool:
+def _reread_for_metadata(connection: Connection, dataset: Dataset) -> bool:
     """Mark every import as due: `records_metadata` and `extra` were not kept, and only the service has them."""
     if not {IMPORTS, LEDGER} <= dataset.ours or "records_metadata" in dataset.columns[IMPORTS]:
         return False
@@ -33,8 +33,8 @@ def _read_what_was_not_kept(connection: Connection, dataset: Dataset) -> bool:
         "An earlier version wrote the warehouse; its imports are read once more for what that version did not keep.",
         extra={"event": "warehouse.taken_over"},
     )
-    ask_for_all(connection, Due.upgrade)
+    mark_all_due(connection, Due.upgrade)
     return True
 
 
-STEPS: tuple[Callable[[Connection, Dataset], bool], ...] = (_read_what_was_not_kept,)
+STEPS: tuple[Callable[[Connection, Dataset], bool], ...] = (_reread_for_metadata,)

@@ -24,7 +24,7 @@ from connector.load.batches import Builder, BuiltImports
 from connector.load.data_dictionary import Catalogue
 from connector.load.emission import Emission
 from connector.load.package import Package
-from connector.models import Import, Record, Reject, born_at, key_of, replaces
+from connector.models import Import, Record, Reject, creation_time, key_of, replaces
 from connector.run.plan import Rules, make_plan
 from connector.service.decode import decode_import_page, decode_record_page
 from connector.settings import Settings
@@ -97,7 +97,7 @@ def test_list_10000_imports(benchmark: BenchmarkFixture, listed: list[Import]) -
         return list(shown[(page - 1) * per_page : page * per_page])
 
     def walk() -> Listing[Import | Reject]:
-        return asyncio.run(Lister(fetch, key_of, replaces, born_at, expected=len(shown)).all())
+        return asyncio.run(Lister(fetch, key_of, replaces, creation_time, expected=len(shown)).all())
 
     assert len(benchmark(walk).rows) == len(shown)
 

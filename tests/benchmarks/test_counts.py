@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from connector.ledger import COMPLETED, LedgerRow, State
-from connector.load.package import _Arriving
+from connector.load.package import _Incoming
 from connector.models import Record
 from connector.run.plan import Rules, make_plan
 from connector.service.decode import decode_import_page, decode_record_page
@@ -146,13 +146,13 @@ def test_a_template_costs_few_statements(make_desk: MakeDesk) -> None:
 def test_records_are_counted_where_they_may_come_twice(make_desk: MakeDesk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Distinct slugs of a million rows take a hundred megabytes to count; one import has none of them twice."""
     counted: list[int] = []
-    are_distinct = _Arriving.are_distinct
+    are_distinct = _Incoming.are_distinct
 
-    def counting(arriving: _Arriving) -> bool:
-        counted.append(len(arriving.slugs))
-        return are_distinct(arriving)
+    def counting(incoming: _Incoming) -> bool:
+        counted.append(len(incoming.slugs))
+        return are_distinct(incoming)
 
-    monkeypatch.setattr(_Arriving, "are_distinct", counting)
+    monkeypatch.setattr(_Incoming, "are_distinct", counting)
     for imports in (1, 3):
         with served(Shape(imports=imports, rows=20, templates=2)) as service:
             make_desk(str(imports)).run(service)

@@ -13,7 +13,7 @@ from connector.errors import ConfigError
 from connector.files import append, make_lock_file, write_note, write_out
 from connector.sandbox import Service
 from connector.warehouse import Warehouse as Opened
-from connector.warehouse.lock import prove_lockable
+from connector.warehouse.lock import check_lockable
 from connector.warehouse.status import status
 from tests.run.conftest import Warehouse
 
@@ -119,7 +119,7 @@ def test_a_warehouse_that_cannot_be_written_can_be_read(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=r"warehouse.duckdb can be read but not written"):
             place.run(service)
         with pytest.raises(ConfigError, match="can be read but not written by this user"):
-            prove_lockable(place.pipeline())
+            check_lockable(place.pipeline())
         with Opened(place.pipeline()).connect() as connection, pytest.raises(Exception, match="read-only mode"):
             connection.execute(f"DELETE FROM {connection.name('imports')}")
     assert place.run(service).status == "succeeded"

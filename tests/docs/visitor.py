@@ -23,7 +23,7 @@ from connector.cli import main
 from connector.cli.commands.sandbox import _service
 from connector.cli.configuration import open_pipeline
 from connector.cli.source_settings import load_settings
-from connector.reporting.views.asking import ask
+from connector.reporting.views.query import ask
 from connector.sandbox import Service, serve
 from tests.docs.pages import Block, logical_lines
 from tests.docs.reference import TABLES, known_settings

@@ -26,8 +26,8 @@ from connector.errors import (
     TooLargeError,
     TransientError,
 )
-from connector.extract.listing import MAX_SWEEPS, WINDOW, Lister, Listing, quiet_sweeps_needed, together
-from connector.extract.overlap import Positions, Segment, overlapping_segments, second_look
+from connector.extract.listing import MAX_SWEEPS, WINDOW, Lister, Listing, quiet_sweeps_needed, run_concurrently
+from connector.extract.overlap import Positions, Segment, overlapping_segments, second_page_at
 from tests.simulation.clockwork import VirtualLoop
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -229,7 +229,7 @@ def test_a_clamp_is_learnt_so_that_the_second_sweep_is_orderly() -> None:
 
 def test_sizes_that_all_divide_the_end_are_survived() -> None:
     # 27,720 is a multiple of every size up to 12: no page of those holds the end and has room for more
-    assert second_look(27_720, 12, []) == Segment(27_721, 1)
+    assert second_page_at(27_720, 12, []) == Segment(27_721, 1)
 
 
 # --- edits between any two requests
@@ -719,9 +719,9 @@ def test_together_keeps_order_raises_the_first_error_and_cancels_the_rest() -> N
             raise
 
     async def scenario() -> None:
-        assert await together([wait("a", 5), wait("b", 1)]) == ["a", "b"]
+        assert await run_concurrently([wait("a", 5), wait("b", 1)]) == ["a", "b"]
         with pytest.raises(TransientError):
-            await together([wait("slow", 10_000), wait("bad", 2, TransientError("503"))])
+            await run_concurrently([wait("slow", 10_000), wait("bad", 2, TransientError("503"))])
 
     asyncio.run(asyncio.wait_for(_typed(scenario()), 5))
     assert ended == ["slow"]

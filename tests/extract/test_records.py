@@ -338,7 +338,7 @@ def test_a_swap_that_keeps_the_count_is_seen_by_the_fingerprint() -> None:
 def test_an_import_that_never_rests_is_left_to_the_next_run() -> None:
     service = Service(250, edits=1.0, kinds=("edit",))
     outcome = read(service)
-    assert outcome.verdict is Verdict.restless
+    assert outcome.verdict is Verdict.unstable
     assert outcome.why == f"it changed {MAX_MOVES + 1} times while it was read"
     assert outcome.passes == MAX_MOVES + 1
 
@@ -467,7 +467,7 @@ def test_records_without_end_are_given_up(monkeypatch: pytest.MonkeyPatch, statu
 
     service.list_records = list_records  # type: ignore[method-assign]
     outcome = read(service)
-    assert outcome.verdict is Verdict.restless
+    assert outcome.verdict is Verdict.unstable
     assert outcome.why == "its pages never end"
     assert service.requests <= 100
 
@@ -484,7 +484,7 @@ def test_a_page_repeated_without_end_is_unreconciled_if_rows_are_missing(count: 
 def test_a_count_that_is_met_by_pages_that_never_settle_is_not_blamed() -> None:
     service = Service(20, mood=lambda slugs, page, size, dice: [dice.choice(slugs)] * 9 if page < 6 else [])
     outcome = read(service)
-    assert (outcome.verdict, len(outcome.records)) == (Verdict.restless, 20)
+    assert (outcome.verdict, len(outcome.records)) == (Verdict.unstable, 20)
     assert outcome.why == f"its pages still repeat rows after {MAX_PASSES} passes"
 
 
@@ -802,7 +802,7 @@ def test_a_refused_page_that_rows_are_on_is_no_end(
     except ContractError:
         return
     check(service, outcome)
-    assert outcome.verdict in (Verdict.complete, Verdict.restless), "never a miscount, which `reconcile` may excuse"
+    assert outcome.verdict in (Verdict.complete, Verdict.unstable), "never a miscount, which `reconcile` may excuse"
 
 
 @pytest.mark.parametrize("status", [401, 403, 408, 425, 429])

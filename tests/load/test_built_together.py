@@ -69,7 +69,7 @@ class Loaded:
     schemas: Mapping[str, TableSchema] = field(default_factory=dict)
     counts: dict[tuple[str, Keys], FieldTotals] = field(default_factory=dict)
     conflicts: Mapping[str, object] = field(default_factory=dict)
-    withheld: list[str] = field(default_factory=list)
+    refusals: list[str] = field(default_factory=list)
 
 
 def loaded(all_built: Iterable[BuiltImports], builder: Builder, settings: Settings) -> Loaded:
@@ -89,7 +89,7 @@ def loaded(all_built: Iterable[BuiltImports], builder: Builder, settings: Settin
         found.counts |= {(table, keys): count for keys, count in typed.counts.items() if count != FieldTotals()}
     found.schemas = {table: schema for table, schema in builder._schemas.items() if schema.fields}
     found.conflicts = catalogue.text_conflicts
-    found.withheld = sorted(package.withheld)
+    found.refusals = sorted(package.refusals)
     return found
 
 

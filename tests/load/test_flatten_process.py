@@ -127,7 +127,7 @@ def test_rows_that_end_it_fail_here_as_they_always_would(flattener: Flattener) -
 
 
 def test_one_that_does_not_answer_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flatten_process, "_PATIENCE", struct.pack("ll", 0, 200_000))
+    monkeypatch.setattr(flatten_process, "_SEND_TIMEOUT", struct.pack("ll", 0, 200_000))
     flattener = started()
     await_ready(flattener)
     pid = pid_of(flattener)

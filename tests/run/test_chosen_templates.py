@@ -131,7 +131,7 @@ def test_a_table_of_an_excluded_template_may_be_dropped(warehouse: Warehouse) ->
     assert states(warehouse) == dict.fromkeys((kept, left, loose), "synced")
 
 
-def test_rows_that_a_dead_run_left_elsewhere_are_not_forgotten(warehouse: Warehouse) -> None:
+def test_rows_that_a_crashed_run_left_elsewhere_are_not_forgotten(warehouse: Warehouse) -> None:
     """A run that moved the import to another table and died: once it is read again, its rows there go."""
     service, _, left, _ = make_service()
     warehouse.run(service)

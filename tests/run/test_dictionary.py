@@ -11,8 +11,8 @@ from .conftest import Warehouse
 
 
 @pytest.mark.parametrize("stays", [0, 1], ids=["the table is empty now", "another import is left in it"])
-def test_a_table_is_counted_anew_that_a_dead_run_took_rows_out_of(warehouse: Warehouse, stays: int) -> None:
-    """Of all tables of its package, the dead run merged every one but `sync_fields`."""
+def test_a_table_is_counted_anew_that_a_crashed_run_took_rows_out_of(warehouse: Warehouse, stays: int) -> None:
+    """Of all tables of its package, the crashed run merged every one but `sync_fields`."""
     service = Service(seed=1)
     moved = service.add_import("t", [{"n": 1}, {"n": None}])
     for _ in range(stays):

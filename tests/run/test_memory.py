@@ -48,9 +48,9 @@ def test_the_allowance_grows_with_the_widest_table_and_never_shrinks() -> None:
             given.fit(columns, slice_bytes, replaced)
             seen.append(limit(native))
         assert seen == ["112.0 MiB", "352.0 MiB", "352.0 MiB", "352.0 MiB", "904.0 MiB"]
-        assert given.lift()
+        assert given.remove()
         assert limit(native) == default
-        assert not given.lift()
+        assert not given.remove()
         given.fit(10, 0, 0)
         assert limit(native) == default
 
@@ -67,7 +67,7 @@ def test_a_limit_of_the_users_own_stays() -> None:
         given = MemoryLimit(native)
         given.fit(10, 0, MIB)
         assert limit(native) == "1.0 GiB"
-        assert not given.lift()
+        assert not given.remove()
 
 
 def test_an_allowance_below_what_is_taken_already_is_none() -> None:
@@ -77,7 +77,7 @@ def test_an_allowance_below_what_is_taken_already_is_none() -> None:
         given = MemoryLimit(native)
         given.fit(0, 0, 0)
         assert limit(native) == before
-        assert not given.lift(), "there is nothing to lift"
+        assert not given.remove(), "there is no limit to remove"
 
 
 def test_threads_of_the_users_own_come_back_and_count_for_memory() -> None:
@@ -134,7 +134,7 @@ def kept(native: duckdb.DuckDBPyConnection) -> int:
 
 def test_asking_whether_records_are_new_keeps_no_more_of_the_table_than_the_answer_takes(warehouse: Warehouse) -> None:
     with two_million_records(warehouse) as connection:
-        native, given = connection.client.native_connection, connection.allowance
+        native, given = connection.client.native_connection, connection.memory_limit
         default = limit(native)
         arriving = slugs(3_000_000, 20_000)
         assert is_new_with(connection, arriving, "import-new")
@@ -163,18 +163,21 @@ def test_counting_the_values_of_a_table_keeps_little_of_it(warehouse: Warehouse)
 def test_an_answer_that_takes_more_memory_than_foreseen_gets_it(
     warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory_limit, "ASKING_MB", 0)
-    monkeypatch.setattr(memory_limit, "ASKED_BYTES", 0)
+    monkeypatch.setattr(memory_limit, "QUERY_MB", 0)
+    monkeypatch.setattr(memory_limit, "QUERY_SLUG_BYTES", 0)
     with two_million_records(warehouse) as connection:
-        native, given = connection.client.native_connection, connection.allowance
+        native, given = connection.client.native_connection, connection.memory_limit
         assert given is not None
         given.fit(8, 0, 0)
         assert is_new_with(connection, slugs(3_000_000, 200_000), "import-new")
-        assert limit(native) == "112.0 MiB", "the allowance of the load is not lifted for that"
+        assert limit(native) == "112.0 MiB", "the limit of the load is not removed for that"
 
 
 def test_a_limit_of_the_users_own_stays_while_records_are_looked_for() -> None:
-    with duckdb.connect(":memory:", config={"memory_limit": "1GiB"}) as native, MemoryLimit(native).asking(10, 1_000):
+    with (
+        duckdb.connect(":memory:", config={"memory_limit": "1GiB"}) as native,
+        MemoryLimit(native).for_query(10, 1_000),
+    ):
         assert limit(native) == "1.0 GiB"
 
 

@@ -28,7 +28,7 @@ from connector.warehouse.ledger_table import DUE
 from tests.simulation.clockwork import Wire, virtual_loop
 from tests.simulation.fuse import Fuse
 from tests.simulation.machines import ModelMachine
-from tests.simulation.world import in_turn
+from tests.simulation.world import run_in_order
 
 from .test_guarantees import rows_of_service
 
@@ -73,7 +73,7 @@ class Place:
 
     @property
     def ports(self) -> Ports:
-        return Ports(self._open, virtual_loop, self._ours, in_turn)
+        return Ports(self._open, virtual_loop, self._ours, run_in_order)
 
     def settings(self, **more: Any) -> Settings:
         return Settings.load(base_url="https://service.example", access_token=self.service.token, **more)
@@ -621,10 +621,10 @@ def test_a_listed_import_that_another_one_answers_for_fails(place: Place) -> Non
     ]
 
 
-# -- what a dead run did -------------------------------------------------------------------------------------------
+# -- what a crashed run did -------------------------------------------------------------------------------------------
 
 
-def test_the_row_of_a_dead_run_says_what_it_committed(place: Place) -> None:
+def test_the_row_of_a_crashed_run_says_what_it_committed(place: Place) -> None:
     for n in range(4):
         place.service.add_import("t", [{"name": f"{n}"}], slug=f"s{n}")
     with killed_after(2):

@@ -22,7 +22,7 @@ from connector.runs import Status, Tally
 from connector.sandbox import Service, serve
 from connector.scope import shard_of
 from connector.settings import RunScope, Selection, Settings
-from connector.warehouse.lock import one_of_shards, sole_writer
+from connector.warehouse.lock import shard_writer, sole_writer
 from connector.warehouse.split import SHARED, Split
 from tests.types.conftest import DuckDB, PostgreSQL, duck, postgres, postgres_uri
 
@@ -396,7 +396,7 @@ def held(shards: Shards, number: int) -> Iterator[None]:
     pipeline = shards.pipeline("elsewhere")
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("connector.warehouse.lock.lock_path", lambda _: shards.postgres.folder / "elsewhere.lock")
-        entered = one_of_shards(pipeline, number, 2, lambda _: None)
+        entered = shard_writer(pipeline, number, 2, lambda _: None)
         entered.__enter__()
     try:
         yield

@@ -16,8 +16,8 @@ from connector.maintain.doctor import doctor
 from connector.maintain.rebuild import rebuild
 from connector.maintain.verify import verify
 from connector.reporting.views.applying import apply
-from connector.reporting.views.asking import ask
 from connector.reporting.views.checking import check
+from connector.reporting.views.query import ask
 from connector.run.sync import sync
 from connector.runs import Tally
 from connector.sandbox import Service, serve
@@ -67,7 +67,7 @@ class Place:
 
 @pytest.fixture
 def place(warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    monkeypatch.setattr(width, "WIDTH", Width(columns=4, fresh=2, listed=6))
+    monkeypatch.setattr(width, "WIDTH", Width(columns=4, new_fields=2, listed=6))
     service = Service(1)
     with serve(service) as url:
         yield Place(service, warehouse, url)
@@ -107,7 +107,7 @@ def test_a_field_without_a_column_stays_so_until_the_table_is_rebuilt(place: Pla
     assert place.columns() == {"a", "often", "b", "d", "_more"}
     assert sorted(json.loads(text)["c"] for text in place.column("_more") if text) == [1, 1, 1, 5]
 
-    width.WIDTH = Width(columns=5, fresh=2, listed=6)
+    width.WIDTH = Width(columns=5, new_fields=2, listed=6)
     rebuild(place.warehouse.pipeline(), place.settings)
     assert verify(place.warehouse.pipeline(), place.settings, deep=True).differences == []
     assert place.columns() == {"a", "often", "b", "c", "d"}

@@ -24,7 +24,7 @@ from connector.sandbox import Service, serve
 from connector.settings import Settings
 from connector.warehouse import Warehouse
 from connector.warehouse.lock import lock_path, sole_writer
-from connector.warehouse.status import look
+from connector.warehouse.status import read_status
 
 pytestmark = pytest.mark.thorough
 
@@ -85,7 +85,7 @@ def test_a_torn_file_stops_no_command_and_is_healed(project: Project, file: str,
     tear(working / file)
 
     with Warehouse(project.pipeline()).connect() as connection:
-        assert look(connection, 5).imports == {"synced": 1}
+        assert read_status(connection, 5).imports == {"synced": 1}
     assert doctor(project.pipeline()).findings == []
     project.service.append_rows(project.slug, [{"a": "8"}])
     assert project.run().status == "succeeded"

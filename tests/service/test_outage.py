@@ -37,7 +37,7 @@ class Place:
         self.clock = Clock()
         self.away = away
         self.policy = policy
-        self.until_there: RetryPolicy | None = None
+        self.until_first_reply: RetryPolicy | None = None
         self.seen: list[Seen] = []
 
     def reply(self, seen: Seen) -> Reply:
@@ -49,7 +49,7 @@ class Place:
             url,
             TOKEN,
             retry=self.policy,
-            until_there=self.until_there,
+            until_first_reply=self.until_first_reply,
             sleep=self.clock.sleep,
             monotonic=self.clock.monotonic,
             now=lambda: NOW + timedelta(seconds=self.clock.at),
@@ -76,7 +76,7 @@ def events(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_only_a_service_that_was_there_is_waited_for_if_so_asked() -> None:
     """Who waits in front of the screen is told at once that nobody answers, and later that a restart is waited for."""
     absent = Place(lambda seen: AWAY["503"])
-    absent.until_there = WATCHED
+    absent.until_first_reply = WATCHED
     with pytest.raises(TransientError, match="503"):
         absent.ask(lambda client: client.list_imports(1, 5))
     assert (len(absent.seen), absent.clock.at - 1000 < 8) == (WATCHED.error_attempts, True)
@@ -86,7 +86,7 @@ def test_only_a_service_that_was_there_is_waited_for_if_so_asked() -> None:
         return await client.list_records("imp2", 1)
 
     leaves = Place(lambda seen: AWAY["closed"] if len(leaves.seen) > 1 and leaves.clock.at < 1000 + 60 else None)
-    leaves.until_there = WATCHED
+    leaves.until_first_reply = WATCHED
     assert leaves.ask(twice).size == 1
     assert leaves.clock.at >= 1000 + 60
 

@@ -26,10 +26,10 @@ from connector.load.batches import Builder, BuiltImports
 from connector.load.kept_deletes import KeptDeletes
 from connector.models import Import
 from connector.run import discover, opening, plan, reader, sync
-from connector.run.deaths import UnderWay
+from connector.run.crash_suspects import CrashSuspects
 from connector.run.plan import Plan
 from connector.service.outage import Outage
-from connector.transform.overflow import Rests
+from connector.transform.overflow import Overflow
 from connector.transform.schema import TableSchema
 from connector.transform.width import UNBOUNDED, Width
 from connector.warehouse import Connection, history, state, stored_fields, stored_imports, upgrades
@@ -110,7 +110,7 @@ def overlap_no_pages() -> AbstractContextManager[Any]:
 @mutation(first=19)
 def ask_no_proof_of_the_end_of_a_listing() -> AbstractContextManager[Any]:
     def unproven(self: Any) -> bool:
-        return bool(self.calm)
+        return bool(self.consistent)
 
     return mock.patch.object(Positions, "proven", unproven)
 
@@ -214,7 +214,7 @@ def delete_what_is_not_listed_without_asking_for_it() -> AbstractContextManager[
     async def hasty(self: Any, suspects: list[str], **_: Any) -> tuple[list[Import], tuple[str, ...]]:
         return [], tuple(suspects)
 
-    return mock.patch.object(discover.Discovery, "_question", hasty)
+    return mock.patch.object(discover.Discovery, "_request_unlisted", hasty)
 
 
 @mutation(first=2)
@@ -222,7 +222,7 @@ def never_delete() -> AbstractContextManager[Any]:
     async def timid(self: Any, suspects: list[str], **_: Any) -> tuple[list[Import], tuple[str, ...]]:
         return [], ()
 
-    return mock.patch.object(discover.Discovery, "_question", timid)
+    return mock.patch.object(discover.Discovery, "_request_unlisted", timid)
 
 
 @mutation(first=18)
@@ -230,7 +230,7 @@ def pass_over_listed_imports_that_answer_404() -> AbstractContextManager[Any]:
     async def credulous(self: Any, slugs: Sequence[str]) -> frozenset[str]:
         return frozenset(slugs)
 
-    return mock.patch.object(discover.Discovery, "departed", credulous)
+    return mock.patch.object(discover.Discovery, "confirm_deleted", credulous)
 
 
 @mutation(first=17)
@@ -248,7 +248,7 @@ def give_every_field_a_column() -> AbstractContextManager[Any]:
 
 @mutation(first=3)
 def lose_what_has_no_column() -> AbstractContextManager[Any]:
-    return mock.patch.object(Rests, "column", return_value=None)
+    return mock.patch.object(Overflow, "column", return_value=None)
 
 
 @mutation(first=10)
@@ -264,10 +264,10 @@ def forget_which_fields_have_no_column() -> AbstractContextManager[Any]:
 
 @mutation(first=49)
 def leave_out_whatever_was_under_way_at_a_death() -> AbstractContextManager[Any]:
-    return mock.patch.object(UnderWay, "killed_twice", lambda self, import_: self.is_suspect(import_.slug))
+    return mock.patch.object(CrashSuspects, "killed_twice", lambda self, import_: self.is_suspect(import_.slug))
 
 
-# -- the ledger and what dead runs leave ---------------------------------------------------------------------------
+# -- the ledger and what crashed runs leave ---------------------------------------------------------------------------
 
 
 @mutation()
@@ -281,23 +281,23 @@ def trust_the_ledger_of_loads_that_never_completed() -> AbstractContextManager[A
 
 
 @mutation(first=71)
-def skip_the_audit_after_a_dead_run() -> AbstractContextManager[Any]:
-    return mock.patch.object(state, "_recovered", lambda connection, remembered: replace(remembered, audited=True))
+def skip_the_audit_after_a_crashed_run() -> AbstractContextManager[Any]:
+    return mock.patch.object(state, "_audited_state", lambda connection, unaudited: replace(unaudited, audited=True))
 
 
 @mutation(600, first=214)
-def believe_the_counts_of_a_table_that_a_dead_run_took_rows_out_of() -> AbstractContextManager[Any]:
+def believe_the_counts_of_a_table_that_a_crashed_run_took_rows_out_of() -> AbstractContextManager[Any]:
     return mock.patch.object(state, "counted_rows", return_value={})
 
 
 @mutation(600, first=71)
 def audit_once_only() -> AbstractContextManager[Any]:
-    original = state._recovered
+    original = state._audited_state
 
-    def once(connection: Connection, remembered: state.WarehouseState) -> state.WarehouseState:
-        return replace(original(connection, remembered), sound=True)
+    def once(connection: Connection, unaudited: state.WarehouseState) -> state.WarehouseState:
+        return replace(original(connection, unaudited), consistent=True)
 
-    return mock.patch.object(state, "_recovered", once)
+    return mock.patch.object(state, "_audited_state", once)
 
 
 @mutation(600)
@@ -312,12 +312,12 @@ def forget_imports_of_loads_that_never_completed() -> AbstractContextManager[Any
 
 @mutation(first=2)
 def leave_pending_packages_to_dlt() -> AbstractContextManager[Any]:
-    return mock.patch.object(sync, "make_anew", return_value=None)
+    return mock.patch.object(sync, "rebuild_working_directory", return_value=None)
 
 
 @mutation()
-def forget_dead_runs() -> AbstractContextManager[Any]:
-    return mock.patch.object(opening, "bury_dead_runs", return_value=[])
+def forget_crashed_runs() -> AbstractContextManager[Any]:
+    return mock.patch.object(opening, "fail_crashed_runs", return_value=[])
 
 
 # -- loading -------------------------------------------------------------------------------------------------------
@@ -330,24 +330,24 @@ def replace_rows_without_clearing_the_import() -> AbstractContextManager[Any]:
     def no_placeholders(self: Any, slug: str, known: LedgerRow | None, table: str | None) -> None:
         return None
 
-    return mock.patch.object(package.Package, "_clear_homes", no_placeholders)
+    return mock.patch.object(package.Package, "_clear_rows", no_placeholders)
 
 
 @mutation(first=14)
 def leave_the_rows_in_the_table_of_the_old_template() -> AbstractContextManager[Any]:
-    original = package.Package._clear_homes
+    original = package.Package._clear_rows
 
     def only_here(self: Any, slug: str, known: LedgerRow | None, table: str | None) -> None:
-        homes, self._state = self._state.homes, replace(self._state, homes={})
+        tables_by_import, self._state = self._state.tables_by_import, replace(self._state, tables_by_import={})
         original(self, slug, structs.replace(known, table_name=table or known.table_name) if known else None, table)
-        self._state = replace(self._state, homes=homes)
+        self._state = replace(self._state, tables_by_import=tables_by_import)
 
-    return mock.patch.object(package.Package, "_clear_homes", only_here)
+    return mock.patch.object(package.Package, "_clear_rows", only_here)
 
 
 @mutation(first=13)
 def keep_nothing_that_vanished() -> AbstractContextManager[Any]:
-    return mock.patch.object(KeptDeletes, "_gone", return_value={})
+    return mock.patch.object(KeptDeletes, "_vanished_rows", return_value={})
 
 
 @mutation()
@@ -360,12 +360,12 @@ def credit_all_rows_of_a_batch_to_its_first_import() -> AbstractContextManager[A
 
 @mutation()
 def let_a_record_stay_that_another_import_of_the_batch_brings() -> AbstractContextManager[Any]:
-    original = KeptDeletes._gone
+    original = KeptDeletes._vanished_rows
 
     def united(self: Any, known: Any, present: Any, table: str | None) -> dict[str, Any]:
         return original(self, known, dict.fromkeys(present, set().union(*present.values())), table)
 
-    return mock.patch.object(KeptDeletes, "_gone", united)
+    return mock.patch.object(KeptDeletes, "_vanished_rows", united)
 
 
 @mutation(first=43)
@@ -440,7 +440,7 @@ def take_an_earlier_format_for_the_one_of_now() -> AbstractContextManager[Any]:
 @mutation(first=17)
 @contextmanager
 def forget_what_a_backfill_asked_for() -> Iterator[None]:
-    with mock.patch.object(opening, "promise"), mock.patch.object(reader, "ask_again"):
+    with mock.patch.object(opening, "mark_backfill_due"), mock.patch.object(reader, "mark_due"):
         yield
 
 
@@ -450,14 +450,14 @@ def take_another_import_for_the_one_asked_for() -> AbstractContextManager[Any]:
         found: Import = await client.get_import(slug)
         return found
 
-    return mock.patch.multiple(discover, ask_for=trusting)
+    return mock.patch.multiple(discover, request_import=trusting)
 
 
 # -- history -------------------------------------------------------------------------------------------------------
 
 
 @mutation(first=40)
-def record_nothing_of_what_a_dead_run_loaded() -> AbstractContextManager[Any]:
+def record_nothing_of_what_a_crashed_run_loaded() -> AbstractContextManager[Any]:
     return mock.patch.object(sync, "versions_are_due", return_value=False)
 
 

@@ -315,7 +315,9 @@ def check_width(after: Holdings, width: Width) -> None:
     listed = Counter(f["table_name"] for f in after.of_table("sync_fields") if f["data_type"] == OVERFLOWED)
     none_of(duplicates((f["table_name"], f["keys"]) for f in after.of_table("sync_fields")), "a field has one place")
     none_of((table for table, count in listed.items() if count > width.listed), "few fields without column are listed")
-    columns: Counter[str] = Counter()  # a dead run may have left others, which the next one takes for the same fields
+    columns: Counter[str] = (
+        Counter()
+    )  # a crashed run may have left others, which the next one takes for the same fields
     for field in after.of_table("sync_fields"):
         if field["data_type"] not in (None, OVERFLOWED) and field["keys"] != "[]":
             columns[field["table_name"]] += 1 + field["has_text"] + field["has_double"]
@@ -390,7 +392,7 @@ def _differences(found: Mapping[str, Content], wanted: Mapping[str, Content], bu
 
 
 def _not_whole(after: Holdings) -> frozenset[str]:
-    """Return the keys of rows and versions that a dead run or a hand left, and that are yet to be read again."""
+    """Return the keys of rows and versions that a crashed run or a hand left, and that are yet to be read again."""
     ledger = after.by_key("sync_imports", "slug")
     rows = [(r["_import_slug"], r["_record_slug"], r["_dlt_load_id"]) for _, r in _each(after.typed)]
     loaded = {
@@ -410,7 +412,7 @@ class Seen:
     """What a run saw that ended; `moment` is None for one that recorded no versions.
 
     It was the `number`th, and `ruled` tells whether it left all rows under its privacy rules. `not_whole` are keys of
-    rows that a dead run or a hand left, and that it did not read again.
+    rows that a crashed run or a hand left, and that it did not read again.
     """
 
     moment: datetime | None

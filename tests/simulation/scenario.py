@@ -105,7 +105,9 @@ def make_scenario(seed: int) -> Scenario:
     switches = _switches(dice, many)
     episodes = [_episode(dice, settings) for _ in range(dice.randint(1, 4))]
     for n, before in enumerate(episodes[:-1]):
-        if before.kill is not None and dice.random() < 0.3:  # what a dead run left outlives a run that looks elsewhere
+        if (
+            before.kill is not None and dice.random() < 0.3
+        ):  # what a crashed run left outlives a run that looks elsewhere
             scope = dice.choice(("selection", "window", "template"))
             episodes[n + 1] = replace(episodes[n + 1], scope=scope, edits_before=8, kill=None)
     honest, finished = dice.random() < 0.85, dice.random() < 0.8

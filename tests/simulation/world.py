@@ -13,9 +13,9 @@ from unittest import mock
 
 from connector.errors import ConfigError
 from connector.extract import spill
-from connector.run import deaths
+from connector.run import crash_suspects
 from connector.run.pipeline import FAILURES_IN_A_ROW
-from connector.run.plan import FEWER_LASTS
+from connector.run.plan import FEWER_CONFIRMED_AFTER
 from connector.run.ports import Ports
 from connector.run.sync import sync
 from connector.runs import Tally
@@ -169,7 +169,7 @@ class World:
             ran = self.run(peace, whole)
         if any(row.get("fewer_found") is not None for row in ran.after.of_table("sync_imports")):
             self.note("rows that were deleted without a trace have been away for a day")
-            self.now += FEWER_LASTS
+            self.now += FEWER_CONFIRMED_AFTER
             ran = self.run(peace, whole)
         assert ran.tally is not None
         lies = any(t.shown["row_count"] != len(t.rows) + t.spoiled for t in self.watch.truth.values())
@@ -264,7 +264,7 @@ class World:
                 machine as pipeline,
                 mock.patch.object(spill, "IN_MEMORY", self.scenario.in_memory),
                 mock.patch.object(width, "WIDTH", self.scenario.width),
-                mock.patch.object(deaths, "BIG_BYTES", self.scenario.big_bytes),
+                mock.patch.object(crash_suspects, "BIG_BYTES", self.scenario.big_bytes),
             ):
                 return sync(pipeline, settings, scope, stop=stop, ports=self._ports(), load=self.machine.load)
         except Killed:
@@ -377,7 +377,7 @@ class World:
                 random=Random(self.scenario.seed),
             )
 
-        return Ports(open_client, virtual_loop, lambda: self.now, in_turn)
+        return Ports(open_client, virtual_loop, lambda: self.now, run_in_order)
 
     def _answer(self, request: Request) -> Response:
         away = self._outage
@@ -436,6 +436,6 @@ def _summary(tally: Tally) -> str:
     return " ".join(f"{name}={shown[name]}" for name in names) + f" {tally.error or ''}"
 
 
-async def in_turn(function: Callable[[], R], /) -> R:
+async def run_in_order(function: Callable[[], R], /) -> R:
     """What the connector does aside of its event loop is done at once here, so that a seed always plays the same."""
     return function()

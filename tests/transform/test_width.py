@@ -24,7 +24,7 @@ from connector.transform.width import NewFields, Room, TooWide, Width
 from tests.transform.test_flatten_properties import ROWS, check_flat, encode, leaves_and_nulls
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
-SMALL = Width(columns=4, fresh=2, listed=3)
+SMALL = Width(columns=4, new_fields=2, listed=3)
 
 
 class Table:
@@ -74,7 +74,7 @@ def test_an_import_gets_so_many_columns_and_the_rest_is_one_object() -> None:
 
 
 def test_a_field_keeps_its_column_and_one_without_never_gets_any() -> None:
-    table = Table(Width(columns=10, fresh=2, listed=100))
+    table = Table(Width(columns=10, new_fields=2, listed=100))
     table.take(obj(a=1))
     table.take(obj(b=1, c=2, d=3))
     assert table.columns == {"a", "b", "c", "_more"}
@@ -96,14 +96,14 @@ def test_a_table_with_more_such_fields_than_are_remembered_is_closed() -> None:
 def test_the_fields_of_most_rows_get_the_columns() -> None:
     rows = [obj(**{f"a{n}": n, "z": 1, "y": None}) for n in range(6)]
     for some in (rows, rows[::-1]):
-        table = Table(Width(columns=2, fresh=2, listed=100))
+        table = Table(Width(columns=2, new_fields=2, listed=100))
         with mock.patch.object(batches, "MOST_BYTES", 30):  # several batches
             table.take(*some)
         assert table.columns == {"z", "a0", "_more"}
 
 
 def test_a_variant_without_room_goes_to_the_rest_of_its_row() -> None:
-    table = Table(Width(columns=3, fresh=3, listed=9))
+    table = Table(Width(columns=3, new_fields=3, listed=9))
     table.take(obj(a=1, b=2))
     first = contents(table.take(b'{"a":0.5,"b":"x"}', b'{"a":1,"b":[2]}'))
     assert first == [{"a__v_double": 0.5, "_more": '{"b":"x"}'}, {"a": 1, "_more": '{"b":[2]}'}]
@@ -112,14 +112,14 @@ def test_a_variant_without_room_goes_to_the_rest_of_its_row() -> None:
 
 
 def test_a_variant_of_an_earlier_piece_takes_the_room_of_a_later_field() -> None:
-    table = Table(Width(columns=3, fresh=0, listed=1))
+    table = Table(Width(columns=3, new_fields=0, listed=1))
     with mock.patch.object(batches, "MOST_BYTES", 1):
         table.take(b'{"a":{"a":null,"b":{"a":-0}}}', b'{"a":null}')
     assert table.schema.width == 3
 
 
 def test_a_key_of_that_name_has_a_column_of_another() -> None:
-    table = Table(Width(columns=2, fresh=2, listed=9))
+    table = Table(Width(columns=2, new_fields=2, listed=9))
     (row,) = contents(table.take(obj(_more=1, a=2, b=3)))
     assert row["_more"] == '{"b":3}'
     assert row[table.schema.fields["_more",].column] == 1
@@ -127,19 +127,19 @@ def test_a_key_of_that_name_has_a_column_of_another() -> None:
 
 def test_a_field_that_an_earlier_version_called_so_keeps_its_column() -> None:
     before = TableSchema("records_t", {("_more",): Field(("_more",), "_more", "text")}, {"_more": "text"})
-    (row,) = contents(Table(Width(columns=1, fresh=1, listed=9), before).take(obj(_more="x", b=3)))
+    (row,) = contents(Table(Width(columns=1, new_fields=1, listed=9), before).take(obj(_more="x", b=3)))
     assert row == {"_more": "x", "_more_2": '{"b":3}'}
 
 
-def test_a_column_that_a_dead_run_left_is_taken_over() -> None:
+def test_a_column_that_a_crashed_run_left_is_taken_over() -> None:
     left = TableSchema("t", {}, {"_more": "json"})
     assert left.with_rest().fields[REST].column == "_more"
     assert TableSchema("t", {}, {"_more": "bigint"}).with_rest().fields[REST].column == "_more_2"
 
 
-def test_the_variants_that_a_dead_run_left_beside_a_column_take_room_too() -> None:
+def test_the_variants_that_a_crashed_run_left_beside_a_column_take_room_too() -> None:
     left = {"a": "bigint", "a__v_text": "text", "a__v_double": "double", "b": "bigint"}
-    table = Table(Width(columns=3, fresh=3, listed=9), TableSchema("records_t", {}, left))
+    table = Table(Width(columns=3, new_fields=3, listed=9), TableSchema("records_t", {}, left))
     (row,) = contents(table.take(obj(a=1, b=2, c=3)))
     assert row == {"a": 1, "_more": '{"b":2,"c":3}'}
     assert table.schema.width == 3
@@ -178,10 +178,15 @@ def test_nothing_is_made_of_rows_that_are_too_wide() -> None:
     st.randoms(use_true_random=False),
 )
 def test_every_leaf_comes_back_from_a_bounded_table(
-    imports: list[list[dict[str, Any]]], columns: int, fresh: int, listed: int, most_bytes: int, dice: random.Random
+    imports: list[list[dict[str, Any]]],
+    columns: int,
+    new_fields: int,
+    listed: int,
+    most_bytes: int,
+    dice: random.Random,
 ) -> None:
     """`most_bytes` cuts an import into pieces, or not; types and variants go by the first piece that needs them."""
-    bounds, whole = Width(columns, fresh, listed), most_bytes > 60
+    bounds, whole = Width(columns, new_fields, listed), most_bytes > 60
     table, other = Table(bounds), Table(bounds)
     for objects in imports:
         rows = [row for row in map(encode, objects) if b"\\ud" not in row]  # two keys may have one escape
@@ -202,7 +207,7 @@ def test_every_leaf_comes_back_from_a_bounded_table(
         assert len(after.overflowed) <= listed
         assert after.width <= max(columns, before.width)
         new = set(after.fields) - set(before.fields) - {REST}
-        assert len(new) <= (fresh if before.size else columns)
+        assert len(new) <= (new_fields if before.size else columns)
         known_paths = {keys for row in rows for keys in leaves_and_nulls(row)} | set(before.fields)
         assert set(after.fields) <= known_paths | {REST}
         other.take(*dice.sample(rows, len(rows)))

@@ -18,7 +18,7 @@ from connector.sandbox import Service, serve
 from connector.settings import RunScope, Settings
 from connector.transform import naming
 from connector.warehouse import Warehouse as Opened
-from connector.warehouse.history import disagreeing
+from connector.warehouse.history import mismatched_versions
 from connector.warehouse.history_tables import OWN
 from tests.types.conftest import DuckDB, Warehouse
 from tests.types.test_ours import check_whole, execute
@@ -74,7 +74,7 @@ class Place:
     def check(self) -> None:
         """The open versions are the rows, and no two versions of a record overlap."""
         with Opened(self.warehouse.pipeline()).connect() as connection:
-            assert disagreeing(connection, lambda *_: True) == {}
+            assert mismatched_versions(connection, lambda *_: True) == {}
         overlaps = self.warehouse.tuples(
             f"SELECT count(*) FROM {H} a JOIN {H} b ON a._record_slug = b._record_slug "
             "AND a._valid_from < b._valid_from AND (a._valid_to IS NULL OR a._valid_to > b._valid_from)"
@@ -332,7 +332,7 @@ def test_a_function_that_somebody_has_or_reads_is_not_touched(warehouse: Warehou
     applied = apply(warehouse.pipeline())
     assert set(applied.blocked) == {"customers_as_of"}
     assert f"{warehouse.dataset}.theirs depends on it" in applied.blocked["customers_as_of"]
-    assert "customers" in applied.made_anew
+    assert "customers" in applied.replaced
     assert "theirs depends on it" in str(keep_current(warehouse.pipeline(), loaded=False)), "each run says it again"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from connector.load.emission import hints, without_rows
+from connector.load.emission import create_table_emission, hints
 from connector.sandbox import Service
 from connector.warehouse import Warehouse
 from tests.types.conftest import PostgreSQL
@@ -74,7 +74,7 @@ def test_keys_are_looked_up_in_indexes(postgres: PostgreSQL) -> None:
         postgres.run(service)
         service.add_import(template="t", rows=[{"n": 1}])
 
-    scope = hints(without_rows("records"))["write_disposition"]["destination_scope"]
+    scope = hints(create_table_emission("records"))["write_disposition"]["destination_scope"]
     staging = "(SELECT 'a' AS slug, 'b' AS import_slug) AS staging"
     with postgres.held():
         postgres._connection.execute("SET enable_seqscan = off")

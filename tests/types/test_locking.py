@@ -20,7 +20,7 @@ from connector.run.sync import sync
 from connector.sandbox import Service, serve
 from connector.settings import Settings
 from connector.warehouse.destination import dataset_fingerprint
-from connector.warehouse.lock import _sessions, prove_held, sole_writer
+from connector.warehouse.lock import _sessions, check_lock_held, sole_writer
 from tests.types.conftest import PostgreSQL
 
 BACKEND = "SELECT pid FROM pg_stat_activity WHERE application_name = 'importer-connector lock'"
@@ -88,13 +88,13 @@ def test_a_lost_lock_ends_the_run_before_it_commits_more(
 def test_the_session_of_the_lock_is_kept_alive(postgres: PostgreSQL) -> None:
     pipeline = opened(postgres)
     with sole_writer(pipeline):
-        prove_held(pipeline)
+        check_lock_held(pipeline)
         assert _sessions[pipeline].get_dsn_parameters()["keepalives_idle"] == "30"
         postgres.rows(END)
         for _ in range(2):  # a connection that was opened anew would be one without the lock
             with pytest.raises(ConnectorError, match="holds the lock"):
-                prove_held(pipeline)
-    prove_held(pipeline)  # after the lock was given back nothing is claimed
+                check_lock_held(pipeline)
+    check_lock_held(pipeline)  # after the lock was given back nothing is claimed
 
 
 class Pooled:

@@ -52,7 +52,7 @@ def execute(warehouse: Warehouse, *statements: str) -> None:
             cursor.execute(statement)
 
 
-def pretend_a_dead_run(warehouse: Warehouse) -> None:
+def pretend_a_crashed_run(warehouse: Warehouse) -> None:
     """The next run audits, as after a kill."""
     execute(warehouse, "UPDATE sync_runs SET status = 'running'")
 
@@ -76,7 +76,7 @@ def service() -> Service:
 
 
 @pytest.mark.dialect
-def test_a_backup_of_the_user_is_not_emptied_after_a_dead_run(warehouse: Warehouse, service: Service) -> None:
+def test_a_backup_of_the_user_is_not_emptied_after_a_crashed_run(warehouse: Warehouse, service: Service) -> None:
     warehouse.run(service)
     execute(
         warehouse,
@@ -84,7 +84,7 @@ def test_a_backup_of_the_user_is_not_emptied_after_a_dead_run(warehouse: Warehou
         "CREATE VIEW records_odd AS SELECT 1 AS one",
         "CREATE TABLE records_other (one INTEGER)",
     )
-    pretend_a_dead_run(warehouse)
+    pretend_a_crashed_run(warehouse)
 
     ran = warehouse.run(service)
 

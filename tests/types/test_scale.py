@@ -19,7 +19,7 @@ pytestmark = pytest.mark.thorough
 def test_a_thousand_columns_that_come_bit_by_bit(
     warehouse: Warehouse, record_property: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(width, "WIDTH", Width(columns=1_000, fresh=1_000))
+    monkeypatch.setattr(width, "WIDTH", Width(columns=1_000, new_fields=1_000))
     service = Service(seed=1)
     service.add_import(template="wide", rows=[{f"Column {n}": f"t{n}" for n in range(500)}])
     assert warehouse.run(service).status == "succeeded"
@@ -44,7 +44,7 @@ TOO_WIDE: dict[str, list[Any]] = {
 def test_what_a_table_cannot_hold_is_said_and_stops_nobody(
     postgres: PostgreSQL, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(width, "WIDTH", Width(columns=5_000, fresh=5_000))
+    monkeypatch.setattr(width, "WIDTH", Width(columns=5_000, new_fields=5_000))
     service = Service(seed=1)
     wide = {name: service.add_import(template=name, rows=[{"Column 1": 5}]) for name in TOO_WIDE}
     for name in TOO_WIDE:

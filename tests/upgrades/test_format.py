@@ -32,7 +32,7 @@ from connector.runs import connector_version
 from connector.sandbox import Service, serve
 from connector.settings import Settings
 from connector.warehouse import Warehouse, ownership
-from connector.warehouse.ownership import take_stock
+from connector.warehouse.ownership import inspect_dataset
 from connector.warehouse.tables import FORMAT
 from connector.warehouse.upgrades import STEPS
 from tests.processes import start
@@ -63,7 +63,7 @@ def test_a_newer_format_is_refused_by_everything(tmp_path: Path, monkeypatch: py
 
     def found() -> int:
         with Warehouse(pipeline()).connect() as connection:
-            return take_stock(connection).format
+            return inspect_dataset(connection).format
 
     with serve(service) as url:
         source = connector.importer_source(base_url=url, access_token=service.token)

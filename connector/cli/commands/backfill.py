@@ -13,7 +13,7 @@ from connector.cli.run_command import run_scope
 from connector.errors import ConfigError
 from connector.settings import RunScope, Selection, Window
 from connector.warehouse import Warehouse
-from connector.warehouse.ownership import take_stock
+from connector.warehouse.ownership import inspect_dataset
 from connector.warehouse.tables import IMPORTS
 
 SHORTENED = re.compile(r"[0-9a-f]{8}")  # the length in which tables on a terminal show a slug
@@ -94,7 +94,7 @@ def _known(arguments: argparse.Namespace) -> frozenset[str]:
     if not warehouse.exists():
         return frozenset()
     with warehouse.connect() as connection:
-        if IMPORTS not in take_stock(connection).ours:
+        if IMPORTS not in inspect_dataset(connection).ours:
             return frozenset()
         return frozenset(
             row["slug"] for row in connection.query(f"SELECT slug FROM {connection.name(IMPORTS)}").to_pylist()

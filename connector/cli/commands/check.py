@@ -32,8 +32,8 @@ from connector.settings import Settings
 from connector.warehouse import Warehouse
 from connector.warehouse.adapters import adapter_of
 from connector.warehouse.destination import local_file, open_client, remove_new
-from connector.warehouse.lock import prove_lockable
-from connector.warehouse.ownership import take_stock
+from connector.warehouse.lock import check_lockable
+from connector.warehouse.ownership import inspect_dataset
 
 EXAMPLES = ("importer-sync check", "importer-sync check --destination-deep")
 SCRATCH_TABLE = "importer_check"
@@ -207,12 +207,12 @@ def _destination(pipeline: Pipeline) -> str | None:
     try:
         if file is not None:
             file.parent.mkdir(parents=True, exist_ok=True)  # as a run does
-        prove_lockable(pipeline)
+        check_lockable(pipeline)
         warehouse = Warehouse(pipeline)
         warehouse.check_writable()
         if warehouse.exists():
             with warehouse.connect() as connection:
-                take_stock(connection)
+                inspect_dataset(connection)
         _write_and_drop(pipeline)
     except NewerFormatError:
         raise

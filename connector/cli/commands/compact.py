@@ -7,7 +7,7 @@ import argparse
 from connector.cli.configuration import open_pipeline, storage_version
 from connector.cli.output import Output
 from connector.cli.source_settings import load_settings
-from connector.given import whence
+from connector.config_keys import location_of
 from connector.maintain.compact import compact
 
 EXAMPLES = ("importer-sync compact",)
@@ -18,7 +18,7 @@ def configure(_: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
-    configured = whence("access_token") is not None and whence("base_url") is not None
+    configured = location_of("access_token") is not None and location_of("base_url") is not None
     mirrors = configured and load_settings().deletes == "mirror"
     done = compact(open_pipeline(arguments), mirrors=mirrors, storage=storage_version())
     output.document({"status": "succeeded", **done.as_json()})

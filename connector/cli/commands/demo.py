@@ -66,7 +66,7 @@ def _perform(arguments: argparse.Namespace, output: Output, scratch: str, stop: 
         return 128 + signal
     if not shown.equal:
         raise ConnectorError("The warehouse differs from the service; please report this.")
-    _farewell(output, shown)
+    _print_next_steps(output, shown)
     return 0
 
 
@@ -83,7 +83,7 @@ def _pipeline(database: Path, scratch: str) -> Pipeline:
     )
 
 
-def _farewell(output: Output, shown: Demonstration) -> None:
+def _print_next_steps(output: Output, shown: Demonstration) -> None:
     to = f"--to duckdb:{DATABASE}"
     output.say("Three queries to try:")
     for question, sql, rows in shown.queries:

@@ -7,7 +7,7 @@ import argparse
 from connector.cli.configuration import open_pipeline
 from connector.cli.output import Output, amount
 from connector.cli.source_settings import load_settings
-from connector.given import whence
+from connector.config_keys import location_of
 from connector.maintain.doctor import doctor
 from connector.transform.privacy import Privacy
 
@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     for sentence in report.repaired:
         output.say(f"repaired: {sentence}")
     for finding in report.findings:
-        output.say(f"{finding.kind}: {finding.sentence}", f"    → {finding.cure}")
+        output.say(f"{finding.kind}: {finding.sentence}", f"    → {finding.fix}")
     for sentence in report.notes:
         output.note(f"note: {sentence}")
     output.say(amount(len(report.findings), "problem") if report.findings else NO_PROBLEM)
@@ -37,6 +37,6 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
 
 def _rules() -> Privacy | None:
     """Return the privacy rules; None if the source is not configured, which the warehouse does not need."""
-    if whence("access_token") is None or whence("base_url") is None:
+    if location_of("access_token") is None or location_of("base_url") is None:
         return None
     return load_settings().protection

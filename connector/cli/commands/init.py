@@ -109,7 +109,7 @@ class _Interview:
                 raise ConfigError("base_url is missing: give --base-url, or run init on a terminal to be asked for it.")
             return _valid_address(given, plain)
         self._typed.add(BASE_URL)
-        return self._patiently(
+        return self._ask_until_valid(
             lambda: _valid_address(self._with_scheme(self._answer("Address of the service", known)), plain)
         )
 
@@ -139,7 +139,7 @@ class _Interview:
         self._typed.add(TOKEN)
         keep = ", Enter keeps the current one" if known else ""
         prompt = f"Access token (not shown{keep}): "
-        return self._patiently(lambda: _valid_token(_hidden(prompt) or known))
+        return self._ask_until_valid(lambda: _valid_token(_hidden(prompt) or known))
 
     def _destination(self) -> list[Setting]:
         if self._arguments.destination:
@@ -153,7 +153,7 @@ class _Interview:
             answer = self._answer("Load into duckdb:FILE or postgresql://user@host/database", usual)
             return [] if answer == usual else self._at(answer)
 
-        answers = self._patiently(asked)
+        answers = self._ask_until_valid(asked)
         self._typed.update(each.keys for each in answers)
         return answers
 
@@ -189,7 +189,7 @@ class _Interview:
             raise _InputEnded
         return line.strip() or standard
 
-    def _patiently(self, ask: Callable[[], T]) -> T:
+    def _ask_until_valid(self, ask: Callable[[], T]) -> T:
         """Call `ask` again after an invalid answer."""
         for _ in range(TRIES - 1):
             try:

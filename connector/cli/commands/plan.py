@@ -23,11 +23,11 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     with progress_of(output, steps=False, loads=False) as progress:
         found = plan(pipeline, settings, progress=progress)
     output.document({**asdict(found), "problems": list(found.problems)})
-    _tell(output, found)
+    _print_result(output, found)
     return 0
 
 
-def _tell(output: Output, found: RunPlan) -> None:
+def _print_result(output: Output, found: RunPlan) -> None:
     output.say(f"The service lists {amount(found.imports_listed, 'import')}. The next run would")
     records = amount(found.records, "record")
     output.say(f"  read      {found.imports_new:,} new and {found.imports_changed:,} changed, {records}")

@@ -13,7 +13,7 @@ from connector.cli.service_call import ask
 from connector.cli.source_settings import load_settings
 from connector.errors import ConfigError
 from connector.models import Import, ImportPage, Record
-from connector.nearest import instead_of
+from connector.nearest import suggest_known
 from connector.service.client import ServiceClient
 from connector.transform.flatten import flatten
 from connector.transform.naming import display_path
@@ -48,13 +48,13 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     wanted = [i for i in page.imports if arguments.template in (None, i.template_slug, i.template_name)]
     if arguments.template is not None and not wanted:
         known = {name for i in page.imports for name in (i.template_name, i.template_slug) if name}
-        nearest = instead_of(
+        nearest = suggest_known(
             arguments.template, sorted({i.template_name for i in page.imports if i.template_name}) or known
         )
         raise ConfigError(f"No import on the first page has the template {arguments.template!r}: {nearest}")
     templates = [_template(import_, records, arguments.rows) for import_, records in samples]
     output.document({"imports": [_shown(i) for i in wanted], "more_pages": page.size >= 100, "templates": templates})
-    _tell(output, wanted, page.size >= 100, templates)
+    _print_result(output, wanted, page.size >= 100, templates)
     for title, names in misspelt_rules(page).items():
         output.note(unread(title, names), level="warning", event="privacy.misspelt")
     return 0
@@ -127,7 +127,7 @@ def _parsed(data: bytes) -> Any:
         return data.decode("utf-8", "backslashreplace")
 
 
-def _tell(output: Output, imports: list[Import], more_pages: bool, templates: list[dict[str, Any]]) -> None:
+def _print_result(output: Output, imports: list[Import], more_pages: bool, templates: list[dict[str, Any]]) -> None:
     rest = len(imports) - IMPORTS_SHOWN
     shown = f", the first {IMPORTS_SHOWN}" if rest > 0 else ""
     output.table(

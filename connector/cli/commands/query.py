@@ -14,7 +14,7 @@ from connector.cli.options import whole
 from connector.cli.output import Output, amount
 from connector.cli.redaction import scrub
 from connector.errors import ConfigError
-from connector.reporting.views.asking import ask
+from connector.reporting.views.query import ask
 from connector.text import visible
 
 EXAMPLES = (

@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
 def _serve(arguments: argparse.Namespace, output: Output, service: Service, stop: Stop) -> int:
     try:
         with serve(service, port=arguments.port) as url:
-            _tell(output, service, url)
+            _print_result(output, service, url)
             while not stop.wait(arguments.edit_every):
                 for line in service.edit_randomly(1):
                     output.note(line)
@@ -86,7 +86,7 @@ def _serve(arguments: argparse.Namespace, output: Output, service: Service, stop
     return 128 + (stop() or 0)
 
 
-def _tell(output: Output, service: Service, url: str) -> None:
+def _print_result(output: Output, service: Service, url: str) -> None:
     imports = service.imports()
     rows = sum(shown["row_count"] for shown in imports)
     output.document({"base_url": url, "access_token": service.token, "imports": len(imports), "rows": rows})

@@ -37,32 +37,32 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     if arguments.action == "apply":
         applied = drop(pipeline) if arguments.drop else apply(pipeline)
         output.document({"status": "partial" if applied.blocked else "succeeded", **applied.as_json()})
-        _tell_applied(output, applied)
+        _print_applied(output, applied)
         return PARTIAL if applied.blocked else 0
     if arguments.action == "check":
-        return _tell_checked(output, check(pipeline, arguments.check))
+        return _print_checked(output, check(pipeline, arguments.check))
     return _list(output, pipeline)
 
 
-def _tell_applied(output: Output, applied: Applied) -> None:
+def _print_applied(output: Output, applied: Applied) -> None:
     summaries = {view.name: view.summary for view in applied.views}
-    for verb, names in (("made", applied.made), ("rebuilt", applied.made_anew), ("dropped", applied.dropped)):
+    for verb, names in (("made", applied.made), ("rebuilt", applied.replaced), ("dropped", applied.dropped)):
         for name in names:
             output.say(f"{verb}  {applied.schema}.{name}" + (f"  {summaries[name]}" if name in summaries else ""))
     for name, reason in applied.left_out.items():
         output.note(f"left out: {name}, because {reason}; `importer-sync sql apply` creates it later")
     for reason in applied.blocked.values():
         output.note(f"blocked: {reason}.")
-    changes = len(applied.made) + len(applied.made_anew) + len(applied.dropped)
+    changes = len(applied.made) + len(applied.replaced) + len(applied.dropped)
     if applied.kept:
         output.say(f"{amount(len(applied.kept), 'view')} in {applied.schema} left as they were.")
     elif not changes:
         output.say(f"There are no views in {applied.schema}.")
-    if applied.made or applied.made_anew:
+    if applied.made or applied.replaced:
         output.note('`importer-sync query "SELECT * FROM v_imports"` queries one.')
 
 
-def _tell_checked(output: Output, checked: list[Checked]) -> int:
+def _print_checked(output: Output, checked: list[Checked]) -> int:
     wrong = [each for each in checked if each.offending]
     document = {"status": "offending" if wrong else "clean", "checks": [each.as_json() for each in checked]}
     output.document(json.loads(json.dumps(document, default=_plain)))

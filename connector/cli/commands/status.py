@@ -58,8 +58,8 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         if stale:
             output.say(f"STALE      older than {duration(arguments.max_age.total_seconds())}")
         output.say()
-        _tell_runs(output, found.runs)
-        _tell_open(output, found)
+        _print_runs(output, found.runs)
+        _print_open(output, found)
     for sentence in sentences:
         output.say(f"→ {sentence}")
     return PARTIAL if stale else 0
@@ -148,7 +148,7 @@ def advice(found: WarehouseStatus, *, stale: bool, views_behind: bool = False) -
         )
 
 
-def _tell_open(output: Output, found: WarehouseStatus) -> None:
+def _print_open(output: Output, found: WarehouseStatus) -> None:
     """Print each open import: why it is open, what it is, and how often it was tried."""
     for each in found.open:
         if each.state == "waiting":
@@ -163,7 +163,7 @@ def _tell_open(output: Output, found: WarehouseStatus) -> None:
         output.say()
 
 
-def _tell_runs(output: Output, runs: Sequence[PastRun]) -> None:
+def _print_runs(output: Output, runs: Sequence[PastRun]) -> None:
     output.table(
         "last runs",
         ("started (UTC)", "mode", "status", "took", "changed", "failed", "records"),

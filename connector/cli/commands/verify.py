@@ -23,11 +23,11 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     with progress_of(output, verb="compared", loads=False) as progress:
         report = verify(pipeline, settings, arguments.deep, progress)
     output.document(report.as_json())
-    _tell(output, report)
+    _print_result(output, report)
     return report.exit_code
 
 
-def _tell(output: Output, report: VerifyReport) -> None:
+def _print_result(output: Output, report: VerifyReport) -> None:
     for difference in report.differences[:LINES_SHOWN]:
         output.say(f"{difference.kind}  {difference.sentence}")
     more = len(report.differences) - LINES_SHOWN

@@ -159,8 +159,8 @@ class Facts:
     """Everything on the page.
 
     `synced` is false until a run has loaded into the warehouse. `undated` are imports without a time of upload,
-    `strangers` imports that have rows but are not in the ledger, `changes` those of the last `DAYS_OF_CHANGES` days,
-    None if no version of a row is kept.
+    `unknown_imports` imports that have rows but are not in the ledger, `changes` those of the last `DAYS_OF_CHANGES`
+    days, None if no version of a row is kept.
     """
 
     warehouse: str
@@ -172,7 +172,7 @@ class Facts:
     records: int = 0
     rejected: int = 0
     undated: int = 0
-    strangers: int = 0
+    unknown_imports: int = 0
     templates: Capped[Template] = Capped()
     standings: dict[Standing, int] = field(default_factory=dict)
     runs: Capped[Run] = Capped()

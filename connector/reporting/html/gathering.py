@@ -31,9 +31,9 @@ from connector.runs import connector_version
 from connector.standing import Shown, Standing, standing
 from connector.transform.schema import NOT_OURS, parse_type
 from connector.warehouse import Connection, Warehouse
-from connector.warehouse.ownership import take_stock
+from connector.warehouse.ownership import inspect_dataset
 from connector.warehouse.standings import unread_in_listing
-from connector.warehouse.state import WarehouseState, audit, remembered
+from connector.warehouse.state import WarehouseState, audit, unaudited_state
 from connector.warehouse.tables import FIELDS, REJECTS
 
 RUNS_KEPT = 300
@@ -78,11 +78,11 @@ class _Reader:
         self._dataset = dataset
         self._hide = hide
         self._shows_values = values
-        self._tables = take_stock(connection).ours
+        self._tables = inspect_dataset(connection).ours
         self._views = {each.name: each for each in standing_views()}
 
     def facts(self, empty: Facts) -> Facts:
-        state = remembered(self._connection)
+        state = unaudited_state(self._connection)
         wrong = set(audit(self._connection, state))
         imports = [_judged(row, state, wrong) for row in self._imports()]
         uploads, undated = self._uploads()
@@ -96,7 +96,7 @@ class _Reader:
             records=sum(row["rows_loaded"] for row in imports),
             rejected=sum(row["rows_rejected"] for row in imports) + unread_in_listing(self._connection, self._tables),
             undated=undated,
-            strangers=len(wrong - set(state.ledger) - set(state.imports)),
+            unknown_imports=len(wrong - set(state.ledger) - set(state.imports)),
             templates=Capped.of(_templates(imports), TEMPLATES_KEPT),
             standings=dict(Counter(row["standing"] for row in imports)),
             runs=self._runs(),

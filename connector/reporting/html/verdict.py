@@ -50,8 +50,8 @@ def _reasons(facts: Facts) -> Iterator[str]:
     ):
         if count := facts.standings.get(standing, 0):
             yield f"{amount(count, one, many)}."
-    if facts.strangers:
-        imports = amount(facts.strangers, "import")
+    if facts.unknown_imports:
+        imports = amount(facts.unknown_imports, "import")
         yield f"There are rows of {imports} that the ledger does not list; see `importer-sync doctor`."
     if facts.rejected:
         yield f"{amount(facts.rejected, 'record was', 'records were')} rejected."

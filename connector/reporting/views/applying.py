@@ -26,7 +26,7 @@ from connector.warehouse import Connection, Warehouse
 from connector.warehouse.connection import LOADS
 from connector.warehouse.failures import explain_failure
 from connector.warehouse.lock import sole_writer
-from connector.warehouse.ownership import take_stock
+from connector.warehouse.ownership import inspect_dataset
 
 _DIGEST = 12
 _TOLD = 3  # reasons in one sentence
@@ -42,7 +42,7 @@ class Applied:
 
     schema: str
     made: tuple[str, ...] = ()
-    made_anew: tuple[str, ...] = ()
+    replaced: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Applied:
         return {
             "schema": self.schema,
             "made": list(self.made),
-            "made_anew": list(self.made_anew),
+            "made_anew": list(self.replaced),
             "kept": list(self.kept),
             "dropped": list(self.dropped),
             "left_out": dict(self.left_out),
@@ -126,7 +126,7 @@ def drop(pipeline: Pipeline) -> Applied:
     """
     warehouse, dialect = opened(pipeline)
     with sole_writer(pipeline), warehouse.connect() as connection:
-        take_stock(connection)
+        inspect_dataset(connection)
         there = _relations(connection, dialect)
         dataset = connection.client.dataset_name
         layout = Layout(dataset, dialect)
@@ -173,7 +173,7 @@ def foreign_readers(connection: Connection, tables: Sequence[str]) -> list[str]:
 
 
 @contextmanager
-def brought_along(connection: Connection, dialect: str, table: str) -> Iterator[None]:
+def recreated_views(connection: Connection, dialect: str, table: str) -> Iterator[None]:
     """Drop our views on a table of PostgreSQL, and create them again for the changed table on exit.
 
     Enter it in a transaction, so that nobody sees them missing. PostgreSQL does not drop a table that a view reads.

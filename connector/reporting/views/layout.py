@@ -14,7 +14,7 @@ from connector.transform.naming import DOUBLE_VARIANT, SYSTEM_COLUMNS, TEXT_VARI
 from connector.transform.schema import Kind, parse_type
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.history_tables import columns_aside, history_of
-from connector.warehouse.ownership import take_stock
+from connector.warehouse.ownership import inspect_dataset
 from connector.warehouse.tables import FIELDS, IMPORTS, LEDGER
 
 DIALECTS = ("duckdb", "postgres")
@@ -121,7 +121,7 @@ def dialect_of(warehouse: Warehouse) -> str:
 def read_layout(connection: Connection, dialect: str, avoid: Collection[str] = ()) -> Layout:
     """Read the layout; `avoid` are names that no template's view may have."""
     dataset = connection.client.dataset_name
-    tables, ours = connection.ordered_columns(), take_stock(connection).ours
+    tables, ours = connection.ordered_columns(), inspect_dataset(connection).ours
     fields = _fields(connection) if FIELDS in ours else {}
     owned = {*fields, *_ledger_tables(connection, tables)} & ours - {IMPORTS}
     templates = _templates(connection, tables)

@@ -187,10 +187,10 @@ class Adapter:
         to = f"ALTER COLUMN {name} TYPE {made} USING CAST({name} AS {made})"
         self.run(client, f"ALTER TABLE {client.make_qualified_table_name(table)} {to}", [])
 
-    def replace_table(self, client: Client, table: str, beside: str) -> None:
-        """Drop a table and rename `beside` to its name, in the caller's transaction."""
+    def replace_table(self, client: Client, table: str, replacement: str) -> None:
+        """Drop a table and rename `replacement` to its name, in the caller's transaction."""
         self.run(client, f"DROP TABLE IF EXISTS {client.make_qualified_table_name(table)}", [])
-        old, new = client.make_qualified_table_name(beside), client.escape_column_name(table)
+        old, new = client.make_qualified_table_name(replacement), client.escape_column_name(table)
         self.run(client, f"ALTER TABLE {old} RENAME TO {new}", [])
 
     def empty(self, client: Client, tables: Sequence[str]) -> None:

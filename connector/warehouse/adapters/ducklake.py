@@ -16,14 +16,14 @@ class DuckLake(Duck):
 
     def set_type(self, client: Client, table: str, column: str, kind: str) -> None:
         """Move the values into a column made anew: a lake's own can only be widened."""
-        name, beside = client.escape_column_name(column), client.escape_column_name(f"{column}$importer")
+        name, replacement = client.escape_column_name(column), client.escape_column_name(f"{column}$importer")
         altered = f"ALTER TABLE {client.make_qualified_table_name(table)}"
         required = column in self.required(client).get(table, ())
         with client.begin_transaction():
-            self.run(client, f"{altered} ADD COLUMN {beside} {self.made_type(kind)}", [])
-            values = f"SET {beside} = CAST({name} AS {self.made_type(kind)})"
+            self.run(client, f"{altered} ADD COLUMN {replacement} {self.made_type(kind)}", [])
+            values = f"SET {replacement} = CAST({name} AS {self.made_type(kind)})"
             self.run(client, f"UPDATE {client.make_qualified_table_name(table)} {values}", [])
             self.run(client, f"{altered} DROP COLUMN {name}", [])
-            self.run(client, f"{altered} RENAME COLUMN {beside} TO {name}", [])
+            self.run(client, f"{altered} RENAME COLUMN {replacement} TO {name}", [])
             if required:
                 self.run(client, f"{altered} ALTER COLUMN {name} SET NOT NULL", [])

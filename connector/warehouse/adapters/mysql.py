@@ -65,11 +65,11 @@ class MySql(Alchemy):
         name = f"{client.escape_column_name(column)} {self.made_type(kind)}"
         client.execute_sql(f"ALTER TABLE {client.make_qualified_table_name(table)} MODIFY COLUMN {name}")
 
-    def replace_table(self, client: Client, table: str, beside: str) -> None:
+    def replace_table(self, client: Client, table: str, replacement: str) -> None:
         """Rename both tables in one statement, since each DDL statement is a transaction of its own."""
-        name, old = client.make_qualified_table_name(table), client.make_qualified_table_name(f"{beside}_old")
+        name, old = client.make_qualified_table_name(table), client.make_qualified_table_name(f"{replacement}_old")
         client.execute_sql(f"DROP TABLE IF EXISTS {old}")
-        client.execute_sql(f"RENAME TABLE {name} TO {old}, {client.make_qualified_table_name(beside)} TO {name}")
+        client.execute_sql(f"RENAME TABLE {name} TO {old}, {client.make_qualified_table_name(replacement)} TO {name}")
         client.execute_sql(f"DROP TABLE {old}")
 
     def gather(self, client: Client, name: str, selects: Sequence[str]) -> None:

@@ -62,7 +62,7 @@ def test_a_working_directory_of_another_warehouse_is_no_matter(patient: Patient,
     assert patient.kinds() == []
 
 
-def test_a_dead_run(patient: Patient) -> None:
+def test_a_crashed_run(patient: Patient) -> None:
     patient.execute("UPDATE sync_runs SET status = 'running'")
     assert patient.kinds() == ["dead_run"]
     assert "recorded as failed" in patient.doctor(repair=True).repaired[0]
@@ -132,7 +132,7 @@ def test_failed_and_unreconciled_imports_with_their_errors(patient: Patient) -> 
     findings = {f.kind: f for f in patient.doctor().findings}
     assert set(findings) == {"import_failed", "import_unreconciled"}
     assert "Boom." in findings["import_failed"].sentence
-    assert f"--import {patient.orders}" in findings["import_failed"].cure
+    assert f"--import {patient.orders}" in findings["import_failed"].fix
     assert "3 of 4" in findings["import_unreconciled"].sentence
     assert patient.doctor(repair=True).exit_code == 3, "only the service can mend these"
 
@@ -145,7 +145,7 @@ def test_unfinished_imports_are_a_note(patient: Patient) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "kind", "cure"),
+    ("spoil", "kind", "fix"),
     [
         ("ALTER TABLE records_orders DROP COLUMN n", "column_missing", "rebuild --table records_orders"),
         ("ALTER TABLE records_orders ALTER n TYPE DOUBLE", "column_type", "rebuild --table records_orders"),
@@ -153,11 +153,11 @@ def test_unfinished_imports_are_a_note(patient: Patient) -> None:
         ("DROP TABLE sync_rejects", "table_missing", "the next run recreates it"),
     ],
 )
-def test_tables_and_columns_against_the_dictionary(patient: Patient, spoil: str, kind: str, cure: str) -> None:
+def test_tables_and_columns_against_the_dictionary(patient: Patient, spoil: str, kind: str, fix: str) -> None:
     patient.execute(spoil)
     (finding,) = patient.doctor().findings
     assert finding.kind == kind
-    assert cure in finding.cure
+    assert fix in finding.fix
 
 
 def test_a_half_written_rebuild(patient: Patient) -> None:
@@ -172,4 +172,4 @@ def test_a_database_file_that_cannot_be_read(patient: Patient) -> None:
     patient.file.write_bytes(b"this is no database" * 500)
     (finding,) = patient.doctor().findings
     assert finding.kind == "unreadable"
-    assert "backup" in finding.cure
+    assert "backup" in finding.fix

@@ -14,7 +14,7 @@ from connector.errors import ConfigError, ConnectorError, LockedError
 from connector.sandbox import serve
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.lock import sole_writer
-from connector.warehouse.state import recall
+from connector.warehouse.state import load_state
 
 from .conftest import Place, unlucky
 
@@ -107,7 +107,7 @@ def test_what_a_run_stored_whose_clock_was_ahead_is_over_with_it(place: Place) -
     place.rebuild()
     assert place.sync() == "succeeded"
     with Warehouse(place.pipeline()).connect() as connection:
-        assert not recall(connection).dropped
+        assert not load_state(connection).dropped
 
 
 def test_a_second_rebuild_changes_nothing(place: Place) -> None:
@@ -244,12 +244,12 @@ def _dies_after(patch: pytest.MonkeyPatch, moment: str) -> None:
 
 def test_a_half_written_table_is_no_typed_table(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        _dies_after(patch, "load_beside")
+        _dies_after(patch, "load_replacement")
         with pytest.raises(ConnectorError):
             place.rebuild()
     assert place.types("sync_rebuild")
     with Warehouse(place.pipeline()).connect() as connection:
-        assert "sync_rebuild" not in recall(connection).schemas
+        assert "sync_rebuild" not in load_state(connection).schemas
 
 
 def test_what_has_no_raw_row_is_not_thrown_away(place: Place) -> None:

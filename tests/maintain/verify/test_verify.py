@@ -436,6 +436,9 @@ def _without_waiting(place: Place) -> VerifyReport:
     with serve(place.service) as url:
         settings = Settings.load(base_url=url, access_token=place.service.token)
         world = Ports(
-            lambda s: ServiceClient(url, place.service.token, sleep=at_once), real.open_loop, real.now, real.aside
+            lambda s: ServiceClient(url, place.service.token, sleep=at_once),
+            real.open_loop,
+            real.now,
+            real.run_in_background,
         )
         return verify(pipeline_at(place.folder), settings, True, ports=world)

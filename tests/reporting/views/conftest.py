@@ -11,8 +11,8 @@ import psycopg2
 import pytest
 
 from connector.reporting.views.applying import Applied, apply
-from connector.reporting.views.asking import ask
 from connector.reporting.views.checking import Checked, check
+from connector.reporting.views.query import ask
 from connector.sandbox import Service
 from tests.types.conftest import DuckDB, PostgreSQL, Warehouse, make_warehouse, postgres_uri, warehouse
 

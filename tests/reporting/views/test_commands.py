@@ -16,8 +16,8 @@ import yaml
 from connector.cli import main
 from connector.cli.commands.sql import EXAMPLES
 from connector.errors import ConfigError, ConnectorError, LockedError
-from connector.reporting.views import asking
-from connector.reporting.views.asking import check_reads
+from connector.reporting.views import query
+from connector.reporting.views.query import check_reads
 from connector.reporting.views.sources import as_yaml, sources
 from connector.warehouse.lock import sole_writer
 from tests.reporting.views.conftest import Place
@@ -208,7 +208,7 @@ def test_what_the_words_do_not_show_the_database_refuses(place: Place, monkeypat
     for sql in (gone, "SELECT * INTO x FROM imports"):
         with pytest.raises(ConfigError, match="not a query"):
             place.ask(sql)
-    monkeypatch.setattr(asking, "check_reads", lambda *_: None)
+    monkeypatch.setattr(query, "check_reads", lambda *_: None)
     with pytest.raises(ConnectorError):
         place.ask("SELECT 1; COMMIT; DELETE FROM imports")
     assert place.tuples("SELECT count(*) FROM imports") == [(1,)]

@@ -20,7 +20,7 @@ from connector.sandbox import Request, serve
 from connector.settings import RunScope, Settings
 from connector.standing import Shown, Standing, standing
 from connector.warehouse import Warehouse
-from connector.warehouse.status import WarehouseStatus, look
+from connector.warehouse.status import WarehouseStatus, read_status
 from tests.reporting.html.conftest import facts_of
 from tests.reporting.views.conftest import Place
 from tests.reporting.views.test_checks import fill
@@ -166,4 +166,4 @@ def test_a_record_that_is_rejected_again_is_one_and_none_once_it_is_corrected(pl
 
 def overview(place: Place) -> WarehouseStatus:
     with Warehouse(place.warehouse.pipeline()).connect() as connection:
-        return look(connection, 5)
+        return read_status(connection, 5)

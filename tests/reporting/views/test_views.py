@@ -126,7 +126,7 @@ def test_a_column_keeps_its_type_whatever_one_cell_holds(place: Place) -> None:
     other = place.service.add_import("staff", [odd, {"n": "2.5", "Salary": {}}, {"Salary": 10**20, "n": 2.0}])
     assert place.sync() == "succeeded"
     applied = place.apply()
-    assert {"staff", "v_misfits"} <= set(applied.made_anew)
+    assert {"staff", "v_misfits"} <= set(applied.replaced)
     assert set(columns_of(place, "staff")) - set(columns) == {
         f"{name}__misfit" for name in ("Salary", "share", "ok", "n")
     }
@@ -192,7 +192,7 @@ def test_field_names_stay_when_twins_come_later(duck_place: Place) -> None:
     assert "Total" in before
     place.service.add_import("t", [{"ToTal": 0, "TOTAL": 1, "total": 2, "total ": 3, "x" * 101: 1}])
     place.sync()
-    assert place.apply().made_anew == ("v_field_distinct", "v_field_nulls", "t")
+    assert place.apply().replaced == ("v_field_distinct", "v_field_nulls", "t")
     after = columns_of(place, "t")[:-6]
     assert set(before) < set(after)
     assert len([name for name in after if name.casefold().startswith("total #")]) == 4
@@ -208,10 +208,10 @@ def test_new_columns_break_nothing_and_show_after_the_next_apply(place: Place) -
     assert place.sync() == "succeeded"
     assert place.tuples("SELECT a FROM t ORDER BY 1") == [(1,), (2,)]
     second = place.apply()
-    assert (second.made, set(second.made_anew)) == ((), {"t", "v_field_nulls", "v_field_distinct"})
+    assert (second.made, set(second.replaced)) == ((), {"t", "v_field_nulls", "v_field_distinct"})
     assert place.tuples("SELECT a, b FROM t ORDER BY 1") == [(1, None), (2, "new")]
     third = place.apply()
-    assert (third.made, third.made_anew, third.dropped, len(third.kept)) == ((), (), (), 10)
+    assert (third.made, third.replaced, third.dropped, len(third.kept)) == ((), (), (), 10)
 
 
 def test_views_that_no_longer_apply_go_and_those_of_others_stay(place: Place) -> None:
@@ -306,7 +306,7 @@ def test_grants_outlive_a_change_and_a_dependent_stops_that_view_alone(postgres_
     assert len(before) == 2
     place.service.add_import("t", [{"b": 1}])
     place.sync()
-    assert "t" in place.apply().made_anew
+    assert "t" in place.apply().replaced
     assert place.tuples(granted) == before
 
     place.execute(f"CREATE VIEW theirs AS SELECT a FROM {place.views_schema}.t")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from connector.errors import ConfigError
-from connector.nearest import instead_of
+from connector.nearest import suggest_known
 from connector.settings import Settings
 
 SOURCE = ("sources", "importer")
@@ -58,7 +58,7 @@ def _unknown(sections: tuple[str, ...], known: frozenset[str], of_dlt: frozenset
     for name, place in sorted({**_in_files(sections), **_in_environment(sections)}.items()):
         if name not in known | of_dlt:
             what = f"{name} under [{'.'.join(sections)}] is set in {place}, but nothing reads it"
-            yield f"{what}: {instead_of(name, known)}"
+            yield f"{what}: {suggest_known(name, known)}"
 
 
 def _misspelt(above: tuple[str, ...], known: set[str]) -> Iterator[str]:
@@ -118,7 +118,7 @@ def _in_files(sections: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
-def whence(name: str, sections: tuple[str, ...] = SOURCE) -> str | None:
+def location_of(name: str, sections: tuple[str, ...] = SOURCE) -> str | None:
     """Return the environment variable or file in which dlt found the value of a key; None if it found none."""
     variable = "__".join([*sections, name]).upper()
     if variable in os.environ:

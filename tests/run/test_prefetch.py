@@ -13,12 +13,12 @@ import pytest
 from connector.extract.records import ImportRead, Verdict
 from connector.load.batches import Builder, BuiltImports
 from connector.models import Import, Record
-from connector.run.pipeline import FEW_ROWS, ReadAhead
+from connector.run.pipeline import FEW_ROWS, Prefetcher
 from connector.run.plan import Planned, Reason
 from connector.run.ports import Ports
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-LARGE, SMALL = FEW_ROWS + 1, 3  # built aside, and at once where nothing is being built
+LARGE, SMALL = FEW_ROWS + 1, 3  # built in the background, and at once where nothing is being built
 
 
 class Watched:
@@ -55,18 +55,18 @@ def test_imports_are_built_one_at_a_time_in_the_order_handed_over(monkeypatch: p
     at_the_end: list[list[str]] = []
 
     async def all_slugs() -> list[str]:
-        ahead = ReadAhead(
+        prefetcher = Prefetcher(
             lambda import_: asyncio.ensure_future(read_at_once(import_)),
             cast("Builder", builder),
             tuple(Planned(import_, Reason.new) for import_ in imports),
             max_concurrency=4,
-            aside=Ports.real().aside,
+            run_in_background=Ports.real().run_in_background,
             stop=lambda: None,
             on_built=lambda: at_the_end.append(list(builder.built)),
         )
-        ahead.start()
+        prefetcher.start()
         slugs: list[str] = []
-        while taken := await ahead.take():
+        while taken := await prefetcher.take():
             for planned, outcome in taken:
                 assert isinstance(outcome, BuiltImports)
                 slugs += [each.import_.slug for each in planned]

@@ -17,7 +17,7 @@ from connector.errors import ConnectorError
 from connector.ledger import Due, State
 from connector.transform.schema import NOT_OURS, TableSchema
 from connector.warehouse.connection import LOADS, VERSIONS, Connection
-from connector.warehouse.ledger_table import distrust
+from connector.warehouse.ledger_table import mark_failed
 from connector.warehouse.loads import forget_schemas
 from connector.warehouse.state import WarehouseState
 from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID, RECORDS, RUNS, SOURCE
@@ -25,30 +25,30 @@ from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID, RECORDS, RUNS, 
 log = logging.getLogger("connector.run")
 
 
-def mend(connection: Connection, state: WarehouseState) -> WarehouseState:
+def schedule_repairs(connection: Connection, state: WarehouseState) -> WarehouseState:
     """Make dlt create again what is missing, and have the imports read again whose values were lost with it.
 
     Return the state as it is now. The only writes are notes of what is lost, and those into columns of ours that no
     field knows any more.
     """
-    if state.lacking and VERSIONS in state.tables:
+    if state.tables_to_create and VERSIONS in state.tables:
         forget_schemas(connection, SOURCE)
     if state.tables and LOADS not in state.tables and RUNS in state.tables:
-        # they had ended; that the table of their loads is lost does not make them dead
+        # they had ended; that the table of their loads is lost does not mean that they crashed
         connection.execute(
             f"UPDATE {connection.name(RUNS)} SET {connection.column(LOAD_ID)} = '' WHERE status <> 'running'"
         )
     for table, columns in sorted(state.dropped.items()):
-        state = _without_columns(connection, state, table, columns)
+        state = _repair_dropped_columns(connection, state, table, columns)
     if connection.traits.knows_types:
         for table, types in sorted(state.altered.items()):
-            state = _as_made(connection, state, table, types)
+            state = _restore_types(connection, state, table, types)
     for table, columns in sorted(state.unexplained.items()):
-        state = _without_dictionary(connection, state, table, columns)
+        state = _empty_unexplained_columns(connection, state, table, columns)
     return state
 
 
-def keep_deleted(connection: Connection, load_id: str, tables: Collection[str]) -> None:
+def confirm_tombstones(connection: Connection, load_id: str, tables: Collection[str]) -> None:
     """Put what was marked as deleted under this load, if the table of loads that confirmed it was lost."""
     conditions = {LEDGER: f"state = '{State.deleted}'", IMPORTS: f"{connection.column('_deleted_at')} IS NOT NULL"}
     for table, condition in conditions.items():
@@ -58,18 +58,20 @@ def keep_deleted(connection: Connection, load_id: str, tables: Collection[str]) 
             )
 
 
-def _without_columns(
+def _repair_dropped_columns(
     connection: Connection, state: WarehouseState, table: str, columns: Collection[str]
 ) -> WarehouseState:
     what = f"{table} lost {'its column' if len(columns) == 1 else 'the columns'} {', '.join(sorted(columns))}"
-    return _whole_again(connection, state, table, what)
+    return _reread_table(connection, state, table, what)
 
 
-def _as_made(connection: Connection, state: WarehouseState, table: str, types: Mapping[str, str]) -> WarehouseState:
+def _restore_types(
+    connection: Connection, state: WarehouseState, table: str, types: Mapping[str, str]
+) -> WarehouseState:
     """Restore the type of columns that was changed, and have the imports with values there read again."""
     schema = state.schemas[table]
     found = ", ".join(f"{name} from {types[name]} to {schema.physical[name]}" for name in sorted(types))
-    state = _whole_again(connection, state, table, f"The type of columns in {table} was changed: {found}")
+    state = _reread_table(connection, state, table, f"The type of columns in {table} was changed: {found}")
     for name, kind in sorted(types.items()):
         try:
             connection.set_type(table, name, kind)
@@ -83,16 +85,16 @@ def _as_made(connection: Connection, state: WarehouseState, table: str, types: M
     return replace(state, schemas={**state.schemas, table: replace(schema, physical=physical)})
 
 
-def _whole_again(connection: Connection, state: WarehouseState, table: str, what: str) -> WarehouseState:
+def _reread_table(connection: Connection, state: WarehouseState, table: str, what: str) -> WarehouseState:
     """Have all imports with rows in the table read again; in `imports`, have all rows written again."""
     if table == IMPORTS:
-        return _imports_anew(connection, state, what)
+        return _rewrite_imports(connection, state, what)
     slugs = [
         known.slug
         for known in state.ledger.values()
         if known.live and known.records_loaded and (known.has_raw if table == RECORDS else known.table_name == table)
     ]
-    return _read_again(connection, state, slugs, what)
+    return _reread_imports(connection, state, slugs, what)
 
 
 def imports_with(connection: Connection, table: str, columns: Collection[str]) -> list[str]:
@@ -111,7 +113,7 @@ def _filled(connection: Connection, table: str, columns: Collection[str]) -> str
     return filled if table == IMPORTS else f"({filled}) AND {connection.column('_deleted_at')} IS NULL"
 
 
-def _without_dictionary(
+def _empty_unexplained_columns(
     connection: Connection, state: WarehouseState, table: str, columns: Collection[str]
 ) -> WarehouseState:
     """Empty the columns of fields that `sync_fields` does not know, except in rows that are kept.
@@ -122,18 +124,18 @@ def _without_dictionary(
     if slugs:
         what = f"sync_fields does not list {', '.join(f'{table}.{column}' for column in sorted(columns))}"
         if table == IMPORTS:
-            state = _imports_anew(connection, state, what)
+            state = _rewrite_imports(connection, state, what)
         else:
-            state = _read_again(connection, state, _doubtful(state, table, slugs), what)
+            state = _reread_imports(connection, state, _imports_to_reread(state, table, slugs), what)
         nothing = ", ".join(f"{connection.column(column)} = NULL" for column in sorted(columns))
         where = _filled(connection, table, columns)
         connection.execute(f"UPDATE {connection.name(table)} SET {nothing} WHERE {where}")
     counts = ", ".join(f"count({connection.column(c)}) AS c{n}" for n, c in enumerate(sorted(columns)))
     kept = connection.rows(f"SELECT {counts} FROM {connection.name(table)}")[0]
-    return _avoiding(state, table, {c for n, c in enumerate(sorted(columns)) if kept[f"c{n}"]})
+    return _with_foreign_columns(state, table, {c for n, c in enumerate(sorted(columns)) if kept[f"c{n}"]})
 
 
-def _doubtful(state: WarehouseState, table: str, slugs: Collection[str]) -> list[str]:
+def _imports_to_reread(state: WarehouseState, table: str, slugs: Collection[str]) -> list[str]:
     """Return the imports to read again: those of a load that died, else all of the table.
 
     In the second case the dictionary is incomplete, and fields without a value are lost too.
@@ -144,7 +146,7 @@ def _doubtful(state: WarehouseState, table: str, slugs: Collection[str]) -> list
     return [each.slug for each in known]
 
 
-def _avoiding(state: WarehouseState, table: str, columns: Collection[str]) -> WarehouseState:
+def _with_foreign_columns(state: WarehouseState, table: str, columns: Collection[str]) -> WarehouseState:
     if not columns:
         return state
     schema = state.schemas[table]
@@ -152,22 +154,22 @@ def _avoiding(state: WarehouseState, table: str, columns: Collection[str]) -> Wa
     return replace(state, schemas={**state.schemas, table: TableSchema(table, schema.fields, physical)})
 
 
-def _read_again(connection: Connection, state: WarehouseState, slugs: Collection[str], what: str) -> WarehouseState:
+def _reread_imports(connection: Connection, state: WarehouseState, slugs: Collection[str], what: str) -> WarehouseState:
     slugs = [slug for slug in slugs if state.ledger[slug].state is not State.excluded]
     if not slugs:
         return state
     log.warning(
-        "%s; the %d imports with rows there are read again.", what, len(slugs), extra={"event": "warehouse.mended"}
+        "%s; the %d imports with rows there are read again.", what, len(slugs), extra={"event": "warehouse.repaired"}
     )
     if LEDGER in state.tables:  # else no import counts as synced
-        distrust(connection, slugs, f"{what}: it is read again.")
-    doubted = {slug: structs.replace(state.ledger[slug], state=State.failed, due=Due.torn) for slug in slugs}
-    return replace(state, ledger={**state.ledger, **doubted})
+        mark_failed(connection, slugs, f"{what}: it is read again.")
+    untrusted = {slug: structs.replace(state.ledger[slug], state=State.failed, due=Due.incomplete) for slug in slugs}
+    return replace(state, ledger={**state.ledger, **untrusted})
 
 
-def _imports_anew(connection: Connection, state: WarehouseState, what: str) -> WarehouseState:
+def _rewrite_imports(connection: Connection, state: WarehouseState, what: str) -> WarehouseState:
     """Have the row of each listed import written again, which takes no request."""
-    log.warning("%s; all rows of imports are written again.", what, extra={"event": "warehouse.mended"})
+    log.warning("%s; all rows of imports are written again.", what, extra={"event": "warehouse.repaired"})
     if "_content_hash" not in state.dropped.get(IMPORTS, ()):
         connection.execute(f"UPDATE {connection.name(IMPORTS)} SET {connection.column('_content_hash')} = NULL")
     return replace(

@@ -14,7 +14,7 @@ import pytest
 
 from connector.ledger import LedgerRow, State
 from connector.models import Import
-from connector.run.deaths import BIG_BYTES, MOST, UnderWay
+from connector.run.crash_suspects import BIG_BYTES, MAX_NOTED, CrashSuspects
 from connector.run.plan import Reason, Rules
 from connector.sandbox import Service, serve
 
@@ -24,8 +24,8 @@ AT = datetime(2026, 1, 1, tzinfo=UTC)
 BOMB = """
 import os, signal, sys
 from connector.load import batches
-from connector.run import deaths
-deaths.BIG_BYTES = 100
+from connector.run import crash_suspects
+crash_suspects.BIG_BYTES = 100
 of = batches.BuiltImports.of
 def bomb(reads, *rest):
     if os.environ["BOMB"] in {read.import_.slug for read in reads}:
@@ -43,13 +43,13 @@ def import_of(slug: str, rows: int = 1) -> Import:
 
 def test_only_the_largest_imports_under_way_are_noted(tmp_path: Path) -> None:
     note = tmp_path / "note"
-    here = UnderWay(note)
-    here.arrived("small", BIG_BYTES - 1)
+    here = CrashSuspects(note)
+    here.add_bytes("small", BIG_BYTES - 1)
     assert not note.exists()
     for n in range(30):
-        here.arrived(f"big-{n:02}", BIG_BYTES + n)
+        here.add_bytes(f"big-{n:02}", BIG_BYTES + n)
     found = json.loads(note.read_text())
-    assert found["imports"] == [f"big-{n:02}" for n in range(30 - MOST, 30)]
+    assert found["imports"] == [f"big-{n:02}" for n in range(30 - MAX_NOTED, 30)]
     here.done([f"big-{n:02}" for n in range(30)])
     assert not note.exists()
 
@@ -57,37 +57,37 @@ def test_only_the_largest_imports_under_way_are_noted(tmp_path: Path) -> None:
 def test_an_import_kills_only_what_it_is_alone_in(tmp_path: Path) -> None:
     note = tmp_path / "note"
     for _ in range(3):  # side by side with another, however often
-        died = UnderWay(note)
-        died.arrived("a", BIG_BYTES)
-        died.arrived("b", BIG_BYTES)
-    suspected = UnderWay(note)
+        died = CrashSuspects(note)
+        died.add_bytes("a", BIG_BYTES)
+        died.add_bytes("b", BIG_BYTES)
+    suspected = CrashSuspects(note)
     assert suspected.is_suspect("a")
     assert not suspected.killed_twice(import_of("a"))
     suspected.done(["b"])
     suspected.read_alone(import_of("a"))
-    suspected.arrived("a", BIG_BYTES)
-    after = UnderWay(note)
+    suspected.add_bytes("a", BIG_BYTES)
+    after = CrashSuspects(note)
     assert after.killed_twice(import_of("a"))
     assert not after.killed_twice(import_of("a", rows=2))
     assert not after.is_suspect("b")
     after.close()
-    assert UnderWay(note).killed_twice(import_of("a")), "it is not said in the ledger yet"
+    assert CrashSuspects(note).killed_twice(import_of("a")), "it is not said in the ledger yet"
     after.done(["a"])
     assert not note.exists()
 
 
 def test_what_a_run_that_ended_did_not_come_to_is_still_suspected(tmp_path: Path) -> None:
     note = tmp_path / "note"
-    UnderWay(note).arrived("a", BIG_BYTES)
-    stopped = UnderWay(note)
+    CrashSuspects(note).add_bytes("a", BIG_BYTES)
+    stopped = CrashSuspects(note)
     stopped.close()
-    assert UnderWay(note).is_suspect("a")
+    assert CrashSuspects(note).is_suspect("a")
 
 
 def test_a_note_that_cannot_be_read_is_none(tmp_path: Path) -> None:
     for text in ("", "{", "[]", '{"imports": 3}', '{"imports": ["a"], "alone": null, "killers": {}}'):
         (tmp_path / "note").write_text(text)
-        assert UnderWay(tmp_path / "note").is_suspect("a") == ('"a"' in text)
+        assert CrashSuspects(tmp_path / "note").is_suspect("a") == ('"a"' in text)
 
 
 def test_what_killed_runs_is_read_once_it_changes_or_is_asked_for() -> None:

@@ -12,13 +12,13 @@ from typing import Any
 from connector.ledger import Due, State
 from connector.settings import RunScope
 from connector.warehouse.connection import Connection, batches
-from connector.warehouse.ledger_table import DUE, complete_due
+from connector.warehouse.ledger_table import DUE, ensure_due_column
 from connector.warehouse.tables import IMPORTS, LEDGER
 
-PROMISED = frozenset({"slug", "state", "status", "updated_at", "template_slug"})  # what a promise is told by
+SELECTION_COLUMNS = frozenset({"slug", "state", "status", "updated_at", "template_slug"})  # by which a backfill selects
 
 
-def promise(connection: Connection, scope: RunScope, status: str | None) -> None:
+def mark_backfill_due(connection: Connection, scope: RunScope, status: str | None) -> None:
     """Mark the known imports that a backfill covers; it reads all others as new or changed."""
     window, selection = scope.window, scope.selection
     bounds: dict[str, Any] = {
@@ -31,25 +31,25 @@ def promise(connection: Connection, scope: RunScope, status: str | None) -> None
         named = f"SELECT slug FROM {connection.name(IMPORTS)} WHERE template__name = %s"
         conditions[f"(template_slug = %s OR slug IN ({named}))"] = [selection.template] * 2
     if not selection.slugs:
-        _ask(connection, Due.backfill, conditions)
+        _mark_due(connection, Due.backfill, conditions)
     for some in batches(sorted(selection.slugs)):
-        _ask(connection, Due.backfill, {**conditions, f"slug IN ({', '.join(['%s'] * len(some))})": list(some)})
+        _mark_due(connection, Due.backfill, {**conditions, f"slug IN ({', '.join(['%s'] * len(some))})": list(some)})
 
 
-def ask_for_all(connection: Connection, why: Due) -> None:
+def mark_all_due(connection: Connection, why: Due) -> None:
     """Mark every import as due for the next run."""
-    _ask(connection, why, {})
+    _mark_due(connection, why, {})
 
 
-def ask_again(connection: Connection, slugs: Sequence[str], why: Due) -> None:
+def mark_due(connection: Connection, slugs: Sequence[str], why: Due) -> None:
     """Mark these imports as due for the next run; those that the ledger does not know it reads anyway."""
     for some in batches(slugs):
-        _ask(connection, why, {f"slug IN ({', '.join(['%s'] * len(some))})": list(some)})
+        _mark_due(connection, why, {f"slug IN ({', '.join(['%s'] * len(some))})": list(some)})
 
 
-def _ask(connection: Connection, why: Due, conditions: Mapping[str, list[Any]]) -> None:
-    complete_due(connection)
-    kept = [f"state NOT IN ('{State.deleted}', '{State.excluded}')", f"COALESCE({DUE}, '') <> '{Due.torn}'"]
+def _mark_due(connection: Connection, why: Due, conditions: Mapping[str, list[Any]]) -> None:
+    ensure_due_column(connection)
+    kept = [f"state NOT IN ('{State.deleted}', '{State.excluded}')", f"COALESCE({DUE}, '') <> '{Due.incomplete}'"]
     where = " AND ".join([*kept, *conditions])
     values = [value for some in conditions.values() for value in some]
     connection.execute(f"UPDATE {connection.name(LEDGER)} SET {DUE} = '{why}' WHERE {where}", *values)
