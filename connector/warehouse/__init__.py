@@ -2,15 +2,15 @@
 
 connection         → Warehouse, Connection: what every query needs
 tables             the schemas of our tables
-lock               one run a dataset
+lock               one run per dataset
 ownership          which tables of the dataset are ours
 state              what earlier runs left: ledger, fields, and whether the rows are those of the ledger
-ledger_table       queries about one load, and what makes the next run read an import again
+ledger_table       queries about one load, and marks that make the next run read an import again
 upgrades           convert a warehouse of an earlier format
-due_imports        what the next run reads again though it looks unchanged
-repair             what the warehouse lost, noted so that the next run reads it again
+due_imports        marks of imports that the next run reads again although they look unchanged
+repair             losses of the warehouse, marked so that the next run reads the imports again
 lookup             indexes, for rows found by a set of keys
-runs_table         the rows of `sync_runs`, also of crashed runs
+runs_table         the rows of `sync_runs`, including those of crashed runs
 standings, status  the state of every import, and what `status` shows of it
 typed_tables       rebuild a typed table beside the old one
 memory_limit       DuckDB's memory and threads

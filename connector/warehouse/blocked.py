@@ -1,8 +1,8 @@
 """Explain that another session has a table of PostgreSQL locked, by a typed error that names the session.
 
-Invariant: no statement of ours waits for a lock without end (`destination.LOCK_TIMEOUT_S`), and the error of one that
-gave up names the sessions it waited for. PostgreSQL shows who blocks a session only while it waits
-(`pg_blocking_pids`), so the error names those that hold a lock on the table afterwards.
+Invariant: every statement of ours stops waiting for a lock after `destination.LOCK_TIMEOUT_S`, and the error then names
+the sessions that hold it. PostgreSQL shows which session blocks another only during the wait (`pg_blocking_pids`), so
+the error names those that hold a lock on the table afterwards.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _FIX = "run again to load what is missing."
 
 
 def as_blocked(errors: Sequence[BaseException], pipeline: Pipeline | None) -> DatabaseBusyError | None:
-    """Return the error to show if one of these says that a lock could not be acquired in time, else None."""
+    """Return the error to show if one of these means that a lock could not be acquired in time, else None."""
     if not any(sign in f"{type(error).__name__} {error}" for error in errors for sign in _SIGNS):
         return None
     holders: list[tuple[Any, ...]] = []
     if pipeline is not None and destination_type(pipeline) == "postgres":
-        with suppress(Exception):  # the first error is the one to tell of
+        with suppress(Exception):  # the first error is the one to report
             holders = _holders(pipeline, _statement(errors))
     if not holders:
         return DatabaseBusyError(
@@ -59,7 +59,7 @@ def _holders(pipeline: Pipeline, statement: str) -> list[tuple[Any, ...]]:
 
 
 def _statement(errors: Sequence[BaseException]) -> str:
-    """Return the SQL that gave up; '' if it is unknown, as for a job of dlt's."""
+    """Return the SQL that gave up; '' if it is unknown, as for a load job of dlt."""
     for error in errors:
         query = getattr(getattr(error, "cursor", None), "query", None)
         if isinstance(query, bytes):
@@ -68,7 +68,7 @@ def _statement(errors: Sequence[BaseException]) -> str:
 
 
 def _described(pid: int, user: str | None, application: str | None, state: str | None, since: datetime | None) -> str:
-    """Describe a session; PostgreSQL shows what it does only to its own user and to superusers."""
+    """Describe a session; PostgreSQL shows its activity only to its own user and to superusers."""
     parts = [
         user and f"user {user}",
         application and f"application {application}",

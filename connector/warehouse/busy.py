@@ -1,7 +1,7 @@
 """Explain that another process has a DuckDB file open, by a typed error, and wait until the file is free.
 
-DuckDB lets one process at a time open a file for writing, and says so only in the text of its message; this is the one
-place that parses it.
+DuckDB lets one process at a time open a file for writing, and reports that only in the text of its message, which is
+parsed only here.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def as_busy(error: BaseException) -> DatabaseBusyError | None:
 
 
 def _run_with(file: Path, process: str | None) -> Holder | None:
-    """Return our run that has the file open as that process, by the notes beside its locks; None for others."""
+    """Return our run that has the file open in that process, from the notes beside its locks; None for others."""
     for lock in sorted(file.parent.glob(f".{glob.escape(file.name)}.*.lock")):
         holder = Holder.read_at(lock)
         if holder is not None and holder.is_alive and process in (None, f"PID {holder.process}"):

@@ -31,7 +31,7 @@ R = TypeVar("R")
 
 
 class Warehouse:
-    """The dataset of one pipeline; `connect` opens it. Creating an instance changes nothing, here or there."""
+    """The dataset of one pipeline; `connect` opens it. Creating an instance changes nothing."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
@@ -52,7 +52,7 @@ class Warehouse:
 
     @property
     def traits(self) -> Traits:
-        """Return what the destination can do."""
+        """Return the abilities of the destination."""
         return self.adapter.traits
 
     def check_supported(self) -> None:
@@ -73,9 +73,9 @@ class Warehouse:
 
     @contextmanager
     def connect(self) -> Iterator[Connection]:
-        """Yield a connection for several calls: the one that is held, if there is one.
+        """Yield a connection for several calls: the held one, if there is one.
 
-        PostgreSQL's answers are in UTC.
+        Times from PostgreSQL are in UTC.
         """
         if self._held is not None:
             yield self._held
@@ -87,8 +87,8 @@ class Warehouse:
     def hold(self) -> Iterator[None]:
         """Keep one connection open: DuckDB rewrites its file whenever the last one closes, which dlt does often.
 
-        dlt's threshold of a gigabyte of log for a checkpoint (`DuckDbSqlClient._global_config`) stays as it is: where a
-        load job has just run out of memory, a checkpoint in the commit of another makes DuckDB 2.0 unusable.
+        dlt's threshold of a gigabyte of log for a checkpoint (`DuckDbSqlClient._global_config`) is kept: if a load job
+        has just run out of memory, a checkpoint in the commit of another one makes DuckDB 2.0 unusable.
         """
         with self._holding:
             self._open(limited_memory=self.destination_type == "duckdb")
@@ -96,13 +96,13 @@ class Warehouse:
 
     @property
     def memory_limit(self) -> MemoryLimit | None:
-        """Return the memory limit of the connection that is held, if it has one."""
+        """Return the memory limit of the held connection, if it has one."""
         return None if self._held is None else self._held.memory_limit
 
     def remove_memory_limit(self) -> bool:
-        """Reopen what is held without a memory limit; return False if it had none.
+        """Reopen the held connection without a memory limit; return False if it had none.
 
-        DuckDB is not reliable once its memory ran out.
+        DuckDB is not reliable after it ran out of memory.
         """
         if self.memory_limit is None or not self.memory_limit.remove():
             return False
@@ -121,7 +121,7 @@ class Warehouse:
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """An open connection to the dataset; dlt's client of it, with what is asked of every table."""
+    """An open connection to the dataset: dlt's client with the queries on its tables."""
 
     client: SqlClientBase[Any]
     adapter: Adapter
@@ -154,7 +154,7 @@ class Connection:
     def limited_memory(self, *, columns: int, slugs: int) -> AbstractContextManager[None]:
         """Limit memory for queries that read so many columns of a whole table and look up so many slugs.
 
-        `MemoryLimit.for_query` does so; on other destinations nothing changes.
+        See `MemoryLimit.for_query`; on destinations other than DuckDB nothing changes.
         """
         return nullcontext() if self.memory_limit is None else self.memory_limit.for_query(columns, slugs)
 
@@ -163,14 +163,14 @@ class Connection:
         return self._ask(lambda: self.adapter.ask(self.client, sql, args))
 
     def rows(self, sql: str, *args: Any) -> list[dict[str, Any]]:
-        """Return the rows of a SELECT that has few.
+        """Return the rows of a SELECT that returns few.
 
-        For an Arrow table, DuckDB would plan the query twice, which takes longer than the answer.
+        For an Arrow table, DuckDB would plan the query twice, which takes longer than running it.
         """
         return self._ask(lambda: self.adapter.fetch(self.client, sql, args))
 
     def _ask(self, ask: Callable[[], R]) -> R:
-        """Return what `ask` returns, with more memory if DuckDB had too little for it."""
+        """Return the result of `ask`, with more memory if DuckDB had too little."""
         try:
             return ask()
         except duckdb.OutOfMemoryException:
@@ -186,9 +186,9 @@ class Connection:
         self.adapter.run(self.client, sql, args)
 
     def pack_raw_rows(self) -> None:
-        """Make DuckDB store `data` as zstd, which takes a third less of its file and less time to write.
+        """Make DuckDB compress `data` with zstd, which makes its file a third smaller and writing faster.
 
-        A column's compression is chosen when its table is created, so an empty table is created again as dlt made it.
+        A column's compression is set when its table is created, so an empty table is created again as dlt created it.
         """
         native: duckdb.DuckDBPyConnection = self.client.native_connection
         found: Any = native.execute(
@@ -204,7 +204,7 @@ class Connection:
             native.execute(f"DROP TABLE {self.name(RECORDS)}").fetchall()
             native.execute(f"{before}{column} USING COMPRESSION ZSTD{after}").fetchall()
             native.commit()
-        except duckdb.BinderException:  # a file in the format of an older DuckDB, which knows no zstd
+        except duckdb.BinderException:  # a file in the format of an older DuckDB, which has no zstd
             native.rollback()
         except BaseException:
             native.rollback()
@@ -235,11 +235,11 @@ class Connection:
         self.adapter.add_column(self.client, table, column, kind)
 
     def make_like(self, table: str, like: str, columns: Sequence[str], more: Mapping[str, str]) -> None:
-        """Make an empty table with columns of another one, and `more` of our types."""
+        """Create an empty table with columns of another one, and `more` of our types."""
         self.adapter.make_like(self.client, table, like, columns, more)
 
     def gather(self, name: str, *selects: str) -> None:
-        """Make a temporary table of all rows of some SELECTs of one column, `k`."""
+        """Create a temporary table of all rows of some SELECTs of one column, `k`."""
         self.adapter.gather(self.client, name, selects)
 
     def empty(self, tables: Sequence[str]) -> None:

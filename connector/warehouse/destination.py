@@ -1,4 +1,4 @@
-"""Inspect a pipeline's destination, and use dlt beyond its documented interface for the warehouse.
+"""Inspect a pipeline's destination, and use undocumented parts of dlt for the warehouse.
 
 Only `open_client` opens a connection: another run may hold the DuckDB file.
 """
@@ -25,16 +25,16 @@ from dlt.pipeline.pipeline import Pipeline
 from connector.errors import ConfigError
 from connector.warehouse.tables import RECORDS
 
-DATASET = "importer_data"  # the default; in SQLite it lies in the file itself, each other one in a file beside it
+DATASET = "importer_data"  # the default; in SQLite it is the file itself, and any other dataset a file beside it
 
 # The settings of every session with PostgreSQL, ours, dlt's and ADBC's: values are sent and read back unchanged and no
 # lock is waited for without end, whatever the role, the database, the environment or the URL says.
-_ENCODING = "UTF8"  # that of the texts which ADBC sends, and of all that PostgreSQL answers
+_ENCODING = "UTF8"  # the encoding of texts that ADBC sends, and of all replies of PostgreSQL
 _FIXED = (
-    "-ctimezone=UTC",  # elsewhere the first and the last hours of the calendar get a year that Python has no time for
-    "-cextra_float_digits=3",  # with fewer a double that is read as text and written again is another one
+    "-ctimezone=UTC",  # in other time zones the first and last hours of the calendar get a year outside Python's range
+    "-cextra_float_digits=3",  # with fewer digits, a double read as text and written again is another one
     "-cquote_all_identifiers=off",  # ADBC looks types up by names without quotes
-    "-cstandard_conforming_strings=on",  # else a backslash in the name of a template ends a literal in a view early
+    "-cstandard_conforming_strings=on",  # otherwise a backslash in the name of a template ends a literal in a view
 )
 _NORMALIZER = ("normalize", "parquet_normalizer")
 
@@ -57,7 +57,7 @@ _UNLESS_GIVEN = (f"-clock_timeout={LOCK_TIMEOUT_S}s",)
 
 @dataclass(frozen=True, slots=True)
 class _Resolved:
-    """What dlt resolves of a destination: its configuration, and the name of the dataset there."""
+    """The values that dlt resolves for a destination: its configuration, and the name of the dataset there."""
 
     destination: Any
     asked: str
@@ -112,7 +112,7 @@ def duckdb_file(pipeline: Pipeline) -> Path | None:
 
 
 def local_file(pipeline: Pipeline) -> Path | None:
-    """Return the path of the file that holds the dataset, or the catalog of its lake; None if there is none."""
+    """Return the path of the file with the dataset, or with the catalog of its lake; None if there is none."""
     if destination_type(pipeline) == "sqlite":
         return file_of(destination_config(pipeline).credentials.database, dataset_name(pipeline))
     catalog = lake_catalog(pipeline)
@@ -135,7 +135,7 @@ def lake_files(pipeline: Pipeline) -> Path | None:
 
 
 def postgres_credentials(pipeline: Pipeline) -> Any:
-    """Return how to connect to the PostgreSQL that the dataset, or the catalog of its lake, lies in; None without."""
+    """Return how to connect to the PostgreSQL with the dataset or the catalog of its lake; None if there is none."""
     catalog = lake_catalog(pipeline)
     if catalog is not None:
         return catalog if catalog.drivername in ("postgres", "postgresql") else None
@@ -143,19 +143,19 @@ def postgres_credentials(pipeline: Pipeline) -> Any:
 
 
 def lake_folders(pipeline: Pipeline) -> list[Path]:
-    """Return the folders in which a DuckLake has the files of the dataset, and of the rows that are staged for it."""
+    """Return the folders with a DuckLake's files for the dataset and for the rows staged for it."""
     files = lake_files(pipeline)
     return [] if files is None else [files / dataset_name(pipeline), files / staging_name(pipeline)]
 
 
 def remove_new(pipeline: Pipeline) -> None:
-    """Remove the file that a dataset lies in which was not there before, with what databases keep beside it."""
+    """Remove the file of a dataset that did not exist before, and the files that databases keep beside it."""
     file, files = local_file(pipeline), lake_files(pipeline)
     if file is not None:
         for beside in (file, *(file.with_name(file.name + ending) for ending in ("-wal", "-shm"))):
             beside.unlink(missing_ok=True)
     for folder in (*lake_folders(pipeline), *([files] if files is not None else ())):
-        with suppress(OSError):  # it is not empty, or not there
+        with suppress(OSError):  # it is not empty, or does not exist
             folder.rmdir()
 
 
@@ -166,7 +166,7 @@ def file_of(path: str, dataset: str) -> Path:
 
 
 def destination_fingerprint(pipeline: Pipeline) -> str:
-    """Return an id of the warehouse that does not say where it is; no password or user is part of it."""
+    """Return an id of the warehouse that does not reveal its address and has no password or user."""
     return _digest(destination_type(pipeline), _data_location(pipeline))
 
 
@@ -176,11 +176,11 @@ def dataset_fingerprint(pipeline: Pipeline) -> str:
 
 
 def _data_location(pipeline: Pipeline) -> str:
-    """Return where the data is, as dlt puts it: a file, or `host:port/database`."""
+    """Return where the data is, in dlt's words: a file, or `host:port/database`."""
     file, config = local_file(pipeline), destination_config(pipeline)
     if file is not None:
         return str(file.resolve())
-    with suppress(ConfigurationException):  # it can't be told, e.g. of a database in memory
+    with suppress(ConfigurationException):  # the place is unknown, e.g. of a database in memory
         location = config.data_location()
         if location is not None:
             return str(location)
@@ -191,7 +191,7 @@ def _digest(*parts: str) -> str:
     return hashlib.blake2b(repr(parts).encode(), digest_size=6).hexdigest()
 
 
-# -- whether it will do ------------------------------------------------------------------------------------------------
+# -- whether it is suitable --------------------------------------------------------------------------------------------
 
 
 def check_supported(pipeline: Pipeline) -> None:
@@ -205,9 +205,9 @@ def check_supported(pipeline: Pipeline) -> None:
 
 
 def _check_normalizer(pipeline: Pipeline) -> None:
-    """Raise ConfigError if dlt is configured to give every row an id: our rows have our columns only.
+    """Raise ConfigError if dlt is configured to give every row an id, because our rows have only our columns.
 
-    The setting is resolved as dlt does it, so that one for a single pipeline counts too.
+    The setting is resolved as in dlt, so that a setting for a single pipeline counts too.
     """
     with inject_section(ConfigSectionContext(pipeline_name=pipeline.pipeline_name)):
         told = resolve_configuration(ItemsNormalizerConfiguration(), sections=_NORMALIZER)
@@ -220,9 +220,9 @@ def _check_normalizer(pipeline: Pipeline) -> None:
 
 
 def _check_staging(pipeline: Pipeline) -> None:
-    """Raise ConfigError if dlt is configured to stage the rows of all datasets in one place.
+    """Raise ConfigError if dlt is configured to stage the rows of all datasets in one schema.
 
-    The lock is that of a dataset, so two runs would stage there at once, and one would merge what the other staged.
+    The lock covers one dataset, so two runs could stage there at once, and one would merge the rows of the other.
     """
     try:
         layout = destination_config(pipeline).staging_dataset_name_layout
@@ -254,7 +254,7 @@ def check_proven(kind: str, name: str, *, experimental: bool) -> None:
 
 
 def _check_lake(pipeline: Pipeline, *, experimental: bool) -> None:
-    """Raise ConfigError for a DuckLake with a catalog that lets only one process in, or of a kind that nobody tried."""
+    """Raise ConfigError for a DuckLake with a catalog that admits only one process, or of an untested kind."""
     untyped: Any = pipeline  # the destination may be None, and is not typed so
     catalog = lake_catalog(pipeline)
     if catalog is None:
@@ -315,7 +315,7 @@ def check_writable(pipeline: Pipeline, *, experimental: bool = False) -> None:
         )
 
 
-# -- making it ready for a load ----------------------------------------------------------------------------------------
+# -- preparing it for a load -------------------------------------------------------------------------------------------
 
 
 def prepare_for_loading(pipeline: Pipeline) -> None:
@@ -330,8 +330,9 @@ def prepare_for_loading(pipeline: Pipeline) -> None:
 def _merge_in_transactions(pipeline: Pipeline) -> None:
     """Declare that a destination which can create tables in a transaction has transactions.
 
-    dlt leaves that open for DuckDB and PostgreSQL and takes it for a no, unless the statements of a job contain the
-    word CREATE (`SqlLoadJob.maybe_transaction`): a process that dies after the DELETE of a merge then loses the rows.
+    dlt does not define this for DuckDB and PostgreSQL and assumes it has none, unless the statements of a job contain
+    the word CREATE (`SqlLoadJob.maybe_transaction`). A process that dies after the DELETE of a merge would then lose
+    rows.
     """
     destination: Any = pipeline.destination  # may be None, and is not typed so
     if destination is None:
@@ -344,7 +345,7 @@ def _merge_in_transactions(pipeline: Pipeline) -> None:
 def _set_sessions(pipeline: Pipeline) -> None:
     """Make every session with PostgreSQL that the pipeline's destination opens use `session_options`.
 
-    The encoding is a parameter of its own: PGCLIENTENCODING and one in the URL would take precedence over an option.
+    The encoding is a separate parameter, because PGCLIENTENCODING and a parameter in the URL override an option.
     """
     destination: Any = pipeline.destination
     if destination_type(pipeline) != "postgres":
@@ -365,7 +366,7 @@ def staging_name(pipeline: Pipeline) -> str:
 
 
 def use_own_staging(pipeline: Pipeline, name: str) -> None:
-    """Make dlt stage rows in a schema of this pipeline's own: pipelines that share one empty each other's tables."""
+    """Make dlt stage rows in a separate schema: pipelines that share one empty each other's tables."""
     destination: Any = pipeline.destination
     layout = destination_config(pipeline).staging_dataset_name_layout
     destination.config_params["staging_dataset_name_layout"] = f"{layout}_{name}"
@@ -375,8 +376,8 @@ def use_own_staging(pipeline: Pipeline, name: str) -> None:
 def session_options(given: str) -> str:
     """Return the options of a session: those given in the URL, and ours, each once.
 
-    Of two equal options the last one counts, so a URL may have a lock_timeout of its own. dlt writes the blank between
-    them as a plus into the URL, which PostgreSQL takes for a plus.
+    Of two equal options the last one counts, so a URL can set its own lock_timeout. dlt writes the blank between them
+    into the URL as a plus, which PostgreSQL does not decode.
     """
     ours = {*_UNLESS_GIVEN, *_FIXED}
     return "\t".join([*_UNLESS_GIVEN, *(each for each in given.split() if each not in ours), *_FIXED])
@@ -392,8 +393,7 @@ def is_writable(pipeline: Pipeline) -> bool:
 def open_client(pipeline: Pipeline) -> Iterator[SqlClientBase[Any]]:
     """Yield dlt's client of the destination, connected; a session with PostgreSQL has our settings.
 
-    A DuckDB file that cannot be written is opened for reading: `sole_writer` has already refused whoever wants to
-    write.
+    A DuckDB file that cannot be written is opened for reading: `sole_writer` has already refused writers.
     """
     _set_sessions(pipeline)
     opened: Any = pipeline.sql_client()
@@ -401,7 +401,7 @@ def open_client(pipeline: Pipeline) -> Iterator[SqlClientBase[Any]]:
         opened.credentials.read_only = True
     with opened as client:
         if destination_type(pipeline) == "postgres":
-            client.execute_sql("SET TimeZone = 'UTC'")  # PGTZ counts for more than an option
+            client.execute_sql("SET TimeZone = 'UTC'")  # PGTZ overrides an option
         yield client
 
 

@@ -1,8 +1,8 @@
 """Erase what is left of deleted imports: with `deletes = "mirror"`, nothing stays in the warehouse.
 
-The rows of an import go with the package that marks it as deleted, and its row in `imports` keeps no more than what
-identifies it. The rest is erased here, by what the warehouse itself says: so if a run dies in between, the next one
-finds what it left.
+The package that marks an import as deleted removes its rows and reduces its row in `imports` to what identifies it.
+Everything else is erased here, based only on the state of the warehouse, so that the next run completes it if a run
+dies in between.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from connector.warehouse.tables import IMPORTS, REJECTS, TOMBSTONE
 
 
 def erase_deleted(connection: Connection, dataset: Dataset) -> None:
-    """Erase the rejects of deleted imports, what `imports` still has of them, and staged rows."""
+    """Erase the rejects of deleted imports, their remaining data in `imports`, and staged rows."""
     empty_staging(connection)
     if IMPORTS not in dataset.ours:
         return
     deleted = f"{connection.column('_deleted_at')} IS NOT NULL"
-    # an earlier version left all of it there
+    # an earlier version left all columns
     erased = sorted((dataset.made[IMPORTS] & dataset.columns[IMPORTS].keys()) - set(TOMBSTONE))
     with connection.client.begin_transaction():
         if erased:

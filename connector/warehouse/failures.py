@@ -1,4 +1,4 @@
-"""Explain a failure of dlt or of the destination to an operator, in a sentence and by a type.
+"""Explain a failure of dlt or of the destination to an operator, with a sentence and an exception type.
 
 This module, `busy` and `blocked` are the only ones that parse the text of a destination's message: some errors have no
 type of their own.
@@ -23,7 +23,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 _NO_MEMORY = (
     "Out of Memory Error",
     "could not allocate block",  # in a commit
-    "Conflict on tuple deletion",  # with a deletion that was rolled back when memory ran out, in DuckDB 2.0
+    "Conflict on tuple deletion",  # for a deletion that was rolled back when memory ran out, in DuckDB 2.0
 )
 _NO_DATABASE = re.compile(r'The file "([^"]+)" exists, but it is not a valid DuckDB database file')
 _NEWER_FILE = re.compile(r"version number \d+, but we can only read versions? (?:between )?[\d and]+\d")
@@ -32,9 +32,9 @@ _FILE_NOT_WRITTEN = re.compile(r'Could not write (?:all bytes to )?file "[^"]*"'
 
 
 def explain_failure(error: BaseException, pipeline: Pipeline | None = None) -> ConnectorError:
-    """Return the cause that an operator can act on, out of dlt's layers of exceptions.
+    """Return the cause that an operator can act on from dlt's nested exceptions.
 
-    With the pipeline, the session is named that held a lock too long.
+    If `pipeline` is given, the error names the session that held a lock too long.
     """
     seen: list[BaseException] = []
     cause: BaseException | None = error
@@ -79,7 +79,7 @@ def explain_failure(error: BaseException, pipeline: Pipeline | None = None) -> C
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Return whether DuckDB's memory ran out, however deep in dlt's exceptions that is."""
+    """Return whether DuckDB ran out of memory, at any depth of dlt's exceptions."""
     seen: list[BaseException] = []
     while error is not None and error not in seen:
         if isinstance(error, duckdb.OutOfMemoryException) or any(sign in str(error) for sign in _NO_MEMORY):
@@ -90,7 +90,7 @@ def is_out_of_memory(error: BaseException | None) -> bool:
 
 
 def _without_room(error: BaseException) -> str | None:
-    """Return what could not be written for want of space, None for other errors.
+    """Return the error, with the file if it is known, if a disk is full; None for other errors.
 
     DuckDB and dlt quote the system's message in theirs.
     """

@@ -1,11 +1,11 @@
-"""Keep every version of a row (docs/history.md): what each run changes in the tables is kept beside them.
+"""Keep every version of a row in history tables (docs/history.md).
 
-Invariant: after a run that recorded, the open versions (`_valid_to` null) are the live rows of the table, each once;
-versions of a record never overlap, and none is made where its data, its import and its place are the same.
+Invariant: after a run that recorded versions, the open versions (`_valid_to` null) are the live rows of the table, each
+once. Versions of a record never overlap, and no version is added if its data, its import and its position are the same.
 
-Versions are made after the packages are loaded, by comparing the rows of the imports loaded since with the open
-versions, in one transaction that notes in the ledger which load of an import is recorded. So the next run catches up
-on a run that died before, and recording the same twice adds nothing.
+Versions are recorded after the packages are loaded: the rows of the imports loaded since are compared with the open
+versions, in one transaction that also stores in the ledger which load of an import is recorded. So the next run catches
+up if a run died before that, and recording the same load twice adds nothing.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from connector.warehouse.history_tables import (
 from connector.warehouse.ownership import Dataset, inspect_dataset
 from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID
 
-# Temporary tables: imports that are to be recorded; of these, those read under other privacy rules than before, and the
-# keys of their rows; keys that are alive nowhere any more; imports whose rows may differ from their open versions; keys
-# of the versions that do; imports that stay due.
+# Temporary tables: imports to record; of these, those read under other privacy rules than before, and the keys of their
+# rows; keys that have no live row any more; imports whose rows may differ from their open versions; keys of versions
+# that do; imports that stay due.
 _DUE, _RULED, _RULED_KEYS, _ERASED = "importer_due", "importer_ruled", "importer_ruled_keys", "importer_erased"
 _TOUCHED, _OUTDATED, _LEFT = "importer_touched", "importer_outdated", "importer_left"
 _O, _KEY = "importer$other", "importer$key"  # more aliases, as R and V are
@@ -54,11 +54,11 @@ def record(
     whole: bool,
     ruled: Ruled,
 ) -> None:
-    """Make the versions of what was loaded since the last call; without `wanted`, only erase existing ones.
+    """Record versions of the rows loaded since the last call; without `wanted`, only erase existing versions.
 
-    With `keeps`, a version says that a row was deleted; without, the versions of what is permanently gone go as well,
-    once a run was `whole`: until then a record that is nowhere may have moved to an import that is not read yet.
-    Imports read under other privacy rules than before leave no value under a rule in older versions.
+    With `keeps`, a deleted row gets a version that says so. Otherwise the versions of permanently deleted rows are
+    erased too, once a run was `whole`: until then a missing record may have moved to an import that is not read yet.
+    If an import was read under other privacy rules than before, its older versions lose the values under a rule.
     """
     ledger = connection.name(LEDGER)
     connection.add_column(LEDGER, "history")
@@ -89,7 +89,7 @@ def record(
                 _gather(connection, _LEFT, *left)
                 done += f" AND slug NOT IN (SELECT k FROM {_LEFT})"
             connection.execute(f"UPDATE {ledger} SET history = {mark} WHERE {done}")
-        if scrubbed:  # the others stay due; versions made under the present rules must not be emptied next time
+        if scrubbed:  # other imports stay due; versions under the present rules must not be emptied next time
             rules = connection.sql.joined("' '", "privacy")
             ruled_now = f"slug IN (SELECT k FROM {_RULED}) AND {unlike}"
             connection.execute(f"UPDATE {ledger} SET history = {rules} WHERE {ruled_now}")
@@ -97,7 +97,7 @@ def record(
 
 
 def _gather(connection: Connection, name: str, *selects: str) -> None:
-    """Make a temporary table of the results of SELECTs of one column, `k`; none reads another temporary table twice."""
+    """Create a temporary table of the results of SELECTs of one column, `k`; none reads a temporary table twice."""
     connection.gather(name, *selects)
     _analyze(connection, [name], temporary=True)
 
@@ -105,7 +105,7 @@ def _gather(connection: Connection, name: str, *selects: str) -> None:
 def _imports_with_rows(connection: Connection, each: Versioned) -> tuple[str, ...]:
     """Return SQL for the imports with rows in a table whose versions are not kept now, or with open versions of it.
 
-    Such an import stays due, for when they are kept again.
+    Such an import stays due until versions are kept again.
     """
     if each.table == IMPORTS:
         return ()
@@ -118,7 +118,7 @@ def _imports_with_rows(connection: Connection, each: Versioned) -> tuple[str, ..
 
 
 def _ruled_columns(connection: Connection, tables: Sequence[Versioned], ruled: Ruled) -> dict[str, list[str]]:
-    """Return table → columns of its versions that a rule may concern; empty if no rules changed."""
+    """Return table → columns of its versions that a rule may cover; empty if no rules changed."""
     if not connection.query(f"SELECT 1 FROM {_RULED} LIMIT 1").num_rows:
         return {}
     columns = connection.columns()
@@ -126,10 +126,10 @@ def _ruled_columns(connection: Connection, tables: Sequence[Versioned], ruled: R
 
 
 def _empty_ruled(connection: Connection, dataset: Dataset, each: Versioned, columns: Sequence[str]) -> None:
-    """Empty the columns of versions that changed rules may concern, except for the values that the rows have now.
+    """Empty the columns of versions that changed rules may cover, except for the values that the rows have now.
 
-    The open version of an existing row takes its values, so that a change of rules makes no version. A deleted import
-    is not read under any rules: versions that a record has from it are emptied with those of the record's import.
+    The open version of an existing row gets the row's values, so that a change of rules adds no version. A deleted
+    import is not read under any rules: a record's versions from it are emptied with those of the record's import.
     """
     if not columns:
         return
@@ -153,7 +153,7 @@ def _empty_ruled(connection: Connection, dataset: Dataset, each: Versioned, colu
 
 
 def _analyze(connection: Connection, tables: Sequence[str], *, temporary: bool = False) -> None:
-    """Make PostgreSQL count rows now, not some time later: it plans by these counts."""
+    """Make PostgreSQL update its row counts now, because it plans queries by them."""
     for table in tables if connection.traits.counts_rows else ():
         connection.execute(f"ANALYZE {table if temporary else connection.name(table)}")
 
@@ -166,9 +166,9 @@ def _same(connection: Connection, each: Versioned) -> str:
 
 
 def _imports_due(connection: Connection, history: str, columns: Iterable[str]) -> str:
-    """Return SQL for the imports whose row is not their open version.
+    """Return SQL for the imports whose row differs from their open version.
 
-    That is so after a load brought the row, or a lost column was restored.
+    That is so after the row was loaded or a lost column was restored.
     """
     name, column = connection.name, connection.column
     gone = column("_deleted_at")
@@ -184,8 +184,8 @@ def _imports_due(connection: Connection, history: str, columns: Iterable[str]) -
 def is_due(connection: Connection, dataset: Dataset, wanted: Choice) -> bool:
     """Return whether there is something to record although nothing is loaded.
 
-    That is so if a table has no versions yet or differs from the one they were made for, or if rows were loaded without
-    versions, by dlt alone or by a run that died.
+    That is so if a table has no versions yet or has changed since, or if rows were loaded without versions, by dlt
+    alone or by a run that died.
     """
     tables = versioned(connection, dataset, wanted)
     if _is_behind(connection, dataset, tables):
@@ -217,7 +217,7 @@ class _Recorder:
     each: Versioned
     started_at: datetime
     run_id: str
-    new: bool  # there are no versions yet, whatever the ledger says: begun with this run, or lost
+    new: bool  # there are no versions yet, whatever the ledger says: this run begins them, or they were lost
 
     def record(self, *, keeps: bool) -> None:
         name, column, each = self.connection.name, self.connection.column, self.each
@@ -256,7 +256,7 @@ class _Recorder:
         )
         if keeps:
             self._note_deletions(names)
-        # the load of a version is the one that brought it; of `imports` it is by that that a row is known to be read
+        # a version keeps the load that brought it; in `imports`, the load shows that a row was read
         untracked = sorted(
             (each.untracked if each.table == IMPORTS else each.untracked - {LOAD_ID}) & set(each.columns)
         )
@@ -275,9 +275,9 @@ class _Recorder:
         return _imports_due(self.connection, each.history, each.columns)
 
     def _note_deletions(self, names: str) -> None:
-        """Add a version of no length for each record that is gone.
+        """Add a version of zero length for each deleted record.
 
-        It shows the deletion, and is valid at no moment.
+        It shows the deletion and is valid at no moment.
         """
         name, column, each = self.connection.name, self.connection.column, self.each
         history, key = name(each.history), column(each.key)
@@ -301,10 +301,10 @@ def _erase(
     *,
     whole: bool,
 ) -> list[str]:
-    """Delete all versions of keys that are alive nowhere any more, in no table of records and not in `imports`.
+    """Delete all versions of keys that have no live row in any table of records or in `imports`.
 
     Candidates are the versions of imports loaded since, and in recorded tables the versions that ended. If the run was
-    not whole, nothing is deleted, and SQL is returned for the imports to look at again.
+    not whole, delete nothing and return SQL for the imports to check again.
     """
     left: list[str] = []
     name, column = connection.name, connection.column
@@ -339,9 +339,9 @@ def _erase(
 
 
 def mismatched_versions(connection: Connection, wanted: Choice) -> dict[str, int]:
-    """Return table of versions → rows without an equal open version, plus open versions without a row.
+    """Return history table → number of rows without an equal open version, plus open versions without a row.
 
-    Nothing is compared while a run has yet to record what another one loaded.
+    Nothing is compared while loaded rows are yet to be recorded.
     """
     dataset = inspect_dataset(connection)
     if LEDGER not in dataset.ours or "history" not in dataset.columns[LEDGER]:

@@ -1,7 +1,7 @@
-"""Create the tables that hold versions (docs/history.md), and keep their columns in step with their tables'.
+"""Create the history tables (docs/history.md), and keep their columns equal to those of the tables.
 
 Invariant: no value of a version is ever altered. If a rebuild gives a column another type, the earlier values move
-into a column `<column>__was_1` as they were, and from there into the new one only if they convert unaltered.
+unchanged into a column `<column>__was_1`, and from there into the new one only if they convert without alteration.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from connector.warehouse.ownership import Dataset, inspect_dataset
 from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID, keys_of
 
 VALID_FROM, VALID_TO, CHANGE, RUN_ID = OWN = VERSION_COLUMNS
-# Aliases of a row and of a version. In a subquery DuckDB takes `h.x` for the member x of a column h, if the inner table
-# has one, and not for a column of the outer h: no column is called like an alias here.
+# Aliases of a row and of a version. In a subquery DuckDB reads `h.x` as the member x of a column h if the inner table
+# has one, and not as a column of the outer h, so no column may have the name of an alias.
 R, V = "importer$row", "importer$version"
 _UNTRACKED = ("_created_at", "_updated_at", LOAD_ID)
 _WAS = "__was_"
@@ -31,9 +31,9 @@ _OWN_TYPES = {VALID_FROM: "timestamp", VALID_TO: "timestamp", CHANGE: "text", RU
 
 @dataclass(frozen=True, slots=True)
 class Versioned:
-    """A table and the one with its versions; `untracked` are columns that change without a new version.
+    """A table and its history table; `untracked` are columns that change without a new version.
 
-    `columns` are ours only: a column that somebody else added to the table is in no version.
+    `columns` are only ours: a column that somebody else added to the table is in no version.
     """
 
     table: str
@@ -52,7 +52,7 @@ Choice = Callable[[str | None, Collection[str]], bool]  # a template's slug and 
 
 
 def versioned(connection: Connection, dataset: Dataset, wanted: Choice) -> list[Versioned]:
-    """Return the tables whose versions are to be kept: `imports`, and the typed ones of the templates `wanted`.
+    """Return the tables whose versions are kept: `imports`, and the typed tables of the templates `wanted`.
 
     Raises ConfigError for a table in which an earlier version of this package gave a field the name of a version
     column.
@@ -70,7 +70,7 @@ def versioned(connection: Connection, dataset: Dataset, wanted: Choice) -> list[
 
 
 def histories(dataset: Dataset) -> dict[str, Versioned]:
-    """Return table → its versions, for each that has some, whether they are to be kept or not."""
+    """Return table → its history table, for each table that has one, whether its versions are still kept or not."""
     tables = [*([IMPORTS] if IMPORTS in dataset.ours else []), *sorted(dataset.typed)]
     found = {table: _versioned(dataset, table) for table in tables}
     return {table: each for table, each in found.items() if each.history in dataset.columns}
@@ -85,7 +85,7 @@ def _versioned(dataset: Dataset, table: str) -> Versioned:
 
 
 def history_of(columns: Mapping[str, Mapping[str, str]], table: str) -> str:
-    """Return the name of the table with the versions: a later choice if a foreign table has the first."""
+    """Return the name of the history table: a later choice if a foreign table has the first one."""
     names = (f"{table}_history" if n == 1 else f"{table}_history_{n}" for n in count(1))
     key = "slug" if table == IMPORTS else keys_of(table)[0]
     return next(name for name in names if name not in columns or {key, *OWN} <= columns[name].keys())
@@ -104,15 +104,15 @@ def names_of_templates(connection: Connection, dataset: Dataset) -> dict[str, se
 
 
 def columns_aside(column: str, history: Collection[str], table: Collection[str]) -> list[str]:
-    """Return the columns of a table of versions with values of a field for which its table has no such column."""
+    """Return the columns of a history table with values of a field for which the table has no such column."""
     variants = (name for name in history if name.startswith(f"{column}__") and name not in table)
     return [name for name in variants if _ASIDE.fullmatch(name, len(column))]
 
 
 def align(connection: Connection, each: Versioned, there: Mapping[str, str] | None, like: str | None = None) -> bool:
-    """Create the table with the versions, and return True; or add the columns and types that its table has by now.
+    """Create the history table, and return True; or add the columns and types that the table has now.
 
-    `there` are the columns that it has; `like` is the table whose types count, if its table is about to get them.
+    `there` are its columns; `like` is the table with the relevant types, if the table is about to get them.
     """
     name, column = connection.name, connection.column
     history = name(each.history)
@@ -133,18 +133,18 @@ def align(connection: Connection, each: Versioned, there: Mapping[str, str] | No
         connection.execute(f"ALTER TABLE {history} RENAME COLUMN {column(retyped)} TO {column(aside)}")
         connection.execute(f"ALTER TABLE {history} ADD COLUMN {column(retyped)} {want[retyped]}")
         have[aside] = have[retyped]
-    # if the process died between these two statements, the column is missing, and its values are aside
+    # if the process dies between these two statements, the column is missing, and its values are set aside
     changed += [c for c in lacking if any(name.startswith(f"{c}{_WAS}") for name in have)]
     for base in want if changed or like is not None else ():
         if asides := {c: have[c] for c in columns_aside(base, have, want)}:
             _restore_values(connection, each, base, want[base], asides)
     if like is None and (changed or lacking):
-        refresh_open(connection, each, None if changed else lacking)  # a lost column; a new one has no value there yet
+        refresh_open(connection, each, None if changed else lacking)  # a lost column; a new one has no value yet
     return False
 
 
 def _restore_values(connection: Connection, each: Versioned, base: str, kind: str, asides: Mapping[str, str]) -> None:
-    """Move values that were set aside back into the column where they convert unaltered; drop columns then empty."""
+    """Move values that were set aside back into the column if they convert unaltered; drop columns then empty."""
     history, column = connection.name(each.history), connection.column(base)
     for name, was in asides.items():
         aside = connection.column(name)
@@ -156,21 +156,21 @@ def _restore_values(connection: Connection, each: Versioned, base: str, kind: st
                     f"WHERE {column} IS NULL AND {aside} IS NOT NULL AND {held}"
                 )
         if not connection.query(f"SELECT 1 FROM {history} WHERE {aside} IS NOT NULL LIMIT 1").num_rows:
-            with suppress(Exception):  # a view of the user's reads it
+            with suppress(Exception):  # a view of the user reads it
                 connection.execute(f"ALTER TABLE {history} DROP COLUMN {aside}")
 
 
 def recorded_mark(connection: Connection, columns: Collection[str]) -> str:
-    """Return SQL for what the ledger notes of a recorded import: its load, and the privacy rules it was read under."""
+    """Return SQL for the mark of a recorded import in the ledger: its load, and the privacy rules of its reading."""
     load, joined = connection.column(LOAD_ID), connection.sql.joined
     rules = joined("' '", "privacy")
     return joined(load, f"COALESCE({rules}, '')") if "privacy" in columns else load
 
 
 def refresh_open(connection: Connection, each: Versioned, only: Collection[str] | None = None) -> None:
-    """Update the open versions of recorded imports to the values that the table has now: it is the same data.
+    """Update the open versions of recorded imports to the values in the table, which are the same data.
 
-    `only` some columns may be updated.
+    With `only`, update only these columns.
     """
     columns = connection.columns()
     names = [c for c in only or each.columns if c not in (each.key, each.import_key)]
@@ -201,9 +201,9 @@ def copy_to_open(
 
 
 def prepare_for_rebuild(connection: Connection, table: str, replacement: str) -> Versioned | None:
-    """Give the versions of a table the types of the one that is about to replace it; None if there are none.
+    """Give the versions of a table the types of the table that is about to replace it; None if there are none.
 
-    If the rebuild does not happen, the next run that records restores the earlier types (`align`, `is_aligned`).
+    If the rebuild fails, the next run that records versions restores the earlier types (`align`, `is_aligned`).
     """
     dataset = inspect_dataset(connection)
     each = histories(dataset).get(table)

@@ -42,10 +42,10 @@ def missing_rows(
 
 
 def mark_failed(connection: Connection, slugs: Sequence[str], why: str) -> None:
-    """Note that rows of these imports are not complete, so that the next run reads them again.
+    """Mark the rows of these imports as incomplete, so that the next run reads them again.
 
-    One that is left out stays so: its rows are not guaranteed, and it is read as new once it is included. Where the
-    ledger lost its column `state`, no import counts as synced, and nothing is noted.
+    An excluded import stays excluded: its rows are not guaranteed, and it is read as new once it is included. If the
+    ledger lost its column `state`, no import counts as synced, and nothing is marked.
     """
     if not slugs or "state" not in connection.columns()[LEDGER]:
         return
@@ -61,7 +61,7 @@ def mark_failed(connection: Connection, slugs: Sequence[str], why: str) -> None:
 
 
 def invalidate(connection: Connection, slugs: Sequence[str], known: Collection[str], why: str) -> None:
-    """Remove the load from the ledger rows of these imports; those without a row get one that has none.
+    """Remove the load from the ledger rows of these imports; those without a row get one without a load.
 
     The next run then audits all rows, and reads these imports again.
     """
@@ -79,7 +79,7 @@ def invalidate(connection: Connection, slugs: Sequence[str], known: Collection[s
 
 
 def ensure_due_column(connection: Connection) -> None:
-    """Add the column `due` to a ledger of an earlier version; dlt takes over the columns it finds."""
+    """Add the column `due` to a ledger of an earlier version; dlt adopts existing columns."""
     if DUE not in connection.columns()[LEDGER]:
         connection.add_column(LEDGER, DUE)
 

@@ -1,4 +1,4 @@
-"""Query dlt's tables of loads and schemas for how earlier runs ended, and correct what they say of the schema."""
+"""Query dlt's tables of loads and schemas for how earlier runs ended, and correct the stored schema."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def all_runs_completed(connection: Connection, tables: frozenset[str]) -> bool:
 def loaded_late(connection: Connection) -> bool:
     """Return whether a package was completed after a later run had begun or ended.
 
-    dlt alone finishes what a crashed run left, which may have been superseded since. The package that brings the row of
-    its run is always completed later than that run ended. It may be the package of an earlier run all the same: then it
-    was made before the latest one began.
+    dlt by itself finishes packages of a crashed run, which may be outdated by then. The package with the row of its own
+    run is always completed after that run ended. It may still belong to an earlier run: then it was created before the
+    latest run began.
     """
     runs, load_id = connection.name(RUNS), connection.column(LOAD_ID)
     loads = connection.rows(
@@ -45,7 +45,7 @@ def loaded_late(connection: Connection) -> bool:
 
 
 def _made_at(load_id: str) -> float:
-    """Return when dlt made a package, in seconds since 1970, as its id says."""
+    """Return when dlt created a package, in seconds since 1970, from its id."""
     try:
         return float(load_id)
     except ValueError:
@@ -55,8 +55,8 @@ def _made_at(load_id: str) -> float:
 def forget_schemas(connection: Connection, schema_name: str) -> None:
     """Make dlt compare its schema with the tables again.
 
-    It takes tables as made once a schema of its hash was stored: see `SqlJobClientBase.update_stored_schema`. The
-    schemas stay, because they say which tables are ours.
+    dlt assumes that tables exist once a schema with its hash was stored, see `SqlJobClientBase.update_stored_schema`.
+    The schemas stay, because they show which tables are ours.
     """
     connection.execute(f"UPDATE {connection.name(VERSIONS)} SET version_hash = '' WHERE schema_name = %s", schema_name)
 
@@ -64,7 +64,7 @@ def forget_schemas(connection: Connection, schema_name: str) -> None:
 def make_newest(connection: Connection, schema_name: str, version_hash: str) -> None:
     """Make the stored schema of this hash the newest one, which dlt and `ownership` use.
 
-    Otherwise one stored by a run whose clock was ahead would bring back what a rebuild removed.
+    Otherwise a schema stored by a run whose clock was ahead would restore what a rebuild removed.
     """
     versions = connection.name(VERSIONS)
     [found] = connection.query(

@@ -1,16 +1,16 @@
 """Choose the adapter of a pipeline's destination, by its family.
 
-base       what all families have in common, and `Traits`: what each can do, as data
+base       the common parts of all families, and `Traits`: the abilities of each, as data
 dialect    pieces of SQL that families write differently
 duck       DuckDB
 ducklake   DuckLake
 postgres   PostgreSQL
-alchemy    what SQLite and MySQL have in common
+alchemy    the common parts of SQLite and MySQL
 sqlite     SQLite
 mysql      MySQL, MariaDB
 
 `ducklake_destination`, `sqlite_destination` and `mysql_destination` are dlt's destinations for these, imported only
-where they are used.
+when they are used.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Adapt SQLite and MySQL, which dlt reaches through SQLAlchemy: what both have in common.
+"""Adapt the common parts of SQLite and MySQL, which dlt accesses through SQLAlchemy.
 
-Result rows say too little about their types: instants are known by the names of our columns, and the values of typed
+Result rows have too little type information: instants are identified by the names of our columns, and values of typed
 rows by the types in the catalog.
 """
 
@@ -27,7 +27,7 @@ _STORED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6}")
 
 
 class Alchemy(Adapter):
-    """A database reached through SQLAlchemy."""
+    """A database accessed through SQLAlchemy."""
 
     slug_type = "TEXT"
     drop_temporary = "DROP TABLE IF EXISTS temp."
@@ -56,7 +56,7 @@ class Alchemy(Adapter):
             client.execute_sql(f"DELETE FROM {client.make_qualified_table_name(table)}")
 
     def make_like(self, client: Client, table: str, like: str, columns: Sequence[str], more: Mapping[str, str]) -> None:
-        """Create the table with named types, as one made by a SELECT would not have those of the other's columns."""
+        """Create the table with named types, because a table created by a SELECT would have other types."""
         declared = self.declared(client, like)
         kinds = {c: declared[c] for c in columns} | {c: self.made_type(kind) for c, kind in more.items()}
         made = ", ".join(f"{client.escape_column_name(column)} {kind}" for column, kind in kinds.items())

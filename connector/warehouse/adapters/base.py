@@ -1,8 +1,8 @@
-"""Adapt to what one family of destinations does its own way; callers do not know which family it is.
+"""Adapt to the differences of a family of destinations, so that callers need not know the family.
 
-A destination has to answer `ask`, take `put` (rows of the small tables, by key) and `replace` (all rows of some imports
-at once). dlt's merge is `replace`, and its load jobs bring the rows; the rest is SQL that an adapter runs. A mere
-difference in ability is data (`Traits`), so that no code checks for a name.
+A destination has to support `ask`, `put` (rows of the small tables, by key) and `replace` (all rows of some imports at
+once). `replace` is dlt's merge, and dlt's load jobs bring the rows; the rest is SQL that an adapter runs. Differences
+in ability are data (`Traits`), so that no code checks for a name.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _MADE_TYPES = {"double": "DOUBLE PRECISION", "bool": "BOOLEAN", "timestamp": "TI
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What a family of destinations can do.
+    """The abilities of a family of destinations.
 
-    `dialect` is sqlglot's name of its SQL. `keeps_nul`: a text may hold U+0000. `keeps_json`: a column of type JSON
+    `dialect` is sqlglot's name for its SQL. `keeps_nul`: a text may hold U+0000. `keeps_json`: a column of type JSON
     returns what was written. `knows_types`: its catalog shows the types that a load creates. `finds_slugs`: arriving
     slugs can be looked up in a table, by their hashes with `hashes_slugs`. `indexes`: a look-up by key needs an index.
     `counts_rows`: the planner is told to count rows, and no index takes long keys. `views`: analysts' views can be
@@ -66,7 +66,7 @@ class Traits:
 
 
 class Adapter:
-    """The behaviour of a destination that has a standard catalog; a family overrides what it does its own way."""
+    """The behaviour of a destination with a standard catalog; a family overrides what differs."""
 
     traits: ClassVar[Traits] = Traits(dialect="")
     sql: ClassVar[Sql] = Sql()
@@ -81,7 +81,7 @@ class Adapter:
         return table if table is not None else pa.table({})
 
     def fetch(self, client: Client, sql: str, args: Sequence[Any]) -> list[dict[str, Any]]:
-        """Return a few rows, as `ask` does, but as quickly as the destination can."""
+        """Return a few rows like `ask`, but as quickly as the destination can."""
         found: list[dict[str, Any]] = self.ask(client, sql, args).to_pylist()
         return found
 
@@ -93,7 +93,7 @@ class Adapter:
         """Return table → column → type, as `connector.transform.schema.parse_type` reads it if it can.
 
         Names are in lower case: DuckDB, and dlt on any destination, treat names that differ only in case as the same.
-        If PostgreSQL has both, the one in lower case counts, as ours are.
+        If PostgreSQL has both, the one in lower case counts, because our names are in lower case.
         """
         rows = self.fetch(
             client,
@@ -161,7 +161,7 @@ class Adapter:
         return ""
 
     def type_of(self, declared: str, precision: int | None, scale: int | None) -> str:
-        """Return our name of a type; an unknown one is returned as it is, and its column is avoided."""
+        """Return our name of a type; return an unknown one unchanged, and its column is avoided."""
         name = declared.lower()
         if name.startswith(("decimal", "numeric")):
             return f"decimal({precision},{scale})"
@@ -202,15 +202,15 @@ class Adapter:
         client.execute_sql(f"DROP SCHEMA {client.fully_qualified_dataset_name()}")
 
     def indexed(self, client: Client) -> dict[str, set[str]]:
-        """Return table → the columns that a complete index of the table begins with."""
+        """Return table → the leading columns of its complete indexes."""
         raise NotImplementedError
 
     def index(self, client: Client, table: str, column: str, *, in_order: bool) -> None:
-        """Make an index; `in_order` says that the values are stored in the order in which they were written."""
+        """Create an index; `in_order` tells that the values are stored in the order in which they were written."""
         raise NotImplementedError
 
     def make_like(self, client: Client, table: str, like: str, columns: Sequence[str], more: Mapping[str, str]) -> None:
-        """Make an empty table with columns of another one and `more` of our types, none of which is required."""
+        """Create an empty table with columns of another one and `more` of our types, all nullable."""
         named = client.escape_column_name
         made = [f"CAST(NULL AS {self.made_type(kind)}) AS {named(column)}" for column, kind in more.items()]
         self.run(
@@ -222,7 +222,7 @@ class Adapter:
         )
 
     def gather(self, client: Client, name: str, selects: Sequence[str]) -> None:
-        """Make a temporary table of all rows of some SELECTs of one column, `k`; a user's table of that name stays."""
+        """Create a temporary table of all rows of SELECTs of one column, `k`; a user's table of that name stays."""
         self.run(client, f"DROP TABLE IF EXISTS {self.traits.temporary}.{name}", [])
         self.run(client, f"CREATE TEMPORARY TABLE {name} AS {' UNION ALL '.join(selects)}", [])
 
@@ -232,5 +232,5 @@ class Adapter:
 
 
 def lower(name: str) -> str:
-    """Return a name as DuckDB compares names: case counts in letters beyond ASCII."""
+    """Return a name as DuckDB compares names, which ignores case only in ASCII letters."""
     return name.translate(_LOWER)

@@ -1,4 +1,4 @@
-"""Write the pieces of SQL that differ between families of destinations, as text for composing statements."""
+"""Generate the pieces of SQL that differ between families of destinations, as text for composing statements."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _TEXTS = frozenset({"text", "varchar", "character varying", "longtext"})
 
 
 class Sql:
-    """Standard SQL, as DuckDB and PostgreSQL read it."""
+    """Standard SQL, as DuckDB and PostgreSQL accept it."""
 
     tries_casts = False  # whether TRY_CAST gives null for what cannot be cast
 
@@ -38,9 +38,9 @@ class Sql:
         return f"UPDATE {table} AS {alias} SET {new} FROM {source} WHERE {where}"
 
     def restored(self, value: str, was: str, kind: str) -> tuple[str, str] | None:
-        """Return a value of declared type `was` as one of type `kind`, and a condition: it is unaltered there.
+        """Return a value of declared type `was` cast to type `kind`, and a condition: the cast does not alter it.
 
-        Return None if no value of the one type is the same value in the other, or that cannot be decided.
+        Return None if no value of the one type equals a value of the other, or that cannot be decided.
         """
         if was == kind:
             return value, "TRUE"
@@ -73,7 +73,7 @@ class SqliteSql(Sql):
 
 
 class MySqlSql(Sql):
-    """A dialect whose casts name other types than columns have, and whose DELETE names the table by its alias."""
+    """A dialect whose casts use other names of types than columns, and whose DELETE names the table by its alias."""
 
     def same(self, one: str, other: str) -> str:
         return f"{one} <=> {other}"
@@ -101,11 +101,11 @@ class MySqlSql(Sql):
 
 
 _CASTS = {"bigint": "SIGNED", "longtext": "CHAR"}
-_EXACT = frozenset({"bigint", "double"} | _TEXTS)  # what a cast of SQLite's or MySQL's gives that is no other type
+_EXACT = frozenset({"bigint", "double"} | _TEXTS)  # types that a cast in SQLite or MySQL returns as such
 
 
 def _within_doubles(value: str, was: str, kind: str, to: str, back: str) -> tuple[str, str] | None:
-    """Return `Sql.restored` for types in which a whole number beyond a double's may return from a double unchanged."""
+    """Return `Sql.restored` for types in which a whole number beyond a double's range may survive a round trip."""
     if not {_bare(was), _bare(kind)} <= _EXACT or not _may_hold(_bare(was), _bare(kind)):
         return None
     held = f"CAST(CAST({value} AS {to}) AS {back}) = {value}"
@@ -120,7 +120,7 @@ def _bare(kind: str) -> str:
 
 
 def _may_hold(was: str, kind: str) -> bool:
-    """Return whether a value of type `was` that returns from type `kind` unaltered is the same value there."""
+    """Return whether a value of type `was` that survives a round trip through `kind` is the same value there."""
     if was == kind or was in _TEXTS:
         return True
     numbers = kind.startswith(("double", "numeric", "decimal"))

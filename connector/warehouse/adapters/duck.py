@@ -1,4 +1,4 @@
-"""DuckDB."""
+"""Adapt DuckDB."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from connector.warehouse.adapters.dialect import DuckSql, Sql
 
 
 class Duck(Adapter):
-    """A DuckDB file. One process at a time has it open, and it reads tables in memory without a copy."""
+    """A DuckDB file. One process at a time can open it, and DuckDB reads Arrow tables in memory without a copy."""
 
     traits: ClassVar[Traits] = Traits(
         dialect="duckdb",
@@ -31,7 +31,7 @@ class Duck(Adapter):
     sql: ClassVar[Sql] = DuckSql()
 
     def ask(self, client: Client, sql: str, args: Sequence[Any]) -> pa.Table:
-        # dlt's own way to Arrow asks DuckDB for a method that DuckDB 2 no longer has
+        # dlt's own conversion to Arrow calls a method that DuckDB 2 no longer has
         native: Any = client.native_connection
         relation = native.sql(sql.replace("%s", "?"), params=args)
         return cast("pa.Table", relation.to_arrow_table())

@@ -1,4 +1,4 @@
-"""DuckLake: DuckDB's SQL over Parquet files and a catalog in SQLite or PostgreSQL."""
+"""Adapt DuckLake: DuckDB's SQL over Parquet files and a catalog in SQLite or PostgreSQL."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from connector.warehouse.adapters.duck import Duck
 
 
 class DuckLake(Duck):
-    """As DuckDB, but that a function cannot have a comment, by which one of ours is known."""
+    """Like DuckDB, except that a function cannot have the comment that marks ours."""
 
     traits: ClassVar[Traits] = replace(Duck.traits, functions=False)
 
     def set_type(self, client: Client, table: str, column: str, kind: str) -> None:
-        """Move the values into a column made anew: a lake's own can only be widened."""
+        """Move the values into a new column, because a lake can only widen the type of a column."""
         name, replacement = client.escape_column_name(column), client.escape_column_name(f"{column}$importer")
         altered = f"ALTER TABLE {client.make_qualified_table_name(table)}"
         required = column in self.required(client).get(table, ())

@@ -1,7 +1,7 @@
-"""dlt's destination `ducklake` in one instance of DuckDB a process, with extensions that came as Python packages.
+"""Use dlt's destination `ducklake` with one DuckDB instance per process and extensions from Python packages.
 
 dlt opens an instance for each connection, loads the extensions into it and attaches the lake, which takes a quarter of
-a second each time. Here connections to one lake share an instance, as those to a DuckDB file do.
+a second each time. Here connections to one lake share an instance, like those to a DuckDB file.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from dlt.destinations.sql_client import raise_open_connection_error
 
 from connector.warehouse.tables import LEDGER, RUNS
 
-LAKE = "lake"  # what the lake is called in our sessions
-SCHEMA = "ducklake"  # the schema of a catalog in a database, as dlt has it
-# A catalog in PostgreSQL takes no wide row (8 kB and more); a file for each change of the small tables were too many.
+LAKE = "lake"  # the name of the lake in our sessions
+SCHEMA = "ducklake"  # dlt's schema for a catalog in a database
+# A catalog in PostgreSQL cannot store rows of 8 kB or more; a file for each change of the small tables is too many.
 _NOT_INLINED = ", DATA_INLINING_ROW_LIMIT 0"
 _INLINED = frozenset({LEDGER, RUNS, "_dlt_loads", "_dlt_pipeline_state"})
 _NO_DOWNLOAD = "SET GLOBAL autoinstall_known_extensions = false"
@@ -32,7 +32,7 @@ _SCANNERS = {"sqlite": "sqlite_scanner", "postgres": "postgres_scanner", "postgr
 
 
 class ducklake(dlts_ducklake):
-    """The destination, named as dlt's is."""
+    """The destination, with the name of dlt's."""
 
     def __init__(self, catalog: str | None = None, data: str = "", schema: str = SCHEMA, **kwargs: Any) -> None:
         if catalog is not None:
@@ -58,7 +58,7 @@ class _JobClient(DuckLakeClient):
         )
 
     def update_stored_schema(self, *args: Any, **kwargs: Any) -> Any:
-        """Update the tables, and have a few rows of the small ones be written into the catalog."""
+        """Update the tables, and write small numbers of rows of the small tables into the catalog."""
         updated = super().update_stored_schema(*args, **kwargs)
         lake, dataset = self.config.credentials.ducklake_name, self.sql_client.dataset_name
         for table in sorted(_INLINED & {*(updated or ())}):
@@ -85,7 +85,7 @@ class _Client(DuckLakeSqlClient):
         return self._conn
 
     def close_connection(self) -> None:
-        """Close the connection, and leave the lake attached for others; it goes with the last one."""
+        """Close the connection, and leave the lake attached for others; it is detached with the last one."""
         untyped: Any = self  # dlt has no type for a client without a connection
         connection, untyped._conn = self._conn, None
         if connection is not None:
@@ -93,7 +93,7 @@ class _Client(DuckLakeSqlClient):
 
 
 def extensions(credentials: DuckLakeCredentials) -> list[str]:
-    """Return the statements that load the extensions: those of packages, else those that DuckDB installed."""
+    """Return the statements that load the extensions: those from packages, else those that DuckDB installed."""
     wanted = ["ducklake", *(_SCANNERS[name] for name in [credentials.catalog.drivername] if name in _SCANNERS)]
     return [_NO_DOWNLOAD, *(f"LOAD {_packaged(name) or name}" for name in wanted)]
 
@@ -109,7 +109,7 @@ def _packaged(name: str) -> str | None:
 
 @contextmanager
 def read_only(credentials: DuckLakeCredentials) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Yield a session of its own that can only read the lake, which is its default database."""
+    """Yield a separate session that can only read the lake, which is its default database."""
     attach = DuckLakeSqlClient.build_attach_statement(
         ducklake_name=LAKE,
         metadata_schema=credentials.metadata_schema or credentials.ducklake_name,
@@ -125,7 +125,7 @@ def read_only(credentials: DuckLakeCredentials) -> Iterator[duckdb.DuckDBPyConne
 
 
 def _attach(connection: duckdb.DuckDBPyConnection, statement: str, credentials: DuckLakeCredentials) -> None:
-    """Attach the lake. What is raised does not quote the password of its catalog, as DuckDB does."""
+    """Attach the lake. Errors do not quote the password of its catalog, unlike DuckDB's."""
     refused: duckdb.Error | None = None
     try:
         connection.execute(statement)

@@ -1,4 +1,4 @@
-"""MySQL and MariaDB: a dataset is a database of the server. A statement that changes a table ends its transaction."""
+"""Adapt MySQL and MariaDB: a dataset is a database, and a statement that changes a table ends the transaction."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _TYPES = {
     "datetime": "timestamp",
 }
 _MADE = {"bool": "BOOL", "text": "LONGTEXT", "json": "LONGTEXT", "timestamp": "DATETIME(6)", "double": "DOUBLE"}
-COLLATIONS = {True: "utf8mb4_nopad_bin", False: "utf8mb4_0900_bin"}  # of MariaDB, of MySQL
-_PREFIX = 191  # characters of a text that an index holds
+COLLATIONS = {True: "utf8mb4_nopad_bin", False: "utf8mb4_0900_bin"}  # of MariaDB and of MySQL
+_PREFIX = 191  # characters of a text in an index
 
 
 class MySql(Alchemy):
-    """Texts are compared byte for byte, as `mysql_destination` declares them."""
+    """A database whose texts are compared byte for byte, as `mysql_destination` declares."""
 
     traits: ClassVar[Traits] = Traits(dialect="mysql", knows_types=True, finds_slugs=True, indexes=True, history=True)
     sql: ClassVar[Sql] = MySqlSql()
@@ -35,7 +35,7 @@ class MySql(Alchemy):
     def check(self, client: Client) -> None:
         """Raise ConfigError if the database of the dataset, or of its staging, does not compare texts byte for byte.
 
-        By most collations `a` and `A` are one key, and one of two records would replace the other in a green run.
+        In most collations `a` and `A` are the same key, so one of two records would silently replace the other.
         """
         sql = (
             "SELECT schema_name AS name, default_collation_name AS collation FROM information_schema.schemata "
@@ -66,7 +66,7 @@ class MySql(Alchemy):
         client.execute_sql(f"ALTER TABLE {client.make_qualified_table_name(table)} MODIFY COLUMN {name}")
 
     def replace_table(self, client: Client, table: str, replacement: str) -> None:
-        """Rename both tables in one statement, since each DDL statement is a transaction of its own."""
+        """Rename both tables in one statement, because each DDL statement is a separate transaction."""
         name, old = client.make_qualified_table_name(table), client.make_qualified_table_name(f"{replacement}_old")
         client.execute_sql(f"DROP TABLE IF EXISTS {old}")
         client.execute_sql(f"RENAME TABLE {name} TO {old}, {client.make_qualified_table_name(replacement)} TO {name}")
@@ -85,7 +85,7 @@ class MySql(Alchemy):
 
     @contextmanager
     def relations(self, client: Client, slugs: Mapping[str, pa.ChunkedArray[Any]]) -> Iterator[None]:
-        client.execute_sql(f"USE {client.fully_qualified_dataset_name()}")  # in which temporary tables are
+        client.execute_sql(f"USE {client.fully_qualified_dataset_name()}")  # the database of temporary tables
         with super().relations(client, slugs):
             yield
 

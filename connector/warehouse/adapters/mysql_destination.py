@@ -1,7 +1,8 @@
 """Use dlt's destination `sqlalchemy` for MySQL and MariaDB, with texts of any length, compared byte for byte.
 
-By a server's default collation, `a` and `A`, `e` and `é` or `x` and `x ` are one key, and one of two records would
-replace the other; so each database is created with one that distinguishes them, and others are refused.
+In a server's default collation, `a` and `A`, `e` and `é` or `x` and `x ` are the same key, and one of two records would
+replace the other. So each database is created with a collation that distinguishes them, and other databases are
+refused.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ _SESSION = (
     "SET SESSION time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES', innodb_strict_mode = OFF, "
     f"lock_wait_timeout = {LOCK_TIMEOUT_S}, innodb_lock_wait_timeout = {LOCK_TIMEOUT_S}"
 )
-_DELETE = re.compile(  # as dlt makes it of `connector.load.emission`'s scope
+_DELETE = re.compile(  # as dlt generates it for the scope of `connector.load.emission`
     r"DELETE FROM (?P<table>\S+)\s+WHERE (?P<key>\w+) IN \(SELECT (?P=key) FROM (?P<staged>\S+) UNION ALL "
     r"SELECT (?P=key) FROM \S+ WHERE (?P<import>\w+) IN \(SELECT (?P=import) FROM (?P=staged)\)\)"
 )
 
 
 def collation_of(connection: sa.Connection) -> str:
-    """Return the collation that distinguishes all texts, even by trailing blanks."""
+    """Return the collation that distinguishes all texts, including those that differ in trailing blanks."""
     dialect: Any = connection.dialect
     return COLLATIONS[bool(dialect.is_mariadb)]
 
@@ -50,7 +51,7 @@ class _Types(MysqlVariantTypeMapper):
 
 
 class mysql(sqlalchemy):
-    """The destination; its name is in lower case, as dlt's are."""
+    """The destination; its name is in lower case, like dlt's."""
 
     def __init__(self, address: str | None = None, **kwargs: Any) -> None:
         if address is not None:
@@ -111,7 +112,7 @@ def by_keys(statement: str) -> str:
         f"AS importer_old ON importer_old.{import_key} = importer_imports.{import_key}"
     )
     return (
-        f"DELETE {table} FROM ({keys}) AS importer_keys STRAIGHT_JOIN {table} "  # an alias asks for a default database
+        f"DELETE {table} FROM ({keys}) AS importer_keys STRAIGHT_JOIN {table} "  # an alias needs a default database
         f"ON {table}.{key} = importer_keys.k"
     )
 

@@ -1,4 +1,4 @@
-"""PostgreSQL."""
+"""Adapt PostgreSQL."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Postgres(Adapter):
         return {lower(row["name"]): row["kind"] for row in rows}
 
     def _more_names(self) -> str:
-        """Return the SELECT of further names that are taken: those of indexes, and of what other users may not see."""
+        """Return the SELECT of further names that are taken: those of indexes and of objects that are not visible."""
         return (
             " UNION ALL SELECT c.relname, '' FROM pg_catalog.pg_class c "
             "JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s"
@@ -68,13 +68,13 @@ class Postgres(Adapter):
         return found
 
     def index(self, client: Client, table: str, column: str, *, in_order: bool) -> None:
-        """Make an index; of the smallest kind (BRIN) for values in order."""
+        """Create an index, of the smallest kind (BRIN) for values in order."""
         how = f"{'brin' if in_order else 'btree'} ({client.escape_column_name(column)})"
         client.execute_sql(f"CREATE INDEX ON {client.make_qualified_table_name(table)} USING {how}")
 
     @contextmanager
     def relations(self, client: Client, slugs: Mapping[str, pa.ChunkedArray[Any]]) -> Iterator[None]:
-        """Copy the slugs into temporary tables: as parameters, each would be parsed and planned."""
+        """Copy the slugs into temporary tables, because parameters would each be parsed and planned."""
         try:
             for name, values in slugs.items():
                 client.execute_sql(f"CREATE TEMPORARY TABLE {name} (slug text NOT NULL)")

@@ -1,4 +1,4 @@
-"""SQLite: a dataset is a file, and dlt stages rows in a hidden one beside it."""
+"""Adapt SQLite: a dataset is a file, and dlt stages rows in a hidden file beside it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Use dlt's destination `sqlalchemy` for a SQLite file whose datasets are where `destination.file_of` says.
+"""Use dlt's destination `sqlalchemy` for SQLite, with the file of each dataset where `destination.file_of` says.
 
-dlt attaches the file of a dataset once it has created it; here each connection has both files, that of the dataset and
-that of its staging, from the beginning, in the mode in which others may read while a run writes (WAL).
+dlt attaches the file of a dataset after it created it. Here each connection has the files of the dataset and of its
+staging from the beginning, in the mode in which others can read while a run writes (WAL).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _Decimal(UserDefinedType[Any]):
 
 class _Types(SqlalchemyTypeMapper):
     def db_type_from_json_type(self, column: TColumnSchema, table: PreparedTableSchema) -> Any:  # noqa: ARG002
-        return sa.Text()  # which SQLite would take for a number where it looks like one
+        return sa.Text()  # a column declared as JSON would convert texts that look like numbers
 
     def db_type_from_decimal_type(self, column: TColumnSchema, table: PreparedTableSchema) -> Any:  # noqa: ARG002
         precision, scale = self.capabilities.decimal_precision
@@ -56,7 +56,7 @@ class _Types(SqlalchemyTypeMapper):
 
 
 class sqlite(sqlalchemy):
-    """The destination; its name is in lower case, as dlt's are."""
+    """The destination; its name is in lower case, like dlt's."""
 
     def __init__(self, path: str | None = None, **kwargs: Any) -> None:
         if path is not None:
@@ -134,7 +134,7 @@ class _Client(SqlalchemyClient):
         return bool(self.execute_sql(f"SELECT 1 FROM {name}.sqlite_master LIMIT 1"))
 
     def create_dataset(self) -> None:
-        """Do nothing: its file exists as soon as a client connects."""
+        """Do nothing, because the file exists as soon as a client connects."""
 
     def drop_dataset(self) -> None:
         name = self.dialect.identifier_preparer.quote_identifier(self.dataset_name)
@@ -154,6 +154,6 @@ def _engine(path: str) -> sa.Engine:
 
     @sa.event.listens_for(engine, "begin")
     def begin(connection: sa.Connection) -> None:
-        connection.exec_driver_sql("BEGIN")  # the driver's own begins before some statements only
+        connection.exec_driver_sql("BEGIN")  # the driver begins a transaction only before some statements
 
     return engine
