@@ -1,7 +1,7 @@
-"""Mark imports in the ledger as due (`sync_imports.due`): the next run reads them though they look unchanged.
+"""Mark imports in the ledger as due (`sync_imports.due`): the next run reads them although they look unchanged.
 
 Invariant: the marks of a backfill are in the warehouse before its first request, and an import loses its mark only with
-the load that brings its records: however the backfill ends, the next run reads what it has not read.
+the load that brings its records. So however a backfill ends, the next run reads the imports that it did not read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SELECTION_COLUMNS = frozenset({"slug", "state", "status", "updated_at", "templat
 
 
 def mark_backfill_due(connection: Connection, scope: RunScope, status: str | None) -> None:
-    """Mark the known imports that a backfill covers; it reads all others as new or changed."""
+    """Mark the known imports that a backfill selects; it reads all others as new or changed."""
     window, selection = scope.window, scope.selection
     bounds: dict[str, Any] = {
         "status = %s": status,
@@ -42,7 +42,7 @@ def mark_all_due(connection: Connection, why: Due) -> None:
 
 
 def mark_due(connection: Connection, slugs: Sequence[str], why: Due) -> None:
-    """Mark these imports as due for the next run; those that the ledger does not know it reads anyway."""
+    """Mark these imports as due for the next run, which reads imports that are not in the ledger anyway."""
     for some in batches(slugs):
         _mark_due(connection, why, {f"slug IN ({', '.join(['%s'] * len(some))})": list(some)})
 

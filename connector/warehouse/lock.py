@@ -1,10 +1,10 @@
 """Lock a dataset for one writer, whatever the name of its pipeline (docs/guarantees.md, "One writer").
 
-If the dataset, or the catalog of its lake, is in a file (DuckDB, SQLite), the lock is a file beside it, so that it
-holds whatever working directory dlt uses; PostgreSQL and MySQL hold it themselves, as a lock of a session, so that it
-holds across machines; for other destinations it is in dlt's data directory and holds on this machine. The operating
-system releases a lock with its process, a database with its session; a run whose session ended meanwhile is no longer
-the only writer and commits nothing more.
+If the dataset, or the catalog of its lake, is in a file (DuckDB, SQLite), the lock is a file beside it, which works for
+any working directory of dlt. PostgreSQL and MySQL hold the lock themselves, for a session, so that it works across
+machines. For other destinations the lock is in dlt's data directory and works on this machine. The operating system
+releases a lock when its process ends, a database when its session ends; a run whose session ended is no longer the only
+writer and commits nothing more.
 """
 
 from __future__ import annotations
@@ -42,23 +42,23 @@ from connector.warehouse.destination import (
     postgres_credentials,
 )
 
-# So that a firewall keeps the connection of a run that takes hours, and the run notices a lost one in two minutes.
+# So that a firewall does not drop the connection of a long run, and the run detects a lost one in two minutes.
 _KEEPALIVES = {"keepalives": 1, "keepalives_idle": 30, "keepalives_interval": 15, "keepalives_count": 5}
 
 POLL_S = 0.2
 _sessions: WeakKeyDictionary[Pipeline, Any] = WeakKeyDictionary()
 _acquired: WeakKeyDictionary[ExitStack, tuple[int, Path, Path]] = (
     WeakKeyDictionary()
-)  # by which thread, and which locks
+)  # the thread that holds them, and the locks
 
 
 @contextmanager
 def sole_writer(pipeline: Pipeline) -> Iterator[None]:
     """Hold the lock of the dataset, and the one of dlt's working directory, which two datasets may share.
 
-    Raises LockedError, which names the process, at once if another one has either lock, and ConfigError if the file of
-    the dataset cannot be written. If `acquire_sole_writer` took one of the two earlier in this thread,
-    that is released: whoever begins again there has given up the earlier run.
+    Raises LockedError at once if another process has either lock, and names the process. Raises ConfigError if the file
+    of the dataset cannot be written. If `acquire_sole_writer` acquired one of the two earlier in this thread, that lock
+    is released, because a thread that begins again has given up the earlier run.
     """
     path, working = lock_path(pipeline), _working_path(pipeline)
     for before, (thread, *locks) in list(_acquired.items()):
@@ -111,7 +111,7 @@ def _working_path(pipeline: Pipeline) -> Path:
 @contextmanager
 def _file_lock(path: Path, which: str) -> Iterator[None]:
     make_lock_file(path)
-    lock = FileLock(path, timeout=0, thread_local=False)  # whatever thread releases it
+    lock = FileLock(path, timeout=0, thread_local=False)  # it may be released by another thread
     try:
         lock.acquire()
     except Timeout:
@@ -145,9 +145,9 @@ def check_lock_held(pipeline: Pipeline) -> None:
 
 
 def check_lockable(pipeline: Pipeline) -> None:
-    """Raise ConfigError if the lock's path is a file that is not ours alone, such as a link; create none.
+    """Raise ConfigError if others have access to the file at the lock's path, or if it is a link; create no file.
 
-    Raises it too if the file of the dataset cannot be written.
+    Also raise it if the file of the dataset cannot be written.
     """
     path = lock_path(pipeline)
     if os.path.lexists(path):
@@ -164,12 +164,12 @@ def _check_writable(pipeline: Pipeline) -> None:
 
 
 def lock_path(pipeline: Pipeline) -> Path:
-    # a file of SQLite is one dataset, by whatever name it is reached
+    # a SQLite file is one dataset, whatever name is used for it
     dataset = DATASET if destination_type(pipeline) == "sqlite" else dataset_name(pipeline)
     name = "lake.lock" if _is_of_whole_lake(pipeline) else f"{dataset}.lock"
     file = local_file(pipeline)
     if file is not None:
-        file = file.resolve()  # by whatever link it is reached
+        file = file.resolve()  # whatever link is used for it
         file.parent.mkdir(parents=True, exist_ok=True)
         return file.with_name(f".{file.name}.{name}")
     place = Path(get_dlt_pipelines_dir())
@@ -178,7 +178,7 @@ def lock_path(pipeline: Pipeline) -> Path:
 
 
 def _is_of_whole_lake(pipeline: Pipeline) -> bool:
-    """Tell whether all datasets of a lake have one lock: its catalog is in SQLite, which has one writer."""
+    """Return whether all datasets of a lake share one lock, because its catalog is in SQLite, which has one writer."""
     return lake_catalog(pipeline) is not None and local_file(pipeline) is not None
 
 
@@ -186,8 +186,8 @@ def _is_of_whole_lake(pipeline: Pipeline) -> bool:
 def shard_writer(pipeline: Pipeline, shard: int, shards: int, prepare: Callable[[bool], None]) -> Iterator[None]:
     """Hold the dataset together with the other shards (PostgreSQL); a run and the shards exclude each other.
 
-    First call `prepare` while no other shard begins, with whether none has begun at all. Raises LockedError if a run is
-    under way, or this very shard.
+    First call `prepare` while no other shard begins, and tell it whether this shard is the only one. Raises LockedError
+    if a run or the same shard is under way.
     """
     with ExitStack() as held:
         own = shard_path(pipeline, shard, shards)
@@ -226,7 +226,7 @@ def _advisory_lock(pipeline: Pipeline) -> Iterator[None]:
 
 @contextmanager
 def _session(pipeline: Pipeline) -> Iterator[Any]:
-    """Yield a separate connection for locks: dlt's would reconnect after an error, without them."""
+    """Yield a separate connection for locks, because dlt's would reconnect after an error and lose them."""
     import psycopg2
 
     address = postgres_credentials(pipeline).to_native_representation()
@@ -234,7 +234,7 @@ def _session(pipeline: Pipeline) -> Iterator[Any]:
     try:
         session.autocommit = True
         with session.cursor() as cursor:
-            # a package may take longer than a server lets sessions idle; servers before 14 know no such limit
+            # a package may take longer than the server's limit on idle sessions, which servers before 14 do not have
             cursor.execute("SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'idle_session_timeout'")
         with closing(psycopg2.connect(address)) as other:
             _refuse_shared(session, other)
@@ -243,7 +243,7 @@ def _session(pipeline: Pipeline) -> Iterator[Any]:
     finally:
         _sessions.pop(pipeline, None)
         with suppress(Exception), session.cursor() as cursor:
-            # the server notices a closed connection some time later, and the next command may begin at once
+            # the server detects a closed connection with a delay, and the next command may begin at once
             cursor.execute("SELECT pg_advisory_unlock_all()")
         session.close()
 
@@ -251,8 +251,8 @@ def _session(pipeline: Pipeline) -> Iterator[Any]:
 def _refuse_shared(session: Any, other: Any) -> None:
     """Raise ConfigError if a pooler gives the server's session to other clients between two statements.
 
-    Then the lock is held by whichever client asks next. A pooler gives `other`, which is in a transaction, the server's
-    session that was used last, and `session` another one until that transaction ends.
+    The lock would then belong to the next client. Such a pooler gives `other`, which is in a transaction, the server
+    session that was used last, and gives `session` another one until that transaction ends.
     """
     before, beside, after = (_server_session(each) for each in (session, other, session))
     if beside == before or after != before:
@@ -270,7 +270,7 @@ def _server_session(connection: Any) -> int:
 
 
 def _lock_name(pipeline: Pipeline) -> str:
-    """Return the name of the lock in the database that it is taken in, where several lakes may have their catalogs."""
+    """Return the name of the lock in its database, in which several lakes may have their catalogs."""
     name = f"importer-connector {dataset_name(pipeline)}"
     if lake_catalog(pipeline) is None:
         return name
@@ -302,13 +302,13 @@ def _key(name: str) -> int:
 
 @contextmanager
 def _named_lock(pipeline: Pipeline) -> Iterator[None]:
-    """Hold a lock of MySQL's server in a session of its own, as `_advisory_lock` does."""
+    """Hold a lock of the MySQL server in a separate session, as `_advisory_lock` does."""
     name = f"importer {hashlib.blake2b(dataset_name(pipeline).encode(), digest_size=16).hexdigest()}"
     connection = destination_config(pipeline).credentials.engine.raw_connection()
     session = connection.driver_connection
     try:
         with session.cursor() as cursor:
-            cursor.execute("SET SESSION wait_timeout = 2592000")  # a package may take longer than sessions may idle
+            cursor.execute("SET SESSION wait_timeout = 2592000")  # a package may take longer than the usual limit
             cursor.execute("SELECT GET_LOCK(%s, 0)", (name,))
             if cursor.fetchone() != (1,):
                 raise _locked(pipeline, "Another run")
@@ -321,7 +321,7 @@ def _named_lock(pipeline: Pipeline) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The process that holds a lock, as the note beside the lock names it."""
+    """The process that holds a lock, by the note beside the lock."""
 
     process: int
     host: str
@@ -341,7 +341,7 @@ class Holder:
 
     @property
     def is_alive(self) -> bool:
-        """Return whether the process still exists; one of another host is assumed to."""
+        """Return whether the process still exists; a process of another host is assumed to exist."""
         try:
             if self.host == socket.gethostname() and os.name == "posix":
                 os.kill(self.process, 0)
@@ -356,7 +356,7 @@ class Holder:
 
 
 def holder_of(pipeline: Pipeline) -> Holder | None:
-    """Return who holds the lock of the dataset, as the note beside it says; the process may be dead."""
+    """Return the holder of the dataset's lock by the note beside it; the process may have ended."""
     return Holder.read_at(lock_path(pipeline))
 
 

@@ -1,7 +1,7 @@
 """Create the indexes that make looking up rows by key fast.
 
-Invariant: what a package looks up and deletes in a table of records costs in proportion to the rows of the package,
-not of the table. DuckDB reads one column for it; PostgreSQL has an index on each key.
+Invariant: look-ups and deletions of a package in a table of records cost in proportion to the rows of the package, not
+of the table. DuckDB reads one column for them; PostgreSQL has an index on each key.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ from connector.warehouse.connection import Connection
 from connector.warehouse.ledger_table import mark_failed
 from connector.warehouse.tables import LOAD_ID, keys_of
 
-_INDEXED_BYTES = 2_000  # of a slug; one that is longer is rejected as it arrives
+_INDEXED_BYTES = 2_000  # of a slug; a record with a longer slug is rejected
 
 
 def index_keys(connection: Connection, tables: Collection[str]) -> None:
-    """Create the indexes that these tables of records lack in a row store, and the statistics to use them.
+    """Create the indexes that these tables of records lack, and update the statistics for using them.
 
-    Without an index on each key, a merge reads the whole table for every package. Destinations that store columns need
-    none.
+    Without an index on each key, a merge reads the whole table for every package. Column stores need no index.
     """
     if not connection.traits.indexes or not tables:
         return
@@ -35,7 +34,7 @@ def index_keys(connection: Connection, tables: Collection[str]) -> None:
 
 
 def _without_long_keys(connection: Connection, table: str) -> None:
-    """Delete rows whose keys no index takes, loaded by an earlier version; their imports are read again."""
+    """Delete rows of an earlier version whose keys are too long for an index; their imports are read again."""
     keys = [connection.column(key) for key in keys_of(table)]
     long = " OR ".join(f"octet_length({key}) > {_INDEXED_BYTES}" for key in keys)
     found = connection.rows(f"SELECT DISTINCT {keys[1]} AS slug FROM {connection.name(table)} WHERE {long}")

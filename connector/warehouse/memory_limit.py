@@ -1,12 +1,12 @@
-"""Limit DuckDB's memory and threads during a run; by default it fills most of the memory with what it wrote or read.
+"""Limit DuckDB's memory and threads during a run; by default it keeps what it wrote or read in most of the memory.
 
-The limit grows with the number of threads, with the widest table, since DuckDB needs blocks per column and thread to
-write one, with the longest rows, of which it holds some thousands at each step, and with the rows that replace others,
-since a merge keeps something of each. It saves memory and affects no result: a step that exceeds it is repeated without
-the limit, and afterwards the rows are counted as ever.
+The limit grows with the number of threads, with the widest table (DuckDB needs blocks per column and thread to write
+one), with the longest rows (DuckDB holds some thousands at each step), and with the rows that replace others (a merge
+keeps data for each). The limit affects no result: a step that exceeds it is repeated without the limit, and the rows
+are counted afterwards as usual.
 
-dlt loads several tables at once, each on a thread of its own. If rows are only appended, DuckDB's own threads do not
-help: they divide one table's rows and put them back in order, which takes nearly twice the processor time.
+dlt loads several tables at once, each on a separate thread. If rows are only appended, DuckDB's own threads do not
+help: they divide one table's rows and restore the order afterwards, which takes nearly twice the processor time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ REPLACED_BYTES = 96  # for each row that a merge brings; measured: 80 are enough
 COLUMN_MB = 0.5  # for each thread; measured: half of that is enough for a thousand columns, a quarter is not
 RELEASED_MB = 32
 QUERY_MB = 16
-QUERY_SLUG_BYTES = 32  # for each slug that is looked for; measured: 24 are enough, with a MiB for each thread
+QUERY_SLUG_BYTES = 32  # for each slug that is looked up; measured: 24 are enough, with a MiB for each thread
 COPIES = 4  # of a few thousand rows, for each thread
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _SETTING = "SELECT current_setting('memory_limit')"
@@ -50,16 +50,16 @@ class MemoryLimit:
         wanted = int(BASE_MB * 2**20 + self._threads * each_thread + REPLACED_BYTES * replaced)
         wanted = min(wanted, int(_bytes(_default())))
         if self._may_set_limit() and (math.isinf(self._limit_bytes) or wanted > self._limit_bytes):
-            with suppress(duckdb.OutOfMemoryException):  # it holds more than that already
+            with suppress(duckdb.OutOfMemoryException):  # it already uses more than that
                 self._limit(wanted)
                 self._limit_bytes = wanted
 
     @contextmanager
     def for_query(self, columns: int, slugs: int) -> Iterator[None]:
-        """Limit memory for a query that reads so many columns of a whole table and looks for so many slugs in it.
+        """Limit memory for a query that reads so many columns of a whole table and looks up so many slugs in it.
 
-        DuckDB keeps what it reads until memory is at the limit, and gains nothing from it. A query that needs more gets
-        the earlier limit, once (`remove`).
+        DuckDB keeps everything it reads until the limit is reached, without any benefit. A query that needs more memory
+        gets the earlier limit, once (`remove`).
         """
         if not self._may_set_limit():
             yield
@@ -75,10 +75,10 @@ class MemoryLimit:
             self._limit(self._limit_bytes)
 
     def release(self) -> None:
-        """Release the blocks that DuckDB keeps between packages, where they are worth less than their memory."""
+        """Release the blocks that DuckDB keeps between packages, because they are not worth their memory."""
         if math.isinf(self._limit_bytes):
             return
-        with suppress(duckdb.Error):  # some blocks cannot go
+        with suppress(duckdb.Error):  # some blocks cannot be released
             self._limit(RELEASED_MB * 2**20)
         self._limit(self._limit_bytes)
 
@@ -97,7 +97,7 @@ class MemoryLimit:
         return True
 
     def end(self) -> None:
-        """Restore the settings from before this run: a user's own connection outlives it."""
+        """Restore the settings from before this run, because a connection of the user outlives it."""
         if math.isfinite(self._limit_bytes):
             self._limit_bytes = math.inf
             with suppress(duckdb.Error):
@@ -109,7 +109,7 @@ class MemoryLimit:
         self._set_threads(1)
 
     def all_threads(self) -> None:
-        """Restore the number of threads from before, which somebody may have set."""
+        """Restore the previous number of threads, which somebody may have set."""
         self._set_threads(self._threads)
 
     def _may_set_limit(self) -> bool:
@@ -122,7 +122,7 @@ class MemoryLimit:
         self._native.execute(how).fetchall()
 
     def _set_threads(self, count: int) -> None:
-        with suppress(duckdb.Error):  # it only saves time, and not every setting of a user's allows it
+        with suppress(duckdb.Error):  # it only saves time, and some settings of users do not allow it
             self._native.execute(f"SET threads = {count}").fetchall()
 
 

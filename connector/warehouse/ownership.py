@@ -1,9 +1,9 @@
-"""Decide which tables of the dataset are ours, in one function that every reader and writer asks.
+"""Decide which tables of the dataset are ours, in one function that every reader and writer calls.
 
-A table is ours if something of ours names it (this package's fixed names, the ledger, `sync_fields`, or the schema
-that dlt stores in the dataset with every table it makes, in one transaction with it), if it is a table and no view,
-and if it has the columns that identify its rows. Anything else with a name like ours belongs to somebody else: it is
-not read, not written, and its name is taken.
+A table is ours if this package names it (in its fixed names, the ledger, `sync_fields`, or the schema that dlt stores
+in the dataset in one transaction with every table it creates), if it is not a view, and if it has the columns that
+identify its rows. Anything else with a similar name belongs to others: it is neither read nor written, and its name
+counts as taken.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from connector.warehouse.tables import (
 )
 
 TYPED_PREFIX = "records_"
-REBUILD_TABLE = "sync_rebuild"  # a typed table while it is rebuilt; not `records_…`: no run may ever take it for one
+REBUILD_TABLE = "sync_rebuild"  # a typed table while it is rebuilt; not `records_…`, so that no run mistakes it for one
 _SYSTEM = (*SYSTEM_SCHEMAS, RECORDS, LOADS, VERSIONS)
 
 
@@ -46,11 +46,11 @@ _SYSTEM = (*SYSTEM_SCHEMAS, RECORDS, LOADS, VERSIONS)
 class Dataset:
     """The contents of the dataset.
 
-    `columns`: of each table and view, with their types; `ours`: our tables; `foreign`: the names of all the rest, in
-    lower case; `made`: the columns that dlt made in each table, by any of its schemas; `current`: by the newest one,
-    which does not know a table that was rebuilt since; `added`: columns that somebody else added to our tables;
-    `templates`: typed table → slug of its template, by dlt's schema; `format`: that of the warehouse, 0 if it was
-    written before formats had a number.
+    `columns`: of each table and view, with their types; `ours`: our tables; `foreign`: the names of all other objects,
+    in lower case; `made`: the columns that dlt created in each table, by all of its schemas; `current`: by the newest
+    schema, which lacks a table that was rebuilt since; `added`: columns that others added to our tables; `templates`:
+    typed table → slug of its template, by dlt's schema; `format`: the format of the warehouse, 0 if it was written
+    before formats had a number.
     """
 
     columns: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -67,12 +67,12 @@ class Dataset:
         return frozenset(table for table in self.ours if table.startswith(TYPED_PREFIX))
 
     def only(self, typed: Collection[str]) -> Dataset:
-        """Return the dataset as a shard sees it: typed tables other than these count as foreign."""
+        """Return the dataset for a shard: typed tables other than these count as foreign."""
         others = self.typed - set(typed)
         return replace(self, ours=self.ours - others, foreign=self.foreign | {table.casefold() for table in others})
 
     def check(self) -> None:
-        """Raise ConfigError if a name that this package cannot do without is taken by something else."""
+        """Raise ConfigError if a name that this package needs is taken by another object."""
         for table in _SYSTEM:
             if table in self.columns and table not in self.ours:
                 lacking = ", ".join(c for c in _identity(table) if c not in self.columns[table]) or "being a table"
@@ -86,7 +86,7 @@ def inspect_dataset(connection: Connection) -> Dataset:
     """Return the contents of the dataset, from the catalog, the small tables and dlt's stored schema.
 
     No table of records is read. Raises NewerFormatError for a warehouse of a newer format than this version knows, and
-    ConfigError for one that takes two different keys for the same.
+    ConfigError for one in which two different keys can be equal.
     """
     connection.adapter.check(connection.client)
     columns = connection.columns()
@@ -97,7 +97,7 @@ def inspect_dataset(connection: Connection) -> Dataset:
         raise NewerFormatError(_too_new(connection, stored.format, RUNS in shaped))
     named = {*_SYSTEM, REBUILD_TABLE, *stored.columns}
     named |= _named_in(connection, [t for t in (LEDGER, FIELDS) if t in shaped and "table_name" in columns[t]])
-    # a load that died may have made what no later version of the schema knows
+    # a load that died may have created columns that no later version of the schema has
     unsure = {
         table
         for table in shaped
@@ -115,7 +115,7 @@ def inspect_dataset(connection: Connection) -> Dataset:
 
 
 def _not_fields(connection: Connection, beyond: Mapping[str, Collection[str]]) -> dict[str, frozenset[str]]:
-    """Return those of the columns not made by dlt that no field knows either: a rebuild makes some without dlt."""
+    """Return columns that neither dlt created nor a field names: a rebuild creates some without dlt."""
     sql = f"SELECT table_name, column_name FROM {connection.name(FIELDS)}"
     fields: dict[str, set[str]] = defaultdict(set)
     for row in connection.rows(sql):
@@ -134,13 +134,12 @@ def _too_new(connection: Connection, found: int, has_runs: bool) -> str:
 
 
 def prepare_staging(connection: Connection, ours: Collection[str]) -> frozenset[str]:
-    """Return the names, in lower case, that others have taken where rows are staged: no new table may have one.
+    """Return the names, in lower case, that others use in the staging schema, and that no new table may have.
 
-    If a table that dlt staged in is gone, dlt is made to forget it, because it would not look again. dlt empties and
-    drops tables there by their names, so this raises ConfigError if a table of `ours` would be staged into a foreign
-    one, or if the schema itself belongs to somebody else: dlt stores its schema in each one it stages in, in one
-    transaction with the first tables if the destination has such; and it notes no loads there, as it does in every
-    dataset.
+    If a staging table is missing, dlt is made to forget it, because it would not check again. dlt empties and drops
+    staging tables by their names, so this raises ConfigError if a table of `ours` would be staged into a foreign one,
+    or if the schema itself belongs to others. In a staging schema, dlt stores its own schema, in one transaction with
+    the first tables if the destination supports that; but it records no loads there, which it does in every dataset.
     """
     whole = connection.client.capabilities.supports_ddl_transactions
     made = staged(connection)
@@ -159,10 +158,10 @@ def prepare_staging(connection: Connection, ours: Collection[str]) -> frozenset[
 
 
 def staged(connection: Connection, schema: str | None = None) -> frozenset[str]:
-    """Return the tables in which dlt stages rows, without foreign ones; `schema` may be another than ours.
+    """Return the tables in which dlt stages rows, without foreign ones; `schema` may differ from ours.
 
-    A table there is dlt's if its keys cannot be null, as dlt makes them: those of a copy by CREATE TABLE AS can, and
-    those of a view.
+    A table there is dlt's if its keys cannot be null, because dlt declares that; the keys of a copy by CREATE TABLE AS
+    or of a view can be null.
     """
     with connection.client.with_alternative_dataset_name(schema or connection.client.staging_dataset_name):
         required = connection.required()
@@ -181,7 +180,7 @@ def _not_staged_there(schema: str, table: str, fix: str) -> str:
 
 @dataclass(slots=True)
 class _Stored:
-    """Tables of dlt's stored schema: their columns and templates, and the format in which the warehouse is."""
+    """Tables of dlt's stored schema: their columns and templates, and the format of the warehouse."""
 
     columns: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     templates: dict[str, str] = field(default_factory=dict)
@@ -200,7 +199,7 @@ class _Stored:
 
     @classmethod
     def any_version(cls, connection: Connection, tables: Collection[str]) -> _Stored:
-        """Return what any version says of these tables: dlt's schema may have been started again since."""
+        """Return the union of all versions for these tables, because dlt's schema may have been recreated since."""
         found = cls()
         content = connection.column("schema")
         for table in sorted(tables):
@@ -238,7 +237,7 @@ def _decoded(content: str) -> dict[str, Any]:
 
 
 def _named_in(connection: Connection, tables: Sequence[str]) -> set[str]:
-    """Return the tables that rows of these tables name."""
+    """Return the tables named by rows of these tables."""
     if not tables:
         return set()
     rows = connection.rows(" UNION ".join(f"SELECT table_name FROM {connection.name(table)}" for table in tables))

@@ -1,8 +1,8 @@
-"""Note what the warehouse lost and a run has to restore, in the warehouse, before anything is loaded.
+"""Record losses of the warehouse that a run has to restore, in the warehouse, before anything is loaded.
 
-Invariant: no column ever holds values of two fields or loses a part of one, and no import counts as synced while a
-value of its rows is missing. Imports with incomplete rows are noted in the ledger first, so that a run that dies, or
-reads only some imports, leaves the rest to the next one, to which the column may look intact.
+Invariant: no column ever has values of two fields or only a part of the values of one, and no import counts as synced
+while a value of its rows is missing. Imports with incomplete rows are marked in the ledger first. So if a run dies or
+reads only some imports, the next one reads the rest, although the column may look intact by then.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ log = logging.getLogger("connector.run")
 
 
 def schedule_repairs(connection: Connection, state: WarehouseState) -> WarehouseState:
-    """Make dlt create again what is missing, and have the imports read again whose values were lost with it.
+    """Make dlt recreate missing tables and columns, and mark the imports whose values were lost with them.
 
-    Return the state as it is now. The only writes are notes of what is lost, and those into columns of ours that no
-    field knows any more.
+    Return the updated state. The only writes are marks of losses, and updates of our columns that no longer belong to
+    a field.
     """
     if state.tables_to_create and VERSIONS in state.tables:
         forget_schemas(connection, SOURCE)
     if state.tables and LOADS not in state.tables and RUNS in state.tables:
-        # they had ended; that the table of their loads is lost does not mean that they crashed
+        # they had ended; the loss of the table of loads does not mean that they crashed
         connection.execute(
             f"UPDATE {connection.name(RUNS)} SET {connection.column(LOAD_ID)} = '' WHERE status <> 'running'"
         )
@@ -49,7 +49,7 @@ def schedule_repairs(connection: Connection, state: WarehouseState) -> Warehouse
 
 
 def confirm_tombstones(connection: Connection, load_id: str, tables: Collection[str]) -> None:
-    """Put what was marked as deleted under this load, if the table of loads that confirmed it was lost."""
+    """Move rows marked as deleted to this load, if the table of loads that confirmed them was lost."""
     conditions = {LEDGER: f"state = '{State.deleted}'", IMPORTS: f"{connection.column('_deleted_at')} IS NOT NULL"}
     for table, condition in conditions.items():
         if table in tables:
@@ -68,7 +68,7 @@ def _repair_dropped_columns(
 def _restore_types(
     connection: Connection, state: WarehouseState, table: str, types: Mapping[str, str]
 ) -> WarehouseState:
-    """Restore the type of columns that was changed, and have the imports with values there read again."""
+    """Restore the type of changed columns, and mark the imports with values in them to be read again."""
     schema = state.schemas[table]
     found = ", ".join(f"{name} from {types[name]} to {schema.physical[name]}" for name in sorted(types))
     state = _reread_table(connection, state, table, f"The type of columns in {table} was changed: {found}")
@@ -86,7 +86,7 @@ def _restore_types(
 
 
 def _reread_table(connection: Connection, state: WarehouseState, table: str, what: str) -> WarehouseState:
-    """Have all imports with rows in the table read again; in `imports`, have all rows written again."""
+    """Mark all imports with rows in the table to be read again; for `imports`, mark all rows to be written again."""
     if table == IMPORTS:
         return _rewrite_imports(connection, state, what)
     slugs = [
@@ -98,7 +98,7 @@ def _reread_table(connection: Connection, state: WarehouseState, table: str, wha
 
 
 def imports_with(connection: Connection, table: str, columns: Collection[str]) -> list[str]:
-    """Return the imports of which live rows have a value in one of these columns."""
+    """Return the imports whose live rows have a value in one of these columns."""
     key = "slug" if table == IMPORTS else "_import_slug"
     rows = connection.query(
         f"SELECT DISTINCT {connection.column(key)} AS slug FROM {connection.name(table)} "
@@ -109,16 +109,16 @@ def imports_with(connection: Connection, table: str, columns: Collection[str]) -
 
 def _filled(connection: Connection, table: str, columns: Collection[str]) -> str:
     filled = " OR ".join(f"{connection.column(column)} IS NOT NULL" for column in sorted(columns))
-    # of `imports` nothing is lost: metadata is there as received
+    # in `imports` nothing is lost, because it has the metadata as received
     return filled if table == IMPORTS else f"({filled}) AND {connection.column('_deleted_at')} IS NULL"
 
 
 def _empty_unexplained_columns(
     connection: Connection, state: WarehouseState, table: str, columns: Collection[str]
 ) -> WarehouseState:
-    """Empty the columns of fields that `sync_fields` does not know, except in rows that are kept.
+    """Empty the columns of fields that are not in `sync_fields`, except in rows that are kept.
 
-    A table is scanned only if it has a column that no field knows.
+    A table is scanned only if it has a column without a field.
     """
     slugs = imports_with(connection, table, columns)
     if slugs:
@@ -161,14 +161,14 @@ def _reread_imports(connection: Connection, state: WarehouseState, slugs: Collec
     log.warning(
         "%s; the %d imports with rows there are read again.", what, len(slugs), extra={"event": "warehouse.repaired"}
     )
-    if LEDGER in state.tables:  # else no import counts as synced
+    if LEDGER in state.tables:  # otherwise no import counts as synced
         mark_failed(connection, slugs, f"{what}: it is read again.")
     untrusted = {slug: structs.replace(state.ledger[slug], state=State.failed, due=Due.incomplete) for slug in slugs}
     return replace(state, ledger={**state.ledger, **untrusted})
 
 
 def _rewrite_imports(connection: Connection, state: WarehouseState, what: str) -> WarehouseState:
-    """Have the row of each listed import written again, which takes no request."""
+    """Mark the row of each listed import to be written again, which takes no request."""
     log.warning("%s; all rows of imports are written again.", what, extra={"event": "warehouse.repaired"})
     if "_content_hash" not in state.dropped.get(IMPORTS, ()):
         connection.execute(f"UPDATE {connection.name(IMPORTS)} SET {connection.column('_content_hash')} = NULL")

@@ -1,4 +1,4 @@
-"""Find the columns of a table of versions that may hold a value under a privacy rule. Pure, by names alone."""
+"""Find the columns of a history table that may have a value under a privacy rule. Pure; uses only names."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from connector.warehouse.history_tables import OWN, columns_aside
 def ruled_columns(
     rules: Sequence[Protection], fields: Iterable[tuple[Keys, Field]], columns: Collection[str], system: Collection[str]
 ) -> list[str]:
-    """Return those of `columns` that one of the rules may concern; none if there are no rules.
+    """Return those of `columns` to which a rule may apply; none if there are no rules.
 
-    `fields` are the fields of the table with their paths as the rules see them, `system` columns that no rule concerns.
-    A column in neither belongs to a field that no longer has one, and may hold anything.
+    `fields` are the fields of the table with their paths as in the rules, `system` columns to which no rule applies. A
+    column in neither belongs to a field that no longer has a column, and may have any value.
     """
     if not rules:
         return []

@@ -1,4 +1,4 @@
-"""Read and write `sync_runs`: this run's row, and those of runs that died before they wrote how they ended."""
+"""Read and write `sync_runs`: the row of this run, and those of runs that died before they wrote their end."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def fail_crashed_runs(
 ) -> list[str]:
     """Mark runs that never ended as failed; return their ids.
 
-    The caller holds the lock, a shard that of its mode.
+    The caller holds the lock, a shard the lock of its mode.
     """
     found = crashed_runs(connection, tables, mode)
     for run_id in found:
@@ -54,14 +54,14 @@ def latest_start(connection: Connection) -> datetime | None:
 
 
 def mark_runs_repaired(connection: Connection) -> None:
-    """Note that everything crashed runs left is repaired, so that the next run need not look again."""
+    """Record that everything left by crashed runs is repaired, so that the next run need not check again."""
     connection.execute(
         f"UPDATE {connection.name(RUNS)} SET error_kind = '{REPAIRED}' WHERE error_kind = '{UNSETTLED}'",
     )
 
 
 def note_progress(connection: Connection, tally: Tally) -> None:
-    """Note in the row of a running run what it has done so far, in one statement: it may die at any moment."""
+    """Write the progress of a running run to its row, in one statement, because it may die at any moment."""
     row = tally.as_row(Status.running)
     names = [name for name in RUNS_SCHEMA.names if name in row and name not in ("run_id", "status")]
     values = ", ".join(f"{connection.column(name)} = %s" for name in names)
