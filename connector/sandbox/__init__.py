@@ -1,7 +1,7 @@
 """Serve the Importer Service on loopback: for the demo, for tests, and for trying things.
 
-The sandbox implements the interface faithfully, with everything the interface leaves open as a switch. It shares no
-code with the connector, so a mistake in one does not hide a mistake in the other.
+The sandbox implements the interface exactly, with a switch for everything that the interface leaves open. It shares no
+code with the connector, so that a mistake in one does not hide a mistake in the other.
 
     service = Service(seed=1)
     service.add_generated("orders", imports=3, rows=200)

@@ -22,7 +22,7 @@ Metadata = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """What an import was uploaded against."""
+    """The template of an import."""
 
     name: str
     slug: str
@@ -108,7 +108,7 @@ class Catalogue:
         return slugs
 
     def _known(self, template: str | Template | None) -> str | None:
-        """Return the slug of a template, created on first use of its name; a `Template` is taken as it is."""
+        """Return the slug of a template, which is created on first use of its name; a `Template` is used unchanged."""
         if isinstance(template, str):
             self.importers.add(template)
             slug = uuid_from(self.seed, "template", template)
@@ -158,7 +158,7 @@ class Catalogue:
             return found.rows.slugs.slug(found.rows.append(text, self._moved(found), whole=True))
 
     def edit_row(self, slug: str, record_slug: str, data: Mapping[str, Any] | str) -> None:
-        """Replace a row's content. Whether that moves its import's `updated_at` is a switch."""
+        """Replace a row's content. A switch decides whether that changes its import's `updated_at`."""
         with self._lock:
             found = self._live(slug)
             index = found.rows.index_of(record_slug)
@@ -178,7 +178,7 @@ class Catalogue:
             self.version += 1
 
     def restore_import(self, slug: str) -> None:
-        """Restore a deleted import as it was: same rows, same times."""
+        """Restore a deleted import with the same rows and times."""
         with self._lock:
             self._imports[slug].deleted = False
             self.version += 1

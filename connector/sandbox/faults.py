@@ -24,11 +24,11 @@ FORMS: tuple[RetryAfter, ...] = ("seconds", "date", "zero", "missing")
 class Faults:
     """Probabilities from 0 to 1; the kinds exclude each other, so they add up to 1 at most.
 
-    A draw depends on the seed, the URL and how often it was asked for, not on what else goes on.
+    A draw depends on the seed, the URL and the number of requests for it, and on nothing else.
     `max_consecutive`: after so many faults in a row a URL answers, so a client that tries once more than
     that always gets through (not to `failing_imports`, whose records always answer 500, nor to `misrouted_imports`,
     which are listed and whose own address answers 404).
-    `rate_limit_rps` is no dice but a limit: a bucket of `rate_limit_burst` requests that fills at that rate.
+    `rate_limit_rps` is not a probability but a limit: a bucket of `rate_limit_burst` requests that fills at that rate.
     """
 
     latency: tuple[float, float] = (0.0, 0.0)
@@ -66,7 +66,7 @@ class Draw:
 
 
 class FaultGenerator:
-    """A generator of faults, which counts for each of the last few thousand URLs how many it drew in a row."""
+    """A generator of faults, which counts the faults in a row for each of the last few thousand URLs."""
 
     def __init__(self, seed: int, wall_clock: Callable[[], datetime], monotonic: Callable[[], float]) -> None:
         self._seed = seed
@@ -92,7 +92,7 @@ class FaultGenerator:
         return Draw(kind, delay_s, dice.getrandbits(32))
 
     def before(self, faults: Faults, draw: Draw) -> Response | None:
-        """Return the reply of whatever stands in front of the service, if it does not pass the request on."""
+        """Return the reply of a proxy in front of the service, if it does not pass on the request."""
         wait_s = self._over_limit(faults)
         if wait_s is not None:
             return error_response(429, "rate_limited", "Too many requests.", retry_after=str(math.ceil(wait_s)))

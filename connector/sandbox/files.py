@@ -1,6 +1,6 @@
-"""Serve a person's own CSV, JSON or JSON Lines file as rows, with values as the file has them.
+"""Serve a person's own CSV, JSON or JSON Lines file as rows, with unchanged values.
 
-Cells of a CSV file stay text; rows of a JSON file are cut out of it byte for byte, digits included.
+Cells of a CSV file stay text; rows of a JSON file are served byte for byte, including digits.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class CsvDocument:
 
 
 def _distinct(names: list[str]) -> list[str]:
-    """Return the names made distinct by numbers, since a JSON object keeps one value per key."""
+    """Return the names made distinct by numbers, because a JSON object keeps one value per key."""
     distinct: dict[str, None] = {}
     for name in names:
         unused, times = name, 1

@@ -1,4 +1,4 @@
-"""Generate uploads: each row is computed from seed, import and position alone, and never kept."""
+"""Generate uploads: each row is computed only from seed, import and position, and never stored."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Request:
 class Response:
     """The service's reply, and the fault of its connection.
 
-    `delay_s` is to be waited before anything is sent. With `fault="reset"` nothing is sent at all; with `fault="cut"`
+    `delay_s` is the delay before anything is sent. With `fault="reset"` nothing is sent at all; with `fault="cut"`
     the headers promise the whole `body` and half of it arrives.
     """
 

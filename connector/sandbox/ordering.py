@@ -1,4 +1,4 @@
-"""Order lists in each possible way. Any page of any order costs about the same, however many rows there are."""
+"""Order lists in all supported ways. Any page of any order costs about the same for any number of rows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Ranks:
 
 
 def shuffled(count: int, *seed: object) -> Callable[[int], int]:
-    """Return a new order for each request: a real shuffle of small lists, an arithmetic one of large ones."""
+    """Return a new order for each request: a real shuffle of small lists, a computed permutation of large ones."""
     if count <= SHUFFLE_ROWS:
         places = list(range(count))
         Random(number(*seed)).shuffle(places)
@@ -55,7 +55,7 @@ def record_ranks(rows: ImportRows, order: Order, seed: object, request_number: i
 
 
 def _time_order(rows: ImportRows, *, updated: bool) -> Callable[[int], int]:
-    """Return the order by time: untouched rows are in it already, the touched ones are merged in."""
+    """Return the order by time: unedited rows are already in this order, edited ones are merged in."""
     touched = [((row.updated_at if updated else row.created_at, index), index) for index, row in rows.touched.items()]
     return _merged(rows.source.count, rows.holes(), lambda index: (rows.uploaded_at(index), index), touched)
 

@@ -41,14 +41,14 @@ def asked_window(request: Request, switches: Switches, seed: int) -> Window | Re
 
 
 def past_the_end(window: Window, rows: int, switches: Switches) -> Response | None:
-    """Return the refusal of a page behind the last of a list of `rows`, if the service refuses such pages."""
+    """Return the refusal of a page behind the last one of a list of `rows`, if the service refuses such pages."""
     if switches.past_the_end == 200 or not 0 < window.start >= rows:
         return None
     return error_response(switches.past_the_end, "no_such_page", "There is no such page.")
 
 
 def _uneven(path: str, page: int, per_page: int, switches: Switches, seed: int) -> Window:
-    """Return a page of uneven lengths, which still hold every row: they are drawn per list, and stay the same."""
+    """Return a page if pages have uneven lengths: the lengths are drawn once per list, and no row is lost."""
     start = empty_run = size = 0
     for place in range(1, page + 1):
         start += size

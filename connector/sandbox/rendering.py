@@ -35,14 +35,14 @@ def import_text(catalogue: Catalogue, found: StoredImport, switches: Switches) -
 
 
 def record_extra_text(index: int, switches: Switches) -> str | None:
-    """Return a record's fields that the interface does not name, as members of an object; every third has none."""
+    """Return a record's undocumented fields, as members of an object; every third record has none."""
     if not switches.extra_fields or index % 3 == 2:
         return None
     return f'"row_errors":[{{"line":{index}.10}}],"valid":{"true" if index % 2 else "null"}'
 
 
 def record_text(found: StoredImport, index: int, switches: Switches) -> str:
-    """Return one record; its row is inserted as text, so digits, escapes and repeated keys survive."""
+    """Return one record; its row is inserted as text, so that digits, escapes and repeated keys are kept."""
     rows = found.rows
     touched = rows.touched.get(index)
     if touched is None:

@@ -1,4 +1,4 @@
-"""Keep the rows of one import: a source that is only computed, and the edits since."""
+"""Keep the rows of one import: a source that may be computed, and the edits since."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ UPLOAD_US = 800_000
 
 
 class RowSource(Protocol):
-    """Rows as they were uploaded, by position; they may be computed, read from a file, or kept."""
+    """Rows as they were uploaded, by position; they may be computed, read from a file, or stored."""
 
     @property
     def count(self) -> int: ...
@@ -50,13 +50,13 @@ class TouchedRow:
 
 
 def row_text(row: Mapping[str, Any] | str) -> str:
-    """Return a row as JSON text; a text is taken as it is."""
+    """Return a row as JSON text; return a text unchanged."""
     if isinstance(row, str):
         return row
     text = json.dumps(row, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     try:
         text.encode()
-    except UnicodeEncodeError:  # lone surrogates have no UTF-8 form, escapes do
+    except UnicodeEncodeError:  # lone surrogates cannot be encoded in UTF-8, but their escapes can
         return json.dumps(row, separators=(",", ":"), allow_nan=False)
     return text
 

@@ -31,7 +31,7 @@ def edit_randomly(catalogue: Catalogue, n: int, seed: object) -> list[str]:
 
 
 def _add_import(catalogue: Catalogue, dice: Random) -> str:
-    """Begin an upload: the import exists, its rows do not yet."""
+    """Begin an upload: the import exists, but not yet its rows."""
     names = sorted({template.name for template in catalogue.templates()} & set(TEMPLATES)) or ["customers"]
     name = dice.choice(names)
     slug = catalogue.add_import(name, metadata={"source": "script"}, status="created")
@@ -113,7 +113,7 @@ def _row_at(found: StoredImport, index: int) -> Any:
 
 
 def _finite(digits: str) -> float | str:
-    """Return the number, or its text if it is beyond every float: written as infinity it would not be JSON."""
+    """Return the number, or its text if it exceeds the range of floats, because infinity is not valid JSON."""
     value = float(digits)
     return value if math.isfinite(value) else digits
 

@@ -83,7 +83,7 @@ class Scatter:
 
 
 class Dice:
-    """Cheap draws from one hash, as fast as possible, and enough for the widest generated row (512 bits)."""
+    """Fast draws from one hash of 512 bits, which is enough for the widest generated row."""
 
     __slots__ = ("_pool",)
 

@@ -76,13 +76,13 @@ def _reset(transport: asyncio.Transport) -> None:
 
 
 async def _until_gone(receive: Receive) -> None:
-    """Wait until the server notices; otherwise it would log a reply that was never finished."""
+    """Wait until the server notices; otherwise it would log an unfinished reply."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 class _OpenProtocol(H11Protocol):
-    """uvicorn's HTTP protocol, with the connection within the app's reach."""
+    """uvicorn's HTTP protocol, which gives the app access to the connection."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.app_state = {**self.app_state, TRANSPORT: transport}
@@ -108,7 +108,7 @@ def _server(service: Service) -> uvicorn.Server:
 
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio sends small writes at once only on sockets that say they are TCP; 40 ms a reply otherwise
+    # asyncio sends small writes at once only on sockets declared as TCP; otherwise a reply takes 40 ms
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

@@ -1,4 +1,4 @@
-"""Define a switch for each thing that the interface leaves open: the real service may do either."""
+"""Define a switch for each behaviour that the interface leaves open: the real service may do either."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Switches:
     "random" differs at every request. `max_per_page` below the documented 100 is applied silently;
     `over_max` says what happens above 100. `time_zone` "mixed" writes the same instant with different
     offsets from value to value, never without one. `short_pages` and `empty_middle_page` are the shares
-    of pages that hold fewer rows, or none, although more follow: no row is lost, pages just have uneven
+    of pages that have fewer rows, or none, although more follow: no row is lost, pages just have uneven
     lengths (at most `max_empty_run` empty ones in a row, never the first). They model behaviour that no
-    interface admits to. `past_the_end` is the status of pages behind the last one, the first page aside;
-    `no_records` that of the records of an import that has none. `extra_fields` are fields that the interface does not
-    name, in imports and records.
+    interface documents. `past_the_end` is the status of pages behind the last one, except for the first page;
+    `no_records` is that of the records of an import without any. `extra_fields` adds undocumented fields to imports
+    and records.
     """
 
     import_order: Order = "insertion"

@@ -138,12 +138,12 @@ def _date(dice: Dice) -> str:
 
 
 def _blank(dice: Dice, value: Any, percent: int) -> Any:
-    """Return the value, or what people leave in an empty cell."""
+    """Return the value, or sometimes the content of an empty cell."""
     return dice.pick(("", None)) if dice.chance(percent) else value
 
 
 def _mixed(dice: Dice, value: float) -> Any:
-    """Return the number, or sometimes what somebody typed into its column instead."""
+    """Return the number, or sometimes a text that somebody typed instead."""
     if dice.chance(6):
         return dice.pick(("N/A", "-", "", None, "ca. 5", f"{value} "))
     return value

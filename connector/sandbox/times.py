@@ -17,7 +17,7 @@ PRECISIONS = {0: "seconds", 3: "milliseconds", 6: "microseconds"}
 def time_text(instant: datetime, zone: Zone, fraction: Fraction) -> str:
     """Return the instant as text.
 
-    The same instant is always written the same way, so that comparing texts is tempting and wrong. With
+    The same instant is always written in the same way, so comparing texts seems to work although it is wrong. With
     `fraction="mixed"` only zeros are left out: a mixed precision never changes the instant.
     """
     instant = instant.astimezone(UTC)

@@ -1,6 +1,6 @@
-"""Add uploads as the customers of a company make them: over the last months, by people, from files with names.
+"""Add uploads like those of a company's customers: over the last months, by named people, from named files.
 
-The same seed makes the same rows and slugs; only the times follow the day on which it is started.
+The same seed gives the same rows and slugs; only the times depend on the day of the start.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from functools import partial
 from connector.sandbox.service import Service
 
 MONTHS = timedelta(days=90)
-AGO = timedelta(minutes=10)  # of edits: one that is read within its own second is read once more by the next run
-LAG = timedelta(days=3, hours=5)  # between templates, which are not all uploaded on one day
+AGO = timedelta(minutes=10)  # age of edits, because an edit read within its own second is read again by the next run
+LAG = timedelta(days=3, hours=5)  # between templates, so that they are not all uploaded on the same day
 PEOPLE = ("maria.silva", "jonas.weber", "aiko.tanaka", "olu.adeyemi", "emma.larsen")
 
 
@@ -33,7 +33,7 @@ def add_uploads(service: Service, template: str, uploads: int, rows: int) -> Non
 
 
 def add_flaws(service: Service) -> None:
-    """Add what goes wrong in uploads: elements that are no rows, a wrong count, an upload in progress."""
+    """Add typical problems of uploads: elements that are not rows, a wrong count, an upload in progress."""
 
     def uploaded(name: str, person: str) -> dict[str, str]:
         return {"uploader": f"{person}@customer.example", "file_name": name}

@@ -1,16 +1,16 @@
-"""Divide a full backfill among several processes, by a table that exists meanwhile: `sync_shards`.
+"""Divide a full backfill among several processes, with the temporary table `sync_shards`.
 
 Invariants:
 
-1. Every import belongs to one shard, by the table and its slug: that of its template, or where all of them share the
-   template, the one that its slug says (`connector.scope.Part`). No two write a row of one import.
-2. A table that several write gets no new column meanwhile, and no row of `sync_fields`: `imports`, and the typed tables
-   of a template that they share. An import that would need one is left to the run after them.
-3. What no shard loaded, and what two of them loaded, is found by the run after them, which checks every row and counts
-   the fields of shared tables again.
+1. Every import belongs to one shard: to that of its template in the table or, if all shards share the template, to the
+   one given by its slug (`connector.scope.Part`). No two shards write a row of the same import.
+2. Tables that several shards write (`imports`, and the typed tables of shared templates) get no new column meanwhile,
+   and no row of `sync_fields`. An import that would need a new column is left to the run after the shards.
+3. The run after the shards checks every row, finds imports that no shard or two shards loaded, and counts the fields of
+   shared tables again.
 
-The table is created in one statement, once all tables exist and all imports are marked as due, and is dropped when a
-run that excludes all others has noted in the ledger what it has to read again.
+The table is created in one statement, once all tables exist and all imports are marked as due. It is dropped when a run
+that excludes all others has marked in the ledger which imports it has to read again.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from connector.warehouse.tables import FIELDS, IMPORTS, LEDGER, LOAD_ID, RECORDS
 log = logging.getLogger("connector.run")
 
 SHARDS = "sync_shards"
-SHARED = 0  # in the place of a shard's number
+SHARED = 0  # instead of a shard's number
 _COLUMNS = frozenset({"template_slug", "table_name", "shard", "shards"})
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """How many shards there are; for each template its shard and its typed tables ('' for imports without one).
+    """The number of shards, and for each template its shard and its typed tables ('' for imports without a template).
 
-    The shard is SHARED where all of them share the template.
+    The shard is SHARED if all shards share the template.
     """
 
     shards: int
@@ -62,7 +62,7 @@ class Split:
 
 
 def split_of(connection: Connection, dataset: Dataset) -> Split | None:
-    """Return how the work is divided; None unless it is. A table of that name with other columns is somebody else's."""
+    """Return how the work is divided; None if it is not. A table of that name with other columns belongs to others."""
     if set(dataset.columns.get(SHARDS, ())) != _COLUMNS:
         return None
     rows = connection.query(f"SELECT * FROM {connection.name(SHARDS)}").to_pylist()
@@ -72,7 +72,7 @@ def split_of(connection: Connection, dataset: Dataset) -> Split | None:
 
 
 def write_split(connection: Connection, split: Split) -> None:
-    """Note how the work is divided, in one statement; raise ConfigError where somebody has a table of that name."""
+    """Store how the work is divided, in one statement; raise ConfigError if others have a table of that name."""
     if SHARDS in connection.columns():
         raise ConfigError(
             f"The dataset has a table {SHARDS!r} that is not the connector's; rename it, or leave out --shard."
@@ -92,14 +92,14 @@ def write_split(connection: Connection, split: Split) -> None:
 
 
 def settled_tables(state: WarehouseState) -> frozenset[str]:
-    """Return the typed tables that have columns of their own, all of them as they were made and known as fields."""
+    """Return the typed tables that have columns of fields, all of which exist unchanged and are in `sync_fields`."""
     unsettled = state.dropped.keys() | state.altered.keys() | state.unexplained.keys()
     filled = {table for table, schema in state.schemas.items() if any(each.type for each in schema.fields.values())}
     return frozenset(filled & state.tables - unsettled - {IMPORTS})
 
 
 def mark_duplicates_failed(connection: Connection, dataset: Dataset) -> None:
-    """Have imports read again that share a record with another one: two shards may have brought it at once."""
+    """Mark imports that share a record with another one, because two shards may have loaded it at the same time."""
     if LEDGER not in dataset.ours:
         return
     for table in sorted(({RECORDS} | dataset.typed) & dataset.ours):
@@ -113,7 +113,7 @@ def mark_duplicates_failed(connection: Connection, dataset: Dataset) -> None:
 
 
 def invalidate_counts(connection: Connection, dataset: Dataset, split: Split) -> None:
-    """Have the fields of shared tables counted anew: no shard counted what all of them wrote."""
+    """Mark the fields of shared tables to be counted again, because no shard counted them."""
     shared = sorted(split.shared_tables)
     if shared and FIELDS in dataset.ours:
         connection.execute(
@@ -124,7 +124,7 @@ def invalidate_counts(connection: Connection, dataset: Dataset, split: Split) ->
 
 
 def end_of_split(connection: Connection, split: Split) -> None:
-    """Drop what shards leave: the schemas in which they staged rows, and the table that divided the work."""
+    """Drop the staging schemas of the shards and the table `sync_shards`."""
     for shard in range(1, split.shards + 1):
         schema = f"{connection.client.staging_dataset_name}_{staging_suffix(shard)}"
         with connection.client.with_alternative_dataset_name(schema):
@@ -136,5 +136,5 @@ def end_of_split(connection: Connection, split: Split) -> None:
 
 
 def staging_suffix(shard: int) -> str:
-    """Return what the name of the schema ends with in which a shard stages rows."""
+    """Return the suffix of the name of a shard's staging schema."""
     return f"shard_{shard}"

@@ -11,11 +11,11 @@ from connector.warehouse.ownership import Dataset, inspect_dataset
 from connector.warehouse.stored_imports import ImportSeen, imports_seen, ledger_rows
 from connector.warehouse.tables import IMPORTS, OF_IMPORT, REJECTS, RUNS
 
-OPEN = (Standing.failed, Standing.unreconciled, Standing.waiting)  # a run that succeeds leaves none of these
+OPEN = (Standing.failed, Standing.unreconciled, Standing.waiting)  # none of these exists after a run that succeeded
 
 
 def standings(connection: Connection, dataset: Dataset | None = None) -> dict[str, tuple[Standing, LedgerRow | None]]:
-    """Return import → its standing and ledger row, for live imports and those that only the ledger knows."""
+    """Return import → its standing and ledger row, for live imports and those that are only in the ledger."""
     dataset = dataset or inspect_dataset(connection)
     return standings_of(ledger_rows(connection, dataset), imports_seen(connection, dataset))
 
@@ -23,7 +23,7 @@ def standings(connection: Connection, dataset: Dataset | None = None) -> dict[st
 def standings_of(
     ledger: Mapping[str, LedgerRow], imports: Mapping[str, ImportSeen]
 ) -> dict[str, tuple[Standing, LedgerRow | None]]:
-    """Return the same as `standings`, from the two tables as read before."""
+    """Return the same as `standings`, from the two tables already read."""
     found: dict[str, tuple[Standing, LedgerRow | None]] = {}
     for slug, seen in imports.items():
         if seen.shown is not None:
@@ -38,7 +38,7 @@ def standings_of(
 def unread_in_listing(connection: Connection, tables: Collection[str]) -> int:
     """Return how many elements of the listing the latest run could not read as imports.
 
-    `sync_rejects` has them once for each run in which they occurred, like each record that was rejected.
+    `sync_rejects` has them once for each run in which they occurred, like rejected records.
     """
     if not {REJECTS, RUNS} <= set(tables):
         return 0
@@ -52,7 +52,7 @@ def unread_in_listing(connection: Connection, tables: Collection[str]) -> int:
 
 
 def delete_unread(connection: Connection, slugs: Sequence[str]) -> None:
-    """Delete the rows of imports that this run listed first and that were gone before any of them was read."""
+    """Delete the rows of imports that this run listed for the first time and that vanished before they were read."""
     for some in batches(slugs):
         connection.execute(
             f"DELETE FROM {connection.name(IMPORTS)} WHERE slug IN ({', '.join(['%s'] * len(some))})", *some

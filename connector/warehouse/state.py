@@ -1,13 +1,13 @@
-"""Load what earlier runs left: ledger, imports, field names; and whether the rows are those of the ledger.
+"""Load the state that earlier runs left: ledger, imports, field names, and whether the rows match the ledger.
 
-The ledger (docs/guarantees.md, "Incremental") decides what is read. A row of it is trusted only if
+The ledger (docs/guarantees.md, "Incremental") decides which imports are read. A row of it is trusted only if
 
-1. dlt completed the load it came with (`_dlt_loads.status = 0`), and
-2. after a run that did not end properly, the rows of that import are really there: as many live ones as the ledger
-   says, each from the ledger row's own load, in its own table and nowhere else. Every run checks again until one finds
-   all in order, because the run after a crashed one may be bounded, stopped or refused, and not repair what it found.
+1. dlt completed its load (`_dlt_loads.status = 0`), and
+2. after a run that did not end properly, the rows of that import really exist: as many live rows as the ledger says,
+   all from the load of the ledger row, in the right table and in no other. Every run checks again until one finds
+   everything in order, because the run after a crashed one may be bounded, stopped or refused before it repairs all.
 
-Everything else is read again; rows of imports the ledger does not know become suspects like vanished imports do.
+All other imports are read again. Imports that have rows but are not in the ledger are handled like vanished imports.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID, RECORDS, SYSTEM
 
 @dataclass(frozen=True, slots=True)
 class WarehouseState:
-    """Everything a run needs to know of earlier ones.
+    """Everything that a run needs to know about earlier ones.
 
-    `tables` are those that are ours, `foreign` the names that others have taken (see `ownership`). `tables_by_import`
-    are the typed tables that hold rows of an import; `miscounted` those whose counts in `sync_fields` came with a load
-    that was never completed, or are not of the rows that are there; `counted` is of how many rows `sync_fields` speaks
-    for each typed table; `template_names` are the names that each template has or had, by its slug; `consistent` is
-    false while rows contradict the ledger; `audited` tells that the rows themselves were looked at, as an earlier run
-    did not end properly. By table, `dropped` are columns that we once made and that are not there, `altered` those that
-    have another type than their field, with the one it has, `unexplained` those that dlt made for a field that
-    `sync_fields` does not know.
+    `tables` are our tables, `foreign` the names that others use (see `ownership`). `tables_by_import` are the typed
+    tables that have rows of an import. `miscounted` are those whose counts in `sync_fields` came with a load that was
+    never completed, or do not match the rows. `counted` is the number of rows counted in `sync_fields` for each typed
+    table. `template_names` are the present and past names of each template, by its slug. `consistent` is false while
+    rows contradict the ledger. `audited` tells that the rows themselves were checked, because an earlier run did not
+    end properly. By table, `dropped` are columns of ours that are missing, `altered` those whose type differs from that
+    of their field, with the field's type, and `unexplained` those that dlt created for a field that is not in
+    `sync_fields`.
 
-    A shard knows the ledger rows of its part alone, and the names of `imports_of_other_shards`. All shards write the
-    typed tables that are `shared`: none changes their columns or their counts in `sync_fields`.
+    A shard has only the ledger rows of its part, and the names of `imports_of_other_shards`. All shards write the typed
+    tables in `shared`; no shard changes their columns or their counts in `sync_fields`.
     """
 
     tables: frozenset[str] = frozenset()
@@ -78,22 +78,22 @@ class WarehouseState:
 
     @property
     def missing_tables(self) -> frozenset[str]:
-        """Return the tables that, by the ledger, hold rows, and that do not exist."""
+        """Return the tables that have rows according to the ledger, but do not exist."""
         filled = [k for k in self.ledger.values() if k.records_loaded and k.live and k.state is not State.excluded]
         wanted = {RECORDS} if any(known.has_raw for known in filled) else set()
         return frozenset(wanted | {known.table_name for known in filled if known.table_name}) - self.tables
 
     @property
     def tables_to_create(self) -> frozenset[str]:
-        """Return the tables that dlt has to create or complete, though it may take them for complete."""
+        """Return the tables that dlt has to create or complete, although it may assume that they are complete."""
         wanted = frozenset({*SYSTEM_SCHEMAS, LOADS})
         return (wanted - self.tables | self.missing_tables | frozenset(self.dropped)) if self.tables else frozenset()
 
 
 def load_state(connection: Connection, dataset: Dataset | None = None, *, force_audit: bool = False) -> WarehouseState:
-    """Read everything; audit the rows themselves if anything speaks against them, or with `force_audit`.
+    """Read everything; audit the rows themselves if there is any sign of a problem, or with `force_audit`.
 
-    Nothing does if all runs ended properly, all loads completed, and no table is missing.
+    There is none if all runs ended properly, all loads completed, and no table is missing.
     """
     state = unaudited_state(connection, dataset)
     clean = not force_audit and all(known.trusted for known in state.ledger.values()) and not state.missing_tables
@@ -104,9 +104,9 @@ def load_state(connection: Connection, dataset: Dataset | None = None, *, force_
 
 
 def unaudited_state(connection: Connection, dataset: Dataset | None = None, part: Part | None = None) -> WarehouseState:
-    """Return what the tables of this package say, unaudited, whichever of them exist; or only for a `part`.
+    """Return the state from the existing tables of this package, without an audit; or only for a `part`.
 
-    A part is a set of slugs of templates, '' for none. A shard, whose part it is, audits no rows: the run after all
+    A part is a set of slugs of templates, '' for none. The shard with this part audits no rows; the run after all
     shards does.
     """
     dataset = dataset or inspect_dataset(connection)
@@ -140,7 +140,7 @@ def unaudited_state(connection: Connection, dataset: Dataset | None = None, part
 def rows_by_import(
     connection: Connection, state: WarehouseState, only: Collection[str] | None = None
 ) -> dict[str, dict[str, tuple[int, set[str]]]]:
-    """Return table → import → (live rows, loads its rows came with), by one scan of each table."""
+    """Return table → import → (live rows, their loads), with one scan of each table."""
     found: dict[str, dict[str, tuple[int, set[str]]]] = {}
     tables = ({RECORDS, *state.schemas} & state.tables - {IMPORTS}) | state.missing_tables
     for table in sorted(tables if only is None else tables & set(only)):
@@ -164,9 +164,9 @@ def rows_by_import(
 def audit(
     connection: Connection, state: WarehouseState, only: Collection[str] | None = None
 ) -> dict[str, frozenset[str]]:
-    """Return the imports whose rows are not exactly those of their ledger row → the tables that hold rows of them.
+    """Return imports whose rows do not match their ledger row exactly → the tables that have rows of them.
 
-    If `only` is given, other tables are not looked at.
+    If `only` is given, other tables are not checked.
     """
     return _mismatched(state, rows_by_import(connection, state, only))
 
@@ -186,11 +186,10 @@ def _mismatched(
 
 
 def _audited_state(connection: Connection, state: WarehouseState) -> WarehouseState:
-    """Mark every import as untrusted whose rows are not exactly those of its ledger row.
+    """Mark every import as untrusted whose rows do not match its ledger row exactly.
 
-    A crashed run may have removed rows from a table and noted in the ledger where they are now, but not in
-    `sync_fields` that they are gone: no import that is read again leads to that table, so its counts are compared with
-    its rows.
+    A crashed run may have moved rows out of a table and stored their new table in the ledger, but not updated the
+    counts in `sync_fields`. No import that is read again leads to that table, so its counts are compared with its rows.
     """
     ledger, tables_by_import = dict(state.ledger), dict(state.tables_by_import)
     repaired = 0
@@ -225,7 +224,7 @@ def _matches_ledger(known: LedgerRow, slug: str, present: Mapping[str, Mapping[s
     for table, counts in present.items():
         live, loads = counts.get(slug, (0, set()))
         here = known.has_raw if table == RECORDS else table == known.table_name
-        if known.state in (State.failed, State.excluded):  # read before it counts; only where its rows are matters
+        if known.state in (State.failed, State.excluded):  # it will be read anyway; only the place of its rows matters
             if live and not here:
                 return False
             continue

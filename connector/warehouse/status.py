@@ -1,6 +1,6 @@
 """Report the status of a warehouse: last runs, freshness, open imports. A run publishes it in a file.
 
-DuckDB lets nobody read a file while a run has it open, which may take hours; a monitor needs the status all the same.
+DuckDB lets nobody read a file while a run has it open, which may take hours, but a monitor still needs the status.
 """
 
 from __future__ import annotations
@@ -67,19 +67,19 @@ class OpenImport:
 
 @dataclass(frozen=True, slots=True)
 class WarehouseStatus:
-    """What the warehouse holds, and what the next run has to read.
+    """The contents of the warehouse, and what the next run has to read.
 
     Attributes:
         fresh_as_of: When the last full run that succeeded began; None if there was none.
         runs: The last runs, the latest first.
-        imports: State → number of imports: that of the ledger, or `waiting` for what is not loaded as it was listed.
-        standings: State now, compared with what the service showed last → number of live imports.
-        due: Reason → number of imports that the next run reads again though they look unchanged.
+        imports: State → number of imports: the ledger's state, or `waiting` if the listed version is not loaded.
+        standings: Standing, by the latest listing → number of live imports.
+        due: Reason → number of imports that the next run reads again although they look unchanged.
         records: Number of live records.
         rejects: Number of records that were rejected when their import was read last, and of elements of the listing
             that the latest run could not read as imports.
         open: The imports that need attention, at most 20.
-        under_way: A run has the DuckDB file open; all of this is how the warehouse was when that run began.
+        under_way: A run has the DuckDB file open; all other values are from when that run began.
     """
 
     fresh_as_of: datetime | None = None
@@ -96,7 +96,7 @@ class WarehouseStatus:
 def read_status(connection: Connection, runs: int, state: WarehouseState | None = None) -> WarehouseStatus:
     """Return the status of the warehouse, with its last `runs` runs.
 
-    `state` is what was just read of it: then records are counted by the ledger, unless that was in doubt, because no
+    If `state` is given, which was just read, records are counted from the ledger, unless that was in doubt, because no
     run scans a table of records.
     """
     if state is None:
@@ -142,10 +142,10 @@ def read_status(connection: Connection, runs: int, state: WarehouseState | None 
 
 
 def _counted(ledger: Mapping[str, LedgerRow], found: Mapping[str, tuple[Standing, LedgerRow | None]]) -> dict[str, int]:
-    """Return state → number of imports; one that is not loaded as listed last counts as waiting, whatever its state."""
+    """Return state → number of imports; one whose listed version is not loaded counts as waiting in any state."""
     states = [standing.value if standing in OPEN else row.state for standing, row in found.values() if row is not None]
     states += [Standing.waiting.value for _, row in found.values() if row is None]
-    # deleted here, or about to be: of those the table `imports` has no live row
+    # deleted, or about to be: the table `imports` has no live row of these
     states += [row.state if row.trusted else Standing.waiting.value for s, row in ledger.items() if s not in found]
     return dict(sorted(Counter(map(str, states)).items()))
 
@@ -174,7 +174,7 @@ def status(pipeline: Pipeline, *, runs: int = RUNS_SHOWN) -> WarehouseStatus:
         runs: The number of past runs to return.
 
     Raises:
-        ConfigError: The destination is not one that a sync can use.
+        ConfigError: A sync cannot use the destination.
         DatabaseBusyError: Another program has the DuckDB file open.
     """
     warehouse = Warehouse(pipeline)
@@ -195,7 +195,7 @@ def status(pipeline: Pipeline, *, runs: int = RUNS_SHOWN) -> WarehouseStatus:
 
 @contextmanager
 def publish_status(pipeline: Pipeline, connection: Connection, state: WarehouseState | None = None) -> Iterator[None]:
-    """Write the status to a file while the warehouse is in use, for processes that cannot open that.
+    """Write the status to a file while the warehouse is in use, for processes that cannot open the warehouse.
 
     `read_published_status` reads it.
     """

@@ -1,6 +1,6 @@
 """Read `sync_fields`, and compare it with the existing columns.
 
-Invariant: a column's values are taken for those of the field that `sync_fields` names, or of no field.
+Invariant: a column's values belong to the field that `sync_fields` names, or to no field.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from connector.warehouse.tables import FIELDS, FIELDS_SCHEMA, IMPORTS, IMPORTS_S
 
 
 def field_rows(connection: Connection, dataset: Dataset) -> list[dict[str, Any]]:
-    """Return the rows of `sync_fields`; one that does not name its field counts as lost."""
+    """Return the rows of `sync_fields`; a row without its field counts as lost."""
     if FIELDS not in dataset.ours or not {"keys", "data_type"} <= set(dataset.columns[FIELDS]):
         return []
     rows = connection.query(
@@ -66,7 +66,7 @@ def schemas_of(dataset: Dataset, fields: Sequence[Mapping[str, Any]]) -> dict[st
 
 
 def _physical(dataset: Dataset, table: str, fields: Collection[Field]) -> dict[str, str]:
-    """Return the existing columns with their types; a column that neither dlt nor a field made is the user's own."""
+    """Return the existing columns with their types; one that neither dlt created nor a field names is the user's."""
     if table not in dataset.ours:
         return {}
     ours = {*SYSTEM_COLUMNS, *dataset.made.get(table, ()), *(column for each in fields for column in each.columns())}
@@ -110,7 +110,7 @@ def altered_columns(schemas: Mapping[str, TableSchema]) -> dict[str, dict[str, s
 
 
 def unexplained_columns(dataset: Dataset, schemas: Mapping[str, TableSchema]) -> dict[str, frozenset[str]]:
-    """Return table → columns that dlt made and no field knows; columns that dlt did not make are the user's own."""
+    """Return table → columns that dlt created and no field names; columns that dlt did not create are the user's."""
     found: dict[str, frozenset[str]] = {}
     for table, schema in schemas.items():
         if table in dataset.ours:

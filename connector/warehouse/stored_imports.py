@@ -17,7 +17,7 @@ from connector.warehouse.values import values_of
 
 
 class ImportSeen(msgspec.Struct, frozen=True, gc=False):
-    """An import as the table `imports` has it; a row of a load that was not completed counts for `shown` only."""
+    """An import in the table `imports`; a row of a load that was not completed counts only for `shown`."""
 
     content_hash: str | None
     deleted: bool
@@ -31,7 +31,7 @@ def ledger_rows(connection: Connection, dataset: Dataset) -> dict[str, LedgerRow
     chosen = selected(connection, dataset, LEDGER, LEDGER_SCHEMA.names, "s")
     known = "l.load_id IS NOT NULL" if LOADS in dataset.ours else f"s.state = '{State.deleted}'"
     rows = connection.query(
-        # without the table of loads nothing is known of them, and what was deleted stays so: its rows are audited
+        # without the table of loads, loads are unknown; deleted imports stay deleted, because their rows are audited
         f"SELECT {chosen}, CASE WHEN {known} THEN 1 ELSE 0 END AS trusted FROM {connection.name(LEDGER)} s "
         f"LEFT JOIN {connection.completed_loads(dataset.ours)} l "
         f"ON l.load_id = s.{connection.column(LOAD_ID)}"
@@ -52,12 +52,12 @@ def _parsed(rows: pa.Table, foreign: Collection[str]) -> Iterator[LedgerRow]:
     ]
     taken = {table for table in set(tables) if table is not None and table.casefold() in foreign}
     read[names.index("table_name")] = [None if table in taken else table for table in tables]
-    yield from map(LedgerRow, *read, trusted)  # `trusted` is the field behind the columns
+    yield from map(LedgerRow, *read, trusted)  # `trusted` is the field after the columns
 
 
 def _values(rows: pa.Table, column: LedgerColumn) -> list[Any]:
-    """Return the values of a column, equal ones as one object: most occur in many rows."""
-    if column.name == "slug":  # no two are equal
+    """Return the values of a column, with one object for equal values, because most occur in many rows."""
+    if column.name == "slug":  # all values are distinct
         return rows.column(column.name).to_pylist()
     read: Mapping[Any, Any] = {None: column.absent}
     if column.kind is State:

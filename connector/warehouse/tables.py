@@ -1,7 +1,7 @@
-"""Define the tables that this package writes: names, keys and Arrow schemas; docs/tables.md is made of it.
+"""Define the tables that this package writes: names, keys and Arrow schemas; docs/tables.md is generated from them.
 
-Every row carries the `_dlt_load_id` of its package, written here rather than by dlt's normalizer: it ties records,
-typed rows and the ledger row of an import together, and whoever runs the source without our configuration gets it too.
+Every row has the `_dlt_load_id` of its package, which connects records, typed rows and the ledger row of an import. It
+is written by this package and not by dlt's normalizer, so that it does not depend on dlt's configuration.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from connector.ledger import LEDGER_COLUMNS, LedgerRow, State
 
 LOAD_ID = "_dlt_load_id"
 UTC_US = pa.timestamp("us", tz="UTC")
-NO_SLUG = ""  # stands for an import that has no rows left: it clears the scope and is itself kept out
+NO_SLUG = ""  # placeholder for an import without rows: it clears the scope and is itself not inserted
 
-SOURCE = "importer"  # the name of the dlt source, and so of its schema
+SOURCE = "importer"  # the name of the dlt source, and therefore of its schema
 RECORDS = "records"
 IMPORTS = "imports"
 LEDGER = "sync_imports"
 RUNS = "sync_runs"
 REJECTS = "sync_rejects"
-OF_IMPORT = "import: "  # how the reason begins where an element of the listing could not be read
+OF_IMPORT = "import: "  # beginning of the reason if an element of the listing could not be read
 FIELDS = "sync_fields"
-FORMAT = 1  # of a warehouse; whoever changes a table of ours raises it, and adds the step to `warehouse.upgrades`
+FORMAT = 1  # of a warehouse; raise it when a table of ours changes, and add the step to `warehouse.upgrades`
 FORMAT_HINT = "x-importer-format"  # of the ledger in dlt's schema, which is stored in one transaction with the tables
-TEMPLATE_HINT = "x-importer-template"  # of a typed table in dlt's schema, which keeps it while no row speaks of it
+TEMPLATE_HINT = "x-importer-template"  # of a typed table in dlt's schema, which keeps it while the table has no rows
 
 
 def _schema(required: str, /, **columns: pa.DataType) -> pa.Schema:
@@ -148,7 +148,7 @@ PRIMARY_KEYS: Mapping[str, Sequence[str]] = {
     FIELDS: ["table_name", "column_name"],
     RECORDS: ["slug"],
 }
-# What is kept of an import that the service erased: that it was, and what ties it to the ledger.
+# Columns that are kept for an import that the service erased: its identity and what connects it to the ledger.
 TOMBSTONE = (
     *("slug", "row_count", "created_at", "updated_at", "status", "template__slug", "template__name", "_deleted_at"),
     LOAD_ID,
@@ -179,7 +179,7 @@ def ledger_table(rows: Sequence[LedgerRow]) -> pa.Table:
 
 
 def mark_deleted(rows: pa.Table, now: datetime, load_id: str) -> pa.Table:
-    """Return the rows with `_deleted_at` set where it was not, under the load that brings them again."""
+    """Return the rows with `_deleted_at` set if it was not, and with the load that writes them again."""
     deleted_at = [value or now for value in rows.column("_deleted_at").to_pylist()]
     loads = pa.repeat(pa.scalar(load_id), rows.num_rows)
     for name, column in (("_deleted_at", pa.array(deleted_at, UTC_US)), (LOAD_ID, loads)):

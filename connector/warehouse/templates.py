@@ -1,4 +1,4 @@
-"""List the templates in the warehouse by the ledger alone: without a request, and without reading records."""
+"""List the templates in the warehouse from the ledger alone, without a request and without reading records."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from connector.warehouse.tables import IMPORTS, LEDGER
 
 @dataclass(frozen=True, slots=True)
 class TemplateSummary:
-    """A template, and what is loaded of it.
+    """A template, with its table and counts in the warehouse.
 
     Attributes:
         slug: Key of the template; None for the imports that have none.
-        name: Its name, as its import that was updated last has it.
+        name: Its name in the import that was updated last.
         table: The typed table with its records; None if none of its imports has been loaded into one.
         imports: Number of live imports.
         records: Number of live records.
-        open: Number of imports that failed, do not reconcile or are not loaded as they are now.
+        open: Number of imports that failed, do not reconcile or are not loaded in their present version.
     """
 
     slug: str | None
@@ -43,7 +43,7 @@ def templates(pipeline: Pipeline) -> tuple[TemplateSummary, ...]:
         pipeline: The pipeline that loads the warehouse.
 
     Raises:
-        ConfigError: The destination is not one that a sync can use.
+        ConfigError: A sync cannot use the destination.
         DatabaseBusyError: Another program has the DuckDB file open.
     """
     warehouse = Warehouse(pipeline)

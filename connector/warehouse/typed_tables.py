@@ -1,4 +1,4 @@
-"""Rebuild a typed table beside the old one: its raw rows, its counts, and the exchange of the two."""
+"""Rebuild a typed table beside the existing one: read its raw rows, count, and swap the two."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def raw_counts(connection: Connection, template_slug: str) -> dict[str, int]:
 
 
 def raw_rows(connection: Connection, template_slug: str, slugs: Sequence[str]) -> pa.Table:
-    """Return the raw rows of these imports that are of this template."""
+    """Return the raw rows of these imports that belong to this template."""
     rows = connection.rows_of(RECORDS, "import_slug", slugs)
     if not rows.num_rows:
         return rows
@@ -75,7 +75,7 @@ def totals(
 
 
 def discard(connection: Connection, replacement: str, schema_name: str) -> None:
-    """Drop an incomplete table, and dlt's record of it: else dlt would assume that it exists."""
+    """Drop an incomplete table, and dlt's record of it, because dlt would assume that it exists."""
     connection.drop_table(replacement)
     _forget_schema(connection, schema_name)
 
@@ -95,16 +95,16 @@ def swapped(
     text_conflicts: Mapping[str, str | None],
     views: AbstractContextManager[None],
 ) -> Iterator[None]:
-    """Rename `replacement` to `table`, in one transaction with what is done within.
+    """Rename `replacement` to `table`, in one transaction with the statements within.
 
-    `fields` become its rows of `sync_fields`, and `text_conflicts` what the ledger says of these imports. dlt's staging
-    copy of the table is dropped, since its columns have the earlier types, and so is the schema that made
-    `replacement`. `views` drops the views that read the table, and restores them.
+    `fields` become its rows of `sync_fields`, and `text_conflicts` become the ledger's for these imports. dlt's staging
+    copy of the table is dropped, because its columns have the earlier types, and so is the dlt schema that created
+    `replacement`. `views` drops and restores the views that read the table.
     """
-    if text_conflicts:  # an earlier version made no such column
+    if text_conflicts:  # an earlier version had no such column
         connection.add_column(LEDGER, "text_conflicts")
     with connection.client.begin_transaction(), views:
-        with connection.client.with_staging_dataset():  # first: on MySQL it ends the transaction, as the exchange does
+        with connection.client.with_staging_dataset():  # first: on MySQL it ends the transaction, as the swap does
             if connection.client.has_dataset():
                 connection.drop_table(table)
         connection.adapter.replace_table(connection.client, table, replacement)

@@ -1,8 +1,8 @@
 """Upgrade a warehouse of an earlier format (docs/guarantees.md, "Upgrades").
 
-`STEPS[n]` turns format n into n + 1. Invariant: a step may be repeated, because the new format is in the warehouse only
-with the first load after it, and it leaves a warehouse with which the earlier version can go on. Columns are not added
-here: dlt adds them with the first load that has them.
+`STEPS[n]` upgrades format n to n + 1. Invariant: a step can be repeated, because the new format is stored only with the
+first load after it, and the earlier version can still use the warehouse after a step. Steps add no columns: dlt adds
+them with the first load that has them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def upgrade_dataset(connection: Connection, dataset: Dataset) -> bool:
 
 
 def _reread_for_metadata(connection: Connection, dataset: Dataset) -> bool:
-    """Mark every import as due: `records_metadata` and `extra` were not kept, and only the service has them."""
+    """Mark every import as due, because `records_metadata` and `extra` were not stored and must be read again."""
     if not {IMPORTS, LEDGER} <= dataset.ours or "records_metadata" in dataset.columns[IMPORTS]:
         return False
     log.warning(

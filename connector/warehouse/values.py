@@ -12,9 +12,9 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def values_of(column: pa.ChunkedArray[Any], read_as: Mapping[Any, Any] | None = None) -> list[Any]:
-    """Return the values of a column, equal ones as one object: most occur in many rows.
+    """Return the values of a column, with one object for equal values, because most occur in many rows.
 
-    `read_as` maps some values to others; an instant is never mapped.
+    `read_as` maps some values to others; instants are never mapped.
     """
     if pa.types.is_timestamp(column.type):
         return instants(column)
