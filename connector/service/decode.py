@@ -21,7 +21,15 @@ from pydantic import SecretStr
 
 from connector.models import Import, ImportPage, Record, RecordPage, Reject, Session, Template, microseconds
 from connector.service.limits import LIMITS
-from connector.transform.json_slices import SPACE, NotJson, TooDeep, array_elements, is_json, object_members
+from connector.transform.json_slices import (
+    SPACE,
+    NotJson,
+    TooDeep,
+    array_elements,
+    is_json,
+    members_of,
+    object_members,
+)
 
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 _BRACE = ord("{")
@@ -136,6 +144,7 @@ def decode_import_page(body: bytes) -> ImportPage:
     """Decode a page of imports. Raises `NotJson` or `WrongShape` if the page as a whole can't be read."""
     imports: list[Import] = []
     rejects: list[Reject] = []
+    _check_single_list(body)
     elements = _elements(body)
     for text in elements:
         found = _read_import(text)
@@ -338,6 +347,13 @@ def _read_template(text: bytes) -> tuple[Template | None, bytes | None]:
 
 def _document(body: bytes) -> bytes:
     return body.removeprefix(_BOM).strip(SPACE)
+
+
+def _check_single_list(body: bytes) -> None:
+    """Raise WrongShape if `data` occurs twice in a page of imports: no count would show that one was dropped."""
+    twice = len(body) <= _SHORT and body.count(b'"data"') > 1
+    if twice and [key for _, key, _ in members_of(_document(body))].count("data") > 1:
+        raise WrongShape("a page that has data twice")
 
 
 def _elements(body: bytes) -> list[bytes]:

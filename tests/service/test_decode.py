@@ -214,6 +214,17 @@ def test_a_bad_import_is_rejected_in_words_and_its_neighbours_load(bad: str, rea
         decode_import(bad.encode())
 
 
+@pytest.mark.parametrize("lists", [("[]", "rows"), ("rows", "[]"), ("rows", "rows")])
+def test_a_page_with_two_lists_of_imports_is_refused(lists: tuple[str, str]) -> None:
+    """One of them would be dropped, and no count shows how many imports there are."""
+    rows = f"[{import_row('i1')}]"
+    members = ",".join(f'"data":{rows if each == "rows" else each}' for each in lists)
+    with pytest.raises(WrongShape, match="data twice"):
+        decode_import_page(f"{{{members}}}".encode())
+    beside = f'{{"data":[{import_row("i1", metadata={"data": ["data"]})}],"more":{{"data":1}}}}'
+    assert [each.slug for each in decode_import_page(beside.encode()).imports] == ["i1"]
+
+
 def read(**fields: Any) -> Import:
     return decode_import(import_row(**fields).encode())
 
