@@ -1,4 +1,4 @@
-"""Say how a service numbers its pages: what its listing showed, for whoever requests pages of records after it."""
+"""Define how a service numbers its pages, as its listing showed, for requests of pages of records."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class PageConvention:
-    """`first` is the number of the first page, 1 (interface, Pages) or 0; readers count pages from 1 whatever it is."""
+    """`first` is the number of the first page, 1 (interface, Pages) or 0; readers always count pages from 1."""
 
     first: int = 1
 
     def number(self, page: int) -> int:
-        """Return the number by which to request the page that is the `page`th, counted from 1."""
+        """Return the number with which to request the `page`th page, counted from 1."""
         return page - 1 + self.first
 
 

@@ -19,7 +19,7 @@ from connector.transform.privacy_rules import PATTERN, STRICTEST, Action, Path, 
 _DEEPEST = 100  # levels to which rules apply; each costs a pass over the text
 _OPENING = b"{["
 _KEYS_CACHED = 10_000  # keys of one object whose rules are cached
-_LESSONS = 1_000  # times that it is looked how the members of one object are written, for one path
+_LESSONS = 1_000  # attempts to learn how the members of an object at one path are written
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 

@@ -1,7 +1,7 @@
 -- Fields of which more than one value in twenty does not fit the type of its column.
 -- Grain: one row per field of a typed table.
 --
--- The values are whole in the column's variants; `importer-sync rebuild` chooses the type again from all of them.
+-- No value is lost: the others are in the column's variants. `importer-sync rebuild` chooses the type again from all values.
 SELECT
     table_name,
     field,

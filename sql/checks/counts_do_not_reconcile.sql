@@ -1,9 +1,9 @@
--- Imports whose rows are not as many as the service, the ledger and the raw rows say, each against the others.
--- Grain: one row per live import that is known to be read, and does not add up.
+-- Imports whose number of rows differs between the service, the ledger and the raw rows.
+-- Grain: one row per live import that has been read and does not reconcile.
 --
--- A failed import is left to failed_imports. The version that was read counts: what the service listed may have
--- changed while it was read. One that is not completed may have other than row_count rows, and so may one that
--- reconcile = "off" took as it was.
+-- Failed imports are in failed_imports. Counts are those of the version that was read, because the listed one may have
+-- changed while it was read. The number of rows may differ from row_count if the import is not completed, or if
+-- reconcile = "off" accepted the difference.
 WITH raw_rows AS (
     SELECT import_slug, COUNT(*) AS live
     FROM records

@@ -1,4 +1,4 @@
--- Keys that are there more than once.
+-- Keys that occur more than once.
 -- Grain: one row per table and key.
 SELECT 'imports' AS table_name, slug, COUNT(*) AS times
 FROM imports

@@ -1,4 +1,4 @@
--- Imports whose last read failed; each run tries them again.
+-- Imports whose last read failed; each run reads them again.
 -- Grain: one row per import.
 SELECT
     s.slug AS import_slug,

@@ -1,5 +1,5 @@
 -- Imports without a row in the ledger, and rows of the ledger without an import.
--- Grain: one row per import that is in one of the two tables only.
+-- Grain: one row per import that is only in one of the two tables.
 SELECT
     COALESCE(i.slug, s.slug) AS import_slug,
     i.template__name AS template,

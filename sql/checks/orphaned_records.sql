@@ -1,4 +1,4 @@
--- Live raw rows whose import is unknown, or gone from the service.
+-- Live raw rows whose import is unknown or deleted.
 -- Grain: one row per import that has such rows.
 SELECT
     r.import_slug,

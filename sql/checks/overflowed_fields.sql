@@ -1,8 +1,8 @@
--- Fields that have no column, because their table has as many as it may; their values are in its column `_more`.
+-- Fields without a column, because their table has reached its limit; their values are in its column `_more`.
 -- Grain: one row per typed table that has such fields.
 --
 -- Usually one upload brought them: `SELECT _import_slug, COUNT(*) FROM <table> WHERE _more IS NOT NULL GROUP BY 1` names
--- it. `importer-sync rebuild` gives the columns that are left to the fields of most rows.
+-- it. `importer-sync rebuild` gives the available columns to the fields with values in most rows.
 SELECT
     table_name,
     COUNT(*) AS fields,

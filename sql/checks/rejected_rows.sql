@@ -1,4 +1,4 @@
--- Rows of live imports that could not be loaded when they were read last, with the reason.
+-- Rows of live imports that could not be loaded when they were last read, with the reason.
 -- Grain: one row per rejected row.
 SELECT
     r.import_slug,

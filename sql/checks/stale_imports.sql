@@ -1,4 +1,4 @@
--- Imports that somebody began and did not finish: not completed, and unchanged for more than a day.
+-- Imports that were begun and not finished: not completed, and unchanged for more than a day.
 -- Grain: one row per live import.
 SELECT
     import_slug,

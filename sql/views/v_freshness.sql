@@ -1,8 +1,8 @@
--- How fresh each template is: its last upload, its last load, and when all was last known to be here.
+-- Freshness of each template: its last upload, its last load, and when everything was last known to be loaded.
 -- Grain: one row per template that has imports, and one without a name for imports without a template.
 --
--- fresh_as_of: the beginning of the last whole incremental run that succeeded, the same in each row. What the service
--- had then is here; what it got later may not be.
+-- fresh_as_of: the start of the last full incremental run that succeeded, the same in each row. Everything that the
+-- service had then is loaded; later changes may not be.
 WITH last_run AS (
     SELECT MAX(started_at) AS fresh_as_of
     FROM sync_runs

@@ -1,11 +1,11 @@
--- Imports with who uploaded them, and whether all their rows are here.
+-- Imports with their uploader, and whether all their rows are loaded.
 -- Grain: one row per import that the service still lists and that the settings do not leave out.
 --
--- The service does not say under which key of `metadata` an uploader stands, so the usual ones are tried in turn;
--- `metadata` itself is the last column. JSON that spells a NUL or half a character is not looked into: not every
+-- The interface does not define the key of `metadata` for the uploader, so the usual ones are tried in turn;
+-- `metadata` itself is the last column. JSON with an escaped NUL or half a character is not searched, because not every
 -- database can read it.
--- row_count, status: of the version that was read, where the import changed between being listed and being read.
--- rows_failed: rows that the service has and the warehouse has not, or that were rejected, whichever is more.
+-- row_count, status: of the version that was read, if the import changed between being listed and being read.
+-- rows_failed: the number of rows that are missing in the warehouse or of rejected rows, whichever is larger.
 WITH read AS (
     SELECT
         *,

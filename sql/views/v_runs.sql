@@ -1,7 +1,7 @@
--- Run history: outcome, duration, and rows a second.
+-- Run history: outcome, duration, and rows per second.
 -- Grain: one row per run, failed and interrupted ones too.
 --
--- is_full: it listed everything, so that after its success all is here.
+-- is_full: the run listed everything, so that everything is loaded after its success.
 SELECT
     run_id,
     status,

@@ -1,4 +1,4 @@
--- Uploads a day and template: imports, rows, and how many of them are not all here.
+-- Uploads per day and template: imports, rows, and the number of imports that are not completely loaded.
 -- Grain: one row per day (UTC, when the import was created) and template.
 SELECT
     upload_day,

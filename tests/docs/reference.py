@@ -38,7 +38,7 @@ COUNTED = {
     "records_loaded": "Records committed.",
     "records_rejected": "Records that could not be loaded.",
     "requests": "Requests sent, including each attempt.",
-    "retries": "Requests sent once more.",
+    "retries": "Requests that were retries.",
     "bytes_received": "Bytes of all replies.",
 }
 MEANINGS: Mapping[str, Mapping[str, str]] = {

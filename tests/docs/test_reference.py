@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import connector
-from connector import given
+from connector import config_keys
 from connector.cli import notices
 from connector.settings import Settings
 from tests.docs.pages import text_of
@@ -27,7 +27,7 @@ def test_the_pages_are_those_that_make_docs_writes(page: str) -> None:
 
 def test_every_setting_is_explained_where_it_is_set() -> None:
     assert {key for section, key in KEYS if section == SOURCE} == set(Settings.model_fields)
-    assert {key for section, key in KEYS if section == notices.SECTION} == given.OWN_KEYS
+    assert {key for section, key in KEYS if section == notices.SECTION} == config_keys.OWN_KEYS
     assert all(each.meaning.endswith((".", ":")) for each in KEYS.values())
 
 
