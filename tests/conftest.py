@@ -23,10 +23,10 @@ import pytest
 CHECKOUT = Path(__file__).resolve().parents[1]
 INSTALLED = Path(sysconfig.get_path("purelib"), "connector")
 NEEDED = ("hypothesis", "xdist", "pytest_timeout")
-CURE = "`make unit PYTEST_ARGS='tests/transform -k name'` builds and installs it and runs these tests."
+FIX = "`make unit PYTEST_ARGS='tests/transform -k name'` builds and installs it and runs these tests."
 
 
-def leave_the_checkout() -> None:
+def remove_checkout_from_path() -> None:
     """Import `connector` as it is installed, however pytest was started, here and in child processes."""
     sys.path[:] = [place for place in sys.path if Path(place or ".").resolve() != CHECKOUT]
     places = os.environ.get("PYTHONPATH", "").split(os.pathsep)
@@ -39,20 +39,20 @@ def leave_the_checkout() -> None:
 def why_not() -> str | None:
     """Say in one sentence why tests here would not be tests of the built wheel; None if they are."""
     if not (INSTALLED / "__init__.py").exists():
-        return f"The wheel of importer-connector is not installed for {sys.executable}: {CURE}"
+        return f"The wheel of importer-connector is not installed for {sys.executable}: {FIX}"
     if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
-        return f"The tests need {', '.join(missing)}, which {sys.executable} does not have: {CURE}"
+        return f"The tests need {', '.join(missing)}, which {sys.executable} does not have: {FIX}"
     for prefix, top in (("", "connector"), ("connector", "sql")):
         for path in sorted((CHECKOUT / top).rglob("*")):
             if "__pycache__" in path.parts or not path.is_file():
                 continue
             built = INSTALLED.parent / prefix / path.relative_to(CHECKOUT)
             if not built.is_file() or built.read_bytes() != path.read_bytes():
-                return f"The installed wheel is not of this checkout, {path.relative_to(CHECKOUT)} differs: {CURE}"
+                return f"The installed wheel is not of this checkout, {path.relative_to(CHECKOUT)} differs: {FIX}"
     return None
 
 
-leave_the_checkout()
+remove_checkout_from_path()
 if "PYTEST_XDIST_WORKER" not in os.environ and (reason := why_not()) is not None:
     sys.exit(reason)
 
@@ -95,7 +95,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if not config.getoption("--hypothesis-profile", default=None):
         settings.load_profile("same")
-    atexit.register(_leave_without_the_interpreters_end, config)  # first, and so called last
+    atexit.register(_exit_without_finalizing, config)  # first, and so called last
     # A shell starts what runs in the background with SIGINT ignored, and so would every process that a test interrupts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # Short, for a PostgreSQL socket's path may have 107 bytes.
@@ -105,9 +105,9 @@ def pytest_configure(config: pytest.Config) -> None:
     _isolate(home, patch)
     _stay_on_loopback(patch)
     if runs_tests(config):
-        from tests.support.quicker import ask_dlt_less
+        from tests.support.speedups import apply_speedups
 
-        ask_dlt_less()
+        apply_speedups()
 
 
 def runs_tests(config: pytest.Config) -> bool:
@@ -117,15 +117,15 @@ def runs_tests(config: pytest.Config) -> bool:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     if runs_tests(session.config):
-        from tests.support.quicker import leave_what_is_loaded_to_itself
+        from tests.support.speedups import exempt_loaded_objects
 
-        leave_what_is_loaded_to_itself()
+        exempt_loaded_objects()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The long profile multiplies the number of examples, also where a test states its own."""
-    leave_combinations_for_later(items)
+    skip_combinations(items)
     if settings.get_current_profile_name() != "long":
         return
     properties = {getattr(item, "function", None) for item in items}
@@ -136,7 +136,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             function._hypothesis_internal_use_settings = longer  # type: ignore[union-attr]
 
 
-def leave_combinations_for_later(items: list[pytest.Item]) -> None:
+def skip_combinations(items: list[pytest.Item]) -> None:
     """Mark as long, of the cases of a test with a warehouse, those that only combine parameters anew.
 
     Each value of each parameter has a case that is left; PostgreSQL only where a test is about what differs there.
@@ -170,7 +170,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip("`make long` runs it, or --long")
 
 
-def _leave_without_the_interpreters_end(config: pytest.Config) -> None:
+def _exit_without_finalizing(config: pytest.Config) -> None:
     """End before extension modules list, line by line, what was alive: that would hide what failed."""
     sys.stdout.flush()
     sys.stderr.flush()

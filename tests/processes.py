@@ -151,9 +151,9 @@ def serve(fd: int) -> None:
     import connector.cli.main
     import connector.maintain.verify
     import connector.run.sync  # noqa: F401
-    from tests.support.quicker import ask_dlt_less
+    from tests.support.speedups import apply_speedups
 
-    ask_dlt_less()
+    apply_speedups()
     gc.freeze()
     requests = socket.socket(fileno=fd)
     woken, wake = os.pipe()

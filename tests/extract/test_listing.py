@@ -28,7 +28,7 @@ from connector.errors import (
 )
 from connector.extract.listing import MAX_SWEEPS, WINDOW, Lister, Listing, quiet_sweeps_needed, run_concurrently
 from connector.extract.overlap import Positions, Segment, overlapping_segments, second_page_at
-from tests.simulation.clockwork import VirtualLoop
+from tests.simulation.virtual_time import VirtualLoop
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -31,7 +31,7 @@ from connector.extract.convention import PageConvention
 from connector.extract.records import MAX_MOVES, MAX_PASSES, ImportRead, Verdict, read_import
 from connector.ledger import COMPLETED
 from connector.models import Import, Record, RecordPage, Reject, Template, microseconds
-from tests.simulation.clockwork import VirtualLoop
+from tests.simulation.virtual_time import VirtualLoop
 
 START = datetime(2026, 1, 1, 0, 0, 0, 7, tzinfo=UTC)  # finer than a second, as what follows
 BROKEN = "not an object"

@@ -25,10 +25,10 @@ from connector.sandbox import Request, Response, Service, Switches
 from connector.service.client import ServiceClient
 from connector.settings import RunScope, Selection, Settings, Window
 from connector.warehouse.ledger_table import DUE
-from tests.simulation.clockwork import Wire, virtual_loop
-from tests.simulation.fuse import Fuse
+from tests.simulation.kill_switch import KillSwitch
 from tests.simulation.machines import ModelMachine
-from tests.simulation.world import run_in_order
+from tests.simulation.virtual_time import Wire, virtual_loop
+from tests.simulation.world import run_immediately
 
 from .test_guarantees import rows_of_service
 
@@ -73,14 +73,14 @@ class Place:
 
     @property
     def ports(self) -> Ports:
-        return Ports(self._open, virtual_loop, self._ours, run_in_order)
+        return Ports(self._open, virtual_loop, self._ours, run_immediately)
 
     def settings(self, **more: Any) -> Settings:
         return Settings.load(base_url="https://service.example", access_token=self.service.token, **more)
 
     def run(self, scope: RunScope | None = None, stop: Callable[[], int | None] = lambda: None, **more: Any) -> Tally:
         self.requests.clear()
-        with self.machine.process(Fuse(lambda where: None), Random(1)) as pipeline:
+        with self.machine.process(KillSwitch(lambda where: None), Random(1)) as pipeline:
             return sync(
                 cast("Any", pipeline),
                 self.settings(**more),
@@ -91,7 +91,7 @@ class Place:
             )
 
     def verify(self) -> VerifyReport:
-        with self.machine.process(Fuse(lambda where: None), Random(1)) as pipeline:
+        with self.machine.process(KillSwitch(lambda where: None), Random(1)) as pipeline:
             return verify(cast("Any", pipeline), self.settings(), ports=self.ports)
 
     def query(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:

@@ -20,7 +20,7 @@ from tests.service.fuzzing import Spoilt, spoilt
 from tests.service.hostile import Reply, Seen, hostile
 from tests.service.right_pages import wrong
 from tests.service.test_http import WHOLE
-from tests.simulation.clockwork import VirtualLoop, virtual_loop
+from tests.simulation.virtual_time import VirtualLoop, virtual_loop
 
 POLICY = RetryPolicy(error_attempts=2, garbage_attempts=2, wait_budget_s=30.0, outage_s=0.0)
 IN_TIME = replace(LIMITS, silence_s=2.0, attempt_s=20.0)

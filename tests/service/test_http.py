@@ -26,7 +26,7 @@ from connector.service.client import ServiceClient
 from connector.service.retry import QUICK, RetryPolicy
 from tests.service.conftest import NOW, TOKEN, Ask
 from tests.service.hostile import Reply, chunked, gzipped, hostile, http, import_row, page, row
-from tests.simulation.clockwork import Answered
+from tests.simulation.virtual_time import Answered
 
 GOOD = page(row())
 WHOLE = b'{"data":[{"slug":"r1","data":{"a":1}}],"metadata":{}}'

@@ -17,7 +17,7 @@ from connector.service.client import ClientStats, ServiceClient
 from connector.service.rate_limit import RateLimiter
 from tests.service.conftest import Ask, Clock, Question
 from tests.service.hostile import Reply, Seen, http, import_row, page, row
-from tests.simulation.clockwork import Answered, virtual_loop
+from tests.simulation.virtual_time import Answered, virtual_loop
 
 
 def many(count: int) -> Question:

@@ -22,7 +22,7 @@ from connector.service.client import ServiceClient
 from connector.service.rate_limit import Ceiling, LearnedPace
 from tests.service.conftest import Ask
 from tests.service.hostile import Reply, Seen, http, page, row
-from tests.simulation.clockwork import Answered, virtual_loop
+from tests.simulation.virtual_time import Answered, virtual_loop
 
 CLIENT_WORK_S = 0.0006  # a request, of which the client can do no two at once
 REQUESTS_AT_ONCE = 16

@@ -21,9 +21,9 @@ from dlt.pipeline.pipeline import Pipeline
 from connector.load.dlt_bridge import LoadPackage, load_package
 from connector.load.emission import Emission
 from connector.warehouse import Connection
-from tests.simulation.fuse import Fuse
-from tests.simulation.hands import go_back_to_the_first_version, meddle
 from tests.simulation.holdings import Holdings
+from tests.simulation.kill_switch import KillSwitch
+from tests.simulation.manual_changes import change_manually, go_back_to_the_first_version
 from tests.simulation.model import ModelPipeline, Ways, real_pipeline
 
 FILE_STEPS = (
@@ -49,12 +49,12 @@ class Machine(Protocol):
 
     load: LoadPackage
 
-    def process(self, fuse: Fuse, dice: Random) -> AbstractContextManager[Any]: ...
+    def process(self, kill_switch: KillSwitch, dice: Random) -> AbstractContextManager[Any]: ...
     def lose_directory(self) -> None: ...
     def disk_at_death(self) -> None: ...
     def died(self) -> None: ...
     def holdings(self) -> Holdings: ...
-    def meddle(self, dice: Random) -> str: ...
+    def change_manually(self, dice: Random) -> str: ...
     def close(self) -> None: ...
 
 
@@ -96,7 +96,7 @@ class _Machine:
     def holdings(self) -> Holdings:
         return Holdings.of(self._database)
 
-    def meddle(self, dice: Random) -> str:
+    def change_manually(self, dice: Random) -> str:
         """A user's hand in the warehouse; or an earlier version wrote it, with nothing of a later one on the disk.
 
         The first version wrote no history, so no warehouse with one is as it left it.
@@ -105,7 +105,7 @@ class _Machine:
         if dice.random() < 0.2 and not self._database.execute(f"SELECT 1 {history} LIMIT 1").fetchall():
             self.lose_directory()
             return go_back_to_the_first_version(self._database)
-        return meddle(self._database, dice)
+        return change_manually(self._database, dice)
 
     def close(self) -> None:
         self._database.close()
@@ -129,28 +129,28 @@ class ModelMachine(_Machine):
         self.clock: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     @contextmanager
-    def process(self, fuse: Fuse, dice: Random) -> Iterator[ModelPipeline]:
-        pipeline = ModelPipeline(self._connect(), self._folder, fuse, dice, self._packages, self.clock)
-        with counted_queries(fuse):
+    def process(self, kill_switch: KillSwitch, dice: Random) -> Iterator[ModelPipeline]:
+        pipeline = ModelPipeline(self._connect(), self._folder, kill_switch, dice, self._packages, self.clock)
+        with counted_queries(kill_switch):
             yield pipeline
 
 
 class DltMachine(_Machine):
-    """dlt itself, every statement, every commit and every change of a file a step of the fuse."""
+    """dlt itself, every statement, every commit and every change of a file a step of the kill switch."""
 
     load = staticmethod(load_package)
 
     @contextmanager
-    def process(self, fuse: Fuse, dice: Random) -> Iterator[Pipeline]:
+    def process(self, kill_switch: KillSwitch, dice: Random) -> Iterator[Pipeline]:
         connection = self._connect()
         with ExitStack() as patched:
-            patched.enter_context(counted_queries(fuse))
-            patched.enter_context(_counted(DuckDbSqlClient, "execute_query", fuse, "sql", after=False))
-            patched.enter_context(_counted(DuckDbSqlClient, "commit_transaction", fuse, "commit", after=True))
+            patched.enter_context(counted_queries(kill_switch))
+            patched.enter_context(_counted(DuckDbSqlClient, "execute_query", kill_switch, "sql", after=False))
+            patched.enter_context(_counted(DuckDbSqlClient, "commit_transaction", kill_switch, "commit", after=True))
             for name in FILE_STEPS:
-                patched.enter_context(_counted(FileStorage, name, fuse, "file", after=False))
+                patched.enter_context(_counted(FileStorage, name, kill_switch, "file", after=False))
             # a dead thread of the loader would be waited for
-            patched.enter_context(_counted(Load, "complete_jobs", fuse, "file", after=False))
+            patched.enter_context(_counted(Load, "complete_jobs", kill_switch, "file", after=False))
             # directories are listed in an order of no meaning, which differs between two runs of a seed
             listed = FileStorage.list_folder_files
             patched.enter_context(
@@ -164,16 +164,16 @@ class DltMachine(_Machine):
 
 
 @contextmanager
-def _counted(owner: type, name: str, fuse: Fuse, kind: str, *, after: bool) -> Iterator[None]:
+def _counted(owner: type, name: str, kill_switch: KillSwitch, kind: str, *, after: bool) -> Iterator[None]:
     """The original between two steps; static methods stay so."""
     raw = owner.__dict__[name]
     original = raw.__func__ if isinstance(raw, staticmethod) else raw
 
     def counted(*args: Any, **kwargs: Any) -> Any:
-        fuse.step(kind, f"before {name}" if after else name)
+        kill_switch.step(kind, f"before {name}" if after else name)
         result = original(*args, **kwargs)
         if after:
-            fuse.step(kind, f"after {name}")
+            kill_switch.step(kind, f"after {name}")
         return result
 
     with mock.patch.object(owner, name, staticmethod(counted) if isinstance(raw, staticmethod) else counted):
@@ -181,17 +181,17 @@ def _counted(owner: type, name: str, fuse: Fuse, kind: str, *, after: bool) -> I
 
 
 @contextmanager
-def counted_queries(fuse: Fuse) -> Iterator[None]:
+def counted_queries(kill_switch: KillSwitch) -> Iterator[None]:
     """What the connector asks goes past dlt's client, so it is counted here."""
     with ExitStack() as patched:
         for name in ("query", "rows"):
-            patched.enter_context(mock.patch.object(Connection, name, _asking(getattr(Connection, name), fuse)))
+            patched.enter_context(mock.patch.object(Connection, name, _asking(getattr(Connection, name), kill_switch)))
         yield
 
 
-def _asking(ask: Callable[..., Any], fuse: Fuse) -> Callable[..., Any]:
+def _asking(ask: Callable[..., Any], kill_switch: KillSwitch) -> Callable[..., Any]:
     def counted(self: Connection, sql: str, *args: Any) -> Any:
-        fuse.step("sql", "SELECT")
+        kill_switch.step("sql", "SELECT")
         return ask(self, sql, *args)
 
     return counted

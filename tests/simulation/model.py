@@ -28,7 +28,7 @@ from dlt.destinations.impl.duckdb.sql_client import DuckDbSqlClient
 from dlt.pipeline.pipeline import Pipeline
 
 from connector.load.emission import Emission, hints
-from tests.simulation.fuse import Fuse
+from tests.simulation.kill_switch import KillSwitch
 
 Ways = Mapping[str, Mapping[str, Any]]
 PIPELINE, DATASET = "importer", "importer_data"
@@ -54,12 +54,12 @@ def real_pipeline(connection: duckdb.DuckDBPyConnection, folder: Path) -> Pipeli
 
 
 class ModelSqlClient(DuckDbSqlClient):
-    """dlt's client on one connection that stays open, every statement a step of the fuse."""
+    """dlt's client on one connection that stays open, every statement a step of the kill switch."""
 
-    fuse: Fuse
+    kill_switch: KillSwitch
 
     def execute_query(self, query: Any, *args: Any, **kwargs: Any) -> Any:
-        self.fuse.step("sql", " ".join(str(query).split()[:2]))
+        self.kill_switch.step("sql", " ".join(str(query).split()[:2]))
         return super().execute_query(query, *args, **kwargs)
 
 
@@ -89,7 +89,7 @@ class ModelPipeline:
         self,
         connection: duckdb.DuckDBPyConnection,
         folder: Path,
-        fuse: Fuse,
+        kill_switch: KillSwitch,
         dice: Random,
         packages: dict[str, list[Emission]],
         clock: Callable[[], datetime],
@@ -98,14 +98,14 @@ class ModelPipeline:
         self.working_dir = str(folder / "pipelines" / PIPELINE)
         self._pending = Path(self.working_dir) / "load" / "normalized" / "pending"
         self._connection = connection
-        self._fuse = fuse
+        self._kill_switch = kill_switch
         self._dice = dice
         self._packages = packages
         self._clock = clock
         self.destination = _Destination()
         self._client = ModelSqlClient(DATASET, self._staging, *_credentials_and_capabilities())
         self._client._conn = connection
-        self._client.fuse = fuse
+        self._client.kill_switch = kill_switch
 
     @property
     def _staging(self) -> str:
@@ -118,14 +118,14 @@ class ModelPipeline:
 
     def drop(self) -> Any:
         if self.has_pending_data:
-            self._fuse.step("file", "drop the working directory")
+            self._kill_switch.step("file", "drop the working directory")
         shutil.rmtree(self.working_dir, ignore_errors=True)
         Path(self.working_dir).mkdir(parents=True)
         return self
 
     @contextmanager
     def sql_client(self) -> Iterator[ModelSqlClient]:
-        self._fuse.step("sql", "connect")
+        self._kill_switch.step("sql", "connect")
         self._client.staging_dataset_name = self._staging
         yield self._client
 
@@ -144,10 +144,10 @@ class ModelPipeline:
             found = ways()
             if not self._packages[load_id]:
                 return None
-            self._fuse.step("file", "extract")
+            self._kill_switch.step("file", "extract")
             self._pending.parent.mkdir(parents=True, exist_ok=True)
             self._pending.write_text(load_id)
-        self._fuse.step("file", "normalize")
+        self._kill_switch.step("file", "normalize")
         try:
             self._load_package(load_id, self._packages[load_id], found)
         except Exception:
@@ -155,7 +155,7 @@ class ModelPipeline:
                 self._connection.execute("ROLLBACK")
             raise
         self._pending.unlink(missing_ok=True)
-        self._fuse.step("file", "package done")
+        self._kill_switch.step("file", "package done")
         return load_id
 
     def _load_package(self, load_id: str, emissions: list[Emission], ways: Ways) -> None:
@@ -172,7 +172,7 @@ class ModelPipeline:
         self._complete(load_id)
 
     def _sql(self, sql: str, *args: Any) -> None:
-        self._fuse.step("sql", " ".join(sql.split()[:2]))
+        self._kill_switch.step("sql", " ".join(sql.split()[:2]))
         self._connection.execute(sql, args)
 
     def _migrate(self, emissions: dict[str, list[Emission]]) -> None:
@@ -247,9 +247,9 @@ class ModelPipeline:
                 self._sql(f'ALTER TABLE {DATASET}.{name} ADD COLUMN "{column}" {kind}')
 
     def _commit(self, what: str) -> None:
-        self._fuse.step("commit", f"before {what}")
+        self._kill_switch.step("commit", f"before {what}")
         self._connection.execute("COMMIT")
-        self._fuse.step("commit", f"after {what}")
+        self._kill_switch.step("commit", f"after {what}")
 
     def _stored(self) -> dict[str, dict[str, str]]:
         stored: dict[str, dict[str, str]] = {}
@@ -290,11 +290,11 @@ class ModelPipeline:
         self._commit(f"the merge of {name}")
 
     def _complete(self, load_id: str) -> None:
-        self._fuse.step("commit", "before the load is named complete")
+        self._kill_switch.step("commit", "before the load is named complete")
         self._connection.execute(
             f"INSERT INTO {DATASET}.{LOADS} VALUES (?, 'importer', 0, ?, '')", [load_id, self._clock()]
         )
-        self._fuse.step("commit", "after the load is named complete")
+        self._kill_switch.step("commit", "after the load is named complete")
 
 
 class _Client:

@@ -422,7 +422,7 @@ class Seen:
     not_whole: frozenset[str]
 
 
-def check_history(ran: Ran, completed: list[Seen], all_rules: Sequence[Rules], *, meddled: bool) -> None:
+def check_history(ran: Ran, completed: list[Seen], all_rules: Sequence[Rules], *, changed_manually: bool) -> None:
     """After a run that ended: what is current, that no versions overlap, and what earlier runs saw that recorded.
 
     `all_rules` are those of each run until now. Of what rules are about that have changed, nothing is left in earlier
@@ -434,8 +434,8 @@ def check_history(ran: Ran, completed: list[Seen], all_rules: Sequence[Rules], *
     keeps = ran.settings.deletes == "keep"
     whole = ran.whole and ran.tally.interrupted_by is None
     recorded = bool(ran.settings.history)
-    mended = whole and (not meddled or ran.tally.status is Status.succeeded)
-    not_whole = frozenset[str]() if mended else _not_whole(after)
+    repaired = whole and (not changed_manually or ran.tally.status is Status.succeeded)
+    not_whole = frozenset[str]() if repaired else _not_whole(after)
     if recorded:
         check_versions(after, all_noted=keeps or whole, but=not_whole)
     now = snapshot(after)
@@ -444,7 +444,7 @@ def check_history(ran: Ran, completed: list[Seen], all_rules: Sequence[Rules], *
         none_of(keys - {key for rows in now.values() for key in rows}, "what was erased leaves no version")
     alive = {key for rows in now.values() for key in rows}  # ever since: what was away for a while has been erased
     emptied: dict[str, set[str]] = {}
-    for earlier in [] if meddled else reversed(completed):
+    for earlier in [] if changed_manually else reversed(completed):
         alive &= {key for rows in earlier.live.values() for key in rows}
         moment = earlier.moment
         if not earlier.ruled or any(each != rules for each in all_rules[earlier.number - 1 :]):

@@ -58,7 +58,7 @@ class Episode:
     outage: Outage | None = None
     mistaken: float = 0.0
     emptied: float = 0.0
-    meddling: bool = False
+    manual_change: bool = False
     away: float = 0.0
 
 
@@ -134,8 +134,8 @@ def make_scenario(seed: int) -> Scenario:
         replace(episode, mistaken=unseen.choice(chances), emptied=unseen.choice(chances)) for episode in episodes
     ]
     hand = Random(f"hand {seed}")
-    meddles = hand.random() < 0.25
-    episodes = [replace(episode, meddling=meddles and hand.random() < 0.5) for episode in episodes]
+    changes_manually = hand.random() < 0.25
+    episodes = [replace(episode, manual_change=changes_manually and hand.random() < 0.5) for episode in episodes]
     later = Random(f"records away {seed}")
     if later.random() < 0.15:  # all is read again while the records of completed imports are away
         again = {**episodes[-1].settings, "status": None, "reconcile": later.choice(("fail", "warn", "off"))}

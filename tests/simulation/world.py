@@ -26,10 +26,9 @@ from connector.sandbox.seeding import SeededClock
 from connector.service.client import ServiceClient
 from connector.settings import RunScope, Selection, Settings, Window
 from connector.transform import width
-from tests.simulation.clockwork import Wire, virtual_loop
 from tests.simulation.edits import random_edit
-from tests.simulation.fuse import Fuse, Killed
 from tests.simulation.holdings import Holdings
+from tests.simulation.kill_switch import Killed, KillSwitch
 from tests.simulation.machines import Machine, ModelMachine
 from tests.simulation.oracle import (
     OVERFLOWED,
@@ -46,6 +45,7 @@ from tests.simulation.oracle import (
 )
 from tests.simulation.protecting import KEY, Rules, seen_through
 from tests.simulation.scenario import Episode, Outage, Scenario, fill, quiet
+from tests.simulation.virtual_time import Wire, virtual_loop
 from tests.simulation.watching import Watch
 
 R = TypeVar("R")
@@ -136,7 +136,7 @@ class World:
         self._date_is_absurd = odd.random() < 0.3
         fill(self.service, scenario)
         self.watch = Watch(self.service)
-        self.fuse = Fuse(self._blown)
+        self.kill_switch = KillSwitch(self._on_kill)
         self.ever: dict[str, str] = {}
         self._completed: list[Seen] = []
         self._rules: list[Rules] = []
@@ -158,7 +158,7 @@ class World:
         self.settle()
 
     def settle(self) -> None:
-        self._make_peace()
+        self._end_disturbances()
         peace = quiet(self.scenario.settings)
         still = self.scenario.switches.edit_moves_import
         whole = RunScope(allow_mass_delete=True, recheck_days=None if still else 100_000)
@@ -186,7 +186,7 @@ class World:
         again = self.run(peace)
         self._check_nothing_to_do(again)
 
-    def _make_peace(self) -> None:
+    def _end_disturbances(self) -> None:
         service = self.service
         service.faults, service.hidden, service.blank = Faults(), frozenset(), 0.0
         service.mistaken, service.emptied = {}, frozenset()
@@ -199,10 +199,10 @@ class World:
                 service.set_status(slug, "completed")
 
     def run(self, episode: Episode, scope: RunScope | None = None) -> Ran:
-        if episode.meddling:
-            self.note(self.machine.meddle(Random(f"hand {self.scenario.seed} {len(self.trace)}")))
-        before = self.machine.holdings() if episode.meddling or self._left is None else self._left
-        self._befall(episode, before)
+        if episode.manual_change:
+            self.note(self.machine.change_manually(Random(f"hand {self.scenario.seed} {len(self.trace)}")))
+        before = self.machine.holdings() if episode.manual_change or self._left is None else self._left
+        self._prepare_episode(episode, before)
         scope = scope or self._scope(episode.scope)
         settings = Settings.load(base_url=URL, access_token=self.service.token, privacy_key=KEY, **episode.settings)
         self.watch.begin()
@@ -231,8 +231,8 @@ class World:
         check_run(ran, seen_through(self._rules[-1], self.watch))
         check_width(ran.after, self.scenario.width)
         if self.scenario.settings["history"] and tally is not None and tally.fatal is None:
-            meddled = any(each.meddling for each in self.scenario.episodes)
-            check_history(ran, self._completed, self._rules, meddled=meddled)
+            changed_manually = any(each.manual_change for each in self.scenario.episodes)
+            check_history(ran, self._completed, self._rules, changed_manually=changed_manually)
         if tally is not None and episode.outage is not None:
             unheard = [problem for problem in (*tally.problems, str(tally.fatal)) if "has not answered" in problem]
             # where only imports are left that never answer, nobody can tell that from a service that is away
@@ -253,13 +253,13 @@ class World:
     def _process(self, settings: Settings, scope: RunScope, episode: Episode) -> Tally | None:
         self._requests = 0
         self.requests.clear()
-        self.fuse.arm(episode.kill)
+        self.kill_switch.arm(episode.kill)
 
         def stop() -> int | None:
             return 15 if episode.stop_at is not None and self._requests >= episode.stop_at else None
 
         try:
-            machine = self.machine.process(self.fuse, Random(f"{self.scenario.seed} {len(self.trace)}"))
+            machine = self.machine.process(self.kill_switch, Random(f"{self.scenario.seed} {len(self.trace)}"))
             with (
                 machine as pipeline,
                 mock.patch.object(spill, "IN_MEMORY", self.scenario.in_memory),
@@ -270,11 +270,11 @@ class World:
         except Killed:
             return None
         finally:
-            if self.fuse.dead:
+            if self.kill_switch.killed:
                 self.machine.died()
-            self.fuse.arm(None)
+            self.kill_switch.arm(None)
 
-    def _befall(self, episode: Episode, before: Holdings) -> None:
+    def _prepare_episode(self, episode: Episode, before: Holdings) -> None:
         if episode.lose_directory:
             self.machine.lose_directory()
             self.note("the working directory is lost")
@@ -291,10 +291,10 @@ class World:
         misrouted -= self.service.hidden
         self.service.faults = replace(episode.faults, failing_imports=failing, misrouted_imports=misrouted)
         self.service.blank = episode.blank_pages
-        self._unsettle(episode, before)
+        self._disturb_imports(episode, before)
         self._edit_probability, self._edits_left = episode.edit_probability, episode.edits_at_most
 
-    def _unsettle(self, episode: Episode, before: Holdings) -> None:
+    def _disturb_imports(self, episode: Episode, before: Holdings) -> None:
         """Addresses that answer with another import, and imports that show none of their records."""
         dice = Random(f"unsettle {self.scenario.seed} {len(self.trace)}")
         slugs = sorted(self.service.slugs())
@@ -361,7 +361,7 @@ class World:
         wire = Wire(
             self._answer,
             lambda: travel.uniform(0.001, 0.05),
-            lambda label: self.fuse.step("http", label),
+            lambda label: self.kill_switch.step("http", label),
             lambda: None if (now := coarse()) is None else datetime(1970, 1, 1, tzinfo=UTC) if absurd else now,
         )
 
@@ -377,7 +377,7 @@ class World:
                 random=Random(self.scenario.seed),
             )
 
-        return Ports(open_client, virtual_loop, lambda: self.now, run_in_order)
+        return Ports(open_client, virtual_loop, lambda: self.now, run_immediately)
 
     def _answer(self, request: Request) -> Response:
         away = self._outage
@@ -389,7 +389,7 @@ class World:
         self.note(f"  {request.path.removeprefix('/api/v1')}?{query} {reply.fault or reply.status}")
         return reply
 
-    def _blown(self, where: str) -> None:
+    def _on_kill(self, where: str) -> None:
         self.note(f"  killed at {where}")
         self.machine.disk_at_death()
 
@@ -436,6 +436,6 @@ def _summary(tally: Tally) -> str:
     return " ".join(f"{name}={shown[name]}" for name in names) + f" {tally.error or ''}"
 
 
-async def run_in_order(function: Callable[[], R], /) -> R:
+async def run_immediately(function: Callable[[], R], /) -> R:
     """What the connector does aside of its event loop is done at once here, so that a seed always plays the same."""
     return function()

@@ -18,7 +18,7 @@ from connector.sandbox import Service, serve
 from connector.settings import Settings
 
 
-class Patient:
+class Place:
     """A warehouse and its service."""
 
     def __init__(self, folder: Path) -> None:
@@ -63,12 +63,12 @@ class Patient:
 @pytest.fixture(scope="session")
 def synced(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("patient")
-    patient = Patient(folder)
-    assert patient.sync() == "succeeded"
+    place = Place(folder)
+    assert place.sync() == "succeeded"
     return folder
 
 
 @pytest.fixture
-def patient(synced: Path, tmp_path: Path) -> Patient:
+def place(synced: Path, tmp_path: Path) -> Place:
     shutil.copytree(synced, tmp_path / "patient")
-    return Patient(tmp_path / "patient")
+    return Place(tmp_path / "patient")

@@ -1,7 +1,7 @@
-"""Death at a chosen moment: every I/O step of a run passes the fuse, and one of them never returns.
+"""Kill a run at a chosen moment: every I/O step of it passes the kill switch, and one of them never returns.
 
-A killed process runs no `finally`. Once the fuse has blown, every further step raises too, so that nothing that
-unwinds can still change the disk or the warehouse, until the world is started anew.
+A killed process runs no `finally`. Once it is killed, every further step raises too, so that nothing that unwinds can
+still change the disk or the warehouse, until the next run is started.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ class Killed(BaseException):
 
 
 @dataclass(slots=True)
-class Fuse:
-    """`arm(kind, n)` lets the n-th step of that kind be the last one; `blown` is called at that moment."""
+class KillSwitch:
+    """`arm(kind, n)` lets the n-th step of that kind be the last one; `on_kill` is called at that moment."""
 
-    blown: Callable[[str], None]
-    dead: bool = False
+    on_kill: Callable[[str], None]
+    killed: bool = False
     armed: tuple[str, int] | None = None
     steps: Counter[str] = field(default_factory=Counter)
 
     def arm(self, kill: tuple[str, int] | None) -> None:
-        self.dead = False
+        self.killed = False
         self.armed = kill
         self.steps.clear()
 
     def step(self, kind: str, label: str = "") -> None:
-        if self.dead:
+        if self.killed:
             raise Killed
         self.steps[kind] += 1
         if self.armed == (kind, self.steps[kind]):
-            self.dead = True
-            self.blown(f"{kind} {self.steps[kind]} {label}".strip())
+            self.killed = True
+            self.on_kill(f"{kind} {self.steps[kind]} {label}".strip())
             raise Killed

@@ -19,7 +19,7 @@ from .test_guarantees import assert_equal, populated
 pytestmark = pytest.mark.thorough
 
 
-def ways(warehouse: Warehouse) -> dict[str, tuple[str, bool]]:
+def dispositions(warehouse: Warehouse) -> dict[str, tuple[str, bool]]:
     """Table → how dlt wrote it last, and whether it took its rows to be distinct."""
     tables = warehouse.pipeline().default_schema.tables
     return {
@@ -36,14 +36,14 @@ def records_with_slug(warehouse: Warehouse, slug: str) -> list[str]:
 def test_a_first_run_appends_and_a_change_replaces(warehouse: Warehouse) -> None:
     service = populated()
     warehouse.run(service, batch_rows=200)
-    assert ways(warehouse)["records"] == ("append", False)
-    assert ways(warehouse)["records_customers"][0] == "append"
+    assert dispositions(warehouse)["records"] == ("append", False)
+    assert dispositions(warehouse)["records_customers"][0] == "append"
 
     service.append_rows(service.slugs()[0], [{"name": "more"}])
     warehouse.run(service)
 
-    assert ways(warehouse)["records"] == ("merge", True)
-    assert ways(warehouse)["records_customers"] == ("merge", True)
+    assert dispositions(warehouse)["records"] == ("merge", True)
+    assert dispositions(warehouse)["records_customers"] == ("merge", True)
     assert_equal(service, warehouse)
 
 
@@ -51,7 +51,7 @@ def test_imports_that_are_read_again_are_not_appended(warehouse: Warehouse) -> N
     service = populated()
     warehouse.run(service)
     assert warehouse.run(service, RunScope(mode="backfill", force=True)).status == "succeeded"
-    assert ways(warehouse)["records"] == ("merge", True)
+    assert dispositions(warehouse)["records"] == ("merge", True)
     assert_equal(service, warehouse)
 
 
@@ -67,7 +67,7 @@ def test_a_record_in_two_imports_is_there_once(warehouse: Warehouse, batch_rows:
     assert tally.status == "partial", "one of the two imports cannot have all its rows"
     assert warehouse.query("SELECT count(*) FROM sync_imports WHERE state = 'failed'") == [(1,)]
     assert len(records_with_slug(warehouse, "same")) == 1
-    assert ways(warehouse)["records"] == ("merge", batch_rows == 1)
+    assert dispositions(warehouse)["records"] == ("merge", batch_rows == 1)
 
 
 @pytest.mark.parametrize("spelled", [(str.lower, str.upper), (str.upper,)], ids=["two slugs", "the other slug"])
@@ -99,7 +99,7 @@ def test_without_raw_rows_the_typed_ones_are_compared(warehouse: Warehouse) -> N
 
     assert warehouse.run(service, raw=False).status == "partial", "one of the two imports cannot have all its rows"
 
-    assert ways(warehouse)["records_t"] == ("merge", False)
+    assert dispositions(warehouse)["records_t"] == ("merge", False)
     assert warehouse.query("SELECT count(*) FROM records_t WHERE _record_slug = 'same'") == [(1,)]
 
 
@@ -142,10 +142,10 @@ def test_dlt_alone_never_appends(warehouse: Warehouse) -> None:
     with serve(service) as url:
         warehouse.pipeline().run(importer_source(base_url=url, access_token=str(service.token)))
 
-    assert set(ways(warehouse).values()) == {("merge", False)} | {("append", False)} & {
-        ways(warehouse)["records_orders"]
+    assert set(dispositions(warehouse).values()) == {("merge", False)} | {("append", False)} & {
+        dispositions(warehouse)["records_orders"]
     }
-    assert ways(warehouse)["records"] == ways(warehouse)["records_fresh"] == ("merge", False)
+    assert dispositions(warehouse)["records"] == dispositions(warehouse)["records_fresh"] == ("merge", False)
     assert_equal(service, warehouse)
 
 

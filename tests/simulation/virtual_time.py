@@ -22,7 +22,7 @@ from connector.sandbox import Request, Response
 R = TypeVar("R")
 
 
-class _Patient(selectors.SelectSelector):
+class _VirtualSelector(selectors.SelectSelector):
     """Nothing outside the loop ever happens: what would be a wait moves the clock instead."""
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class _Patient(selectors.SelectSelector):
 
 class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
-        self._patient = _Patient()
+        self._patient = _VirtualSelector()
         super().__init__(self._patient)
         self._clock_resolution = 1e-6
         # tasks that die with the process are not worth a word

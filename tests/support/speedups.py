@@ -26,14 +26,14 @@ KINDS_OF_SETTINGS = (
 )
 
 
-def ask_dlt_less() -> None:
+def apply_speedups() -> None:
     """Apply all that this module has for dlt to this process."""
-    remember_what_types_say()
-    look_up_what_is_there()
-    copy_plainly()
+    cache_type_lookups()
+    skip_unset_variables()
+    copy_schemas_plainly()
 
 
-def remember_what_types_say() -> None:
+def cache_type_lookups() -> None:
     """Let dlt ask each question about a type once in this process."""
     import dlt.pipeline.pipeline  # noqa: F401  # with all that it imports, where the functions go by their names
     from dlt.common import typing, validation
@@ -41,10 +41,10 @@ def remember_what_types_say() -> None:
     from dlt.common.configuration.providers import provider
     from dlt.common.configuration.specs import base_configuration
 
-    _remember(typing, *OF_TYPES, "is_subclass")
-    _remember(base_configuration, *OF_SETTINGS, *KINDS_OF_SETTINGS)
-    _remember(resolve, "_build_section_lookup_paths")
-    _remember(provider, "get_key_name")
+    _cache(typing, *OF_TYPES, "is_subclass")
+    _cache(base_configuration, *OF_SETTINGS, *KINDS_OF_SETTINGS)
+    _cache(resolve, "_build_section_lookup_paths")
+    _cache(provider, "get_key_name")
     # of the names of its own module: that one follows from the type
     ask: Any = validation.get_type_hints  # type: ignore[attr-defined]
     hints: Any = lru_cache(maxsize=None)(lambda spec: ask(spec, vars(sys.modules[spec.__module__])))
@@ -57,7 +57,7 @@ def remember_what_types_say() -> None:
     base.__len__ = lambda self: len(names(type(self)))
 
 
-def look_up_what_is_there() -> None:
+def skip_unset_variables() -> None:
     """Spare the search of the environment, by one long name after the other, for a setting that it does not have."""
     from dlt.common.configuration import resolve as module
     from dlt.common.configuration.providers import EnvironProvider
@@ -65,7 +65,7 @@ def look_up_what_is_there() -> None:
     resolve: Any = module
     environment: Any = os.environ
     search = resolve.resolve_single_provider_value
-    without = _remembering(search)
+    without = _cached(search)
 
     def found(provider: Any, key: str, *args: Any) -> Any:
         if type(provider) is not EnvironProvider:
@@ -82,7 +82,7 @@ def look_up_what_is_there() -> None:
     )
 
 
-def copy_plainly() -> None:
+def copy_schemas_plainly() -> None:
     """Let dlt copy its schemas, which are dictionaries and lists of plain values, without asking for each how to."""
     from dlt.common.schema import schema, utils
 
@@ -105,23 +105,23 @@ def _names_of_fields(spec: Any) -> tuple[str, ...]:
     return tuple(field.name for field in spec.__dataclass_fields__.values() if is_valid_configspec_field(field))
 
 
-def leave_what_is_loaded_to_itself() -> None:
+def exempt_loaded_objects() -> None:
     """Keep modules and collected tests out of every search for garbage, and search less often."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 50, 50)
 
 
-def _remember(module: ModuleType, *names: str) -> None:
+def _cache(module: ModuleType, *names: str) -> None:
     for name in names:
         function = getattr(module, name)
-        replaced = _remembering(function)
+        replaced = _cached(function)
         for each in [module for name, module in sys.modules.items() if name.partition(".")[0] == "dlt"]:
             for alias in [alias for alias, value in vars(each).items() if value is function]:
                 setattr(each, alias, replaced)
 
 
-def _remembering(function: Callable[..., Any]) -> Callable[..., Any]:
+def _cached(function: Callable[..., Any]) -> Callable[..., Any]:
     known = lru_cache(maxsize=None)(function)
 
     @wraps(function)

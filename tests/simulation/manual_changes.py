@@ -13,12 +13,12 @@ import duckdb
 from connector.warehouse.tables import FORMAT_HINT
 from tests.simulation.holdings import DATASET, FOREIGN
 
-Hand = Callable[[duckdb.DuckDBPyConnection, Random], str]
+ManualChange = Callable[[duckdb.DuckDBPyConnection, Random], str]
 
 
-def meddle(connection: duckdb.DuckDBPyConnection, dice: Random) -> str:
+def change_manually(connection: duckdb.DuckDBPyConnection, dice: Random) -> str:
     """One act; says what it was."""
-    return dice.choice(HANDS)(connection, dice)
+    return dice.choice(MANUAL_CHANGES)(connection, dice)
 
 
 def _columns(connection: duckdb.DuckDBPyConnection, like: str) -> list[tuple[str, str]]:
@@ -29,7 +29,7 @@ def _columns(connection: duckdb.DuckDBPyConnection, like: str) -> list[tuple[str
     ).fetchall()
 
 
-def _drop(table: str) -> Hand:
+def _drop(table: str) -> ManualChange:
     def act(connection: duckdb.DuckDBPyConnection, dice: Random) -> str:
         connection.execute(f"DROP TABLE IF EXISTS {DATASET}.{table}")
         return f"a hand dropped {table}"
@@ -37,7 +37,7 @@ def _drop(table: str) -> Hand:
     return act
 
 
-def _drop_column(like: str, names: Callable[[str], bool]) -> Hand:
+def _drop_column(like: str, names: Callable[[str], bool]) -> ManualChange:
     def act(connection: duckdb.DuckDBPyConnection, dice: Random) -> str:
         found = [(table, column) for table, column in _columns(connection, like) if names(column)]
         if not found:
@@ -109,7 +109,7 @@ def _is_later(table: str, column: str) -> bool:
     return column in _LATER.get(table, ()) or (table == "imports" and column.startswith("extra__"))
 
 
-HANDS: tuple[Hand, ...] = (
+MANUAL_CHANGES: tuple[ManualChange, ...] = (
     _drop("sync_imports"),
     _drop("sync_fields"),
     _drop("sync_rejects"),
