@@ -19,7 +19,7 @@ from dlt.common.normalizers.naming.snake_case import NamingConvention
 from dlt.pipeline.pipeline import Pipeline
 
 from connector.cli.exit_codes import explain
-from connector.cli.redaction import remember, remember_password_of
+from connector.cli.redaction import add_password_of, add_secret
 from connector.errors import ConfigError
 from connector.load.working_directory import open_in_scratch
 from connector.warehouse.destination import (
@@ -62,7 +62,7 @@ def open_pipeline(arguments: argparse.Namespace) -> Pipeline:
         problem = explain(error)
         raise problem if isinstance(problem, ConfigError) else ConfigError(str(problem)) from None
     if getattr(credentials, "password", None) != getattr(credentials, "username", None):
-        remember(str(getattr(credentials, "password", None) or ""))
+        add_secret(str(getattr(credentials, "password", None) or ""))
     return pipeline
 
 
@@ -174,7 +174,7 @@ def require(module: str, extra: str) -> None:
 
 def address_of(uri: str) -> tuple[str, str]:
     """Return what --to says: dlt's name of the destination, and its credentials, for DuckDB an absolute path."""
-    remember_password_of(uri)
+    add_password_of(uri)
     scheme, _, rest = uri.partition(":")
     if scheme == "duckdb" and rest.strip("/"):
         return "duckdb", str(_path(rest))

@@ -9,7 +9,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from connector.cli.redaction import remember_configured
+from connector.cli.redaction import add_configured_secrets
 from connector.folders import dlt_folder, use_private_folders
 
 # Settings that were measured to load Arrow into one warehouse fastest, or that keep tokens out of dlt's traces.
@@ -47,7 +47,7 @@ def prepare_environment(*, quiet: bool = False) -> None:
     Only for a process of our own. Raises ConfigError for folders that others can write to.
     """
     use_private_folders(settings_folder())
-    remember_configured(folder / name for folder in (settings_folder(), dlt_folder()) for name in TOML_FILES)
+    add_configured_secrets(folder / name for folder in (settings_folder(), dlt_folder()) for name in TOML_FILES)
     os.environ.pop("PGTZ", None)  # it would override the UTC that dlt requests from PostgreSQL
     configured = _own_config()
     for name, value in DLT_DEFAULTS.items():

@@ -23,7 +23,7 @@ _SECRETS = ("access_token", "privacy_key", "notify_url", "slack_incoming_hook", 
 _known: set[str] = set()
 
 
-def remember(secret: str | None) -> None:
+def add_secret(secret: str | None) -> None:
     """Make `scrub` hide this text from now on, however it is quoted in a URL."""
     if secret and len(secret) >= SHORTEST:
         plain = secret.encode("utf-8", "replace")
@@ -31,31 +31,31 @@ def remember(secret: str | None) -> None:
         _known.update(encode(plain).decode().rstrip("=") for encode in (b64encode, urlsafe_b64encode))
 
 
-def remember_password_of(uri: str) -> None:
+def add_password_of(uri: str) -> None:
     try:
         url = urlsplit(uri)
-        remember(None if url.password == url.username else url.password)
+        add_secret(None if url.password == url.username else url.password)
     except ValueError:
         return
 
 
-def remember_configured(files: Iterable[Path], environment: Mapping[str, str] = os.environ) -> None:
+def add_configured_secrets(files: Iterable[Path], environment: Mapping[str, str] = os.environ) -> None:
     """Hide the secrets of these TOML files and of the environment, whether or not a command uses them."""
     for file in files:
         with suppress(OSError, ValueError):  # dlt itself reports what is wrong with a file
-            _remember_all(tomllib.loads(file.read_text(encoding="utf-8")))
-    _remember_all({name: value for name, value in environment.items() if "__" in name or name == "PGPASSWORD"})
+            _add_all(tomllib.loads(file.read_text(encoding="utf-8")))
+    _add_all({name: value for name, value in environment.items() if "__" in name or name == "PGPASSWORD"})
 
 
-def _remember_all(given: Mapping[str, Any]) -> None:
+def _add_all(given: Mapping[str, Any]) -> None:
     for name, value in given.items():
         if isinstance(value, Mapping):
             if value.get("password") != value.get("username"):
-                _remember_all(value)
+                _add_all(value)
         elif isinstance(value, str) and name.lower().endswith(_SECRETS):
-            remember(value.strip())
+            add_secret(value.strip())
         elif isinstance(value, str) and "://" in value:
-            remember_password_of(value)
+            add_password_of(value)
 
 
 def scrubbed(value: Any) -> Any:

@@ -17,7 +17,7 @@ from connector.cli.notices import Addresses, addresses, notify
 from connector.cli.options import PIPELINE_NAME
 from connector.cli.output import Output, amount, duration, size
 from connector.cli.progress import progress_of
-from connector.cli.redaction import remember, scrub, scrubbed
+from connector.cli.redaction import add_secret, scrub, scrubbed
 from connector.cli.signals import Stop, supervised
 from connector.cli.source_settings import load_settings
 from connector.cli.unmatched import unmatched
@@ -72,7 +72,7 @@ class _Attempt:
     def work(self, stop: Stop) -> Tally:
         self._addresses = addresses()
         for secret in self._addresses.secrets:
-            remember(secret)
+            add_secret(secret)
         settings, pipeline = load_settings(), self._opened()
         self._pipeline_name = pipeline.pipeline_name
         prepare_file(pipeline)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from connector.cli.redaction import remember
+from connector.cli.redaction import add_secret
 from connector.settings import Settings
 from connector.source import configured_settings
 
@@ -10,7 +10,7 @@ from connector.source import configured_settings
 def load_settings() -> Settings:
     """Return the settings of `importer_source()`; from now on its secrets are redacted from the output."""
     settings = configured_settings()
-    remember(settings.access_token.get_secret_value())
+    add_secret(settings.access_token.get_secret_value())
     if settings.privacy_key is not None:
-        remember(settings.privacy_key.get_secret_value())
+        add_secret(settings.privacy_key.get_secret_value())
     return settings

@@ -127,7 +127,7 @@ class _Swept:
 
     shown: int
     longest: int
-    apart: bool
+    pages_differ: bool
     ending: _Ending
     received: int
     before_refusal: int | None  # rows on the pages before the first that was refused
@@ -349,7 +349,7 @@ class Lister(Generic[T]):
             youngest = youngest or max(map(self._creation_time, self._seen.values()), default=None)
             lone = swept.longest <= 1 and not halve
             ended = swept.ending is _Ending.empty and (swept.before_refusal is None or not self._sized)
-            paged = paged or swept.apart or ended or lone
+            paged = paged or swept.pages_differ or ended or lone
             if not paged and halve:
                 if refused:
                     break
@@ -381,13 +381,15 @@ class Lister(Generic[T]):
         front: set[str] = set()
         shown: set[str] = set()
         empty = without_new_rows = longest = reach = received = 0
-        apart, page = False, 1
+        pages_differ, page = False, 1
         before_refusal: int | None = None
         self._refused.clear()
 
         def swept_to(ending: _Ending) -> _Swept:
-            told_apart = apart or (before_refusal is not None and reach > 1)  # some numbers are pages, others are not
-            return _Swept(len(shown), longest, told_apart, ending, received, before_refusal)
+            pages_known_to_differ = pages_differ or (
+                before_refusal is not None and reach > 1
+            )  # some numbers are pages, others are not
+            return _Swept(len(shown), longest, pages_known_to_differ, ending, received, before_refusal)
 
         enough = max(MOVING_END_PROOF, math.ceil(MOVING_END_PROOF * self._size / size))
         while page < MAX_PAGES and not self._stop():
@@ -398,7 +400,7 @@ class Lister(Generic[T]):
                     before_refusal = received
                 received += len(keys)
                 front = front or set(keys)
-                apart = apart or 2 * len(front.intersection(keys)) < len(keys)
+                pages_differ = pages_differ or 2 * len(front.intersection(keys)) < len(keys)
                 if keys:
                     self._has_gap = self._has_gap or empty > 0
                     reach = max(reach, segment.page)

@@ -19,7 +19,7 @@ from connector.load.working_directory import rebuild_working_directory, unfinish
 from connector.maintain.rebuild import REBUILD_SCHEMA
 from connector.transform.naming import MORE
 from connector.transform.privacy import Privacy
-from connector.transform.schema import REST, TableSchema, is_stored_as
+from connector.transform.schema import OVERFLOW_KEYS, TableSchema, is_stored_as
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.connection import LOADS
 from connector.warehouse.failures import explain_failure
@@ -267,7 +267,7 @@ def _unexplained_columns(connection: Connection, state: WarehouseState) -> Itera
 
 
 def _overflowed(table: str, schema: TableSchema) -> str:
-    rest, more = schema.fields.get(REST), " or more" if schema.closed else ""
+    rest, more = schema.fields.get(OVERFLOW_KEYS), " or more" if schema.closed else ""
     return (
         f"{len(schema.overflowed)}{more} fields of {table} have no column, because the table has reached its limit; "
         f"their values are in its column {rest.column if rest is not None else MORE}. `importer-sync rebuild --table "

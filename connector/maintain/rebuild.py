@@ -37,7 +37,7 @@ from connector.transform import width
 from connector.transform.casting import Votes
 from connector.transform.flatten import flatten, leaf_values
 from connector.transform.json_rows import read_rows
-from connector.transform.schema import REST, Field, Keys, Kind, TableSchema, arrow_type, hint_for, parse_type
+from connector.transform.schema import OVERFLOW_KEYS, Field, Keys, Kind, TableSchema, arrow_type, hint_for, parse_type
 from connector.transform.width import NewFields, Room
 from connector.transform.written import parse_hint
 from connector.warehouse import Connection, Warehouse
@@ -212,7 +212,7 @@ class _Rebuild:
         retyped = tuple(
             (f.column, f.type, written.schema.fields[keys].type)
             for keys, f in before.fields.items()
-            if keys != REST and f.type != written.schema.fields[keys].type
+            if keys != OVERFLOW_KEYS and f.type != written.schema.fields[keys].type
         )
         conflicts = sum(count.conflicts for count in written.counts.values())
         return Rebuilt(table, rows, retyped, sum(conflicts for _, conflicts in old.values()) + in_text, conflicts)
@@ -242,7 +242,7 @@ class _Rebuild:
             for text in _texts(rows):
                 new.add(read_rows([text]))
         named = width.WIDTH.narrowed(schema, new, Room(room))
-        return named.with_rest() if named.is_bounded else named
+        return named.with_overflow_column() if named.is_bounded else named
 
     def _votes(self, template: str, schema: TableSchema) -> dict[Keys, Votes]:
         votes: dict[Keys, Votes] = {}
@@ -258,7 +258,7 @@ class _Rebuild:
         """Return the types that hints and votes give; a field without any value keeps its type."""
         typed: list[Field] = []
         for keys, known in schema.fields.items():
-            if keys == REST:
+            if keys == OVERFLOW_KEYS:
                 continue
             hint, cast = hint_for(known, hints), votes.get(keys)
             if cast is None or not cast.counted:

@@ -46,9 +46,9 @@ def record_ranks(rows: ImportRows, order: Order, seed: object, request_number: i
         place = shuffled(count, seed, request_number)
         return Ranks(count, lambda rank: rows.index_at(place(rank)))
     if order == "arbitrary":
-        return Ranks(count, rows.remember("arbitrary", lambda: _heap_order(rows, seed)))
+        return Ranks(count, rows.cached_order("arbitrary", lambda: _heap_order(rows, seed)))
     updated = order.startswith("updated")
-    by_time = rows.remember(order[:7], lambda: _time_order(rows, updated=updated))
+    by_time = rows.cached_order(order[:7], lambda: _time_order(rows, updated=updated))
     if order.endswith("desc"):
         return Ranks(count, lambda rank: by_time(count - 1 - rank))
     return Ranks(count, by_time)

@@ -102,7 +102,7 @@ class ImportRows:
         gone = self._gone[: bisect_left(self._gone, self.source.count)]
         return sorted([*gone, *(index for index in self.touched if index < self.source.count)])
 
-    def remember(self, name: str, build: Callable[[], Callable[[int], int]]) -> Callable[[int], int]:
+    def cached_order(self, name: str, build: Callable[[], Callable[[int], int]]) -> Callable[[int], int]:
         """Return the order last requested, until the rows change: pages of one list are requested in turn."""
         if self._order is None or self._order[:2] != (self.version, name):
             self._order = (self.version, name, build())

@@ -390,9 +390,13 @@ class ServiceClient:
             patient = pause_s <= self._policy.wait_budget_s
             self._limiter.throttled(started, min(pause_s, self._policy.retry_after_cap_s) if patient else 0.0)
 
-    def _note_age(self, slug: str, told: str | None, dated: datetime | None) -> None:
+    def _note_age(self, slug: str, age_header: str | None, dated: datetime | None) -> None:
         """Note the age of a reply: the `Age` of a cache, or the lag of its `Date` behind the latest one if larger."""
-        age = timedelta(seconds=int(told)) if told is not None and _AGE.fullmatch(told.strip()) else timedelta(0)
+        age = (
+            timedelta(seconds=int(age_header))
+            if age_header is not None and _AGE.fullmatch(age_header.strip())
+            else timedelta(0)
+        )
         if dated is not None and self._newest is not None:
             age = max(age, self._newest - dated)
         if age > max(self.age_of(slug), SERVICE_CLOCKS_DIFFER):

@@ -25,7 +25,7 @@ from connector.transform.columns import FieldCount, Placed, place
 from connector.transform.json_rows import MAX_DEPTH, Row, Value, may_have_minus_zero, read_exactly, read_rows
 from connector.transform.naming import naming_order
 from connector.transform.overflow import Overflow
-from connector.transform.schema import REST, Field, Keys, TableSchema, hint_for, parse_type
+from connector.transform.schema import OVERFLOW_KEYS, Field, Keys, TableSchema, hint_for, parse_type
 from connector.transform.struct_decoder import Leaf, shape_of
 from connector.transform.width import UNBOUNDED, Room, TooWide
 from connector.transform.written import Hint, parse_hint
@@ -139,9 +139,9 @@ def _flatten(
         counts[keys] = placed.count
     rest = overflow.column(nul_safe=nul_safe)
     if rest is not None:
-        schema = schema.with_rest()
-        columns[schema.fields[REST].column] = rest
-        counts[REST] = FieldCount(len(rest) - rest.null_count, 0)
+        schema = schema.with_overflow_column()
+        columns[schema.fields[OVERFLOW_KEYS].column] = rest
+        counts[OVERFLOW_KEYS] = FieldCount(len(rest) - rest.null_count, 0)
     return Flattened(schema, columns, MappingProxyType(counts))
 
 

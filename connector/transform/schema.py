@@ -23,7 +23,7 @@ from connector.transform.naming import (
 )
 
 Keys = tuple[str, ...]
-REST: Keys = ()  # the path of the column `_more`, for values of all fields without a column
+OVERFLOW_KEYS: Keys = ()  # the path of the column `_more`, for values of all fields without a column
 OVERFLOWED = "overflowed"  # instead of a type: the values have no column of their own
 
 _TYPE = re.compile(r"\s*([a-z]+)\s*(?:\(\s*([0-9]{1,2})\s*,\s*([0-9]{1,2})\s*\)\s*)?")
@@ -136,8 +136,8 @@ class TableSchema:
     name is avoided.
 
     Fields in `overflowed`, and in a `closed` table all unknown fields, get no column: they are members of the JSON
-    column of the path `REST`, which exists once there is such a field. Invariant: a field with a column keeps it, and a
-    field without one gets none, until the table is rebuilt.
+    column of the path `OVERFLOW_KEYS`, which exists once there is such a field. Invariant: a field with a column keeps
+    it, and a field without one gets none, until the table is rebuilt.
     """
 
     table: str
@@ -166,12 +166,14 @@ class TableSchema:
     @property
     def width(self) -> int:
         """Return the number of columns of fields and variants; a field that was only null so far counts too."""
-        return sum(1 + known.has_text + known.has_double for keys, known in self.fields.items() if keys != REST)
+        return sum(
+            1 + known.has_text + known.has_double for keys, known in self.fields.items() if keys != OVERFLOW_KEYS
+        )
 
     @property
     def size(self) -> int:
         """Return the number of fields that have a column or will get one with their first value."""
-        return len(self.fields) - (REST in self.fields)
+        return len(self.fields) - (OVERFLOW_KEYS in self.fields)
 
     @property
     def is_bounded(self) -> bool:
@@ -188,13 +190,13 @@ class TableSchema:
         overflowed = self.overflowed.union(sorted(paths, key=naming_order)[:room])
         return replace(self, overflowed=overflowed, closed=self.closed or len(overflowed) >= listed)
 
-    def with_rest(self) -> "TableSchema":
+    def with_overflow_column(self) -> "TableSchema":
         """Return the table with a column for values without one of their own."""
-        if REST in self.fields:
+        if OVERFLOW_KEYS in self.fields:
             return self
         taken = {name for known in self.fields.values() for name in (known.column, *known.columns())}
         taken.update(name for name, kind in self.physical.items() if kind not in (Kind.JSON, Kind.TEXT))
-        return self.with_fields([Field(REST, more_column(taken), Kind.JSON.value)])
+        return self.with_fields([Field(OVERFLOW_KEYS, more_column(taken), Kind.JSON.value)])
 
     def with_fields(self, changed: Iterable[Field]) -> "TableSchema":
         """Return the table with these fields in place of those with the same keys."""
@@ -203,7 +205,7 @@ class TableSchema:
 
     def retyped(self) -> "TableSchema":
         """Return the table with the same names and no types, as a rebuild of the table needs it."""
-        names = {keys: Field(keys, known.column) for keys, known in self.fields.items() if keys != REST}
+        names = {keys: Field(keys, known.column) for keys, known in self.fields.items() if keys != OVERFLOW_KEYS}
         return TableSchema(self.table, names)
 
     def _adopt(self, named: Field) -> Field:

@@ -103,7 +103,7 @@ def names_of_templates(connection: Connection, dataset: Dataset) -> dict[str, se
     return found
 
 
-def columns_aside(column: str, history: Collection[str], table: Collection[str]) -> list[str]:
+def set_aside_columns(column: str, history: Collection[str], table: Collection[str]) -> list[str]:
     """Return the columns of a history table with values of a field for which the table has no such column."""
     variants = (name for name in history if name.startswith(f"{column}__") and name not in table)
     return [name for name in variants if _ASIDE.fullmatch(name, len(column))]
@@ -136,7 +136,7 @@ def align(connection: Connection, each: Versioned, there: Mapping[str, str] | No
     # if the process dies between these two statements, the column is missing, and its values are set aside
     changed += [c for c in lacking if any(name.startswith(f"{c}{_WAS}") for name in have)]
     for base in want if changed or like is not None else ():
-        if asides := {c: have[c] for c in columns_aside(base, have, want)}:
+        if asides := {c: have[c] for c in set_aside_columns(base, have, want)}:
             _restore_values(connection, each, base, want[base], asides)
     if like is None and (changed or lacking):
         refresh_open(connection, each, None if changed else lacking)  # a lost column; a new one has no value yet
@@ -176,7 +176,7 @@ def refresh_open(connection: Connection, each: Versioned, only: Collection[str] 
     names = [c for c in only or each.columns if c not in (each.key, each.import_key)]
     mark = recorded_mark(connection, columns[LEDGER])
     recorded = f"SELECT slug FROM {connection.name(LEDGER)} WHERE {connection.sql.same('history', mark)}"
-    aside = [name for base in names for name in columns_aside(base, columns[each.history], each.columns)]
+    aside = [name for base in names for name in set_aside_columns(base, columns[each.history], each.columns)]
     copy_to_open(connection, each, names, recorded, emptied=aside)
 
 

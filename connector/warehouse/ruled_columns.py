@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from connector.transform.protection import Protection
 from connector.transform.schema import Field, Keys, Kind, parse_type
-from connector.warehouse.history_tables import OWN, columns_aside
+from connector.warehouse.history_tables import OWN, set_aside_columns
 
 
 def ruled_columns(
@@ -25,5 +25,5 @@ def ruled_columns(
         if not any(each.concerns(keys, nested=nested) for each in rules):
             untouched.add(known.column)
         if not any(each.concerns(keys, nested=True) for each in rules):
-            untouched.update(columns_aside(known.column, columns, ()))
+            untouched.update(set_aside_columns(known.column, columns, ()))
     return [column for column in columns if column not in untouched]

@@ -9,7 +9,7 @@ import pytest
 
 from connector.cli.configuration import _path, _postgres_address
 from connector.cli.environment import DLT_DEFAULTS, prepare_environment
-from connector.cli.redaction import remember, remember_password_of, scrub, scrubbed
+from connector.cli.redaction import add_password_of, add_secret, scrub, scrubbed
 
 
 @pytest.fixture
@@ -131,10 +131,10 @@ def test_an_address_of_postgres_is_put_as_dlt_needs_it(monkeypatch: pytest.Monke
 
 
 def test_secrets_are_hidden_however_they_are_quoted() -> None:
-    remember("hush/hush")
-    remember_password_of("postgresql://ana:s%40fely@host/db")
+    add_secret("hush/hush")
+    add_password_of("postgresql://ana:s%40fely@host/db")
     assert scrub("a hush/hush b hush%2Fhush c s@fely d s%40fely") == "a *** b *** c *** d ***"
     assert scrubbed({"hush/hush": ["hush/hush", 1]}) == {"hush/hush": ["***", 1]}
-    remember("text")
+    add_secret("text")
     assert scrub("text") == "text"
     assert scrub("postgresql://bob:unknown@host/db") == "postgresql://bob:***@host/db"

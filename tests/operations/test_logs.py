@@ -13,7 +13,7 @@ import pytest
 from connector import telemetry
 from connector.cli.logs import start_logging
 from connector.cli.output import Output
-from connector.cli.redaction import remember
+from connector.cli.redaction import add_secret
 from connector.sandbox import Faults, Service
 
 
@@ -105,7 +105,7 @@ def written():
 
 @pytest.mark.parametrize("log_format", ["text", "json"])
 def test_secrets_of_every_kind_are_scrubbed(written, log_format: str) -> None:
-    remember("hush-hush-1234")
+    add_secret("hush-hush-1234")
     stream = written(log_format)
     log = logging.getLogger("connector.run")
     log.warning(

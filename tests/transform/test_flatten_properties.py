@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from connector.transform.escaping import storable
 from connector.transform.flatten import Flattened, flatten
-from connector.transform.schema import REST, Field, Keys, TableSchema, arrow_type, hint_for
+from connector.transform.schema import OVERFLOW_KEYS, Field, Keys, TableSchema, arrow_type, hint_for
 from connector.transform.width import UNBOUNDED, Room
 
 
@@ -202,7 +202,7 @@ def check_flat(
     }
     contents = {name: column.to_pylist() for name, column in flat.columns.items()}
     expected_rows = [leaves(row) for row in rows]
-    rest = flat.schema.fields.get(REST)
+    rest = flat.schema.fields.get(OVERFLOW_KEYS)
     texts = [None] * len(rows) if rest is None or rest.column not in contents else contents[rest.column]
     rests = [load(text) if text is not None else {"": []} for text in texts]
     moved = [paths_of(each) for each in rests]
@@ -213,7 +213,7 @@ def check_flat(
             assert value == escaped(expected.pop(keys, None), nul_safe), (keys, value)
     assert set(flat.counts) >= {keys for expected in expected_rows for keys in expected}
     for keys, count in flat.counts.items():
-        if keys == REST:
+        if keys == OVERFLOW_KEYS:
             assert (count.values, count.conflicts) == (sum(text is not None for text in texts), 0)
             continue
         field = flat.schema.fields[keys]

@@ -19,7 +19,7 @@ from connector.models import Import, Record, Template
 from connector.settings import Settings
 from connector.transform import width
 from connector.transform.flatten import flatten
-from connector.transform.schema import REST, Field, TableSchema
+from connector.transform.schema import OVERFLOW_KEYS, Field, TableSchema
 from connector.transform.width import NewFields, Room, TooWide, Width
 from tests.transform.test_flatten_properties import ROWS, check_flat, encode, leaves_and_nulls
 
@@ -68,7 +68,7 @@ def test_an_import_gets_so_many_columns_and_the_rest_is_one_object() -> None:
     table = Table(SMALL)
     (row,) = contents(table.take(b'{"f":1.50,"e":[1,-0],"d":{"x":null,"y":1e2},"c":"t","b":2,"a":1,"g":"\\u00e9"}'))
     assert row == {"a": 1, "b": 2, "c": "t", "d__y": 100.0, "_more": '{"f":1.50,"e":[1,-0],"d":{"x":null},"g":"é"}'}
-    assert table.schema.fields[REST] == Field(REST, "_more", "json")
+    assert table.schema.fields[OVERFLOW_KEYS] == Field(OVERFLOW_KEYS, "_more", "json")
     assert table.schema.overflowed == {("e",), ("f",), ("d", "x")}
     assert table.schema.closed
 
@@ -133,8 +133,8 @@ def test_a_field_that_an_earlier_version_called_so_keeps_its_column() -> None:
 
 def test_a_column_that_a_crashed_run_left_is_taken_over() -> None:
     left = TableSchema("t", {}, {"_more": "json"})
-    assert left.with_rest().fields[REST].column == "_more"
-    assert TableSchema("t", {}, {"_more": "bigint"}).with_rest().fields[REST].column == "_more_2"
+    assert left.with_overflow_column().fields[OVERFLOW_KEYS].column == "_more"
+    assert TableSchema("t", {}, {"_more": "bigint"}).with_overflow_column().fields[OVERFLOW_KEYS].column == "_more_2"
 
 
 def test_the_variants_that_a_crashed_run_left_beside_a_column_take_room_too() -> None:
@@ -206,9 +206,9 @@ def test_every_leaf_comes_back_from_a_bounded_table(
         assert not set(after.fields) & after.overflowed
         assert len(after.overflowed) <= listed
         assert after.width <= max(columns, before.width)
-        new = set(after.fields) - set(before.fields) - {REST}
+        new = set(after.fields) - set(before.fields) - {OVERFLOW_KEYS}
         assert len(new) <= (new_fields if before.size else columns)
         known_paths = {keys for row in rows for keys in leaves_and_nulls(row)} | set(before.fields)
-        assert set(after.fields) <= known_paths | {REST}
+        assert set(after.fields) <= known_paths | {OVERFLOW_KEYS}
         other.take(*dice.sample(rows, len(rows)))
         assert not whole or other.schema == after

@@ -15,7 +15,7 @@ from connector.cli.commands.check import examine, report
 from connector.cli.configuration import address_of
 from connector.cli.environment import settings_folder
 from connector.cli.output import Output
-from connector.cli.redaction import remember
+from connector.cli.redaction import add_secret
 from connector.cli.settings_files import Setting, SettingsFile, ignore_in_git, open_folder
 from connector.errors import ConfigError
 from connector.service.client import ServiceClient
@@ -216,7 +216,7 @@ def _valid_address(base_url: str, plain_http: object) -> str:
 
 
 def _valid_token(token: str) -> str:
-    remember(token)
+    add_secret(token)
     return _valid("https://service.example", token).access_token.get_secret_value()
 
 

@@ -13,7 +13,7 @@ from connector.reporting.views.labels import label, misfit_label
 from connector.transform.naming import DOUBLE_VARIANT, SYSTEM_COLUMNS, TEXT_VARIANT
 from connector.transform.schema import Kind, parse_type
 from connector.warehouse import Connection, Warehouse
-from connector.warehouse.history_tables import columns_aside, history_of
+from connector.warehouse.history_tables import history_of, set_aside_columns
 from connector.warehouse.ownership import inspect_dataset
 from connector.warehouse.tables import FIELDS, IMPORTS, LEDGER
 
@@ -147,7 +147,7 @@ def recorded(layout: Layout) -> Iterator[tuple[TypedTable, str]]:
             continue
         there, own = layout.tables[name], layout.tables[typed.table]
         fields = tuple(
-            replace(f, variants=(*(v for v in f.variants if v in there), *columns_aside(f.column, there, own)))
+            replace(f, variants=(*(v for v in f.variants if v in there), *set_aside_columns(f.column, there, own)))
             for f in typed.fields
             if f.column in there
         )
