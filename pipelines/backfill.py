@@ -1,7 +1,6 @@
 """Read and load a window of time again: `python pipelines/backfill.py 2026-01-01 2026-02-01` (UTC).
 
-The second time is outside the window, so that windows can be adjacent. Exit codes are those of
-`importer-sync backfill`.
+The second time is exclusive, so that windows can be adjacent. Exit codes are those of `importer-sync backfill`.
 """
 
 import sys

@@ -1,8 +1,8 @@
-"""Dagster: an asset for each template and one for the imports, with checks, backfills, a schedule and a sensor.
+"""Define Dagster assets for each template and for the imports, with checks, backfills, a schedule and a sensor.
 
-`dagster dev -f pipelines/dagster_defs.py` in the directory where `.dlt/` is. The templates are those of the warehouse:
-sync once before (`importer-sync run`), and reload the definitions when a template is new. A run that is partial loads
-what it can, and is a check that failed. docs/dagster.md says how to set the pool that keeps writers apart.
+Run `dagster dev -f pipelines/dagster_defs.py` in the directory that has `.dlt/`. The assets are the templates in the
+warehouse: run a sync before (`importer-sync run`), and reload the definitions when a template is new. A partial run
+loads what it can, and its check fails. docs/dagster.md says how to set the pool that allows one writer at a time.
 """
 
 import json
@@ -64,19 +64,19 @@ from connector import (
 GROUP, BACKFILLS = "importer", "importer_backfills"
 POOL = "importer_writer"  # of one slot: the warehouse has one writer, and a DuckDB file one reader besides it
 FRESH_FOR = timedelta(hours=6)
-FIRST_DAY = "2024-01-01"  # on which an import may have been updated last
-LAST_SEEN = Path(".importer-templates.json")  # for whoever loads this file while a run has the DuckDB file open
+FIRST_DAY = "2024-01-01"  # the first day on which imports may have been last updated
+LAST_SEEN = Path(".importer-templates.json")  # used when this file is loaded while a run has the DuckDB file open
 IMPORTS = AssetKey([GROUP, "imports"])
 RETRIES = RetryPolicy(max_retries=3, delay=60, backoff=Backoff.EXPONENTIAL)
 
 
 def pipeline() -> Pipeline:
-    """Return the pipeline of every asset; this line says where the warehouse is."""
+    """Return the pipeline of every asset; this line sets the warehouse."""
     return dlt.pipeline("importer", destination="duckdb", dataset_name="importer_data")
 
 
 def known_templates() -> dict[str, str]:
-    """Return typed table → slug of its template, from the warehouse or as last seen."""
+    """Return typed table → slug of its template, from the warehouse or as last stored."""
     try:
         found = {each.table: each.slug or "" for each in templates(pipeline()) if each.table}
     except DatabaseBusyError:
@@ -90,7 +90,7 @@ KEYS = {AssetKey([GROUP, table]): table for table in TABLES}
 
 
 def attempted(scope: Scope | None = None) -> RunSummary:
-    """Run a sync; an error that no retry would change ends the step at once, any other is retried."""
+    """Run a sync; an error that no retry can fix ends the step at once, any other is retried."""
     try:
         return sync(pipeline(), scope=scope)
     except (AuthError, ConfigError) as error:
@@ -102,7 +102,7 @@ def attempted(scope: Scope | None = None) -> RunSummary:
 
 
 def facts(run: RunSummary) -> dict[str, Any]:
-    """Return what a run did, as metadata."""
+    """Return the counts of a run, as metadata."""
     counts = ("imports_listed", "imports_changed", "imports_deleted", "imports_failed", "records_loaded", "requests")
     return {"run_id": run.run_id, "status": run.status, **{name: getattr(run, name) for name in counts}}
 
@@ -135,7 +135,7 @@ def reconciled(run: RunSummary, key: AssetKey) -> AssetCheckResult:
     retry_policy=RETRIES,
 )
 def importer_sync(context: AssetExecutionContext) -> Iterator[MaterializeResult | AssetCheckResult]:
-    """Run one incremental sync, whichever assets are selected: it reads what is new, changed or failed before."""
+    """Run one incremental sync for any selection of assets: read imports that are new, changed or failed before."""
     run = attempted()
     held = {each.slug or "": each for each in templates(pipeline())}
     if unknown := sorted(each.table for each in held.values() if each.table and each.table not in TABLES):
@@ -225,7 +225,7 @@ VERIFY = define_asset_job("importer_verify_job", selection=AssetSelection.checks
 
 @sensor(job=SYNC, minimum_interval_seconds=300, default_status=DefaultSensorStatus.STOPPED)
 def import_completed(context: SensorEvaluationContext) -> Iterator[RunRequest | SkipReason]:
-    """Start a sync when the service has completed an import in a version not read yet; costs one listing."""
+    """Start a sync when the service has completed an import in a version that was not read yet; costs a listing."""
     waiting = [DagsterRunStatus.QUEUED, DagsterRunStatus.STARTING, DagsterRunStatus.STARTED]
     if context.instance.get_runs(RunsFilter(job_name=SYNC.name, statuses=waiting), limit=1):
         yield SkipReason("A sync is under way.")
