@@ -1,4 +1,4 @@
-"""Which seeds are run: `--simulation-seeds N` of them, or exactly one with `--simulation-seed S`."""
+"""Choose the seeds to run: `--simulation-seeds N` seeds, or one with `--simulation-seed S`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Several seeds make one test, so that ten thousand of them are not ten thousand tests to set up."""
+    """Run several seeds in one test, so that ten thousand seeds do not need the setup of ten thousand tests."""
     if "seeds" not in metafunc.fixturenames:
         return
     config = metafunc.config
@@ -42,10 +42,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(autouse=True)
 def dlt_in_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads would make a seed's run depend on their timing; the trace file takes time and tells nothing here.
+    """Disable threads, whose timing would change a seed's run, and the trace file, which only takes time.
 
-    Without a trace dlt never forgets a configuration that it resolved, and some hold a whole world in their frames:
-    ten thousand seeds would take all memory there is.
+    Without a trace dlt keeps every resolved configuration, and some refer to a whole world in their frames, so that ten
+    thousand seeds would exhaust the memory.
     """
     monkeypatch.setattr(TraceLogContext, "logging_enabled", False)
     for name, value in {"LOAD__WORKERS": "1", "NORMALIZE__WORKERS": "1", "ENABLE_RUNTIME_TRACE": "false"}.items():

@@ -1,4 +1,4 @@
-"""What happens to the service between any two requests."""
+"""Edit the service between any two requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Edit = Callable[[Service, Random], str]
 
 
 def random_edit(service: Service, dice: Random) -> str:
-    """One edit; says what it was."""
+    """Make one edit; return a description."""
     edit = dice.choices([edit for edit, _ in EDITS], [weight for _, weight in EDITS])[0]
     return edit(service, dice)
 
@@ -55,7 +55,7 @@ def _mass_delete(service: Service, dice: Random) -> str:
 
 
 def _replace_import(service: Service, dice: Random) -> str:
-    """One goes and another comes: the number of imports stays."""
+    """Delete an import and add another one, so that the number of imports stays the same."""
     slugs = service.slugs()
     if slugs:
         service.delete_import(dice.choice(slugs))
@@ -89,11 +89,11 @@ def _lie(service: Service, dice: Random, slug: str) -> str:
     assert found is not None
     shown = max(0, len(found.rows) + dice.choice((-2, -1, 1, 3)))
     if shown == service.switches.max_per_page:
-        shown += 1  # a first page as long as promised is the end, though a clamp may have cut it there
+        shown += 1  # a first page with row_count rows looks like the end, although a clamp may have cut it there
     if service.switches.short_pages:
         shown = (
             len(found.rows) + 400
-        )  # as many as promised are all (same place), though a page was cut short behind them
+        )  # row_count rows look complete (same reason), although a page was cut short behind them
     service.set_row_count(slug, shown)
     return f"import {slug} claims {shown} rows"
 
@@ -124,7 +124,7 @@ def _empty(service: Service, dice: Random, slug: str) -> str:
 
 
 def _swap(service: Service, dice: Random, slug: str) -> str:
-    """A row goes and another comes: the count stays."""
+    """Delete a row and add another one, so that the count stays the same."""
     records = list(service.record_slugs(slug))
     if records:
         service.delete_row(slug, dice.choice(records))
@@ -152,7 +152,7 @@ def _order(service: Service, dice: Random) -> str:
 
 
 _another_template = _of_live(_namesake)
-# Each makes the warehouse wider for good, or smaller at once, so none of them goes with a measurement of what is flat.
+# Each makes the warehouse permanently wider or suddenly smaller, so they are excluded when growth is measured.
 UNSTEADY: tuple[Edit, ...] = (_rename, _another_template, _mass_delete)
 EDITS: tuple[tuple[Edit, int], ...] = (
     (_script, 24),

@@ -1,4 +1,4 @@
-"""Everything a warehouse holds, read at once, so that two moments can be compared."""
+"""Read the whole contents of a warehouse, so that two moments can be compared."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Holdings:
 
     @classmethod
     def made_of(cls, rows: Mapping[str, Rows]) -> Holdings:
-        """Sort tables by what they are."""
+        """Sort tables by their kind."""
         versions = {name for name in rows if VERSIONS.search(name) and not name.startswith(FOREIGN)}
         typed = {name for name in rows if name.startswith("records_") and not name.startswith(FOREIGN)}
         return cls(
@@ -99,7 +99,7 @@ class Holdings:
         return {row["slug"]: row for row in self.of_table("records") if row["_deleted_at"] is None}
 
     def live_typed(self) -> dict[str, list[tuple[str, dict[str, Any]]]]:
-        """Record slug → where it lives."""
+        """Return record slug → its import."""
         found: dict[str, list[tuple[str, dict[str, Any]]]] = {}
         for table, rows in self.typed.items():
             for row in rows:
@@ -115,7 +115,7 @@ class Holdings:
         return {name: sorted(map(repr, rows)) for name, rows in everything.items() if name != "sync_runs"}
 
     def fingerprint(self) -> dict[str, list[str]]:
-        """What must be equal between two runs of one seed: all but the names given to runs and loads."""
+        """Return what must be equal between two runs of one seed: everything except the ids of runs and loads."""
         random = {"run_id", "_dlt_load_id", "load_ids", "reject_id", "finished_at", "error"}
         everything = {**self.tables, **self.typed}
         return {

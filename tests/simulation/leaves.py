@@ -1,4 +1,4 @@
-"""Whether a typed row gives back every value of its record, told without the connector's own code."""
+"""Check that a typed row has every value of its record, without using the connector's code."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def gives_back(row: Mapping[str, Any], field: Mapping[str, Any], value: Any) -> 
 
 
 def is_scalar(value: Any) -> bool:
-    """Whether it is a number or a boolean."""
+    """Return whether it is a number or a boolean."""
     return isinstance(value, Literal | bool | int)
 
 
@@ -87,7 +87,7 @@ def _is_number(value: Any) -> bool:
 
 
 def same_json(text: Any, value: Any) -> bool:
-    """Whether the JSON text says this value, with its digits."""
+    """Return whether the JSON text represents this value with the same digits."""
     try:
         return bool(_plain(parse(text)) == _plain(value))
     except ValueError:
@@ -95,7 +95,7 @@ def same_json(text: Any, value: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Comparable with types and digits: 1, 1.0 and true are three things."""
+    """Return a value that compares types and digits: 1, 1.0 and true differ."""
     if isinstance(value, dict):
         return {key: _plain(member) for key, member in value.items()}
     if isinstance(value, list):

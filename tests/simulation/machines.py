@@ -1,4 +1,4 @@
-"""The machines that the simulation runs on: dlt itself, or the model of it; DuckDB is real on both."""
+"""Define the machines of the simulation: dlt itself, or a model of it; DuckDB is real on both."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ FILE_STEPS = (
 
 
 class Machine(Protocol):
-    """Where the connector runs: how a process sees its pipeline, how packages are loaded, and what a death leaves."""
+    """The environment of the connector: the pipeline of a process, the loading of packages, and what a kill leaves."""
 
     load: LoadPackage
 
@@ -59,7 +59,7 @@ class Machine(Protocol):
 
 
 class _Machine:
-    """A DuckDB in memory, which a process reaches by connections of its own, and a directory."""
+    """A DuckDB in memory, to which each process has its own connections, and a directory."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "disk"
@@ -74,7 +74,7 @@ class _Machine:
         self._process = self._database.cursor()
         self._process.execute("SET TimeZone = 'UTC'")
         self._opened += 1
-        if self._opened % 5:  # of so few rows it only takes time; every fifth process has it all the same
+        if self._opened % 5:  # with so few rows it only takes time; every fifth process uses it anyway
             self._process.execute("PRAGMA disable_optimizer")
         return self._process
 
@@ -82,7 +82,7 @@ class _Machine:
         shutil.rmtree(self._folder / "pipelines", ignore_errors=True)
 
     def disk_at_death(self) -> None:
-        """Called at the very moment: what is unwound after it must not tidy up."""
+        """Handle the kill at its moment: code that unwinds afterwards must not clean up."""
         shutil.copytree(self._folder, self._saved)
 
     def died(self) -> None:
@@ -97,9 +97,9 @@ class _Machine:
         return Holdings.of(self._database)
 
     def change_manually(self, dice: Random) -> str:
-        """A user's hand in the warehouse; or an earlier version wrote it, with nothing of a later one on the disk.
+        """Change the warehouse by hand, or make it one that an earlier version wrote, without files of a later one.
 
-        The first version wrote no history, so no warehouse with one is as it left it.
+        The first version wrote no history, so a warehouse with history is not changed into one of its own.
         """
         history = "FROM information_schema.tables WHERE table_name LIKE '%!_history' ESCAPE '!'"
         if dice.random() < 0.2 and not self._database.execute(f"SELECT 1 {history} LIMIT 1").fetchall():
@@ -119,7 +119,7 @@ def _load_by_model(
 
 
 class ModelMachine(_Machine):
-    """dlt's part is played by the model."""
+    """A machine on which the model replaces dlt."""
 
     load = staticmethod(_load_by_model)
 
@@ -136,7 +136,7 @@ class ModelMachine(_Machine):
 
 
 class DltMachine(_Machine):
-    """dlt itself, every statement, every commit and every change of a file a step of the kill switch."""
+    """A machine with dlt itself; every statement, commit and change of a file is a step of the kill switch."""
 
     load = staticmethod(load_package)
 
@@ -149,9 +149,9 @@ class DltMachine(_Machine):
             patched.enter_context(_counted(DuckDbSqlClient, "commit_transaction", kill_switch, "commit", after=True))
             for name in FILE_STEPS:
                 patched.enter_context(_counted(FileStorage, name, kill_switch, "file", after=False))
-            # a dead thread of the loader would be waited for
+            # otherwise it would wait for a dead thread of the loader
             patched.enter_context(_counted(Load, "complete_jobs", kill_switch, "file", after=False))
-            # directories are listed in an order of no meaning, which differs between two runs of a seed
+            # directories are listed in an arbitrary order, which differs between two runs of a seed
             listed = FileStorage.list_folder_files
             patched.enter_context(
                 mock.patch.object(FileStorage, "list_folder_files", lambda *args, **kw: sorted(listed(*args, **kw)))
@@ -165,7 +165,7 @@ class DltMachine(_Machine):
 
 @contextmanager
 def _counted(owner: type, name: str, kill_switch: KillSwitch, kind: str, *, after: bool) -> Iterator[None]:
-    """The original between two steps; static methods stay so."""
+    """Wrap the original between two steps; static methods stay static."""
     raw = owner.__dict__[name]
     original = raw.__func__ if isinstance(raw, staticmethod) else raw
 
@@ -182,7 +182,7 @@ def _counted(owner: type, name: str, kill_switch: KillSwitch, kind: str, *, afte
 
 @contextmanager
 def counted_queries(kill_switch: KillSwitch) -> Iterator[None]:
-    """What the connector asks goes past dlt's client, so it is counted here."""
+    """Count the connector's queries here, because they bypass dlt's client."""
     with ExitStack() as patched:
         for name in ("query", "rows"):
             patched.enter_context(mock.patch.object(Connection, name, _asking(getattr(Connection, name), kill_switch)))

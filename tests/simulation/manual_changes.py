@@ -1,5 +1,5 @@
-"""What becomes of the warehouse between two runs: tables, columns and rows that a user drops, tables of their own, and
-the format of an earlier version."""
+"""Change the warehouse between two runs: drop tables, columns and rows, add tables of a user, or convert it to the
+format of an earlier version."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ManualChange = Callable[[duckdb.DuckDBPyConnection, Random], str]
 
 
 def change_manually(connection: duckdb.DuckDBPyConnection, dice: Random) -> str:
-    """One act; says what it was."""
+    """Make one change; return a description."""
     return dice.choice(MANUAL_CHANGES)(connection, dice)
 
 
@@ -82,12 +82,12 @@ _LATER = {
 
 
 def go_back_to_the_first_version(connection: duckdb.DuckDBPyConnection) -> str:
-    """Have the tables, and the schema that the model of dlt stored of them, as the first version wrote them."""
+    """Change the tables, and the schema that the model of dlt stored for them, to those of the first version."""
     found = [(table, column) for table, column in _columns(connection, "") if _is_later(table, column)]
     if not found or ("_dlt_version", "n") not in _columns(connection, "_dlt_version"):
         return "there is nothing of a later version"
     for table, column in found:
-        if table == "imports":  # the first version's hash was of the columns that it had
+        if table == "imports":  # the first version's hash covered the columns that it had
             connection.execute(f"UPDATE {DATASET}.imports SET _content_hash = 'of less' WHERE \"{column}\" IS NOT NULL")
         connection.execute(f'ALTER TABLE {DATASET}.{table} DROP COLUMN "{column}"')
     versions = f"{DATASET}._dlt_version"

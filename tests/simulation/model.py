@@ -1,10 +1,10 @@
-"""A pipeline as the connector sees dlt's, on a real DuckDB in memory, at a twentieth of dlt's time.
+"""Model a dlt pipeline for the connector on a real DuckDB in memory, in a twentieth of dlt's time.
 
-It keeps what decides about losing rows: a package is extracted whole, then its tables are migrated, staged and merged
-one by one in an order of no meaning, each merge in a transaction of its own, and only then named complete in
-`_dlt_loads`; between any two of these steps the process may die. Its SQL is dlt's (delete-insert with a primary key
-and, where given, a scope and a filter; or what arrives is appended, batch by batch). That the model is right is
-itself tested: see test_model.py.
+The model keeps everything that matters for losing rows: a package is extracted as a whole; then its tables are
+migrated, staged and merged one by one in arbitrary order, each merge in a separate transaction; only then is it marked
+as complete in `_dlt_loads`. Between any two of these steps the process may die. Its SQL is dlt's (delete-insert with a
+primary key and, if given, a scope and a filter; or arriving rows are appended, batch by batch). test_model.py tests the
+model against dlt.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.simulation.kill_switch import KillSwitch
 Ways = Mapping[str, Mapping[str, Any]]
 PIPELINE, DATASET = "importer", "importer_data"
 LOADS, VERSIONS = "_dlt_loads", "_dlt_version"
-LAYOUT = "%s_staging"  # of dlt's own accord
+LAYOUT = "%s_staging"  # set by dlt itself
 _FIXED_TYPES = {
     pa.int64(): "BIGINT",
     pa.float64(): "DOUBLE",
@@ -54,7 +54,7 @@ def real_pipeline(connection: duckdb.DuckDBPyConnection, folder: Path) -> Pipeli
 
 
 class ModelSqlClient(DuckDbSqlClient):
-    """dlt's client on one connection that stays open, every statement a step of the kill switch."""
+    """dlt's client on one connection that stays open; every statement is a step of the kill switch."""
 
     kill_switch: KillSwitch
 
@@ -67,7 +67,7 @@ _DUCKDB = dlt.destinations.duckdb()
 
 
 class _Destination:
-    """What the connector asks a pipeline's destination for."""
+    """The parts of a pipeline's destination that the connector uses."""
 
     destination_name = "duckdb"
     destination_type = "dlt.destinations.duckdb"
@@ -80,7 +80,7 @@ class _Destination:
 
 
 class ModelPipeline:
-    """One process's view: made anew for each run, on what the last one left."""
+    """The pipeline of one process: created for each run, on the state that the last one left."""
 
     pipeline_name, dataset_name, staging = PIPELINE, DATASET, None
     config = SimpleNamespace(restore_from_destination=True)
@@ -133,7 +133,7 @@ class ModelPipeline:
         return _Client
 
     def load(self, tables: Callable[[str], Iterator[Emission]], ways: Callable[[], Ways]) -> str | None:
-        """`pipeline.run()`: a pending package is finished, and then nothing else is done, as dlt has it."""
+        """Act like `pipeline.run()`: if there is a pending package, finish it and do nothing else, as dlt does."""
         if self.has_pending_data:
             load_id = self._pending.read_text()
             found: Ways = {}
@@ -176,9 +176,9 @@ class ModelPipeline:
         self._connection.execute(sql, args)
 
     def _migrate(self, emissions: dict[str, list[Emission]]) -> None:
-        """All tables in one transaction, as dlt does where DDL is transactional; then those of the staging dataset.
+        """Migrate all tables in one transaction, as dlt does with transactional DDL; then those of the staging dataset.
 
-        The schema is stored with them, and tables are not compared with a schema that is stored already.
+        The schema is stored with them, and tables are not compared with a schema that is already stored.
         """
         self._sql(f"CREATE SCHEMA IF NOT EXISTS {DATASET}")
         known, schema = self._stored_schemas()
@@ -226,9 +226,9 @@ class ModelPipeline:
             self._sql(f"CREATE OR REPLACE TABLE {self._staging}.{name} ({', '.join(columns)})")
 
     def _stored_schemas(self) -> tuple[set[str], dict[str, Any]]:
-        """The hashes of all that were stored, and the tables of the newest one.
+        """Return the hashes of all stored schemas, and the tables of the newest one.
 
-        Whoever begins without a working directory takes it from there.
+        A process without a working directory starts with the newest schema.
         """
         try:
             [(versions, newest)] = self._connection.execute(
@@ -298,7 +298,7 @@ class ModelPipeline:
 
 
 class _Client:
-    """The configuration that the lock and the fingerprint of the destination are made of."""
+    """The configuration from which the lock and the fingerprint of the destination are derived."""
 
     class config:
         staging_dataset_name_layout = LAYOUT
@@ -322,7 +322,7 @@ def _columns(emissions: list[Emission]) -> dict[str, str]:
 
 
 def _are_distinct(emissions: list[Emission]) -> bool:
-    """Whether no key comes twice, so that the merge would find nothing to drop, for which it takes a third longer."""
+    """Return whether no key occurs twice; dropping duplicates makes a merge take a third longer."""
     keys = hints(emissions[0])["primary_key"]
     arrived = [key for e in emissions for key in zip(*(e.rows.column(name).to_pylist() for name in keys), strict=True)]
     return len(set(arrived)) == len(arrived)
@@ -334,7 +334,7 @@ def _sql_type(kind: Any) -> str:
 
 @cache
 def _credentials_and_capabilities() -> tuple[Any, Any]:
-    """What dlt itself gives its client; only names are made with it."""
+    """Return the object that dlt gives its client; it is only used to build names."""
     connection = duckdb.connect(":memory:")
     factory = dlt.destinations.duckdb(connection)
     config = factory.spec()._bind_dataset_name(DATASET)

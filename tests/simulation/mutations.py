@@ -1,7 +1,6 @@
-"""Each guarantee broken once on purpose: a simulation that does not notice would prove nothing.
+"""Break each guarantee once on purpose: a simulation that does not detect it would prove nothing.
 
-Every mutation is the connector that someone in a hurry would have written. `test_mutations.py` runs seeds under each
-until one fails.
+Every mutation is a plausible mistake in the connector. `test_mutations.py` runs seeds with each until one fails.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ Patch = Callable[[], AbstractContextManager[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """`seeds` is how many are run before the mutation counts as unnoticed; `first` is one that noticed it lately."""
+    """`seeds` is the number of seeds before it counts as undetected; `first` is a seed that detected it lately."""
 
     name: str
     patch: Patch
@@ -325,7 +324,7 @@ def forget_crashed_runs() -> AbstractContextManager[Any]:
 
 @mutation(first=2)
 def replace_rows_without_clearing_the_import() -> AbstractContextManager[Any]:
-    """Upserts only: what an import lost, up to all of it, stays."""
+    """Only upsert: rows that an import lost, or all of them, stay."""
 
     def no_placeholders(self: Any, slug: str, known: LedgerRow | None, table: str | None) -> None:
         return None
@@ -380,7 +379,7 @@ def count_text_conflicts_of_a_batch_for_its_first_import() -> AbstractContextMan
 
 @mutation(first=1)
 def take_what_a_batch_needs_for_what_its_table_has() -> AbstractContextManager[Any]:
-    """Imports are built together though one of them needs a column, a type or a variant that is not there."""
+    """Build imports together although one of them needs a missing column, type or variant."""
     original = Builder._flattened_as_known
 
     def hasty(self: Any, texts: Any, schema: TableSchema) -> Any:
@@ -463,7 +462,7 @@ def record_nothing_of_what_a_crashed_run_loaded() -> AbstractContextManager[Any]
 
 @mutation()
 def keep_no_version_of_what_changed() -> AbstractContextManager[Any]:
-    """As if a record were what it was for as long as it is there."""
+    """Act as if an existing record never changed."""
     same = history._same
     return mock.patch.object(history, "_same", lambda connection, each: same(connection, replace(each, columns=())))
 
@@ -485,7 +484,7 @@ def leave_in_versions_what_a_later_rule_is_about() -> AbstractContextManager[Any
 
 @mutation(first=18)
 def keep_reading_by_older_privacy_rules() -> AbstractContextManager[Any]:
-    """As if changed rules concerned new imports alone."""
+    """Act as if changed rules applied only to new imports."""
     reason = plan.Rules._reason
 
     def by_its_own(self: plan.Rules, import_: Any, known: LedgerRow | None) -> plan.Reason | None:

@@ -1,4 +1,4 @@
-"""What must be true after any run, and what once a run was left in peace (docs/guarantees.md)."""
+"""Check what must hold after any run, and after an undisturbed run (docs/guarantees.md)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.simulation.protecting import Protected, Rules, is_protected
 from tests.simulation.watching import ImportTruth, Row, Watch
 
 OVERFLOWED = "overflowed"
-TOLD = frozenset(  # what changes without a new version, and what versions have themselves
+TOLD = frozenset(  # columns that change without a new version, and columns of versions only
     {"_valid_from", "_valid_to", "_change", "_run_id"}
     | {"_created_at", "_updated_at", "_deleted_at", "_dlt_load_id", "_content_hash"}
 )
@@ -29,7 +29,7 @@ Fields = dict[tuple[str, ...], dict[str, Any]]
 
 
 class Broken(AssertionError):
-    """A promise of the contract was broken."""
+    """A guarantee was violated."""
 
 
 def require(condition: object, promise: str, *evidence: Any) -> None:
@@ -55,7 +55,7 @@ class Ran:
 
 
 def check_run(ran: Ran, watch: Watch) -> None:
-    """After every run, whatever happened in it."""
+    """Check what must hold after every run, whatever happened in it."""
     _check_keys(ran.after)
     require(ran.before.foreign == ran.after.foreign, "what is the user's own is not touched")
     _check_deletes(ran, watch)
@@ -79,7 +79,7 @@ def _check_keys(after: Holdings) -> None:
 
 
 def _check_deletes(ran: Ran, watch: Watch) -> None:
-    """Only what was really away at some time of the run may have been deleted in it."""
+    """Check that the run deleted only imports and records that were missing at some time during it."""
 
     def deleted(holdings: Holdings) -> set[str]:
         rows = {r["slug"] for r in holdings.of_table("imports") if r["_deleted_at"] is not None}
@@ -90,7 +90,7 @@ def _check_deletes(ran: Ran, watch: Watch) -> None:
     live = {r["slug"] for table in ("imports", "sync_imports") for r in ran.before.of_table(table)} - deleted(
         ran.before
     )
-    # a killed first load may have left the rows of imports of which nothing else is known yet
+    # a killed first load may have left rows of imports about which nothing else is known yet
     live |= {row["import_slug"] for row in ran.before.live_records().values()}
     live |= {row["_import_slug"] for rows in ran.before.live_typed().values() for _, row in rows}
     limit = 1.0 if ran.allow_mass_delete else ran.settings.mass_delete_limit
@@ -112,7 +112,7 @@ def _check_runs(after: Holdings, tally: Tally) -> None:
 
 
 def check_promise(ran: Ran) -> None:
-    """A backfill of everything has read an import, or asks the next run for it."""
+    """Check that a full backfill has read each import or marked it for the next run."""
     after = ran.after.by_key("sync_imports", "slug")
     for before in ran.before.of_table("sync_imports"):
         row = after[before["slug"]]
@@ -121,15 +121,15 @@ def check_promise(ran: Ran) -> None:
 
 
 def _unsettled(ran: Ran, watch: Watch) -> set[str]:
-    """Imports that changed in this run, and that the next one reads again, as they may have done so unseen."""
+    """Return imports that changed in this run and that the next one reads again, because the change may not show."""
     due = {row["slug"] for row in ran.after.of_table("sync_imports") if row.get("due") == "racy"}
     return due & watch.touched_imports
 
 
 def _check_succeeded(ran: Ran, watch: Watch) -> None:
-    """Whatever was there for the whole run is in the warehouse now."""
+    """Check that everything that existed during the whole run is in the warehouse now."""
     held = ran.after.by_key("imports", "slug")
-    # a row edited without a trace at its import, before the run, is only found by a recheck
+    # a row edited before the run without a change of its import is only found by a recheck
     exact = watch.service.switches.edit_moves_import
     unsettled = _unsettled(ran, watch)
     fields = _fields_by_table(ran.after).get("imports", {})
@@ -157,7 +157,7 @@ def _check_records(
 
 
 def _check_nothing_lost(ran: Ran, watch: Watch) -> None:
-    """What was right before the run and did not change is still right after it, unless said otherwise."""
+    """Check that correct rows which did not change are still correct after the run, unless it reports otherwise."""
     if not ran.settings.raw:
         return
     states = {r["slug"]: r.get("state") for r in ran.after.of_table("sync_imports")}
@@ -218,7 +218,7 @@ def _check_record(held: Mapping[str, Any], row: Row, truth: ImportTruth | None) 
 
 
 def check_equal(ran: Ran, watch: Watch) -> None:
-    """After a run that was left in peace: the warehouse is the service, row for row, and nothing else."""
+    """Check after an undisturbed run that the warehouse equals the service, row by row, and has nothing else."""
     truth = watch.truth
     after = ran.after
     imports = after.by_key("imports", "slug")
@@ -311,13 +311,13 @@ def _has_column(typed: Mapping[str, Any], field: Mapping[str, Any] | None) -> bo
 
 
 def check_width(after: Holdings, width: Width) -> None:
-    """No typed table has more columns of its fields than it may, and only so many of the others are listed."""
+    """Check that no typed table exceeds its limit of columns, and only so many of the other fields are listed."""
     listed = Counter(f["table_name"] for f in after.of_table("sync_fields") if f["data_type"] == OVERFLOWED)
     none_of(duplicates((f["table_name"], f["keys"]) for f in after.of_table("sync_fields")), "a field has one place")
     none_of((table for table, count in listed.items() if count > width.listed), "few fields without column are listed")
     columns: Counter[str] = (
         Counter()
-    )  # a crashed run may have left others, which the next one takes for the same fields
+    )  # a crashed run may have left other columns, which the next one uses for the same fields
     for field in after.of_table("sync_fields"):
         if field["data_type"] not in (None, OVERFLOWED) and field["keys"] != "[]":
             columns[field["table_name"]] += 1 + field["has_text"] + field["has_double"]
@@ -347,7 +347,7 @@ def _in_column(row: Mapping[str, Any], field: Mapping[str, Any]) -> bool:
 def check_kept(
     after: Holdings, ever: Mapping[str, str], ever_typed: Iterable[str], truth: Mapping[str, ImportTruth]
 ) -> None:
-    """With `deletes = keep`: whatever the warehouse ever had is there, marked once the service has it no more."""
+    """Check with `deletes = keep` that all rows ever loaded exist, marked once the service no longer has them."""
     live = {slug for each in truth.values() for slug in each.rows}
     held = after.by_key("records", "slug")
     for slug, data in ever.items():
@@ -362,7 +362,7 @@ def check_kept(
 
 
 def check_versions(after: Holdings, *, all_noted: bool = True, but: Collection[str] = ()) -> None:
-    """Whenever all is recorded: the current versions are the rows, and no versions overlap.
+    """Check, once everything is recorded, that the current versions are the rows and no versions overlap.
 
     Rows with the keys in `but` may differ from their versions.
     """
@@ -385,14 +385,14 @@ def check_versions(after: Holdings, *, all_noted: bool = True, but: Collection[s
 
 
 def _differences(found: Mapping[str, Content], wanted: Mapping[str, Content], but: Collection[str]) -> Iterator[Any]:
-    """Yield key → columns of which the values differ."""
+    """Yield key → columns whose values differ."""
     for key in sorted({*found, *wanted} - {*but}):
         if other := {*found.get(key, ())} ^ {*wanted.get(key, ())}:
             yield key, sorted(other)
 
 
 def _not_whole(after: Holdings) -> frozenset[str]:
-    """Return the keys of rows and versions that a crashed run or a hand left, and that are yet to be read again."""
+    """Return keys of rows and versions left by a crashed run or a manual change that are yet to be read again."""
     ledger = after.by_key("sync_imports", "slug")
     rows = [(r["_import_slug"], r["_record_slug"], r["_dlt_load_id"]) for _, r in _each(after.typed)]
     loaded = {
@@ -409,10 +409,10 @@ def _not_whole(after: Holdings) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a run saw that ended; `moment` is None for one that recorded no versions.
+    """What a completed run saw; `moment` is None if it recorded no versions.
 
-    It was the `number`th, and `ruled` tells whether it left all rows under its privacy rules. `not_whole` are keys of
-    rows that a crashed run or a hand left, and that it did not read again.
+    It was run `number`; `ruled` tells whether all rows are under its privacy rules. `not_whole` are keys of rows left
+    by a crashed run or a manual change that it did not read again.
     """
 
     moment: datetime | None
@@ -423,10 +423,9 @@ class Seen:
 
 
 def check_history(ran: Ran, completed: list[Seen], all_rules: Sequence[Rules], *, changed_manually: bool) -> None:
-    """After a run that ended: what is current, that no versions overlap, and what earlier runs saw that recorded.
+    """Check after a completed run the current versions, that none overlap, and what earlier recording runs saw.
 
-    `all_rules` are those of each run until now. Of what rules are about that have changed, nothing is left in earlier
-    versions.
+    `all_rules` are the rules of each run until now. Earlier versions have no values that changed rules cover.
     """
     assert ran.tally is not None
     rules, number = all_rules[-1], len(all_rules)
@@ -442,7 +441,7 @@ def check_history(ran: Ran, completed: list[Seen], all_rules: Sequence[Rules], *
     if whole and not keeps:
         keys = {row["slug" if name.startswith("imports") else "_record_slug"] for name, row in _each(after.versions)}
         none_of(keys - {key for rows in now.values() for key in rows}, "what was erased leaves no version")
-    alive = {key for rows in now.values() for key in rows}  # ever since: what was away for a while has been erased
+    alive = {key for rows in now.values() for key in rows}  # ever since: what was missing for a while has been erased
     emptied: dict[str, set[str]] = {}
     for earlier in [] if changed_manually else reversed(completed):
         alive &= {key for rows in earlier.live.values() for key in rows}
@@ -468,9 +467,9 @@ def check_history(ran: Ran, completed: list[Seen], all_rules: Sequence[Rules], *
 
 
 def _check_protected(after: Holdings, rules: Rules) -> None:
-    """No version has a value that the rules would not leave, but of imports that vanished before they could be read.
+    """Check that no version has a value that the rules forbid, except for imports that vanished before they were read.
 
-    Those keep what was loaded under earlier rules until the next run finds them gone.
+    Those keep rows loaded under earlier rules until the next run finds them deleted.
     """
     vanished = {row["slug"] for row in after.of_table("sync_imports") if row.get("due") == "vanished"}
     for name, all_rows in after.versions.items():
@@ -485,7 +484,7 @@ def _check_protected(after: Holdings, rules: Rules) -> None:
 
 
 def _ruled_columns(after: Holdings, rules: Iterable[Rules]) -> dict[str, set[str]]:
-    """Table → columns that one of the rules may be about."""
+    """Return table → columns to which a rule may apply."""
     firsts = {path.partition(".")[0] for each in rules for path in each.get("*", {})}
     found = {table: {"_more"} for table in after.typed}
     found["imports"] = {"metadata", "records_metadata", "extra"}
@@ -509,7 +508,7 @@ def _each(tables: Mapping[str, Rows]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def snapshot(after: Holdings) -> Snapshot:
-    """Table → key → what a version of it holds, of all that is live."""
+    """Return table → key → contents of a version, for all live rows."""
     found = {
         table: {row["_record_slug"]: _content(row) for row in rows if row["_deleted_at"] is None}
         for table, rows in after.typed.items()
@@ -521,7 +520,7 @@ def snapshot(after: Holdings) -> Snapshot:
 
 
 def _content(row: Mapping[str, Any]) -> Content:
-    """All but what changes without a new version; a column that came later is as good as null before."""
+    """Return a row without columns that change without a new version; a column that was added later counts as null."""
     return tuple(sorted((name, repr(value)) for name, value in row.items() if name not in TOLD and value is not None))
 
 

@@ -1,7 +1,7 @@
-"""Privacy rules as the documents describe them (docs/privacy.md), told without the connector's own code.
+"""Apply privacy rules as documented (docs/privacy.md), without using the connector's code.
 
-Only rules of one or two literal steps are here, and none that masks or hashes an object or a list: their text depends
-on how the service spells it.
+There are only rules of one or two literal steps, and none that masks or hashes an object or a list, because their text
+depends on the service's formatting.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Rules = Mapping[str, Mapping[str, str]]  # section → path → rule
 
 
 class Protected(str):
-    """JSON text that a rule changed: as data it is as received, but its blanks may be others."""
+    """JSON text that a rule changed: its data is as received, but its blanks may differ."""
 
     __slots__ = ()
 
@@ -37,7 +37,7 @@ METADATA: Mapping[str, tuple[str, ...]] = {"n": ANY, "source": SCALARS, "Key": S
 
 
 def make_rules(dice: Random) -> dict[str, dict[str, str]]:
-    """Draw rules for what the services of the simulation hold; now and then a section has none."""
+    """Draw rules for the data of the simulated services; sometimes a section has none."""
     sections = {"*": PATHS, "metadata": METADATA}
     chosen = {name: dice.sample(sorted(paths), dice.randint(0, 3)) for name, paths in sections.items()}
     rules = {name: {path: dice.choice(sections[name][path]) for path in paths} for name, paths in chosen.items()}
@@ -45,7 +45,7 @@ def make_rules(dice: Random) -> dict[str, dict[str, str]]:
 
 
 def seen_through(rules: Rules, watch: Watch) -> Watch:
-    """Return what a warehouse under these rules has to hold of a service."""
+    """Return the data of a service that a warehouse under these rules has to have."""
     if not rules:
         return watch
     return replace(
@@ -65,7 +65,7 @@ def _import(rules: Rules, truth: ImportTruth) -> ImportTruth:
 
 
 def is_protected(value: Any, rule: str) -> bool:
-    """Tell whether a stored value can be what a rule left."""
+    """Return whether a stored value can be the result of a rule."""
     if value is None:
         return True
     if rule == "hash":
@@ -74,7 +74,7 @@ def is_protected(value: Any, rule: str) -> bool:
 
 
 def protected(rules: Mapping[str, str], text: str) -> str:
-    """Return the JSON object with what is under a rule as the rule says; the text itself if nothing is."""
+    """Return the JSON object with the rules applied; the text itself if no rule applies."""
     return _protected(tuple(sorted(rules.items())), text) if rules else text
 
 
@@ -86,7 +86,7 @@ def _protected(rules: tuple[tuple[str, str], ...], text: str) -> str:
 
 
 def _written(value: Any) -> str:
-    """JSON in which each number is as it came."""
+    """Parse JSON and keep each number as written."""
     if isinstance(value, dict):
         return f"{{{','.join(f'{json.dumps(key)}:{_written(member)}' for key, member in value.items())}}}"
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""One seed → everything that happens: the data, the service's habits, and what befalls each run."""
+"""Derive a scenario from a seed: the data, the behaviour of the service, and the events of each run."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ ODD_ROWS: tuple[Any, ...] = (
     '{"a": 1E2, "b" : "\\u00e9\\n" , "a b": 1, "a_b": 2}',
     {},
 )
-# Each its own text: of two equal rows without a slug nobody can tell whether they are one, seen twice.
+# All texts differ: two equal rows without a slug cannot be distinguished from one row that was seen twice.
 SPOILED = ('"only a text %d"', '{"slug":null,"data":{},"n":%d}', '{"slug":"x-%d","data":[1]}', "17%d")
 
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """Seconds of a run in which the service is not there; what is in front of it may say so with a `status`."""
+    """Seconds of a run in which the service is down; a proxy in front of it may answer with a `status`."""
 
     begin_s: float
     end_s: float
@@ -39,7 +39,7 @@ class Outage:
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """One run and what befalls it."""
+    """One run and its events."""
 
     settings: dict[str, Any]
     scope: str = "incremental"
@@ -86,7 +86,7 @@ class Scenario:
 
 
 def records_history(seed: int) -> bool:
-    """Tell whether the world of this seed keeps versions of its rows."""
+    """Return whether the world of this seed keeps versions of its rows."""
     return Random(f"history {seed}").random() < 0.25
 
 
@@ -105,14 +105,12 @@ def make_scenario(seed: int) -> Scenario:
     switches = _switches(dice, many)
     episodes = [_episode(dice, settings) for _ in range(dice.randint(1, 4))]
     for n, before in enumerate(episodes[:-1]):
-        if (
-            before.kill is not None and dice.random() < 0.3
-        ):  # what a crashed run left outlives a run that looks elsewhere
+        if before.kill is not None and dice.random() < 0.3:  # what a crashed run left survives a run over other imports
             scope = dice.choice(("selection", "window", "template"))
             episodes[n + 1] = replace(episodes[n + 1], scope=scope, edits_before=8, kill=None)
     honest, finished = dice.random() < 0.85, dice.random() < 0.8
     in_memory = dice.choice((25_000, 25_000, 100, 10, 0))
-    odd = Random(f"odd {seed}")  # its own, so that older seeds stay what they are
+    odd = Random(f"odd {seed}")  # a separate generator, so that older seeds do not change
     extra = Random(f"extra {seed}").random() < 0.3
     switches = replace(switches, page_zero=odd.choice(("reject", "first")), extra_fields=extra)
     episodes = [replace(episode, misrouted=odd.choice((0.0,) * 9 + (0.3,))) for episode in episodes]
@@ -167,7 +165,7 @@ def make_scenario(seed: int) -> Scenario:
 
 
 def _ruled(dice: Random, episodes: list[Episode], share: float) -> tuple[dict[str, Any], list[Episode]]:
-    """Privacy rules of the end, and the episodes with theirs: where there are any, they change now and then."""
+    """Return the final privacy rules, and the episodes with theirs; if there are any, they change sometimes."""
     changing = dice.random() < share
     rules = make_rules(dice) if changing else {}
     ruled = []
@@ -234,7 +232,7 @@ def _faults(dice: Random) -> Faults:
         reset=share,
         cut=share,
         html_200=share,
-        # the client gives up after the third garbage in a row; a few scenarios let it come to that
+        # the client gives up after the third garbage reply in a row; a few scenarios reach that
         max_consecutive=None if dice.random() < 0.1 else 2,
     )
 
@@ -252,7 +250,7 @@ def _kill(dice: Random) -> tuple[str, int]:
 
 
 def fill(service: Service, scenario: Scenario) -> None:
-    """The first imports; what comes later comes by edits."""
+    """Return the first imports; later ones are added by edits."""
     dice = Random(f"data {scenario.seed}")
     names = dice.sample(sorted(TEMPLATES), dice.randint(1, 3))
     if scenario.many:
@@ -277,5 +275,5 @@ def add_import(service: Service, dice: Random, names: list[str], sizes: tuple[in
 
 
 def quiet(settings: dict[str, Any]) -> Episode:
-    """A run that nothing befalls."""
+    """Return a run without events."""
     return Episode(settings={**settings, "mass_delete_limit": 1.0})

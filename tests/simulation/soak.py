@@ -1,8 +1,8 @@
-"""Edits without a pause, faults, a run every few seconds, kills, for as long as it is told: `make soak`.
+"""Run continuous edits, faults, a sync every few seconds and kills for a given time: `make soak`.
 
-A process that lives throughout runs `connector.sync` again and again, as an orchestrator does, and between its runs
-the command is started and killed. After each of them nothing may be lost or doubled; in the end the warehouse equals
-the service; and what the process and its folders take in the last third is what they took in the second.
+A long-lived process runs `connector.sync` repeatedly, as an orchestrator does, and between its runs the command is
+started and killed. After each run nothing may be lost or duplicated. At the end the warehouse has to equal the service,
+and the process and its folders must not take more in the last third than in the second.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.simulation.holdings import Holdings
 from tests.simulation.oracle import Ran, check_equal, check_run, require
 from tests.simulation.test_sigkill import File, Rounds
 
-MOST_ROWS = 3_000  # of the service: what is to stay flat must not grow with it
+MOST_ROWS = 3_000  # of the service, so that growth is not caused by it
 FAULTS = Faults(
     rate_limited=0.03, retry_after="zero", server_error=0.03, reset=0.02, cut=0.02, max_consecutive=3
 )  # a tenth of all requests
@@ -53,7 +53,7 @@ for line in sys.stdin:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What a round left behind: memory, handles and threads of the process that lives on, bytes of the folders."""
+    """The state after a round: memory, handles and threads of the long-lived process, bytes of the folders."""
 
     memory_kb: int
     handles: int
@@ -174,7 +174,7 @@ class Soak(Rounds):
             print(f"run {at}: {asdict(self.taken[at])}", flush=True)
 
     def grown(self) -> list[str]:
-        """What took clearly more in the last third than in the second."""
+        """Return what took clearly more in the last third than in the second."""
         third = len(self.taken) // 3
         found = []
         for name in (each.name for each in fields(Taken)):

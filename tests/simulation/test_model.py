@@ -1,4 +1,4 @@
-"""The model of dlt, on which most seeds run, does to a warehouse what dlt does to it."""
+"""Test that the model of dlt, on which most seeds run, changes a warehouse as dlt does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulation notices when a guarantee is broken; `--mutations` runs them, as they take minutes, not seconds."""
+"""Test that the simulation detects broken guarantees; `--mutations` runs these tests, which take minutes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_broken_guarantee_is_noticed(mutation: Mutation, tmp_path: Path, reque
 def _broken_by(mutation: Mutation, seed: int, folder: Path) -> str | None:
     folder.mkdir()
     machine = ModelMachine(folder)
-    with mutation.patch():  # one that cannot be applied is no proof of anything
+    with mutation.patch():  # a mutation that cannot be applied proves nothing
         try:
             World(make_scenario(seed), machine).live()
         except Exception as broken:

@@ -1,4 +1,4 @@
-"""The real command over real sockets into a real file, killed for real `--kills` times, and then the same proof."""
+"""Kill the real command, over real sockets into a real file, `--kills` times, and then check the warehouse."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ Kept = File | Server | Light | Maria
 
 
 class Rounds:
-    """A service that is edited while it is asked, and the command, which is started and killed."""
+    """A service that is edited during requests, and the command, which is started and killed."""
 
     def __init__(self, folder: Path, warehouse: Kept, seed: int) -> None:
         self.folder = folder
@@ -138,7 +138,7 @@ class Rounds:
         return start(command, cwd=self.folder, env=environment)
 
     def kill_one(self, url: str) -> bool:
-        """Kills a run at some time after it first spoke to the service; whether it was still alive."""
+        """Kill a run at some time after its first request; return whether it was still alive."""
         process = self.start(url)
         deadline = time.monotonic() + PATIENCE_S
         while not self.requests and process.poll() is None and time.monotonic() < deadline:

@@ -1,7 +1,7 @@
-"""Any seed's world ends with a warehouse equal to its service, and breaks no promise on the way.
+"""Test that the world of every seed ends with a warehouse equal to its service, without violating a guarantee.
 
-A failing seed is printed with all that happened in it and how to run it again. `--simulation-seeds N` says how many
-are run, `--simulation-seed S` (or SIMULATION_SEED=S) runs one.
+A failing seed is printed with its events and the command to run it again. `--simulation-seeds N` sets the number of
+seeds, `--simulation-seed S` (or SIMULATION_SEED=S) runs one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MakeMachine = Callable[[Path], "ModelMachine | DltMachine"]
 
 
 def live(seed: int, folder: Path, make: MakeMachine) -> World:
-    """A whole world; a broken promise says how it came about."""
+    """Run a whole world; a violated guarantee reports the events that led to it."""
     folder.mkdir(parents=True)
     machine = make(folder)
     world = World(make_scenario(seed), machine)
@@ -67,7 +67,7 @@ def test_a_seed_replays_exactly(tmp_path: Path, make: MakeMachine) -> None:
 
 @pytest.mark.long
 def test_the_seeds_bring_about_everything_they_are_meant_to(tmp_path: Path) -> None:
-    """Without this, a simulation in which nothing happens would pass as well."""
+    """Check that events happen: a simulation without any would pass as well."""
     missing = {
         "killed at http", "killed at sql", "killed at commit", "killed at file", "working directory is lost",
         "status=succeeded", "status=partial", "status=interrupted", " 429", " reset", " cut", " 404", " 500",

@@ -1,7 +1,7 @@
-"""An event loop whose time passes only by sleeping, and a network inside the process that runs on it.
+"""Provide an event loop whose time passes only by sleeping, and an in-process network that runs on it.
 
-Requests take random, seeded times to travel, so replies to concurrent requests overtake each other, yet every run of
-a seed is the same and none waits for anything.
+Requests take random, seeded times to travel, so that replies to concurrent requests overtake each other; still every
+run of a seed is the same, and none really waits.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ R = TypeVar("R")
 
 
 class _VirtualSelector(selectors.SelectSelector):
-    """Nothing outside the loop ever happens: what would be a wait moves the clock instead."""
+    """A selector for a loop without external events: instead of waiting, it advances the clock."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._patient = _VirtualSelector()
         super().__init__(self._patient)
         self._clock_resolution = 1e-6
-        # tasks that die with the process are not worth a word
+        # tasks that die with the process need no message
         self.set_exception_handler(lambda *_: None)
 
     def time(self) -> float:
@@ -72,7 +72,7 @@ class Answered:
     """A reply that never crossed a socket; `cut` loses the connection half-way through its body."""
 
     status: int
-    headers: Mapping[str, str]  # named in lower case
+    headers: Mapping[str, str]  # with names in lower case
     body: bytes
     cut: bool = False
 
@@ -89,9 +89,9 @@ class Answered:
 
 
 class Wire:
-    """From the client to `answer` and back; `travel()` is how long one way takes, `step()` marks both ends.
+    """A transport from the client to `answer` and back; `travel()` is the time of one way, `step()` marks both ends.
 
-    `date()` is what the service's clock shows in the header of a reply, if it sends one.
+    `date()` is the time in the header of a reply, if the service sends one.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What the service holds, seen from outside while it is edited: the truth that a warehouse is measured by."""
+"""Observe the contents of the service while it is edited: the truth to which a warehouse is compared."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ImportTruth:
 
 @dataclass(slots=True)
 class Watch:
-    """The truth now, and what did not hold still since `begin`."""
+    """The truth now, and what changed since `begin`."""
 
     service: Service
     truth: dict[str, ImportTruth] = field(default_factory=dict)
@@ -114,14 +114,14 @@ class Watch:
         }
 
     def _has_metadata_beside(self, found: StoredImport) -> bool:
-        """Return whether the reply with its records has metadata: where there is no reply but a 404, it has none."""
+        """Return whether the reply with its records has metadata; a 404 has none."""
         switches = self.service.switches
         return switches.records_metadata == "object" and (bool(len(found.rows)) or switches.no_records != 404)
 
     def _truth(
         self, found: StoredImport, shown: dict[str, Any], version: tuple[Any, ...], before: ImportTruth | None
     ) -> ImportTruth:
-        """Compute the rows anew, except those that were not edited since `before`, which saves most of the work."""
+        """Compute the rows, except those not edited since `before`, which saves most of the work."""
         same = before if before is not None and before.version[0] == version[0] else None
         rows: dict[str, Row] = {}
         touches = dict(found.rows.touched)

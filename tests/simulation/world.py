@@ -1,4 +1,4 @@
-"""A service, a warehouse and a machine to run on; a seed decides what happens to each."""
+"""Build a service, a warehouse and a machine from a seed, which decides all events."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class PatchyService(Service):
 
 
 class World:
-    """One seed's world. `trace` says all that happened, the same at every replay."""
+    """One seed's world. `trace` has all events, the same at every replay."""
 
     def __init__(self, scenario: Scenario, machine: Machine) -> None:
         self.scenario = scenario
@@ -152,7 +152,7 @@ class World:
     # -- what happens --------------------------------------------------------------------------------------------
 
     def live(self) -> None:
-        """All episodes, then peace, then the proof."""
+        """Run all episodes, then undisturbed runs, then the proof."""
         for episode in self.scenario.episodes:
             self.run(episode)
         self.settle()
@@ -215,12 +215,12 @@ class World:
             before,
             self.machine.holdings(),
             tally,
-            # nobody can tell that a page is empty which should not be, if all that it hides is unknown
+            # a page that is wrongly empty cannot be detected if all its rows are unknown
             whole and settings.status is None and not episode.blank_pages,
             settings,
             scope.allow_mass_delete,
         )
-        self._left = ran.after  # nothing but a hand or another run changes it
+        self._left = ran.after  # only a manual change or another run changes it
         self.note(f"ended {_summary(tally)}" if tally else "was killed")
         overflowed = sum(row["data_type"] == OVERFLOWED for row in ran.after.of_table("sync_fields"))
         self._deaths += tally is None
@@ -235,11 +235,11 @@ class World:
             check_history(ran, self._completed, self._rules, changed_manually=changed_manually)
         if tally is not None and episode.outage is not None:
             unheard = [problem for problem in (*tally.problems, str(tally.fatal)) if "has not answered" in problem]
-            # where only imports are left that never answer, nobody can tell that from a service that is away
+            # if all remaining imports never answer, that cannot be distinguished from a service that is down
             silent = self.service.faults.failing_imports
             unheard = [problem for problem in unheard if not any(slug in problem for slug in silent)]
             require(not unheard, "a restart of a minute is waited for", unheard)
-            named_nothing = isinstance(tally.fatal, ConfigError)  # a template of which there is no import
+            named_nothing = isinstance(tally.fatal, ConfigError)  # a template without imports
             calm = episode.faults == Faults() and len(silent) < FAILURES_IN_A_ROW
             require(tally.fatal is None or named_nothing or not calm, "a restart fails no run", tally.fatal)
         if scope == RunScope(mode="backfill", force=True) and self.requests and settings.status is None:
@@ -287,7 +287,7 @@ class World:
         self.service.hidden = frozenset(hidden)
         odd = Random(f"odd {self.scenario.seed} {len(self.trace)}")
         misrouted = frozenset(slug for slug in self.service.slugs() if odd.random() < episode.misrouted)
-        # what is neither listed nor at its own address is gone, as far as anyone can tell
+        # an import that is neither listed nor at its own URL looks deleted
         misrouted -= self.service.hidden
         self.service.faults = replace(episode.faults, failing_imports=failing, misrouted_imports=misrouted)
         self.service.blank = episode.blank_pages
@@ -295,14 +295,14 @@ class World:
         self._edit_probability, self._edits_left = episode.edit_probability, episode.edits_at_most
 
     def _disturb_imports(self, episode: Episode, before: Holdings) -> None:
-        """Addresses that answer with another import, and imports that show none of their records."""
+        """Choose URLs that answer with another import, and imports that show none of their records."""
         dice = Random(f"unsettle {self.scenario.seed} {len(self.trace)}")
         slugs = sorted(self.service.slugs())
         mistaken = [slug for slug in slugs if dice.random() < episode.mistaken]
         self.service.mistaken = {slug: dice.choice(slugs) for slug in mistaken}
         self.watch.look()
         seen = {
-            r["slug"]: tuple(map(r.get, ("updated_at", "row_count", "status", "template_slug")))  # a hand may drop one
+            r["slug"]: tuple(map(r.get, ("updated_at", "row_count", "status", "template_slug")))  # one may be dropped
             for r in before.of_table("sync_imports")
         }
         still = [
@@ -315,7 +315,7 @@ class World:
         emptied = {slug for slug in still if not edited and dice.random() < episode.emptied} - finished
         loaded = {row["slug"] for row in before.of_table("sync_imports") if row.get("records_loaded")}
         away = Random(f"records away {self.scenario.seed} {len(self.trace)}")
-        for slug in sorted(finished & loaded):  # one that counts no rows and shows none has none, for all one can tell
+        for slug in sorted(finished & loaded):  # an import that counts no rows and shows none looks empty
             if not edited and away.random() < episode.away and self.watch.truth[slug].shown["row_count"]:
                 emptied.add(slug)
         self.service.emptied = frozenset(emptied)
@@ -409,7 +409,7 @@ class World:
             check_mirrored(after)
 
     def _check_nothing_to_do(self, ran: Ran) -> None:
-        """An unchanged service costs the listing, and what is unfinished or does not reconcile is read again."""
+        """Check that an unchanged service costs the listing, and imports that are unfinished or do not reconcile."""
         open_ = {
             slug
             for slug, truth in self.watch.truth.items()
@@ -437,5 +437,5 @@ def _summary(tally: Tally) -> str:
 
 
 async def run_immediately(function: Callable[[], R], /) -> R:
-    """What the connector does aside of its event loop is done at once here, so that a seed always plays the same."""
+    """Run functions outside the event loop at once, so that a seed always gives the same events."""
     return function()
