@@ -190,7 +190,7 @@ def parse_instant(text: str) -> datetime:
 
 def is_naive(text: str) -> bool:
     """Return whether an ISO 8601 date-time has no offset."""
-    time = text[10:]  # the text after the date, because the date itself has `-`
+    time = text[10:]  # after the date; even with a short form of the date, only an offset has `+` or `-` there
     return time[-1:] not in ("Z", "z") and "+" not in time and "-" not in time
 
 
