@@ -34,8 +34,8 @@ Fit = Callable[[Value], Stored | None]
 _encode = msgspec.json.Encoder().encode
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _TIMESTAMP = re.compile(
-    r"([0-9]{4}-[0-9]{2}-[0-9]{2})[T ]([0-9]{2}:[0-9]{2}(?::[0-9]{2})?)"
-    r"(?:[.,]([0-9]{1,6})0*)?(Z|[+-][0-9]{2}(?::?[0-9]{2})?)?"
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2})[T ]([0-9]{2}:[0-9]{2})"
+    r"(?::([0-9]{2})(?:[.,]([0-9]{1,6})0*)?)?(Z|[+-][0-9]{2}(?::?[0-9]{2})?)?"
 )
 
 
@@ -208,10 +208,9 @@ def _as_timestamp(value: Value) -> datetime | None:
     found = _TIMESTAMP.fullmatch(value) if type(value) is str else None
     if found is None:
         return None
-    day, clock, fraction, offset = found.groups()
-    seconds = clock if len(clock) > len("HH:MM") else f"{clock}:00"
+    day, clock, seconds, fraction, offset = found.groups()
     try:
-        moment = datetime.fromisoformat(f"{day}T{seconds}.{fraction or '0':0<6}{offset or 'Z'}")
+        moment = datetime.fromisoformat(f"{day}T{clock}:{seconds or '00'}.{fraction or '0':0<6}{offset or 'Z'}")
         return moment.astimezone(UTC)
     except (ValueError, OverflowError):
         return None

@@ -252,6 +252,7 @@ def test_what_is_no_object_is_refused() -> None:
         ("timestamp", '"2024-01-31T10:00:00.1234567Z"', None),
         ("timestamp", '"0001-01-01T00:00:00+02:00"', None),
         ("timestamp", '"2024-01-31T25:00:00Z"', None),
+        ("timestamp", '"2024-01-31T10:15.5"', None),  # half a minute, not half a second
         ("timestamp", '"2024-01-31"', None),
         ("timestamp", "1706695200", None),
         ("decimal(10,2)", "12.5", Decimal("12.50")),
