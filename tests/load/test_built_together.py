@@ -43,7 +43,7 @@ ROWS = st.one_of(
     st.sampled_from([b'{"a":1}', b'{"a":1}', b'{"a":2}', b'{"a":-0}', b'{"a":"x"}', b'{"a":"x","b":5}', DEEP, SPACED]),
 )
 IMPORTS = st.lists(st.tuples(st.sampled_from(["s", "t", None]), st.lists(ROWS, max_size=3)), max_size=12)
-WIDTHS = st.builds(Width, columns=st.integers(1, 6), fresh=st.integers(1, 3), listed=st.integers(1, 3))
+WIDTHS = st.builds(Width, columns=st.integers(1, 6), new_fields=st.integers(1, 3), listed=st.integers(1, 3))
 
 
 def reads_of(imports: Sequence[tuple[str | None, Sequence[bytes]]]) -> list[ImportRead]:
