@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -38,6 +39,12 @@ INCOMPLETE_ROWS = (
     "some of its rows may be missing or of another version, because a run died while it loaded them or the warehouse "
     "lost some, and its template has been left out since. Include the template for one run."
 )
+
+
+def privacy_mark(rules: str | None, sections: Iterable[str]) -> str | None:
+    """Return `sync_imports.privacy` for a fingerprint of rules, and the sections by template that are among them."""
+    named = sorted(sections)
+    return f"{rules}:{json.dumps(named)}" if rules and named else rules
 
 
 class Listed(Protocol):
@@ -99,7 +106,11 @@ class LedgerRow(msgspec.Struct, frozen=True, gc=False):
         "How many records the last read found, if fewer than are loaded although it looks unchanged.",
     ] = None
     fewer_since: Annotated[datetime | None, "When a read first found that number (UTC)."] = None
-    privacy: Annotated[str | None, "Fingerprint of the privacy rules under which it was read; null for none."] = None
+    privacy: Annotated[
+        str | None,
+        "Fingerprint of the privacy rules under which it was read, and behind a colon the sections of its template "
+        "among them; null for none.",
+    ] = None
     history: Annotated[
         str | None, "The load whose changes are recorded in the history tables, and the privacy rules of that time."
     ] = None
@@ -114,6 +125,17 @@ class LedgerRow(msgspec.Struct, frozen=True, gc=False):
         """
         half_loaded = not self.trusted and self.state in (State.synced, State.unreconciled, State.deleted)
         return half_loaded or self.due == Due.incomplete
+
+    @property
+    def rules(self) -> str | None:
+        """Return the fingerprint of the privacy rules under which it was read."""
+        return None if self.privacy is None else self.privacy.partition(":")[0]
+
+    @property
+    def rule_sections(self) -> frozenset[str]:
+        """Return the sections by template that were among these rules."""
+        named = "" if self.privacy is None else self.privacy.partition(":")[2]
+        return frozenset(json.loads(named)) if named else frozenset()
 
     @property
     def live(self) -> bool:

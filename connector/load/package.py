@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from connector.extract.records import ImportRead
-from connector.ledger import INCOMPLETE_ROWS, Due, LedgerRow, State
+from connector.ledger import INCOMPLETE_ROWS, Due, LedgerRow, State, privacy_mark
 from connector.load.batches import Batch, BuiltImports
 from connector.load.data_dictionary import Catalogue, FieldRows, FieldTotals
 from connector.load.disposition import IncomingRows
@@ -219,7 +219,7 @@ class Package:
                 last_synced_at=self._now,
                 run_id=self._run_id,
                 due=due,
-                privacy=self._settings.protection.fingerprint(import_.template_slug, import_.template_name),
+                privacy=self._privacy_mark(import_),
                 history=known.history if known is not None else None,
                 load_id=self.load_id,
             )
@@ -271,7 +271,13 @@ class Package:
             template_slug=import_.template_slug,
         )
         row = replace(self._as_before(import_.slug, row), state=State.excluded, attempts=0, error=None, due=None)
+        if row.last_synced_at is None:  # all there is of it is its row in `imports`, which this run has listed
+            row = replace(row, privacy=self._privacy_mark(import_))
         self._ledger.append(replace(row, fewer_found=None, fewer_since=None))
+
+    def _privacy_mark(self, import_: Import) -> str | None:
+        rules, of = self._settings.protection, (import_.template_slug, import_.template_name)
+        return privacy_mark(rules.fingerprint(*of), rules.sections_of(*of))
 
     def add_deleted(self, slug: str, known: LedgerRow | None) -> None:
         """Note an import that the service answers 404 for: remove its rows, or mark them if `deletes` says so."""

@@ -219,7 +219,7 @@ class _Examination:
             f"SELECT slug, template__slug, template__name FROM {connection.name(IMPORTS)}"
         ).to_pylist()
         now = {r["slug"]: self.privacy.fingerprint(r["template__slug"], r["template__name"]) for r in rows}
-        older = [k for slug, k in state.ledger.items() if k.live and slug in now and k.privacy != now[slug]]
+        older = [k for slug, k in state.ledger.items() if k.live and slug in now and k.rules != now[slug]]
         if older:
             count = sum(known.records_loaded for known in older)
             sentence = f"{count} rows of {len(older)} imports were loaded under older privacy rules."

@@ -6,6 +6,7 @@ The scope and the setting `status` select the imports of a run. Of these, it rea
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,6 +29,17 @@ class Misnamed:
     name: str
     sentence: str
     lacks: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Misruled:
+    """Templates that are not read, because their privacy rules are probably not the intended ones.
+
+    `renamed`: slug → name of the section that no longer names it; `taken`: slugs of templates with such a name now.
+    """
+
+    renamed: Mapping[str, str]
+    taken: Set[str]
 
 
 @dataclass(frozen=True)
@@ -61,31 +73,34 @@ class Choice:
         """Return whether the records of the import are read."""
         return self.wants(import_) and self.settings.includes(import_.template_slug, import_.template_name)
 
-    def without_their_rules(self, imports: Sequence[Import], ledger: Mapping[str, LedgerRow]) -> Mapping[str, str]:
-        """Return template → the name under which it has privacy rules, for templates that no longer have that name.
+    def without_their_rules(self, imports: Sequence[Import], ledger: Mapping[str, LedgerRow]) -> Misruled:
+        """Find the templates that a section of privacy rules no longer names, or names for another one's sake.
 
-        According to the ledger, their imports were read under these rules, and no import of a template that has the
-        name now. That template must be left unread as well: otherwise the next run would take the rules for its own.
+        Invariant: a template of which an import was ever read under a section by its name, as the ledger says, is not
+        read while that section is there and does not name it, unless it has one of its own: by its slug, or by a name
+        under which no other template was read. A template that has taken the name is not read either.
         """
         protection = self.settings.protection
-        if not protection.templates:
-            return {}
-        before = ((i, ledger.get(i.slug)) for i in imports)
-        read_under = {i.slug: k.privacy for i, k in before if k is not None and k.template_slug == i.template_slug}
-        slugs = {i.template_slug for i in imports}
-        moved = set(protection.templates) - slugs
-        for import_ in imports if moved else ():
-            now = protection.fingerprint(import_.template_slug, import_.template_name)
-            if now is not None and read_under.get(import_.slug) == now:
-                moved.discard(import_.template_name or "")
-        found: dict[str, str] = {}
-        for import_ in imports if moved else ():
-            slug, privacy = import_.template_slug, read_under.get(import_.slug)
-            if slug is None or privacy in (None, protection.fingerprint(slug, import_.template_name)):
-                continue
-            if names := [name for name in moved if protection.fingerprint(slug, name) == privacy]:
-                found[slug] = min(names)
-        return found
+        ruled = set(protection.templates)
+        if not ruled:
+            return Misruled({}, frozenset())
+        read_under: dict[str, set[str]] = defaultdict(set)
+        for known in ledger.values():
+            if known.template_slug is not None:
+                read_under[known.template_slug] |= known.rule_sections
+        named = ruled | protection.bare
+        now = {i.template_slug: i.template_name for i in imports if i.template_slug is not None}
+        renamed: dict[str, str] = {}
+        for slug, name in now.items():
+            lost = (read_under[slug] & ruled) - {slug, name}
+            of_others = any(name in titles for other, titles in read_under.items() if other != slug)
+            if lost and slug not in named and (name not in named or of_others):
+                renamed[slug] = min(lost)
+        left = set(renamed.values())
+        taken = {
+            slug for slug, name in now.items() if name in left and slug not in named and name not in read_under[slug]
+        }
+        return Misruled(renamed, frozenset(taken))
 
     def misspelt_rules(
         self, included: Sequence[Import], imports: Sequence[Import], state: WarehouseState

@@ -290,20 +290,21 @@ class Discovery:
 
         The others are those whose template was renamed, or is probably meant by a section that matches no template.
         """
-        renamed = self._choice.without_their_rules(imports, self._state.ledger)
-        for slug, name in sorted(renamed.items()):
+        misruled = self._choice.without_their_rules(imports, self._state.ledger)
+        for slug, name in sorted(misruled.renamed.items()):
             self._tally.shortfall = True
             self._tally.problems.append(
                 f"privacy has rules for {name!r}, but the template whose imports were read under them has been "
                 "renamed: its imports are not read, nor those of a template that has this name now. Use its slug as "
                 f"the name of the rules: {slug}."
             )
-        left = set(renamed.values())
+        left: set[str] = set()
         for title, names in self._choice.misspelt_rules(included, imports, self._state).items():
             self._tally.shortfall = True
             self._tally.problems.append(unread(title, names))
             left.update(names)
-        return [i for i in included if i.template_slug not in renamed and i.template_name not in left]
+        unread_templates = misruled.renamed.keys() | misruled.taken
+        return [i for i in included if i.template_slug not in unread_templates and i.template_name not in left]
 
     def _may_be_read(self, import_: Import) -> bool:
         """Return whether the import may be read: a shard reads only the version at which the work was divided.
@@ -321,7 +322,10 @@ class Discovery:
 
     def _is_noted_as_excluded(self, import_: Import) -> bool:
         known = self._state.ledger.get(import_.slug)
-        return known is not None and known.trusted and (known.state is State.excluded or known.error == INCOMPLETE_ROWS)
+        if known is None or not known.trusted:
+            return False
+        same_rules = known.last_synced_at is not None or known.rules == self._rules.privacy(import_)
+        return (known.state is State.excluded and same_rules) or known.error == INCOMPLETE_ROWS
 
     def _check_template_names(self, imports: Sequence[Import]) -> None:
         for misnamed in self._choice.misnamed_templates(imports, self._state):
@@ -353,15 +357,17 @@ class Discovery:
         Invariant: after a run that succeeded, the rows of an import have no value that its rules would change.
         """
         protection, ledger = self._settings.protection, self._state.ledger
-        loaded = {s: k for s, k in ledger.items() if k.live and k.records_loaded} if protection else {}
-        rules = {i.slug: {protection.fingerprint(i.template_slug, i.template_name)} for i in excluded}
+        live = {s: k for s, k in ledger.items() if k.live} if protection else {}
+        # metadata of an import that was never read is in its row of `imports`, which is written when it is listed
+        read = {s for s, k in live.items() if k.records_loaded or (protection.of_metadata and k.last_synced_at)}
+        rules = {i.slug: {protection.fingerprint(i.template_slug, i.template_name)} for i in excluded if i.slug in read}
         if self._settings.status is not None and not self._choice.selects:
             listed = {_slug_of(row) for row in listing.rows}
-            for slug, known in loaded.items():
-                if slug not in listed:
-                    names = self._state.template_names.get(known.template_slug or "") or (None,)
-                    rules[slug] = {protection.fingerprint(known.template_slug, name) for name in names}
-        older = [slug for slug, now in rules.items() if slug in loaded and loaded[slug].privacy not in now]
+            for slug in (live.keys() if protection.of_metadata else read) - listed:
+                template = live[slug].template_slug
+                names = self._state.template_names.get(template or "") or (None,)
+                rules[slug] = {protection.fingerprint(template, name) for name in names}
+        older = [slug for slug, now in rules.items() if live[slug].rules not in now]
         if older:
             self._tally.shortfall = True
             self._tally.problems.append(

@@ -86,7 +86,7 @@ class Rules:
             return Reason.changed
         if (self.raw and not known.has_raw) or (self.typed and known.table_name is None):
             return Reason.unwritten
-        if known.due is not None or known.privacy != self.privacy(import_):
+        if known.due is not None or known.rules != self.privacy(import_):
             return Reason.due
         if import_.status != COMPLETED:
             return Reason.unfinished

@@ -83,6 +83,10 @@ class Privacy:
         wanted = dict.fromkeys(each for each in (slug, name) if each not in (None, ANY_TEMPLATE, METADATA))
         return [self.sections[each] for each in (*wanted, ANY_TEMPLATE) if each in self.sections]
 
+    def sections_of(self, slug: str | None, name: str | None) -> frozenset[str]:
+        """Return the names of the sections for this very template, without those that have no rules."""
+        return frozenset(self.sections.keys() & {slug, name} - {ANY_TEMPLATE, METADATA})
+
     def of_template(self, slug: str | None, name: str | None) -> Protection | None:
         """Return the protection of the records of a template; None if no rule applies to them."""
         known = self._protections.get((slug, name))

@@ -318,6 +318,68 @@ def test_a_template_that_is_renamed_is_not_read_without_its_rules(warehouse: War
     assert ("777",) in warehouse.query("SELECT salary::VARCHAR FROM records_payroll")
 
 
+@pytest.mark.parametrize(
+    "now",
+    [
+        {"payroll": {"salary": "drop", "bonus": "drop"}},
+        {"payroll": {"salary": "null"}},
+        {"payroll": {"salary": "drop"}, "metadata": {"by": "drop"}},
+        {"payroll": {"salary": "drop"}, "*": {"bonus": "drop"}},
+    ],
+    ids=["another rule", "other rules", "rules for metadata", "rules for all"],
+)
+def test_a_template_that_is_renamed_while_rules_change_is_not_read_without_them(
+    warehouse: Warehouse, now: dict[str, Any]
+) -> None:
+    service, _, left, _ = make_service()
+    assert warehouse.run(service, privacy={"payroll": {"salary": "drop"}}).status == "succeeded"
+    [slug] = {row["template"]["slug"] for row in service.imports() if row["slug"] == left}
+    service.rename_template(slug, "wages")
+    for _ in range(2):
+        ran = warehouse.run(service, privacy=now)
+        assert ran.status == "partial"
+        assert any(f"Use its slug as the name of the rules: {slug}." in each for each in ran.problems)
+        assert warehouse.query("SELECT data FROM records WHERE import_slug = ?", left) == [("{}",)] * 3
+    assert warehouse.run(service, privacy={**now, "wages": now["payroll"]}).status == "succeeded", (
+        "a section of its own"
+    )
+
+
+def test_a_template_is_not_read_without_its_rules_though_no_import_read_under_them_is_left(
+    warehouse: Warehouse,
+) -> None:
+    service, _, left, _ = make_service()
+    rules: dict[str, Any] = {"payroll": {"salary": "drop"}}
+    assert warehouse.run(service, privacy=rules).status == "succeeded"
+    [template] = [each for each in service.templates() if each.name == "payroll"]
+    service.delete_import(left)
+    service.rename_template(template.slug, "wages")
+    [renamed] = [each for each in service.templates() if each.slug == template.slug]
+    new = service.add_import(renamed, [{"salary": 888}])
+    for _ in range(2):
+        assert warehouse.run(service, RunScope(allow_mass_delete=True), privacy=rules).status == "partial"
+        assert warehouse.query("SELECT data FROM records WHERE import_slug = ?", new) == []
+    assert warehouse.run(service, privacy={**rules, "wages": {}}).status == "succeeded", "it needs no rules"
+    assert warehouse.query("SELECT data FROM records WHERE import_slug = ?", new) == [('{"salary":888}',)]
+
+
+def test_two_templates_of_one_name_are_each_known_by_the_rules_they_were_read_under(warehouse: Warehouse) -> None:
+    service, other, left, _ = make_service()
+    slugs = {row["slug"]: row["template"] for row in service.imports() if row.get("template")}
+    service.rename_template(slugs[other]["slug"], "payroll")
+    rules: dict[str, Any] = {"payroll": {"salary": "drop"}}
+    assert warehouse.run(service, privacy=rules).status == "succeeded"
+    service.rename_template(slugs[left]["slug"], "wages")
+    service.append_rows(left, [{"salary": 777}])
+    service.append_rows(other, [{"salary": 888}])
+    before = warehouse.query("SELECT count(*) FROM records WHERE import_slug = ?", other)
+    assert warehouse.run(service, privacy=rules).status == "partial"
+    assert warehouse.query("SELECT data FROM records WHERE import_slug = ?", left) == [("{}",)] * 3
+    assert warehouse.query("SELECT count(*) FROM records WHERE import_slug = ?", other) != before, (
+        "it still has its name"
+    )
+
+
 def test_templates_that_swap_their_names_are_not_read_under_each_others_rules(warehouse: Warehouse) -> None:
     service, other, left, _ = make_service()
     rules: dict[str, Any] = {"payroll": {"salary": "drop"}}
@@ -429,6 +491,26 @@ def test_rules_that_do_not_reach_what_is_left_out_make_a_run_partial(
     assert warehouse.run(service, **rules).status == "succeeded"
     assert warehouse.query("SELECT data FROM records WHERE import_slug = ?", left) == [("{}",)] * 3
     assert warehouse.run(service, **rules, **left_out).status == "succeeded"
+
+
+@pytest.mark.parametrize("left_out", [{"status": "completed"}, {"exclude_templates": ("payroll",)}])
+def test_metadata_of_an_import_without_records_does_not_stay_under_older_rules_unnoticed(
+    warehouse: Warehouse, left_out: dict[str, Any]
+) -> None:
+    service, _, left, _ = make_service()
+    bare = service.add_import("payroll", [], {"by": "Ada"}, "created")
+    never = service.add_import("orders", [], {"by": "Bob"}, "created")
+    assert warehouse.run(service, exclude_templates=("orders",)).status == "succeeded"
+    rules: dict[str, Any] = {"metadata": {"by": "drop"}}
+    for _ in range(2):
+        ran = warehouse.run(service, privacy=rules, **left_out)
+        assert ran.status == "partial"
+        assert bare in ran.problems[0]
+    assert left in ran.problems[0] or "status" in left_out
+    assert warehouse.run(service, privacy=rules, exclude_templates=("orders",)).status == "succeeded"
+    assert warehouse.query("SELECT metadata FROM imports WHERE slug IN (?, ?)", bare, never) == [("{}",)] * 2
+    assert warehouse.run(service, privacy=rules, exclude_templates=("orders",)).status == "succeeded"
+    assert warehouse.run(service, privacy=rules, status="completed").status == "succeeded", "all is under these rules"
 
 
 def test_an_import_that_gets_another_template_is_read_under_the_rules_of_that(warehouse: Warehouse) -> None:

@@ -488,6 +488,6 @@ def keep_reading_by_older_privacy_rules() -> AbstractContextManager[Any]:
     reason = plan.Rules._reason
 
     def by_its_own(self: plan.Rules, import_: Any, known: LedgerRow | None) -> plan.Reason | None:
-        return reason(replace(self, privacy=lambda _: None if known is None else known.privacy), import_, known)
+        return reason(replace(self, privacy=lambda _: None if known is None else known.rules), import_, known)
 
     return mock.patch.object(plan.Rules, "_reason", by_its_own)
