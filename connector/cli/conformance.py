@@ -40,8 +40,9 @@ from connector.sandbox import Service, serve
 from connector.settings import RunScope, Settings
 from connector.source import without_warnings_of_json
 from connector.warehouse import Warehouse
-from connector.warehouse.destination import lake_folders, local_file, open_client, remove_new
+from connector.warehouse.destination import lake_folders, local_file, open_client
 from connector.warehouse.lock import lock_path, sole_writer
+from connector.warehouse.unused_file import remove_unused_file
 
 DATASET = "importer_conformance"
 ROWS, PACKAGE = 400, 500
@@ -125,13 +126,13 @@ def _dropped(place: Mapping[str, Any]) -> Iterator[None]:
     try:
         yield
     finally:
-        if not was_there or place["dataset"] in lock_path(pipeline).name:  # a lake may have one lock for all
-            lock_path(pipeline).unlink(missing_ok=True)
         _drop(pipeline)
+        if place["dataset"] in lock_path(pipeline).name:  # a lake may have one lock for all its datasets
+            lock_path(pipeline).unlink(missing_ok=True)
         if not was_there:
             for folder in lake_folders(pipeline):
                 shutil.rmtree(folder, ignore_errors=True)
-            remove_new(pipeline)
+            remove_unused_file(pipeline)
 
 
 def _drop(pipeline: Pipeline) -> None:

@@ -148,17 +148,6 @@ def lake_folders(pipeline: Pipeline) -> list[Path]:
     return [] if files is None else [files / dataset_name(pipeline), files / staging_name(pipeline)]
 
 
-def remove_new(pipeline: Pipeline) -> None:
-    """Remove the file of a dataset that did not exist before, and the files that databases keep beside it."""
-    file, files = local_file(pipeline), lake_files(pipeline)
-    if file is not None:
-        for beside in (file, *(file.with_name(file.name + ending) for ending in ("-wal", "-shm"))):
-            beside.unlink(missing_ok=True)
-    for folder in (*lake_folders(pipeline), *([files] if files is not None else ())):
-        with suppress(OSError):  # it is not empty, or does not exist
-            folder.rmdir()
-
-
 def file_of(path: str, dataset: str) -> Path:
     """Return the file of a dataset in SQLite: the named one for the default dataset, else one beside it."""
     named = Path(path)

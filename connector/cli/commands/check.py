@@ -31,9 +31,10 @@ from connector.service.client import ServiceClient
 from connector.settings import Settings
 from connector.warehouse import Warehouse
 from connector.warehouse.adapters import adapter_of
-from connector.warehouse.destination import local_file, open_client, remove_new
+from connector.warehouse.destination import local_file, open_client
 from connector.warehouse.lock import check_lockable
 from connector.warehouse.ownership import inspect_dataset
+from connector.warehouse.unused_file import remove_unused_file
 
 EXAMPLES = ("importer-sync check", "importer-sync check --destination-deep")
 SCRATCH_TABLE = "importer_check"
@@ -220,7 +221,7 @@ def _destination(pipeline: Pipeline) -> str | None:
         return str(explain(error))
     finally:
         if file is not None and not was_there:
-            remove_new(pipeline)
+            remove_unused_file(pipeline)
     return None
 
 
