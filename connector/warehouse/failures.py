@@ -73,7 +73,7 @@ def explain_failure(error: BaseException, pipeline: Pipeline | None = None) -> C
         return ConnectorError(f"A disk is full{where}: {room}; free some space and run again to read what is missing.")
     drivers = ("duckdb", "_duckdb", "psycopg2")
     destination = any(isinstance(e, DestinationException) or type(e).__module__.startswith(drivers) for e in seen)
-    what = "The destination refused" if destination else "Something unforeseen happened"
+    what = "The destination refused" if destination else "An unexpected error occurred"
     text = " ".join(str(root).split())[:500] or type(root).__name__
     return ConnectorError(f"{what}{where}: {text}")
 
