@@ -16,7 +16,7 @@ from contextlib import suppress
 
 # The window for the maximum rate is a little longer than a second: requests sent evenly do not arrive evenly.
 _MARGIN = 1.02
-_CEILING_SLACK_S = 0.25  # a start delayed by up to this is made up for
+_CAP_SLACK_S = 0.25  # a start delayed by up to this is made up for
 _LEARNED_SLACK_S = 0.002  # the same for a learned rate: a service may allow no bursts at all
 _LEAST_PAUSE_S = 0.1  # the shortest pause after a 429 that counts
 _LATEST = 32  # latest replies to consider
@@ -32,7 +32,7 @@ _LEAST_RATE = 0.5
 _MOST_DOUBLINGS = 20.0
 
 
-class Ceiling:
+class RateCap:
     """A limit of `rate` starts in any second, evenly spread; delays by a busy machine are made up for."""
 
     def __init__(self, rate: float) -> None:
@@ -48,11 +48,11 @@ class Ceiling:
 
     def started(self, wanted: float, at: float) -> None:
         """Note a start at `at`, of a request that was ready since `wanted`."""
-        self._next = max(self._next, wanted, at - _CEILING_SLACK_S) + self._interval_s
+        self._next = max(self._next, wanted, at - _CAP_SLACK_S) + self._interval_s
         self._recent.append(at)
 
 
-class LearnedPace:
+class LearnedRate:
     """The request rate learned from a service that answers 429.
 
     It is unlimited until a 429 asks for a pause, or many of the latest replies are 429s: a few 429s without a pause
@@ -67,8 +67,8 @@ class LearnedPace:
         self._doubling_s = _SEARCH_S
         self._age_s = 0.0  # seconds of sending requests since the last 429 that counted
         self._replies = 0  # in that time, 429s not counted
-        self._let_through: deque[float] = deque()  # the ages of the latest of them
-        self._accepted: deque[bool] = deque(maxlen=_LATEST)
+        self._accepted_ages: deque[float] = deque()  # the ages of the latest of them
+        self._outcomes: deque[bool] = deque(maxlen=_LATEST)
         self._seen_at: float | None = None
         self._cut_at = -math.inf
         self._next = -math.inf
@@ -94,11 +94,11 @@ class LearnedPace:
         if math.isfinite(self._base):
             self._next = max(self._next, wanted, at - _LEARNED_SLACK_S) + 1 / self.rate
 
-    def let_through(self, at: float) -> None:
+    def accepted(self, at: float) -> None:
         self._advance(at)
         self._replies += 1
-        self._accepted.append(True)
-        ages = self._let_through
+        self._outcomes.append(True)
+        ages = self._accepted_ages
         ages.append(self._age_s)
         while len(ages) > _WINDOW_REPLIES and self._age_s - ages[0] > _WINDOW_S:
             ages.popleft()
@@ -106,9 +106,9 @@ class LearnedPace:
     def refused(self, started: float, at: float, asked_s: float) -> None:
         """Note a 429 that asks for a pause of `asked_s`; of those to requests sent at one rate, the first counts."""
         self._advance(at)
-        self._accepted.append(False)
+        self._outcomes.append(False)
         unlimited = math.isinf(self._base)
-        clear = asked_s >= _LEAST_PAUSE_S or self._accepted.count(False) >= _CLEARLY
+        clear = asked_s >= _LEAST_PAUSE_S or self._outcomes.count(False) >= _CLEARLY
         if started < self._cut_at or (unlimited and not (clear and self._replies)):
             return
         pause_s = max(asked_s, _LEAST_PAUSE_S)
@@ -122,12 +122,12 @@ class LearnedPace:
                 self._doubling_s = min(_SLOWER * self._doubling_s, certain_s)
         self._base = max(kept, _LEAST_RATE)
         self._age_s, self._replies, self._pause_s = 0.0, 0, pause_s
-        self._let_through.clear()
+        self._accepted_ages.clear()
         self._cut_at = at
         self._next = self._seen_at = at + pause_s
 
     def _recent_rate(self) -> float:
-        ages = self._let_through
+        ages = self._accepted_ages
         since = ages[0] if len(ages) > _WINDOW_REPLIES else 0.0
         return len(ages) / max(self._age_s - since, 1e-3)
 
@@ -155,8 +155,8 @@ class RateLimiter:
         self.in_flight = 0
         self._urgent: deque[asyncio.Future[None]] = deque()
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._ceiling = Ceiling(requests_per_second) if requests_per_second else None
-        self._pace = LearnedPace()
+        self._cap = RateCap(requests_per_second) if requests_per_second else None
+        self._learned = LearnedRate()
         self._start_lock = asyncio.Lock()
         self._paused_until = -math.inf
         self._limit_cut_at = -math.inf
@@ -186,7 +186,7 @@ class RateLimiter:
 
     def went_well(self) -> None:
         """Note a reply other than a 429; a whole round of these allows one more request in flight."""
-        self._pace.let_through(self._monotonic())
+        self._learned.accepted(self._monotonic())
         if self._limit < self._max:
             self._limit = min(float(self._max), self._limit + 1 / self._limit)
             self._admit()
@@ -194,7 +194,7 @@ class RateLimiter:
     def throttled(self, started: float, pause_s: float) -> None:
         """Note a 429 to a request that started at `started`: halve the limit, once a round, and pause for `pause_s`."""
         now = self._monotonic()
-        self._pace.refused(started, now, pause_s)
+        self._learned.refused(started, now, pause_s)
         if started >= self._limit_cut_at:
             self._limit = max(1.0, self._limit / 2)
             self._limit_cut_at = now
@@ -222,8 +222,8 @@ class RateLimiter:
                 turn.set_result(None)
 
     def _earliest(self) -> float:
-        ceiling = self._ceiling.earliest() if self._ceiling else -math.inf
-        return max(self._paused_until, self._pace.earliest(), ceiling)
+        cap = self._cap.earliest() if self._cap else -math.inf
+        return max(self._paused_until, self._learned.earliest(), cap)
 
     async def _start(self) -> float:
         wanted = self._monotonic()
@@ -235,7 +235,7 @@ class RateLimiter:
                     await self._sleep(wait_s)
                 slept_until = target
             now = max(self._monotonic(), slept_until)
-            self._pace.started(wanted, now)
-            if self._ceiling:
-                self._ceiling.started(wanted, now)
+            self._learned.started(wanted, now)
+            if self._cap:
+                self._cap.started(wanted, now)
             return now

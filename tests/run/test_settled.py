@@ -16,7 +16,7 @@ from typing import Any, cast
 import pytest
 
 from connector.maintain.verify import VerifyReport, verify
-from connector.run import session as extraction_module
+from connector.run import session as session_module
 from connector.run.ports import Ports
 from connector.run.record import RunRecord
 from connector.run.sync import sync
@@ -363,7 +363,7 @@ class Killed(BaseException):
 @contextmanager
 def killed_after(packages: int) -> Iterator[None]:
     """The process dies with the package after so many: nothing of what it would still do is done."""
-    committed, done = extraction_module.RunSession.committed, 0
+    committed, done = session_module.RunSession.committed, 0
 
     def dying(self: Any, load_id: str | None) -> None:
         nonlocal done
@@ -373,7 +373,7 @@ def killed_after(packages: int) -> Iterator[None]:
         committed(self, load_id)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(extraction_module.RunSession, "committed", dying)
+        patched.setattr(session_module.RunSession, "committed", dying)
         patched.setattr(RunRecord, "finish", lambda self: None)
         with pytest.raises(Killed):
             yield

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connector.service.client import ServiceClient
-from connector.service.rate_limit import Ceiling, LearnedPace
+from connector.service.rate_limit import LearnedRate, RateCap
 from tests.service.conftest import Ask
 from tests.service.hostile import Reply, Seen, http, page, row
 from tests.simulation.virtual_time import Answered, virtual_loop
@@ -72,7 +72,7 @@ class Bucket:
         return (len(self.passed) - 1) / (self.passed[-1] - self.passed[0]) / self.rate
 
 
-def read(bucket: Bucket, requests: int, ceiling: float | None = None) -> Bucket:
+def read(bucket: Bucket, requests: int, cap: float | None = None) -> Bucket:
     """All pages, many asked for at once, on a machine whose sleeps are up to two milliseconds late."""
     late = Random(3)
 
@@ -85,7 +85,7 @@ def read(bucket: Bucket, requests: int, ceiling: float | None = None) -> Bucket:
             "http://127.0.0.1:1",
             "token",
             max_concurrency=REQUESTS_AT_ONCE,
-            requests_per_second=ceiling,
+            requests_per_second=cap,
             transport=bucket,
             sleep=sleep,
             monotonic=clock,
@@ -157,11 +157,11 @@ def test_a_rate_that_rises_is_found() -> None:
 
 
 def test_a_ceiling_of_our_own_holds_below_the_rate_of_the_service_and_above() -> None:
-    unhurried = read(Bucket(1e6, 1e6, None, 0.0), 1_000, ceiling=100)
+    unhurried = read(Bucket(1e6, 1e6, None, 0.0), 1_000, cap=100)
     times = unhurried.passed
     assert all(later - first >= 1 for first, later in zip(times, times[100:], strict=False))
     assert times[-1] - times[0] < 10.5
-    hurried = read(Bucket(50, 10, "0", 0.0), 1_000, ceiling=100)
+    hurried = read(Bucket(50, 10, "0", 0.0), 1_000, cap=100)
     assert hurried.refused_share < 0.05
 
 
@@ -174,11 +174,11 @@ def test_a_ceiling_of_our_own_holds_below_the_rate_of_the_service_and_above() ->
 def test_a_ceiling_holds_in_every_second_however_late_the_starts_are(
     rate: float, delays: list[float], idle: bool
 ) -> None:
-    ceiling, now, starts = Ceiling(rate), 100.0, []
+    cap, now, starts = RateCap(rate), 100.0, []
     for index, delay_s in enumerate(delays):
         wanted = now + (3 * delay_s if idle and index % 7 == 0 else 0)
-        now = max(wanted, ceiling.earliest()) + (delay_s if index % 5 == 0 else 0)
-        ceiling.started(wanted, now)
+        now = max(wanted, cap.earliest()) + (delay_s if index % 5 == 0 else 0)
+        cap.started(wanted, now)
         starts.append(now)
     allowed = max(1, int(rate))
     span_s = max(1.0, 1 / rate)
@@ -187,7 +187,7 @@ def test_a_ceiling_holds_in_every_second_however_late_the_starts_are(
 
 
 def test_what_a_busy_machine_was_late_with_is_made_up_for_but_not_what_nobody_wanted() -> None:
-    late, idle = Ceiling(100), Ceiling(100)
+    late, idle = RateCap(100), RateCap(100)
     late.started(0.0, 0.0)
     idle.started(0.0, 0.0)
     late.started(wanted=0.0, at=0.1)
@@ -199,21 +199,21 @@ def test_what_a_busy_machine_was_late_with_is_made_up_for_but_not_what_nobody_wa
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 0.5), st.booleans(), st.sampled_from([0.0, 0.3, 30.0])), max_size=200))
 def test_a_learned_pace_stays_within_reason(events: list[tuple[float, bool, float]]) -> None:
-    pace, now, fresh = LearnedPace(), 50.0, -math.inf
+    learned, now, fresh = LearnedRate(), 50.0, -math.inf
     for gap_s, well, asked_s in events:
-        now = max(now + gap_s, pace.earliest())
-        pace.started(now, now)
-        before = pace.rate
+        now = max(now + gap_s, learned.earliest())
+        learned.started(now, now)
+        before = learned.rate
         if well:
-            pace.let_through(now)
-            assert pace.rate >= before or pace.rate == pytest.approx(before)
+            learned.accepted(now)
+            assert learned.rate >= before or learned.rate == pytest.approx(before)
         else:
-            pace.refused(now, now, asked_s)
-            assert 0 < pace.rate <= max(before, 1.0)
-            if pace.rate < before and asked_s:
+            learned.refused(now, now, asked_s)
+            assert 0 < learned.rate <= max(before, 1.0)
+            if learned.rate < before and asked_s:
                 fresh = now + asked_s
-        assert pace.earliest() >= fresh
-        assert pace.earliest() - now <= 30 + 2.1
+        assert learned.earliest() >= fresh
+        assert learned.earliest() - now <= 30 + 2.1
 
 
 def test_over_sockets_a_bucket_refuses_few_and_is_used(ask: Ask) -> None:
