@@ -57,10 +57,10 @@ def is_new(connection: Connection, incoming: IncomingRows) -> bool:
     existing ones, but not the reverse.
     """
     record, import_ = map(connection.column, keys_of(incoming.table))
-    imports = f"{import_} IN (SELECT slug FROM arriving_imports)"
-    records = f"{record} IN (SELECT slug FROM arriving_records)"
+    imports = f"{import_} IN (SELECT slug FROM incoming_imports)"
+    records = f"{record} IN (SELECT slug FROM incoming_records)"
     if connection.traits.hashes_slugs:
-        records = f"hash({record}) IN (SELECT hash(slug) FROM arriving_records)"
+        records = f"hash({record}) IN (SELECT hash(slug) FROM incoming_records)"
     with connection.relations(_relations(incoming)):
         if _any_row(connection, incoming.table, imports):
             return False
@@ -75,14 +75,14 @@ def belong_to_other_imports(connection: Connection, incoming: IncomingRows) -> b
         return _any_row(
             connection,
             incoming.table,
-            f"{import_} NOT IN (SELECT slug FROM arriving_imports) AND {connection.column('_deleted_at')} IS NULL "
-            f"AND {record} IN (SELECT slug FROM arriving_records)",
+            f"{import_} NOT IN (SELECT slug FROM incoming_imports) AND {connection.column('_deleted_at')} IS NULL "
+            f"AND {record} IN (SELECT slug FROM incoming_records)",
         )
 
 
 def _relations(incoming: IncomingRows) -> dict[str, pa.ChunkedArray[Any]]:
     imports = pa.chunked_array([pa.array(incoming.imports, pa.string())])
-    return {"arriving_imports": imports, "arriving_records": incoming.records}
+    return {"incoming_imports": imports, "incoming_records": incoming.records}
 
 
 def _any_row(connection: Connection, table: str, where: str) -> bool:

@@ -70,8 +70,8 @@ def _suggestions(connection: Connection, hints: Mapping[str, Mapping[str, str]])
 
 def _texts(connection: Connection, hints: Mapping[str, Mapping[str, str]]) -> dict[str, list[str]]:
     """Return the text columns without a hint, by typed table."""
-    stock, columns = inspect_dataset(connection), connection.columns()
-    if FIELDS not in stock.ours:
+    dataset, columns = inspect_dataset(connection), connection.columns()
+    if FIELDS not in dataset.ours:
         return {}
     rows = connection.query(
         f"SELECT table_name, column_name, path FROM {connection.name(FIELDS)} WHERE data_type = %s "
@@ -82,7 +82,7 @@ def _texts(connection: Connection, hints: Mapping[str, Mapping[str, str]]) -> di
     for row in rows:
         table, column = row["table_name"], row["column_name"]
         hinted = hints.get(table, {})
-        if table == IMPORTS or table not in stock.ours or column not in columns.get(table, {}):
+        if table == IMPORTS or table not in dataset.ours or column not in columns.get(table, {}):
             continue
         if column not in hinted and row["path"] not in hinted:
             found[table].append(column)

@@ -112,9 +112,9 @@ class _Machine:
 
 
 def _load_by_model(
-    pipeline: Any, tables: Callable[[str], Iterator[Emission]], ways: Callable[[], Ways] = dict, /
+    pipeline: Any, tables: Callable[[str], Iterator[Emission]], dispositions: Callable[[], Ways] = dict, /
 ) -> str | None:
-    loaded: str | None = pipeline.load(tables, ways)
+    loaded: str | None = pipeline.load(tables, dispositions)
     return loaded
 
 

@@ -132,7 +132,7 @@ class ModelPipeline:
     def destination_client(self) -> type[_Client]:
         return _Client
 
-    def load(self, tables: Callable[[str], Iterator[Emission]], ways: Callable[[], Ways]) -> str | None:
+    def load(self, tables: Callable[[str], Iterator[Emission]], dispositions: Callable[[], Ways]) -> str | None:
         """Act like `pipeline.run()`: if there is a pending package, finish it and do nothing else, as dlt does."""
         if self.has_pending_data:
             load_id = self._pending.read_text()
@@ -141,7 +141,7 @@ class ModelPipeline:
             load_id = f"{1_767_000_000 + len(self._packages)}.5"
             self._packages[load_id] = []
             self._packages[load_id] = list(tables(load_id))
-            found = ways()
+            found = dispositions()
             if not self._packages[load_id]:
                 return None
             self._kill_switch.step("file", "extract")
@@ -158,12 +158,12 @@ class ModelPipeline:
         self._kill_switch.step("file", "package done")
         return load_id
 
-    def _load_package(self, load_id: str, emissions: list[Emission], ways: Ways) -> None:
+    def _load_package(self, load_id: str, emissions: list[Emission], dispositions: Ways) -> None:
         names = list(dict.fromkeys(emission.table for emission in emissions))
         self._migrate({name: [e for e in emissions if e.table == name] for name in names})
         self._dice.shuffle(names)
         for name in names:
-            some, way = [e for e in emissions if e.table == name], ways.get(name, {})
+            some, way = [e for e in emissions if e.table == name], dispositions.get(name, {})
             if way.get("write_disposition") == "append":
                 self._append(name, some)
             else:

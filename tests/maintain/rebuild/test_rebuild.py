@@ -208,7 +208,7 @@ def test_kept_deletes_stay_marked_and_a_template_without_imports_is_rebuilt(plac
 
 
 @pytest.mark.parametrize(
-    "moment", [*(pytest.param(name, marks=pytest.mark.long) for name in ("forget_tables", "load_beside")), "swap"]
+    "moment", [*(pytest.param(name, marks=pytest.mark.long) for name in ("forget_tables", "load_replacement")), "swap"]
 )
 def test_a_kill_before_the_swap_changes_nothing_and_heals(
     place: Place, moment: str, monkeypatch: pytest.MonkeyPatch
