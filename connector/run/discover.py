@@ -103,9 +103,7 @@ class Discovery:
         listing = await lister.all()
         self.convention = listing.convention
         if self._choice.is_bounded:
-            if not self._choice.selects:
-                await self._report_unlisted(listing)
-            return self._decide(listing, (), ())
+            return self._decide(listing, (), () if self._choice.selects else await self._gone_at_status(listing))
         rounds = 0
         while True:
             listed = {_slug_of(row) for row in listing.rows}
@@ -204,17 +202,20 @@ class Discovery:
         except NotFoundError:
             return None
 
-    async def _report_unlisted(self, listing: Listing[Any]) -> None:
-        """Report imports known at the requested status that exist but are not listed."""
+    async def _gone_at_status(self, listing: Listing[Any]) -> tuple[str, ...]:
+        """Return imports known at the requested status that the service no longer has; none if some exist unlisted.
+
+        Those are reported. One that exists at another status is not what the run is about.
+        """
         listed = {_slug_of(row) for row in listing.rows}
         status = self._settings.status
         known = sorted(s for s, k in self._state.ledger.items() if k.live and k.status == status and s not in listed)
-        for start in range(0, len(known), REQUESTS_AT_ONCE):
-            alive, _ = await self._request_unlisted(known[start : start + REQUESTS_AT_ONCE])
-            for import_ in alive:
-                if self._choice.wants(import_):
-                    self._tally.shortfall = True
-                    self._tally.problems.append(f"Import {import_.slug} exists, but the service does not list it.")
+        alive, gone = await self._request_unlisted(known, request_all=True)
+        unlisted = [import_ for import_ in alive if self._choice.wants(import_)]
+        for import_ in unlisted:
+            self._tally.shortfall = True
+            self._tally.problems.append(f"Import {import_.slug} exists, but the service does not list it.")
+        return () if unlisted else gone
 
     async def _request_unlisted(
         self, suspects: list[str], *, request_all: bool = False

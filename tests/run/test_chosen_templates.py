@@ -524,3 +524,29 @@ def test_an_import_that_gets_another_template_is_read_under_the_rules_of_that(wa
     assert warehouse.run(service, privacy=rules).status == "succeeded"
 
     assert warehouse.query("SELECT data FROM records") == [('{"salary":1}',)]
+
+
+@pytest.mark.parametrize("deletes", ["mirror", "keep"])
+def test_what_the_service_erased_at_the_chosen_status_is_gone_here_too(warehouse: Warehouse, deletes: str) -> None:
+    service, kept, left, _ = make_service()
+    open_ = service.add_import("customers", [{"name": "Eve"}], status="submitted")
+    settings: dict[str, Any] = {"deletes": deletes}
+    assert warehouse.run(service, **settings).status == "succeeded"
+    service.delete_import(left)
+    service.delete_import(open_)
+    ran = warehouse.run(service, RunScope(allow_mass_delete=True), status="completed", **settings)
+    assert (ran.status, ran.imports_deleted) == ("succeeded", 1)
+    live = "SELECT DISTINCT import_slug FROM records WHERE _deleted_at IS NULL"
+    assert {slug for (slug,) in warehouse.query(live)} >= {kept, open_}, "of another status it is left alone"
+    assert (left,) not in warehouse.query(live)
+    assert differences(warehouse, service, status="completed", **settings) == []
+
+
+def test_what_the_service_has_at_the_chosen_status_and_does_not_list_deletes_nothing(warehouse: Warehouse) -> None:
+    service, kept, left, _ = make_service()
+    assert warehouse.run(service).status == "succeeded"
+    service.delete_import(left)
+    with unlisted(kept):
+        ran = warehouse.run(service, RunScope(allow_mass_delete=True), status="completed")
+    assert (ran.status, ran.imports_deleted) == ("partial", 0)
+    assert warehouse.query("SELECT count(*) FROM records WHERE import_slug = ?", left) == [(3,)]
