@@ -19,7 +19,7 @@ from datetime import datetime
 
 from msgspec import structs
 
-from connector.ledger import LedgerRow, State
+from connector.ledger import Due, LedgerRow, State
 from connector.scope import Part
 from connector.transform.schema import TableSchema
 from connector.warehouse.connection import LOADS, Connection
@@ -168,11 +168,26 @@ def audit(
 
     If `only` is given, other tables are not checked.
     """
-    return _mismatched(state, rows_by_import(connection, state, only))
+    present = rows_by_import(connection, state, only)
+    return _mismatched(state, present, _half_loaded(connection, state, present))
+
+
+def _half_loaded(
+    connection: Connection, state: WarehouseState, present: Mapping[str, Mapping[str, tuple[int, set[str]]]]
+) -> set[str]:
+    """Return the imports that have rows of a load that never completed."""
+    if LOADS not in state.tables:
+        return set()
+    completed = set(
+        connection.query(f"SELECT load_id FROM {connection.completed_loads(state.tables)} l")["load_id"].to_pylist()
+    )
+    return {slug for counts in present.values() for slug, (_, loads) in counts.items() if loads - completed}
 
 
 def _mismatched(
-    state: WarehouseState, present: Mapping[str, Mapping[str, tuple[int, set[str]]]]
+    state: WarehouseState,
+    present: Mapping[str, Mapping[str, tuple[int, set[str]]]],
+    half_loaded: Set[str],
 ) -> dict[str, frozenset[str]]:
     where: dict[str, set[str]] = defaultdict(set)
     for table, counts in present.items():
@@ -181,7 +196,7 @@ def _mismatched(
     return {
         slug: frozenset(where[slug])
         for slug in sorted({*state.ledger, *where})
-        if slug not in state.ledger or not _matches_ledger(state.ledger[slug], slug, present)
+        if slug not in state.ledger or slug in half_loaded or not _matches_ledger(state.ledger[slug], slug, present)
     }
 
 
@@ -194,13 +209,14 @@ def _audited_state(connection: Connection, state: WarehouseState) -> WarehouseSt
     ledger, tables_by_import = dict(state.ledger), dict(state.tables_by_import)
     repaired = 0
     present = rows_by_import(connection, state)
-    wrong = _mismatched(state, present)
+    half_loaded = _half_loaded(connection, state, present)
+    wrong = _mismatched(state, present, half_loaded)
     live = {table: sum(n for n, _ in counts.values()) for table, counts in present.items() if table in state.tables}
     miscounted = {table for table, counted in state.counted.items() if table in live and counted != {live[table]}}
     for slug, where in wrong.items():
         known = ledger.get(slug)
         repaired += known is None or known.trusted
-        ledger[slug] = _untrusted(slug, known)
+        ledger[slug] = _untrusted(slug, known, half_loaded=slug in half_loaded)
         tables_by_import[slug] = tables_by_import.get(slug, frozenset()) | (where - {RECORDS})
     miscounted |= state.miscounted
     return replace(
@@ -214,10 +230,9 @@ def _audited_state(connection: Connection, state: WarehouseState) -> WarehouseSt
     )
 
 
-def _untrusted(slug: str, known: LedgerRow | None) -> LedgerRow:
-    if known is None:
-        return LedgerRow(slug, State.failed, has_raw=True)
-    return structs.replace(known, trusted=False)
+def _untrusted(slug: str, known: LedgerRow | None, *, half_loaded: bool) -> LedgerRow:
+    known = known or LedgerRow(slug, State.failed, has_raw=True)
+    return structs.replace(known, trusted=False, due=Due.incomplete if half_loaded else known.due)
 
 
 def _matches_ledger(known: LedgerRow, slug: str, present: Mapping[str, Mapping[str, tuple[int, set[str]]]]) -> bool:

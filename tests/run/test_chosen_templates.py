@@ -17,6 +17,7 @@ import pytest
 from msgspec import structs
 
 from connector.errors import ConfigError, ContractError
+from connector.ledger import INCOMPLETE_ROWS
 from connector.maintain.doctor import doctor
 from connector.maintain.verify import verify
 from connector.models import Import
@@ -550,3 +551,29 @@ def test_what_the_service_has_at_the_chosen_status_and_does_not_list_deletes_not
         ran = warehouse.run(service, RunScope(allow_mass_delete=True), status="completed")
     assert (ran.status, ran.imports_deleted) == ("partial", 0)
     assert warehouse.query("SELECT count(*) FROM records WHERE import_slug = ?", left) == [(3,)]
+
+
+@pytest.mark.parametrize("in_ledger", [True, False])
+def test_what_a_dead_run_loaded_in_part_is_named_though_its_template_is_left_out(
+    warehouse: Warehouse, in_ledger: bool
+) -> None:
+    service, _, left, _ = make_service()
+    without: dict[str, Any] = {"exclude_templates": ["payroll"]}
+    assert warehouse.run(service).status == "succeeded"
+    assert warehouse.run(service, **without).status == "succeeded"
+    with duckdb.connect(str(warehouse.file)) as connection:
+        connection.execute("SET schema = 'importer_data'")
+        connection.execute("UPDATE records SET _dlt_load_id = '1.5' WHERE import_slug = ?", [left])
+        connection.execute(
+            "UPDATE sync_runs SET status = 'running', finished_at = NULL "
+            "WHERE run_id = (SELECT max(run_id) FROM sync_runs)"
+        )
+        if not in_ledger:
+            connection.execute("DELETE FROM sync_imports WHERE slug = ?", [left])
+    for _ in range(2):
+        ran = warehouse.run(service, **without)
+        assert ran.status == "partial"
+        assert ran.problems == [f"Import {left}: {INCOMPLETE_ROWS}"]
+    assert warehouse.run(service).status == "succeeded"
+    assert differences(warehouse, service) == []
+    assert warehouse.run(service, **without).status == "succeeded"
