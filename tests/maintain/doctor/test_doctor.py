@@ -81,7 +81,7 @@ def test_a_crashed_run(place: Place) -> None:
         "UPDATE sync_imports SET records_loaded = 4 WHERE slug = '{orders}'",
     ],
 )
-def test_rows_that_disagree_are_distrusted_and_read_again(place: Place, spoil: str) -> None:
+def test_rows_that_disagree_are_invalidated_and_read_again(place: Place, spoil: str) -> None:
     place.execute(spoil.format(orders=place.orders))
     assert [(f.kind, f.import_slug) for f in place.doctor().findings] == [("rows_disagree", place.orders)]
     report = place.doctor(repair=True)
