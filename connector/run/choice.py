@@ -87,7 +87,7 @@ class Choice:
         read_under: dict[str, set[str]] = defaultdict(set)
         for known in ledger.values():
             if known.template_slug is not None:
-                read_under[known.template_slug] |= known.rule_sections
+                read_under[known.template_slug] |= known.rule_sections or self._sections_by_fingerprint(known)
         named = ruled | protection.bare
         now = {i.template_slug: i.template_name for i in imports if i.template_slug is not None}
         renamed: dict[str, str] = {}
@@ -101,6 +101,12 @@ class Choice:
             slug for slug, name in now.items() if name in left and slug not in named and name not in read_under[slug]
         }
         return Misruled(renamed, frozenset(taken))
+
+    def _sections_by_fingerprint(self, known: LedgerRow) -> Set[str]:
+        """Return the sections under which an import was read whose ledger row, of an earlier version, names none."""
+        protection, rules = self.settings.protection, known.rules
+        fits = (name for name in protection.templates if protection.fingerprint(known.template_slug, name) == rules)
+        return set() if rules is None else set(fits)
 
     def misspelt_rules(
         self, included: Sequence[Import], imports: Sequence[Import], state: WarehouseState
