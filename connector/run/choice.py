@@ -84,12 +84,12 @@ class Choice:
         ruled = set(protection.templates)
         if not ruled:
             return Misruled({}, frozenset())
-        read_under: dict[str, set[str]] = defaultdict(set)
-        for known in ledger.values():
-            if known.template_slug is not None:
-                read_under[known.template_slug] |= known.rule_sections or self._sections_by_fingerprint(known)
         named = ruled | protection.bare
         now = {i.template_slug: i.template_name for i in imports if i.template_slug is not None}
+        read_under: dict[str, set[str]] = defaultdict(set)
+        for known in ledger.values():
+            if (slug := known.template_slug) is not None:
+                read_under[slug] |= known.rule_sections or self._sections_by_fingerprint(known, {slug, now.get(slug)})
         renamed: dict[str, str] = {}
         for slug, name in now.items():
             lost = (read_under[slug] & ruled) - {slug, name}
@@ -102,11 +102,16 @@ class Choice:
         }
         return Misruled(renamed, frozenset(taken))
 
-    def _sections_by_fingerprint(self, known: LedgerRow) -> Set[str]:
-        """Return the sections under which an import was read whose ledger row, of an earlier version, names none."""
+    def _sections_by_fingerprint(self, known: LedgerRow, present: Set[str | None]) -> Set[str]:
+        """Return the sections under which an import was read whose ledger row, of an earlier version, names none.
+
+        Of several with the same rules, those with a `present` name of its template.
+        """
         protection, rules = self.settings.protection, known.rules
-        fits = (name for name in protection.templates if protection.fingerprint(known.template_slug, name) == rules)
-        return set() if rules is None else set(fits)
+        if rules is None:
+            return frozenset()
+        fits = {name for name in protection.templates if protection.fingerprint(known.template_slug, name) == rules}
+        return {name for name in fits if name in present} or fits
 
     def misspelt_rules(
         self, included: Sequence[Import], imports: Sequence[Import], state: WarehouseState

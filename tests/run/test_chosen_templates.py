@@ -582,3 +582,12 @@ def test_what_a_dead_run_loaded_in_part_is_named_though_its_template_is_left_out
     assert warehouse.run(service).status == "succeeded"
     assert differences(warehouse, service) == []
     assert warehouse.run(service, **without).status == "succeeded"
+
+
+def test_two_sections_with_the_same_rules_are_told_apart_in_a_ledger_of_before(warehouse: Warehouse) -> None:
+    service, *_ = make_service()
+    rules: dict[str, Any] = {"payroll": {"salary": "drop"}, "customers": {"salary": "drop"}}
+    assert warehouse.run(service, privacy=rules).status == "succeeded"
+    with duckdb.connect(str(warehouse.file)) as connection:
+        connection.execute("UPDATE importer_data.sync_imports SET privacy = split_part(privacy, ':', 1)")
+    assert warehouse.run(service, privacy=rules).status == "succeeded"
