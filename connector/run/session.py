@@ -279,8 +279,9 @@ class RunSession:
 
     @property
     def is_whole(self) -> bool:
-        """Return whether the run read everything."""
-        return not Choice(self._settings, self._scope).selects and self.tally.interrupted_by is None
+        """Return whether the run read all that the settings ask for: a record it did not find is gone, not moved."""
+        unread = self.tally.imports_failed or self.tally.imports_unreconciled
+        return not (Choice(self._settings, self._scope).selects or unread or self.tally.interrupted_by is not None)
 
     @property
     def max_columns(self) -> int:

@@ -14,7 +14,7 @@ from connector.reporting.changes import changes
 from connector.reporting.views.applying import apply, keep_current
 from connector.run.sync import sync
 from connector.runs import Status, Tally
-from connector.sandbox import Service, Template, serve
+from connector.sandbox import Faults, Service, Template, serve
 from connector.settings import RunScope, Selection, Settings
 from connector.warehouse import Warehouse as Opened
 from tests.types.conftest import DuckDB, MySQL, Warehouse
@@ -323,6 +323,24 @@ def test_a_run_of_one_status_erases_versions_as_well(duck_place: Place) -> None:
     place.service.delete_row(slug, next(iter(place.service.record_slugs(slug))))
     place.run(status="completed")
     assert place.versions("n", "records_customers") == [("stays", "insert", True)]
+
+
+def test_versions_stay_while_an_import_that_may_have_the_record_now_cannot_be_read(duck_place: Place) -> None:
+    place = duck_place
+    slug = place.service.add_import("Customers", [{"n": "first"}, {"n": "stays"}])
+    other = place.service.add_import("Customers", [{"n": "other"}])
+    place.run()
+    place.edit(slug, {"n": "second"})
+    place.run()
+    place.service.delete_row(slug, next(iter(place.service.record_slugs(slug))))
+    place.service.append_rows(other, [{"n": "more"}])
+    place.service.faults = Faults(failing_imports={other})
+    assert place.warehouse.run(place.service, **place.settings).status is Status.partial
+    versions = place.versions("n", "records_customers")
+    assert {("first", "insert", False), ("second", "update", False)} <= set(versions)
+    place.service.faults = Faults()
+    place.run()
+    assert {n for n, *_ in place.versions("n", "records_customers")} == {"stays", "other", "more"}, "it is gone"
 
 
 def test_versions_of_imports_that_a_hand_changed_are_found(duck_place: Place) -> None:
