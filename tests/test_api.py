@@ -160,12 +160,20 @@ def test_a_sync_a_backfill_and_a_look(
 
 
 def test_a_partial_run_returns_and_a_failed_one_raises(
-    pipeline: Pipeline, source: Callable[..., DltSource], service: Service
+    pipeline: Pipeline, source: Callable[..., DltSource], service: Service, tmp_path: Path
 ) -> None:
     service.faults = dataclasses.replace(service.faults, failing_imports=frozenset(service.slugs()[:1]))
     assert (sync(pipeline, source()).status, sync(pipeline, source()).imports_failed) == ("partial", 1)
     assert [each.state for each in status(pipeline).open] == ["failed"]
     assert sum(each.open for each in templates(pipeline)) == 1
+    new = service.add_import("suppliers", [{"n": 1}])
+    service.faults = dataclasses.replace(service.faults, failing_imports={new})
+    assert sync(pipeline, source()).status == "partial"
+    assert [(each.slug is None, each.imports) for each in templates(pipeline) if each.open] == [(False, 1)]
+    assert {each.name: each.open for each in templates(pipeline)} == {"customers": 0, "orders": 0, "suppliers": 1}
+    with duckdb.connect(str(tmp_path / "warehouse.duckdb")) as connection:  # as after a run that ended early
+        connection.execute("DELETE FROM data.sync_imports WHERE slug = ?", [new])
+    assert {each.name: (each.imports, each.open) for each in templates(pipeline)}["suppliers"] == (1, 1)
     with pytest.raises(connector.AuthError, match="401"):
         sync(pipeline, importer_source(base_url=source_url(source), access_token="wrong-token"))
 

@@ -238,7 +238,8 @@ class Package:
         An import that killed runs is left out until it changes, so its ledger row gets its present version. `fewer` is
         a number of records lower than the loaded ones; the ledger row stores since when it was found.
         """
-        row = self._as_before(import_.slug, known)
+        first = LedgerRow(import_.slug, State.failed, template_slug=import_.template_slug)
+        row = self._as_before(import_.slug, known or first)
         if fewer is not None and fewer != row.fewer_found:
             row = replace(row, fewer_found=fewer, fewer_since=self._now)
         if killed_runs:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, replace
 
 from dlt.pipeline.pipeline import Pipeline
@@ -63,7 +62,8 @@ def _asked(connection: Connection) -> tuple[TemplateSummary, ...]:
     if not {IMPORTS, LEDGER} <= dataset.ours:
         return ()
     rows = connection.query(
-        "SELECT s.template_slug AS slug, i.template__name AS name, s.table_name AS table_name, count(*) AS imports, "
+        "SELECT COALESCE(s.template_slug, i.template__slug) AS slug, i.template__name AS name, "
+        "s.table_name AS table_name, count(*) AS imports, "
         "sum(s.records_loaded) AS records, max(i.updated_at) AS latest "
         f"FROM {connection.name(LEDGER)} s LEFT JOIN {connection.name(IMPORTS)} i ON i.slug = s.slug "
         f"WHERE s.state <> '{State.deleted}' GROUP BY 1, 2, 3 ORDER BY latest"
@@ -78,8 +78,18 @@ def _asked(connection: Connection) -> tuple[TemplateSummary, ...]:
             before.imports + int(row["imports"]),
             before.records + int(row["records"] or 0),
         )
-    unsettled = Counter(
-        known.template_slug for each, known in standings(connection, dataset).values() if each in OPEN and known
-    )
-    found = {slug: replace(each, open=unsettled[slug]) for slug, each in found.items()}
+    live = f"{connection.column('_deleted_at')} IS NULL"
+    shown = {
+        row["slug"]: row
+        for row in connection.query(
+            f"SELECT slug, template__slug, template__name FROM {connection.name(IMPORTS)} WHERE {live}"
+        ).to_pylist()
+    }
+    for slug, (standing, known) in standings(connection, dataset).items():
+        if standing not in OPEN:
+            continue
+        now = shown.get(slug, {"template__slug": None, "template__name": None})
+        template = now["template__slug"] if known is None else known.template_slug or now["template__slug"]
+        before = found.get(template, TemplateSummary(template, now["template__name"], None, 0, 0))
+        found[template] = replace(before, open=before.open + 1, imports=before.imports + (known is None))
     return tuple(sorted(found.values(), key=lambda each: (each.name is None, each.name or "", each.slug or "")))
