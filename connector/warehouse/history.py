@@ -31,7 +31,7 @@ from connector.warehouse.history_tables import (
     versioned,
 )
 from connector.warehouse.ownership import Dataset, inspect_dataset
-from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID
+from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID, RECORDS, keys_of
 
 # Temporary tables: imports to record; of these, those read under other privacy rules than before, and the keys of their
 # rows; keys that have no live row any more; imports whose rows may differ from their open versions; keys of versions
@@ -82,7 +82,8 @@ def record(
             _Recorder(connection, each, started_at, run_id, each.table in new).record(keeps=keeps)
         left = [sql for each in paused for sql in _imports_with_rows(connection, each)]
         if not keeps:
-            left += _erase(connection, tables, paused, sorted(dataset.typed), whole=whole)
+            holding = [*sorted(dataset.typed), *({RECORDS} & dataset.ours)]
+            left += _erase(connection, tables, paused, holding, whole=whole)
         if tables:
             done = f"slug IN (SELECT k FROM {_DUE})"
             if left:
@@ -297,11 +298,11 @@ def _erase(
     connection: Connection,
     tables: Sequence[Versioned],
     paused: Sequence[Versioned],
-    typed: Sequence[str],
+    holding: Sequence[str],
     *,
     whole: bool,
 ) -> list[str]:
-    """Delete all versions of keys that have no live row in any table of records or in `imports`.
+    """Delete all versions of keys that have no live row in any table of records (`holding`) or in `imports`.
 
     Candidates are the versions of imports loaded since, and in recorded tables the versions that ended. If the run was
     not whole, delete nothing and return SQL for the imports to check again.
@@ -311,7 +312,7 @@ def _erase(
     for of_imports in (True, False):
         over = [each for each in tables if (each.table == IMPORTS) == of_imports]
         some = [*over, *(each for each in paused if (each.table == IMPORTS) == of_imports)]
-        live = [IMPORTS] if of_imports else typed
+        live = [(IMPORTS, some[0].key)] if some and of_imports else [(t, keys_of(t)[0]) for t in holding]
         if not some:
             continue
         candidates = (
@@ -321,9 +322,9 @@ def _erase(
             for e in some
         )
         alive = " AND ".join(
-            f"NOT EXISTS (SELECT 1 FROM {name(t)} AS {R} WHERE {R}.{column(some[0].key)} = {_KEY}.k "
+            f"NOT EXISTS (SELECT 1 FROM {name(t)} AS {R} WHERE {R}.{column(key)} = {_KEY}.k "
             f"AND {R}.{column('_deleted_at')} IS NULL)"
-            for t in live
+            for t, key in live
         )
         gone = _ERASED + "_imports" * of_imports
         selects = (f"SELECT {_KEY}.k FROM ({each}) AS {_KEY} WHERE {alive or 'TRUE'}" for each in candidates)

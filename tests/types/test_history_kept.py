@@ -343,6 +343,25 @@ def test_versions_stay_while_an_import_that_may_have_the_record_now_cannot_be_re
     assert {n for n, *_ in place.versions("n", "records_customers")} == {"stays", "other", "more"}, "it is gone"
 
 
+@pytest.mark.parametrize("history", [True, False])
+def test_versions_of_a_record_stay_while_it_is_only_in_records(duck_place: Place, history: bool) -> None:
+    place = duck_place
+    slug = place.service.add_import("Customers", [{"n": 1}, {"n": 7}])
+    place.run()
+    place.edit(slug, {"n": 2})
+    place.run()
+    place.edit(slug, {"n": 3})
+    place.run(typed=False, history=history)
+    place.run()
+    versions = place.versions("n", "records_customers")
+    assert {n for n, *_ in versions} == {1, 2, 3, 7}
+    assert {n for n, _, is_open in versions if is_open} == {3, 7}
+    erased, _ = place.service.record_slugs(slug)
+    place.service.delete_row(slug, erased)
+    place.run()
+    assert {n for n, *_ in place.versions("n", "records_customers")} == {7}
+
+
 def test_versions_of_imports_that_a_hand_changed_are_found(duck_place: Place) -> None:
     place = duck_place
     place.service.add_import("Customers", [{"n": 1}], {"who": "ann"})
