@@ -159,6 +159,28 @@ def test_a_sync_a_backfill_and_a_look(
     assert not logging.getLogger("dlt").filters
 
 
+def test_a_directory_that_lost_its_schema_stops_nothing(
+    pipeline: Pipeline, source: Callable[..., DltSource], tmp_path: Path
+) -> None:
+    """A killed process may leave dlt's state without the schema that it names."""
+    sync(pipeline, source())
+    schemas = Path(pipeline.working_dir, "schemas")
+
+    def opened() -> Pipeline:
+        for file in schemas.glob("*"):
+            file.unlink()
+        return dlt.pipeline(
+            pipeline.pipeline_name,
+            destination=dlt.destinations.duckdb(str(tmp_path / "warehouse.duckdb")),
+            dataset_name=pipeline.dataset_name,
+            pipelines_dir=pipeline.pipelines_dir,
+        )
+
+    assert status(opened()).records == 70
+    assert verify(opened(), source()).equal
+    assert sync(opened(), source()).status == "succeeded"
+
+
 def test_a_partial_run_returns_and_a_failed_one_raises(
     pipeline: Pipeline, source: Callable[..., DltSource], service: Service, tmp_path: Path
 ) -> None:

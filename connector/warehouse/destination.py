@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 from dlt.common.configuration import inject_section, resolve_configuration
 from dlt.common.configuration.exceptions import ConfigurationException
 from dlt.common.configuration.specs import ConfigSectionContext
+from dlt.common.storages.exceptions import SchemaNotFoundError
 from dlt.destinations.job_client_impl import SqlJobClientBase
 from dlt.destinations.sql_client import SqlClientBase
 from dlt.normalize.configuration import ItemsNormalizerConfiguration
@@ -93,7 +94,11 @@ def dataset_name(pipeline: Pipeline) -> str:
 def _of(pipeline: Pipeline) -> _Resolved:
     known = _resolved.get(pipeline)
     if known is None or known.destination is not pipeline.destination or known.asked != pipeline.dataset_name:
-        client = pipeline.destination_client()  # not `with`: that would connect, and another run may hold the file
+        try:
+            client = pipeline.destination_client()  # not `with`: that would connect, and another run may hold the file
+        except SchemaNotFoundError:  # a killed run left the state without the schema; the next run rebuilds both
+            pipeline.default_schema_name = None
+            client = pipeline.destination_client()
         dataset = getattr(getattr(client, "sql_client", None), "dataset_name", None) or pipeline.dataset_name or ""
         known = _Resolved(pipeline.destination, pipeline.dataset_name, client.config, dataset)
         _resolved[pipeline] = known
