@@ -167,13 +167,13 @@ def importer_sync(context: AssetExecutionContext) -> Iterator[MaterializeResult 
 @asset(
     key=[GROUP, "backfill_by_template"],
     group_name=BACKFILLS,
-    partitions_def=StaticPartitionsDefinition(list(TABLES)),
+    partitions_def=StaticPartitionsDefinition([table for table, slug in TABLES.items() if slug]),
     check_specs=[AssetCheckSpec("reconciled", asset=AssetKey([GROUP, "backfill_by_template"]))],
     pool=POOL,
     retry_policy=RETRIES,
 )
 def backfill_by_template(context: AssetExecutionContext) -> Iterator[MaterializeResult | AssetCheckResult]:
-    """Read and load again all imports of the template whose table is the partition."""
+    """Read and load again all imports of the template whose table is the partition; imports without one have none."""
     slug = TABLES[context.partition_key]
     run = attempted(Scope(templates=[slug]))
     yield MaterializeResult(metadata=facts(run))
