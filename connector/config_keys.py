@@ -1,4 +1,4 @@
-"""Find where a value of the configuration was set, and refuse keys that nothing reads.
+"""Find where a value of the configuration was set, and refuse keys that nothing reads, or that are read only in part.
 
 If an unread key were accepted, the intended setting would keep its default, and nobody would notice.
 """
@@ -17,7 +17,7 @@ from connector.nearest import suggest_known
 from connector.settings import Settings
 
 SOURCE = ("sources", "importer")
-WHOLE = ("privacy",)
+TABLES = ("hints", "privacy")  # settings that dlt takes from one place alone, whatever other places have of them
 OWN = ("importer_sync",)
 _NEARLY = 0.88  # similarity of names: `importr` and `source` are near, `importer_eu` may be another source
 OWN_KEYS = frozenset({"destination", "notify_url", "notify_on", "notify_schema", "duckdb_storage"})
@@ -50,6 +50,7 @@ def refuse_unknown_keys() -> None:
     """Raise ConfigError that names each unknown key of ours, its place, and the nearest known one."""
     parts = [*_unknown(SOURCE, frozenset(Settings.model_fields), OF_DLT), *_unknown(OWN, OWN_KEYS, frozenset())]
     parts += [*_misspelt((), {SOURCE[0], *OWN}), *_misspelt(SOURCE[:1], {SOURCE[1]}), *_misspelt_variables()]
+    parts += _divided_tables()
     if parts:
         raise ConfigError(" ".join(parts))
 
@@ -59,6 +60,18 @@ def _unknown(sections: tuple[str, ...], known: frozenset[str], of_dlt: frozenset
         if name not in known | of_dlt:
             what = f"{name} under [{'.'.join(sections)}] is set in {place}, but nothing reads it"
             yield f"{what}: {suggest_known(name, known)}"
+
+
+def _divided_tables() -> Iterator[str]:
+    """Yield a sentence for each table of settings that several places have: dlt would ignore all but one of them."""
+    levels = (SOURCE, (*SOURCE, "importer"))
+    for name in TABLES:
+        places = [place for level in levels for found in _each_file(level) if (place := found.get(name))]
+        variables = {"__".join([*level, name]).upper() for level in levels}
+        places += [f"the environment variable {each}" for each in os.environ if each.upper() in variables]
+        if len(places) > 1:
+            first, second, *_ = places if places[0] != places[1] else (f"{places[0]} under two sections", "there")
+            yield f"{name} is set in {first} and in {second}, and only one of them would count: put all of it into one."
 
 
 def _misspelt(above: tuple[str, ...], known: set[str]) -> Iterator[str]:
@@ -101,21 +114,23 @@ def _in_environment(sections: tuple[str, ...]) -> dict[str, str]:
     for variable in os.environ:
         if variable.upper().startswith(prefix):
             name, _, below = variable[len(prefix) :].lower().partition("__")
-            # dlt reads a table from one variable, as JSON: a rule in a separate variable would protect nothing
-            key = f"{name}__{below}" if name in WHOLE else name
+            # dlt reads a list or a table from one variable, as JSON: an element in one of its own is read by nobody
+            key = f"{name}__{below}" if name in Settings.model_fields.keys() | OWN_KEYS else name
             found[key.removesuffix("__")] = f"the environment variable {variable}"
     return found
 
 
 def _in_files(sections: tuple[str, ...]) -> dict[str, str]:
-    found = {}
+    return {name: place for found in _each_file(sections) for name, place in found.items()}
+
+
+def _each_file(sections: tuple[str, ...]) -> Iterator[dict[str, str]]:
+    """Yield for each kind of file the keys under these sections, with the file."""
     for provider in _providers():
         node: Any = getattr(provider, "_config_doc", None)
         for section in sections:
             node = node.get(section) if isinstance(node, dict) else None
-        for name in node if isinstance(node, dict) else ():
-            found[str(name)] = _file(provider, str(name), sections)
-    return found
+        yield {str(name): _file(provider, str(name), sections) for name in (node if isinstance(node, dict) else ())}
 
 
 def location_of(name: str, sections: tuple[str, ...] = SOURCE) -> str | None:

@@ -73,6 +73,46 @@ def test_an_unknown_key_in_the_environment_is_refused(configured, capsys, monkey
 
 
 @pytest.mark.parametrize(
+    ("name", "value"), [("EXCLUDE_TEMPLATES__0", "Salaries"), ("HINTS__T__N", "bigint"), ("PRIVACY__T__N", "drop")]
+)
+def test_an_element_in_a_variable_of_its_own_is_refused(name: str, value: str, configured, capsys, monkeypatch) -> None:
+    configured('[sources.importer]\nbase_url = "http://127.0.0.1:9"\n')
+    monkeypatch.setenv(f"SOURCES__IMPORTER__{name}", value)
+    said = refused(capsys, "check")
+    assert f"the environment variable SOURCES__IMPORTER__{name}, but nothing reads it" in said
+    with pytest.raises(ConfigError, match="nothing reads it"):
+        importer_source()
+
+
+@pytest.mark.parametrize("table", ["privacy", "hints"])
+@pytest.mark.parametrize("other", ["secrets", "section", "variable"])
+def test_a_table_of_settings_in_two_places_is_refused(
+    table: str, other: str, configured, capsys, monkeypatch, tmp_path: Path
+) -> None:
+    """dlt takes it from one of them, and ignores the other without a word."""
+    one = f'[sources.importer]\nbase_url = "http://127.0.0.1:9"\n[sources.importer.{table}.a]\nb = "text"\n'
+    also = f'[sources.importer.{"importer." if other == "section" else ""}{table}.c]\nd = "text"\n'
+    configured(one + (also if other == "section" else ""))
+    if other == "secrets":
+        (tmp_path / ".dlt" / "secrets.toml").write_text(also)
+        reload_context()
+    if other == "variable":
+        monkeypatch.setenv(f"SOURCES__IMPORTER__{table.upper()}", '{"c": {"d": "text"}}')
+    said = refused(capsys, "check")
+    assert f"{table} is set in " in said
+    assert "and only one of them would count: put all of it into one." in said
+    with pytest.raises(ConfigError, match="only one of them would count"):
+        importer_source()
+
+
+def test_a_key_in_secrets_beside_rules_in_config_is_as_documented(configured, tmp_path: Path) -> None:
+    configured('[sources.importer]\nbase_url = "http://127.0.0.1:9"\n[sources.importer.privacy."*"]\nemail = "hash"\n')
+    (tmp_path / ".dlt" / "secrets.toml").write_text('[sources.importer]\nprivacy_key = "a long random text"\n')
+    reload_context()
+    importer_source()
+
+
+@pytest.mark.parametrize(
     ("section", "meant"),
     [("sources.importr", "sources.importer"), ("source.importer", "sources"), ("importer-sync", "importer_sync")],
 )
