@@ -92,7 +92,9 @@ class Privacy:
         known = self._protections.get((slug, name))
         if known is None:
             sections = self._sections(slug, name)
-            known = self._protections[slug, name] = Protection(sections, self.key) if sections else None
+            unknown = slug is None and name is None
+            protection = Protection(sections, self.key, strictest_first=unknown) if sections else None
+            known = self._protections[slug, name] = protection
         return known
 
     @cached_property

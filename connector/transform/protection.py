@@ -95,10 +95,15 @@ class _Node:
 
 
 class Protection:
-    """The rules for one template, or for metadata. Sections are in the order of precedence."""
+    """The rules for one template, or for metadata. Sections are in the order of precedence.
 
-    def __init__(self, sections: Sequence[Section], key: bytes) -> None:
+    With `strictest_first` the strictest rule for a path applies, however the path is written: for records that may be
+    of any template.
+    """
+
+    def __init__(self, sections: Sequence[Section], key: bytes, *, strictest_first: bool = False) -> None:
         self._key = key
+        self._strictest_first = strictest_first
         ranked = [(rank, path, action) for rank, each in enumerate(sections) for path, action in each.rules.items()]
         stepped = [each for each in ranked if not each[1].startswith(PATTERN)]
         self.steps = [Path(path).steps for _, path, _ in stepped]
@@ -120,13 +125,13 @@ class Protection:
             not self._allows,
         )
 
-    @staticmethod
-    def _order(rank: int, path: str, action: Action) -> tuple[int, bool, int, int]:
+    def _order(self, rank: int, path: str, action: Action) -> tuple[int, bool, int, int]:
         """Return the sort key of a rule; the rule with the lowest one applies.
 
         The template's rules come before those of `*`, a literal path before a pattern, and then the stricter rule.
         """
-        return rank, not Path(path).is_literal, STRICTEST.index(action.kind), action.shown
+        strictness = STRICTEST.index(action.kind), action.shown
+        return (0, False, *strictness) if self._strictest_first else (rank, not Path(path).is_literal, *strictness)
 
     def reached(self, paths: tuple[str, str], key: str | None, states: _States, allowing: _States, kept: bool) -> _Node:
         """Return the node behind one step; a list's element is written `*` or `0` in the path of a pattern."""

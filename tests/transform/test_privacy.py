@@ -242,3 +242,29 @@ def test_no_rule_at_the_top_leaves_a_trace(rules: dict[str, str], row: dict[str,
         for key, value in found.items():
             if path in (key, "*") or (path in ("re:a",) and "a" in key):
                 assert "CANARY" not in json.dumps(value)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["*", "T", "U"]),
+        st.dictionaries(
+            st.sampled_from(["email", "*", "re:mail", "a.email", "a.*", "*.email"]),
+            st.sampled_from(["drop", "null", "hash", "mask:0", "mask:3"]),
+            min_size=1,
+            max_size=3,
+        ),
+        min_size=1,
+    )
+)
+def test_an_unknown_template_shows_no_more_than_any_other(rules: dict[str, dict[str, str]]) -> None:
+    privacy = Privacy.parse(rules, KEY)
+    row = b'{"email":"xxxxxxxx","a":{"email":"xxxxxxxx"}}'
+
+    def shown(*template: str | None) -> tuple[int, int]:
+        protection = privacy.of_template(*template)
+        found = json.loads(row if protection is None else protection.of(row))
+        return str(found.get("email")).count("x"), str(found.get("a")).count("x")
+
+    unknown = shown(None, None)
+    for name in ("T", "U", "V"):
+        assert all(less <= more for less, more in zip(unknown, shown(None, name), strict=True)), name
