@@ -68,15 +68,19 @@ def _ruled(
     catalogue: Catalogue,
     table: str,
     columns: Collection[str],
+    template: str | None,
 ) -> list[str]:
-    """Return which columns of a table's versions may have a value that a privacy rule covers."""
+    """Return which columns of a table's versions may have a value that a privacy rule of a template covers.
+
+    Without a `template` that is the one of the table.
+    """
     rules, fields = settings.protection, catalogue.schema(table).fields.items()
     if table == IMPORTS:  # the rules apply inside `metadata` and `extra`
         whole = {METADATA, EXTRA, "records_metadata"}
         inside = [(keys[1:], known) for keys, known in fields]
         found, system = [rules.of_metadata], set(IMPORTS_SCHEMA.names) - whole
     else:
-        slug = dataset.templates.get(table) or None
+        slug = template or dataset.templates.get(table) or None
         names = names_of_templates(connection, dataset).get(slug or "", set())
         inside, system = list(fields), set(TYPED_SCHEMA.names)
         found = [rules.of_template(slug, name) for name in (*names, None)]

@@ -40,7 +40,8 @@ _DUE, _RULED, _RULED_KEYS, _ERASED = "importer_due", "importer_ruled", "importer
 _TOUCHED, _OUTDATED, _LEFT = "importer_touched", "importer_outdated", "importer_left"
 _O, _KEY = "importer$other", "importer$key"  # more aliases, as R and V are
 
-Ruled = Callable[[str, Collection[str]], list[str]]  # a table, columns → those that a privacy rule may be about
+# A table, columns, the template whose rules apply (None: that of the table) → the columns that a rule may be about.
+Ruled = Callable[[str, Collection[str], str | None], list[str]]
 
 
 def record(
@@ -78,6 +79,7 @@ def record(
         for each in (*tables, *paused):
             if scrubbed and each.table not in new:
                 _empty_ruled(connection, dataset, each, scrubbed[each.table])
+                _empty_moved(connection, dataset, each, ruled)
         for each in tables:
             _Recorder(connection, each, started_at, run_id, each.table in new).record(keeps=keeps)
         left = [sql for each in paused for sql in _imports_with_rows(connection, each)]
@@ -123,7 +125,7 @@ def _ruled_columns(connection: Connection, tables: Sequence[Versioned], ruled: R
     if not connection.query(f"SELECT 1 FROM {_RULED} LIMIT 1").num_rows:
         return {}
     columns = connection.columns()
-    return {each.table: ruled(each.table, columns[each.history]) for each in tables}
+    return {each.table: ruled(each.table, columns[each.history], None) for each in tables}
 
 
 def _empty_ruled(connection: Connection, dataset: Dataset, each: Versioned, columns: Sequence[str]) -> None:
@@ -151,6 +153,31 @@ def _empty_ruled(connection: Connection, dataset: Dataset, each: Versioned, colu
             f"WHERE {these} AND ({' OR '.join(f'{V}.{c} IS NOT NULL' for c in names)})"
         )
     copy_to_open(connection, each, [c for c in columns if c in each.columns], ruled)
+
+
+def _empty_moved(connection: Connection, dataset: Dataset, each: Versioned, ruled: Ruled) -> None:
+    """Empty in versions of a typed table what the rules cover of a template that their import has moved to."""
+    if each.table == IMPORTS:
+        return
+    name, column = connection.name, connection.column
+    versions = f"SELECT {column(each.import_key)} FROM {name(each.history)}"
+    moved = (
+        f"SELECT DISTINCT template_slug AS slug FROM {name(LEDGER)} WHERE slug IN (SELECT k FROM {_RULED}) "
+        f"AND slug IN ({versions}) AND template_slug IS NOT NULL"
+    )
+    for row in connection.rows(moved):
+        template = row["slug"]
+        if template == dataset.templates.get(each.table):
+            continue
+        columns = ruled(each.table, connection.columns()[each.history], template)
+        names = [f"{column(c)}" for c in columns]
+        if names:
+            connection.execute(
+                f"UPDATE {name(each.history)} SET {', '.join(f'{c} = NULL' for c in names)} "
+                f"WHERE {column(each.import_key)} IN (SELECT slug FROM {name(LEDGER)} WHERE template_slug = %s "
+                f"AND slug IN (SELECT k FROM {_RULED})) AND ({' OR '.join(f'{c} IS NOT NULL' for c in names)})",
+                template,
+            )
 
 
 def _analyze(connection: Connection, tables: Sequence[str], *, temporary: bool = False) -> None:

@@ -286,6 +286,26 @@ def test_a_rule_reaches_what_a_record_was_in_an_import_that_is_gone(place: Place
     place.check(privacy=rules)
 
 
+@pytest.mark.parametrize("from_the_start", [True, False])
+def test_a_rule_reaches_versions_of_the_template_that_an_import_had_before(place: Place, from_the_start: bool) -> None:
+    rules = {"Customers": {"iban": "drop"}}
+    if from_the_start:
+        place.settings["privacy"] = rules
+    moving = place.service.add_import("Leads", [{"iban": "DE0012", "n": 1}])
+    place.service.add_import("Leads", [{"iban": "DE0034", "n": 2}])
+    place.service.add_import("Customers", [{"iban": "DE0056", "n": 3}])
+    place.run()
+    place.edit(moving, {"iban": "DE0078", "n": 4})
+    place.run()
+    place.service.set_template(moving, "Customers")
+    place.run()
+    place.settings["privacy"] = rules
+    place.run()
+    values = {iban for iban, *_ in place.versions("iban", "records_leads")}
+    assert values == {None, "DE0034"}, "what stays in the template is under no rule"
+    assert {n for n, *_ in place.versions("n", "records_leads")} == {1, 2, 4}, "what no rule covers stays"
+
+
 def test_values_under_a_rule_stay_as_the_rule_leaves_them(place: Place) -> None:
     """An import that stays due, here as the run was not whole, is not emptied again."""
     slug = place.service.add_import("Customers", [{"iban": "DE0012"}, {"iban": "DE0034"}])
