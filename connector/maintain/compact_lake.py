@@ -1,13 +1,16 @@
 """Rewrite a DuckLake, so that neither its files nor its catalog have deleted rows.
 
 This removes the old versions of all its datasets, in which DuckLake keeps deleted rows. Files of this dataset that
-belong to no version, as a killed run leaves them, are removed as well. The caller holds the lock.
+belong to no version, as a killed run leaves them, are removed as well if no other lake can have its files there.
+Invariant: no file of another lake or of a user is removed. The caller holds the lock.
 """
 
 from __future__ import annotations
 
+import logging
+import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -24,6 +27,9 @@ from connector.warehouse.destination import (
     postgres_credentials,
 )
 
+log = logging.getLogger("connector.maintain")
+
+_MADE = re.compile(r"ducklake-[\w-]+\.parquet")  # the names that DuckLake gives to its files
 _STEPS = (
     "ducklake_flush_inlined_data({lake})",
     "ducklake_rewrite_data_files({lake}, delete_threshold => 0)",
@@ -47,12 +53,31 @@ def rewrite_lake(pipeline: Pipeline) -> None:
         for step in _STEPS:
             native.execute(f"CALL {step.format(lake=lake)}").fetchall()
         left = native.execute(unknown).fetchall()
-    folders = [folder.resolve() for folder in lake_folders(pipeline)]
-    for (name,) in left:
-        file = Path(name).resolve()
-        if any(file.is_relative_to(folder) for folder in folders):
-            file.unlink(missing_ok=True)
+    _remove_unknown(pipeline, [Path(name).resolve() for (name,) in left])
     _rewrite_catalog(pipeline)
+
+
+def _remove_unknown(pipeline: Pipeline, unknown: Sequence[Path]) -> None:
+    """Remove files of DuckLake that the catalog does not know, or name them if another lake may know them.
+
+    Only the default folder, which is named for the file of the catalog, belongs to one lake for certain.
+    """
+    catalog, files = local_file(pipeline), lake_files(pipeline)
+    folders = [folder.resolve() for folder in lake_folders(pipeline)]
+    ours = [file for file in unknown if _MADE.fullmatch(file.name) and any(map(file.is_relative_to, folders))]
+    if catalog is not None and files is not None and files.resolve() == Path(f"{catalog}.files").resolve():
+        for file in ours:
+            file.unlink(missing_ok=True)
+    elif ours:
+        log.warning(
+            "%d files in %s belong to no version of this lake, and may be those of another lake: they stay. A run that "
+            "was killed leaves such files; if this lake alone has the folder, remove them: %s%s.",
+            len(ours),
+            files,
+            ", ".join(str(file) for file in ours[:3]),
+            ", …" * (len(ours) > 3),
+            extra={"event": "lake.unknown_files", "files": len(ours)},
+        )
 
 
 def _rewrite_catalog(pipeline: Pipeline) -> None:

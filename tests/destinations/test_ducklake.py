@@ -167,17 +167,35 @@ def test_what_was_deleted_is_nowhere_after_a_compaction(
     folder = next(path for path in tmp_path.rglob("importer_data") if path.is_dir())
     left = folder / "records" / "ducklake-of-a-killed-run.parquet"
     left.write_bytes(b"PAR1")
+    mine = folder / "records" / "mine.parquet"
+    mine.write_bytes(b"PAR1")
+    alone = folder.parent.name.endswith(".sqlite.files")  # in a folder that is told another lake may have files as well
     assert _found(tmp_path, request) == {*TEXTS}
     served.delete_import(slug)
     for dataset in ("importer_data", "other"):
         assert run(capsys, "run", "--to", lake, "--dataset", dataset)[0] == 0
     code, found = run(capsys, "compact", "--to", lake)
-    assert (code, found["bytes_after"] < found["bytes_before"], left.exists()) == (0, True, False)
+    assert (code, found["bytes_after"] < found["bytes_before"]) == (0, True)
+    assert (left.exists(), mine.exists()) == (not alone, True)
     assert run(capsys, "compact", "--to", lake, "--dataset", "other")[0] == 0
     assert _found(tmp_path, request) == set()
     for dataset in ("importer_data", "other"):
         code, found = run(capsys, "verify", "--deep", "--to", lake, "--dataset", dataset)
         assert (code, found["differences"], found["records_compared"]) == (0, [], 123)
+
+
+@pytest.mark.thorough
+def test_a_compaction_leaves_the_files_of_another_lake_in_the_same_folder(
+    tmp_path: Path, served: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("duckdb_extension_ducklake")
+    one, other = (f"ducklake:sqlite:///{tmp_path}/{name}.sqlite?data={tmp_path}/files" for name in ("a", "b"))
+    for lake in (one, other):
+        assert run(capsys, "run", "--to", lake)[0] == 0
+    assert run(capsys, "compact", "--to", one)[0] == 0
+    for lake in (one, other):
+        code, found = run(capsys, "verify", "--deep", "--to", lake)
+        assert (code, found["differences"]) == (0, [])
 
 
 def _found(folder: Path, request: Any) -> set[str]:
