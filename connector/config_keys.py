@@ -63,11 +63,14 @@ def _unknown(sections: tuple[str, ...], known: frozenset[str], of_dlt: frozenset
 
 
 def _divided_tables() -> Iterator[str]:
-    """Yield a sentence for each table of settings that several places have: dlt would ignore all but one of them."""
+    """Yield a sentence for each table of settings that several places have: dlt would ignore all but one of them.
+
+    A variable replaces hints, like any setting, but not rules of privacy.
+    """
     levels = (SOURCE, (*SOURCE, "importer"))
     for name in TABLES:
         places = [place for level in levels for found in _each_file(level) if (place := found.get(name))]
-        variables = {"__".join([*level, name]).upper() for level in levels}
+        variables = {"__".join([*level, name]).upper() for level in levels if name == "privacy"}
         places += [f"the environment variable {each}" for each in os.environ if each.upper() in variables]
         if len(places) > 1:
             first, second, *_ = places if places[0] != places[1] else (f"{places[0]} under two sections", "there")

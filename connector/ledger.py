@@ -37,7 +37,7 @@ class Due(StrEnum):
 
 INCOMPLETE_ROWS = (
     "some of its rows may be missing or of another version, because a run died while it loaded them or the warehouse "
-    "lost some, and its template has been left out since. Include the template for one run."
+    "lost some, and templates, exclude_templates or status leaves it out. Run once without that setting."
 )
 
 

@@ -279,12 +279,19 @@ class Discovery:
         excluded = [i for i in wanted if not self._choice.includes(i)]
         left_out = tuple(i for i in excluded if not self._is_noted_as_excluded(i))
         self._report_older_rules(excluded, listing)
-        for slug in (
-            i.slug for i in excluded if i.slug in self._state.ledger and self._state.ledger[i.slug].is_incomplete
-        ):
-            self._tally.shortfall = True
-            self._tally.problems.append(f"Import {slug}: {INCOMPLETE_ROWS}")
+        self._report_incomplete(wanted, excluded)
         return Discovered(tuple(wanted), rejects, plan, self._within_delete_limit(gone, plan), unit, left_out)
+
+    def _report_incomplete(self, wanted: Sequence[Import], excluded: Sequence[Import]) -> None:
+        """Report imports known to be loaded in part that are not read, because a setting leaves them out."""
+        ledger = self._state.ledger
+        left_out = ledger.keys() & {i.slug for i in excluded}
+        if self._settings.status is not None and not self._choice.selects:
+            left_out |= ledger.keys() - {i.slug for i in wanted}
+        for slug in sorted(left_out):
+            if ledger[slug].is_incomplete:
+                self._tally.shortfall = True
+                self._tally.problems.append(f"Import {slug}: {INCOMPLETE_ROWS}")
 
     def _under_rules(self, included: Sequence[Import], imports: Sequence[Import]) -> list[Import]:
         """Return imports whose privacy rules are the intended ones, as far as names show; report the others.

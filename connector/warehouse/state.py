@@ -231,7 +231,8 @@ def _audited_state(connection: Connection, state: WarehouseState) -> WarehouseSt
 
 
 def _untrusted(slug: str, known: LedgerRow | None, *, half_loaded: bool) -> LedgerRow:
-    known = known or LedgerRow(slug, State.failed, has_raw=True)
+    if known is None:
+        return LedgerRow(slug, State.failed, has_raw=True, due=Due.incomplete)
     return structs.replace(known, trusted=False, due=Due.incomplete if half_loaded else known.due)
 
 

@@ -84,8 +84,10 @@ def test_an_element_in_a_variable_of_its_own_is_refused(name: str, value: str, c
         importer_source()
 
 
-@pytest.mark.parametrize("table", ["privacy", "hints"])
-@pytest.mark.parametrize("other", ["secrets", "section", "variable"])
+@pytest.mark.parametrize(
+    ("table", "other"),
+    [*((table, other) for table in ("privacy", "hints") for other in ("secrets", "section")), ("privacy", "variable")],
+)
 def test_a_table_of_settings_in_two_places_is_refused(
     table: str, other: str, configured, capsys, monkeypatch, tmp_path: Path
 ) -> None:

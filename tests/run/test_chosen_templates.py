@@ -245,7 +245,7 @@ def test_an_import_that_was_left_half_loaded_is_not_simply_left_out(warehouse: W
     for scope in (None, None, RunScope("backfill", force=True), None):
         ran = warehouse.run(service, scope, exclude_templates=["customers"])
         assert ran.status == "partial"
-        assert any(kept in problem and "Include the template for one run" in problem for problem in ran.problems)
+        assert any(kept in problem and "Run once without that setting" in problem for problem in ran.problems)
         assert states(warehouse)[kept] == "failed"
     assert warehouse.run(service).status == "succeeded"
     assert warehouse.query("SELECT name FROM records_customers ORDER BY 1") == [("Ada",), ("Bob",)]
@@ -257,10 +257,10 @@ def test_an_import_whose_rows_lost_values_is_not_simply_left_out(warehouse: Ware
     with duckdb.connect(str(warehouse.file)) as connection:
         connection.execute("ALTER TABLE importer_data.records_customers DROP COLUMN name")
 
-    assert "Include the template for one run" in warehouse.run(service, exclude_templates=["customers"]).problems[0]
+    assert "Run once without that setting" in warehouse.run(service, exclude_templates=["customers"]).problems[0]
     with mock.patch.object(ServiceClient, "list_records", side_effect=ContractError("unreadable")):
         assert warehouse.run(service).status == "partial"
-    assert "Include the template for one run" in warehouse.run(service, exclude_templates=["customers"]).problems[0]
+    assert "Run once without that setting" in warehouse.run(service, exclude_templates=["customers"]).problems[0]
     assert warehouse.run(service).status == "succeeded"
     assert warehouse.query("SELECT name FROM records_customers ORDER BY 1") == [("Ada",), ("Bob",)]
 
@@ -558,12 +558,13 @@ def test_what_the_service_has_at_the_chosen_status_and_does_not_list_deletes_not
     assert warehouse.query("SELECT count(*) FROM records WHERE import_slug = ?", left) == [(3,)]
 
 
+@pytest.mark.parametrize("without", [{"exclude_templates": ["payroll"]}, {"status": "completed"}])
 @pytest.mark.parametrize("in_ledger", [True, False])
-def test_what_a_dead_run_loaded_in_part_is_named_though_its_template_is_left_out(
-    warehouse: Warehouse, in_ledger: bool
+def test_what_a_dead_run_loaded_in_part_is_named_though_it_is_left_out(
+    warehouse: Warehouse, without: dict[str, Any], in_ledger: bool
 ) -> None:
     service, _, left, _ = make_service()
-    without: dict[str, Any] = {"exclude_templates": ["payroll"]}
+    service.set_status(left, "submitted")
     assert warehouse.run(service).status == "succeeded"
     assert warehouse.run(service, **without).status == "succeeded"
     with duckdb.connect(str(warehouse.file)) as connection:
