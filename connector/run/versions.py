@@ -72,7 +72,7 @@ def _ruled(
 ) -> list[str]:
     """Return which columns of a table's versions may have a value that a privacy rule of a template covers.
 
-    Without a `template` that is the one of the table.
+    If `template` is None, it is the one of the table; '' stands for an unknown template.
     """
     rules, fields = settings.protection, catalogue.schema(table).fields.items()
     if table == IMPORTS:  # the rules apply inside `metadata` and `extra`
@@ -80,7 +80,7 @@ def _ruled(
         inside = [(keys[1:], known) for keys, known in fields]
         found, system = [rules.of_metadata], set(IMPORTS_SCHEMA.names) - whole
     else:
-        slug = template or dataset.templates.get(table) or None
+        slug = (dataset.templates.get(table) if template is None else template) or None
         names = names_of_templates(connection, dataset).get(slug or "", set())
         inside, system = list(fields), set(TYPED_SCHEMA.names)
         found = [rules.of_template(slug, name) for name in (*names, None)]

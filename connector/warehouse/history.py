@@ -40,7 +40,8 @@ _DUE, _RULED, _RULED_KEYS, _ERASED = "importer_due", "importer_ruled", "importer
 _TOUCHED, _OUTDATED, _LEFT = "importer_touched", "importer_outdated", "importer_left"
 _O, _KEY = "importer$other", "importer$key"  # more aliases, as R and V are
 
-# A table, columns, the template whose rules apply (None: that of the table) → the columns that a rule may be about.
+# A table, columns, the template whose rules apply (None: that of the table; '': unknown) → the columns that a rule may
+# be about.
 Ruled = Callable[[str, Collection[str], str | None], list[str]]
 
 
@@ -96,6 +97,11 @@ def record(
             rules = connection.sql.joined("' '", "privacy")
             ruled_now = f"slug IN (SELECT k FROM {_RULED}) AND {unlike}"
             connection.execute(f"UPDATE {ledger} SET history = {rules} WHERE {ruled_now}")
+        if (
+            "privacy" in dataset.columns[LEDGER]
+        ):  # read without rules: earlier ones count as changed if they apply again
+            unruled = f"privacy IS NULL AND history IS NOT NULL AND {unlike}"
+            connection.execute(f"UPDATE {ledger} SET history = NULL WHERE {unruled}")
     _analyze(connection, [each.history for each in new.values()])
 
 
@@ -162,20 +168,21 @@ def _empty_moved(connection: Connection, dataset: Dataset, each: Versioned, rule
     name, column = connection.name, connection.column
     versions = f"SELECT {column(each.import_key)} FROM {name(each.history)}"
     moved = (
-        f"SELECT DISTINCT template_slug AS slug FROM {name(LEDGER)} WHERE slug IN (SELECT k FROM {_RULED}) "
-        f"AND slug IN ({versions}) AND template_slug IS NOT NULL"
+        f"SELECT DISTINCT COALESCE(template_slug, '') AS slug FROM {name(LEDGER)} "
+        f"WHERE slug IN (SELECT k FROM {_RULED}) AND slug IN ({versions})"
     )
     for row in connection.rows(moved):
         template = row["slug"]
-        if template == dataset.templates.get(each.table):
+        if template == (dataset.templates.get(each.table) or ""):
             continue
         columns = ruled(each.table, connection.columns()[each.history], template)
         names = [f"{column(c)}" for c in columns]
         if names:
             connection.execute(
                 f"UPDATE {name(each.history)} SET {', '.join(f'{c} = NULL' for c in names)} "
-                f"WHERE {column(each.import_key)} IN (SELECT slug FROM {name(LEDGER)} WHERE template_slug = %s "
-                f"AND slug IN (SELECT k FROM {_RULED})) AND ({' OR '.join(f'{c} IS NOT NULL' for c in names)})",
+                f"WHERE {column(each.import_key)} IN (SELECT slug FROM {name(LEDGER)} "
+                f"WHERE COALESCE(template_slug, '') = %s AND slug IN (SELECT k FROM {_RULED})) "
+                f"AND ({' OR '.join(f'{c} IS NOT NULL' for c in names)})",
                 template,
             )
 

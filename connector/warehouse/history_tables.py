@@ -183,7 +183,10 @@ def refresh_open(connection: Connection, each: Versioned, only: Collection[str] 
 def copy_to_open(
     connection: Connection, each: Versioned, names: Sequence[str], imports: str, *, emptied: Sequence[str] = ()
 ) -> None:
-    """Copy columns of the rows of some imports (SQL for their slugs) to their open versions; empty others there."""
+    """Copy columns of the live rows of some imports (SQL for their slugs) to their open versions; empty others there.
+
+    A deleted row that is kept may have values that a privacy rule covers since.
+    """
     if not names:
         return
     column = connection.column
@@ -195,7 +198,8 @@ def copy_to_open(
             V,
             new,
             f"{connection.name(each.table)} AS {R}",
-            f"{paired} AND {V}.{column(VALID_TO)} IS NULL AND {R}.{column(each.import_key)} IN ({imports})",
+            f"{paired} AND {V}.{column(VALID_TO)} IS NULL AND {R}.{column('_deleted_at')} IS NULL "
+            f"AND {R}.{column(each.import_key)} IN ({imports})",
         )
     )
 

@@ -455,3 +455,42 @@ def test_tables_of_the_user_are_not_taken_for_ours(place: Place) -> None:
     assert place.versions("a", "records_customers") == [(1, "insert", False), (2, "update", True)]
     for name in names:
         assert place.warehouse.tuples(f"SELECT mine FROM {name}") == [(7,)]
+
+
+def test_an_import_that_loses_its_template_is_under_the_rules_of_all(duck_place: Place) -> None:
+    place = duck_place
+    place.settings["privacy"] = {"Customers": {"iban": "drop"}}
+    moving = place.service.add_import("Leads", [{"iban": "DE0012"}])
+    place.service.add_import("Leads", [{"iban": "DE0034"}])
+    place.service.add_import("Customers", [{"iban": "DE0056"}])
+    place.run()
+    place.service.set_template(moving, None)
+    place.run()
+    assert {iban for iban, *_ in place.versions("iban", "records_leads")} == {None, "DE0034"}
+
+
+def test_a_kept_row_that_was_deleted_does_not_bring_its_value_back(duck_place: Place) -> None:
+    place = duck_place
+    place.settings["deletes"] = "keep"
+    slug = place.service.add_import("Customers", [{"ssn": "123", "n": 1}, {"ssn": "456", "n": 2}])
+    place.run()
+    place.service.delete_row(slug, next(iter(place.service.record_slugs(slug))))
+    place.run(privacy={"Customers": {"ssn": "drop"}})
+    assert {ssn for ssn, *_ in place.versions("ssn", "records_customers")} == {None}
+
+
+def test_an_import_that_stays_due_forgets_the_rules_it_was_recorded_under(duck_place: Place) -> None:
+    """It moves to a template without rules in runs that are not whole, and back."""
+    place = duck_place
+    place.settings["privacy"] = {"Customers": {"iban": "drop"}}
+    moving = place.service.add_import("Customers", [{"iban": "DE0012", "n": 1}, {"iban": "DE0013", "n": 2}])
+    place.service.add_import("Leads", [{"iban": "DE0034", "n": 3}])
+    place.run()
+    only = RunScope(mode="backfill", selection=Selection(slugs=frozenset([moving])), force=True)
+    place.service.set_template(moving, "Leads")
+    place.service.delete_row(moving, next(iter(place.service.record_slugs(moving))))
+    assert place.warehouse.run(place.service, only, **place.settings).status is Status.succeeded
+    assert ("DE0013", "insert", True) in place.versions("iban", "records_leads")
+    place.service.set_template(moving, "Customers")
+    place.run()
+    assert {iban for iban, *_ in place.versions("iban", "records_leads")} == {None, "DE0034"}
