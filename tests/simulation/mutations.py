@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from random import Random
 from typing import Any
 from unittest import mock
 
@@ -33,29 +34,46 @@ from connector.transform.schema import TableSchema
 from connector.transform.width import UNBOUNDED, Width
 from connector.warehouse import Connection, history, state, stored_fields, stored_imports, upgrades
 from connector.warehouse.ownership import Dataset
+from tests.simulation.scenario import Scenario
 
 Patch = Callable[[], AbstractContextManager[Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """`seeds` is the number of seeds before it counts as undetected; `first` is a seed that detected it lately."""
+    """`seeds` is the number of seeds before it counts as undetected; `first` is a seed that detected it lately.
+
+    `likely` makes what the mutation needs happen in every scenario, if seeds have it too rarely.
+    """
 
     name: str
     patch: Patch
     seeds: int
     first: int
+    likely: Callable[[Scenario], Scenario]
 
 
 MUTATIONS: list[Mutation] = []
 
 
-def mutation(seeds: int = 2_000, *, first: int = 0) -> Callable[[Patch], Patch]:
+def mutation(
+    seeds: int = 2_000, *, first: int = 0, likely: Callable[[Scenario], Scenario] = lambda scenario: scenario
+) -> Callable[[Patch], Patch]:
     def register(patch: Patch) -> Patch:
-        MUTATIONS.append(Mutation(patch.__name__, patch, seeds, first))
+        MUTATIONS.append(Mutation(patch.__name__, patch, seeds, first, likely))
         return patch
 
     return register
+
+
+def _with_deaths_while_loading(scenario: Scenario) -> Scenario:
+    """Runs die between two commits, and imports are edited before the next one."""
+    dice = Random(scenario.seed)
+    episodes = [
+        replace(each, kill=("commit", dice.randint(1, 12)), edits_before=8, scope="incremental")
+        for each in (*scenario.episodes, *scenario.episodes)
+    ]
+    return replace(scenario, episodes=(*episodes, replace(scenario.episodes[-1], edits_before=8, kill=None)))
 
 
 # -- listing -------------------------------------------------------------------------------------------------------
@@ -269,7 +287,7 @@ def leave_out_whatever_was_under_way_at_a_death() -> AbstractContextManager[Any]
 # -- the ledger and what crashed runs leave ---------------------------------------------------------------------------
 
 
-@mutation()
+@mutation(first=60, likely=_with_deaths_while_loading)
 def trust_the_ledger_of_loads_that_never_completed() -> AbstractContextManager[Any]:
     original = stored_imports.ledger_rows
 
@@ -299,7 +317,7 @@ def audit_once_only() -> AbstractContextManager[Any]:
     return mock.patch.object(state, "_audited_state", once)
 
 
-@mutation(600)
+@mutation(600, likely=_with_deaths_while_loading)
 def forget_imports_of_loads_that_never_completed() -> AbstractContextManager[Any]:
     original = stored_imports.imports_seen
 

@@ -30,7 +30,7 @@ def _broken_by(mutation: Mutation, seed: int, folder: Path) -> str | None:
     machine = ModelMachine(folder)
     with mutation.patch():  # a mutation that cannot be applied proves nothing
         try:
-            World(make_scenario(seed), machine).live()
+            World(mutation.likely(make_scenario(seed)), machine).live()
         except Exception as broken:
             return f"{type(broken).__name__}: {broken}"
         finally:
