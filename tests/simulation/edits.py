@@ -151,6 +151,16 @@ def _order(service: Service, dice: Random) -> str:
     return f"lists imports in order {imports}, records in order {records}"
 
 
+def shift(service: Service, dice: Random, path: str) -> str:
+    """Replace an element of the list at this path by another one, so that its pages shift and its length stays."""
+    if path.endswith("/imports"):
+        return _replace_import(service, dice)
+    slug = path.rsplit("/", 2)[-2]
+    if not path.endswith("/records") or service.find(slug) is None:
+        return "nothing to shift"
+    return _swap(service, dice, slug)
+
+
 _another_template = _of_live(_namesake)
 # Each makes the warehouse permanently wider or suddenly smaller, so they are excluded when growth is measured.
 UNSTEADY: tuple[Edit, ...] = (_rename, _another_template, _mass_delete)

@@ -28,13 +28,14 @@ from connector.models import Import
 from connector.run import discover, opening, plan, reader, sync
 from connector.run.crash_suspects import CrashSuspects
 from connector.run.plan import Plan
+from connector.sandbox import Switches
 from connector.service.outage import Outage
 from connector.transform.overflow import Overflow
 from connector.transform.schema import TableSchema
 from connector.transform.width import UNBOUNDED, Width
 from connector.warehouse import Connection, history, state, stored_fields, stored_imports, upgrades
 from connector.warehouse.ownership import Dataset
-from tests.simulation.scenario import Scenario
+from tests.simulation.scenario import Episode, Scenario, quiet
 
 Patch = Callable[[], AbstractContextManager[Any]]
 
@@ -76,6 +77,36 @@ def _with_deaths_while_loading(scenario: Scenario) -> Scenario:
     return replace(scenario, episodes=(*episodes, replace(scenario.episodes[-1], edits_before=8, kill=None)))
 
 
+def _with_pages_of_imports_that_shift(scenario: Scenario) -> Scenario:
+    """A first run requests many pages of imports in turn, while an import is replaced now and then."""
+    shifting = replace(quiet({**scenario.settings, "max_concurrency": 1}), shifts=0.05)
+    switches = replace(_orderly(scenario.switches), import_order="insertion")
+    return replace(scenario, episodes=(shifting,), switches=switches, per_page=25, tiny=120)
+
+
+def _with_pages_of_records_that_shift(scenario: Scenario) -> Scenario:
+    """Pages of records are requested in turn, while a row of their import is replaced now and then."""
+    shifting = replace(quiet({**scenario.settings, "max_concurrency": 1}), shifts=0.1)
+    switches = replace(_orderly(scenario.switches), max_per_page=25, record_order="insertion")
+    return replace(scenario, episodes=(shifting, shifting), switches=switches)
+
+
+def _orderly(switches: Switches) -> Switches:
+    return replace(switches, max_per_page=100, short_pages=0, empty_middle_page=0)
+
+
+def _with_imports_that_answer_for_unlisted_ones(scenario: Scenario) -> Scenario:
+    """Runs read completed imports only, a few of which are edited, not listed, and answer with another import."""
+    settings = {**scenario.settings, "status": "completed"}
+    disturbed = Episode(settings, edits_before=4, hide=0.2, mistaken=1.0)
+    return replace(scenario, episodes=(quiet(scenario.settings), *[disturbed] * 6), tiny=6)
+
+
+def _with_imports_that_answer_for_read_ones(scenario: Scenario) -> Scenario:
+    """Imports that are read answer with another one when they are asked whether they changed."""
+    return replace(scenario, episodes=tuple(replace(each, mistaken=0.4) for each in scenario.episodes))
+
+
 # -- listing -------------------------------------------------------------------------------------------------------
 
 
@@ -113,7 +144,7 @@ def skip_the_sweeps_after_movement() -> AbstractContextManager[Any]:
     return mock.patch.object(Lister, "_agree", satisfied)
 
 
-@mutation()
+@mutation(40, first=5, likely=_with_pages_of_imports_that_shift)
 def overlap_no_pages() -> AbstractContextManager[Any]:
     def apart(size: int) -> Iterator[Segment]:
         page = 1
@@ -174,7 +205,7 @@ def accept_any_number_of_records() -> AbstractContextManager[Any]:
     return mock.patch.object(records, "_is_complete", return_value=True)
 
 
-@mutation(600)
+@mutation(40, first=9, likely=_with_pages_of_records_that_shift)
 def skip_the_fingerprint_after_reading() -> AbstractContextManager[Any]:
     original = records.read_import
 
@@ -461,13 +492,23 @@ def forget_what_a_backfill_asked_for() -> Iterator[None]:
         yield
 
 
-@mutation()
-def take_another_import_for_the_one_asked_for() -> AbstractContextManager[Any]:
-    async def trusting(client: Any, slug: str) -> Import:
-        found: Import = await client.get_import(slug)
-        return found
+@mutation(40, first=20, likely=_with_imports_that_answer_for_unlisted_ones)
+def take_another_import_for_one_that_is_not_listed() -> AbstractContextManager[Any]:
+    """Accept whatever answers: an import of another status seems to be none that a run with `status` is about.
 
-    return mock.patch.multiple(discover, request_import=trusting)
+    Without `status`, a run is partial whichever import answers, because the one asked for is not listed.
+    """
+    return mock.patch.object(discover, "request_import", _request_unchecked)
+
+
+@mutation(40, first=2, likely=_with_imports_that_answer_for_read_ones)
+def take_another_import_for_the_one_that_is_read() -> AbstractContextManager[Any]:
+    return mock.patch.object(records, "request_import", _request_unchecked)
+
+
+async def _request_unchecked(client: Any, slug: str) -> Import:
+    found: Import = await client.get_import(slug)
+    return found
 
 
 # -- history -------------------------------------------------------------------------------------------------------

@@ -44,7 +44,10 @@ def none_of(found: Iterable[Any], promise: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """One run: the warehouse before and after it; `tally` is None if it was killed."""
+    """One run: the warehouse before and after it; `tally` is None if it was killed.
+
+    `whole` if it reads all imports, `of_status` if all of the status in its settings; `hidden` are not listed.
+    """
 
     before: Holdings
     after: Holdings
@@ -52,6 +55,8 @@ class Ran:
     whole: bool
     settings: Settings
     allow_mass_delete: bool
+    of_status: bool = False
+    hidden: frozenset[str] = frozenset()
 
 
 def check_run(ran: Ran, watch: Watch) -> None:
@@ -62,7 +67,7 @@ def check_run(ran: Ran, watch: Watch) -> None:
     if ran.tally is None:
         return
     _check_runs(ran.after, ran.tally)
-    if ran.whole and ran.tally.status is Status.succeeded:
+    if (ran.whole or ran.of_status) and ran.tally.status is Status.succeeded:
         _check_succeeded(ran, watch)
     _check_nothing_lost(ran, watch)
 
@@ -133,11 +138,23 @@ def _check_succeeded(ran: Ran, watch: Watch) -> None:
     exact = watch.service.switches.edit_moves_import
     unsettled = _unsettled(ran, watch)
     fields = _fields_by_table(ran.after).get("imports", {})
-    for slug, truth in watch.steady_imports().items():
+    steady = watch.steady_imports()
+    if ran.of_status:
+        steady = {slug: truth for slug, truth in steady.items() if _is_of_status(ran, truth)}
+    for slug, truth in steady.items():
         require(slug in held, "succeeded has every import", slug)
         _check_import(held[slug], truth, fields, exact=exact and slug not in unsettled)
     records = {s: row for s, row in watch.steady_records().items() if row.import_slug not in unsettled}
-    _check_records(ran, records, watch.steady_imports(), "succeeded has every record", exact=exact)
+    if ran.of_status:
+        records = {s: row for s, row in records.items() if row.import_slug in steady}
+    _check_records(ran, records, steady, "succeeded has every record", exact=exact)
+
+
+def _is_of_status(ran: Ran, truth: ImportTruth) -> bool:
+    """Return whether a run that reads one status has to find the import: it is listed, or was known at that status."""
+    known = ran.before.by_key("sync_imports", "slug").get(truth.slug, {})
+    status = ran.settings.status
+    return truth.shown["status"] == status and (truth.slug not in ran.hidden or known.get("status") == status)
 
 
 def _check_records(
@@ -435,10 +452,12 @@ def check_history(ran: Ran, completed: list[Seen], all_rules: Sequence[Rules], *
     recorded = bool(ran.settings.history)
     repaired = whole and (not changed_manually or ran.tally.status is Status.succeeded)
     not_whole = frozenset[str]() if repaired else _not_whole(after)
+    # a missing record may have moved to an import that could not be read
+    erases = whole and not (ran.tally.imports_failed or ran.tally.imports_unreconciled)
     if recorded:
-        check_versions(after, all_noted=keeps or whole, but=not_whole)
+        check_versions(after, all_noted=keeps or erases, but=not_whole)
     now = snapshot(after)
-    if whole and not keeps:
+    if erases and not keeps:
         keys = {row["slug" if name.startswith("imports") else "_record_slug"] for name, row in _each(after.versions)}
         none_of(keys - {key for rows in now.values() for key in rows}, "what was erased leaves no version")
     alive = {key for rows in now.values() for key in rows}  # ever since: what was missing for a while has been erased

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, get_args
 
+from connector.extract.listing import MAX_PER_PAGE
 from connector.sandbox import TEMPLATES, Faults, Service, Switches
 from connector.sandbox.switches import Order
 from connector.transform.width import Width
@@ -39,7 +40,10 @@ class Outage:
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """One run and its events."""
+    """One run and its events.
+
+    `shifts` is the probability that the list of which a page is requested has changed since, with the same length.
+    """
 
     settings: dict[str, Any]
     scope: str = "incremental"
@@ -60,6 +64,7 @@ class Episode:
     emptied: float = 0.0
     manual_change: bool = False
     away: float = 0.0
+    shifts: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +73,8 @@ class Scenario:
 
     An import of more than `in_memory` records is spilled to disk. `width` bounds the typed tables. From `big_bytes` on
     an import may be what a run dies of. A `coarse` service counts whole seconds, in which much happens, and tells its
-    time. `tiny` imports of a few rows come on top, of which most are built together.
+    time. `tiny` imports of a few rows come on top, of which most are built together. Pages of `per_page` imports are
+    requested.
     """
 
     seed: int
@@ -83,6 +89,7 @@ class Scenario:
     big_bytes: int
     coarse: bool = False
     tiny: int = 0
+    per_page: int = MAX_PER_PAGE
 
 
 def records_history(seed: int) -> bool:
@@ -144,6 +151,8 @@ def make_scenario(seed: int) -> Scenario:
         for each in episodes
     ]
     settings["privacy"], episodes = _ruled(Random(f"privacy {seed}"), episodes, 0.6 if settings["history"] else 0.2)
+    shifting = Random(f"shifts {seed}")
+    episodes = [replace(each, shifts=shifting.choice((0.0,) * 9 + (0.1,))) for each in episodes]
     narrow = Random(f"width {seed}")
     width = (
         Width() if narrow.random() < 0.7 else Width(narrow.randint(0, 9), narrow.randint(0, 4), narrow.randint(1, 9))
@@ -161,6 +170,7 @@ def make_scenario(seed: int) -> Scenario:
         narrow.choice((2**18,) * 3 + (1,)),
         coarse,
         Random(f"tiny {seed}").choice((0,) * 14 + (100, 200)),
+        Random(f"per page {seed}").choice((MAX_PER_PAGE,) * 9 + (25,)),
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from unittest import mock
 
 from connector.errors import ConfigError
-from connector.extract import spill
+from connector.extract import listing, spill
 from connector.run import crash_suspects
 from connector.run.pipeline import FAILURES_IN_A_ROW
 from connector.run.plan import FEWER_CONFIRMED_AFTER
@@ -26,7 +26,7 @@ from connector.sandbox.seeding import SeededClock
 from connector.service.client import ServiceClient
 from connector.settings import RunScope, Selection, Settings, Window
 from connector.transform import width
-from tests.simulation.edits import random_edit
+from tests.simulation.edits import random_edit, shift
 from tests.simulation.holdings import Holdings
 from tests.simulation.kill_switch import Killed, KillSwitch
 from tests.simulation.machines import Machine, ModelMachine
@@ -143,6 +143,8 @@ class World:
         self.ever_typed: set[str] = set()
         self._edits_left = 0
         self._edit_probability = 0.0
+        self._shifts = 0.0
+        self._shifting = Random(f"shifts of {scenario.seed}")
         self._deaths = 0
         self._requests = 0
         self._outage: Outage | None = None
@@ -210,15 +212,19 @@ class World:
         self._outage = episode.outage
         tally = self._process(settings, scope, episode)
         self._edits_left, self.service.on_request = 0, self._between_requests
+        self._shifts = 0.0
         whole = scope == RunScope() or (scope.mode == "incremental" and scope.window == Window())
+        # a page that is wrongly empty cannot be detected if all its rows are unknown
+        whole = whole and not episode.blank_pages
         ran = Ran(
             before,
             self.machine.holdings(),
             tally,
-            # a page that is wrongly empty cannot be detected if all its rows are unknown
-            whole and settings.status is None and not episode.blank_pages,
+            whole and settings.status is None,
             settings,
             scope.allow_mass_delete,
+            whole and settings.status is not None,
+            self.service.hidden,
         )
         self._left = ran.after  # only a manual change or another run changes it
         self.note(f"ended {_summary(tally)}" if tally else "was killed")
@@ -263,6 +269,7 @@ class World:
             with (
                 machine as pipeline,
                 mock.patch.object(spill, "IN_MEMORY", self.scenario.in_memory),
+                mock.patch.object(listing, "MAX_PER_PAGE", self.scenario.per_page),
                 mock.patch.object(width, "WIDTH", self.scenario.width),
                 mock.patch.object(crash_suspects, "BIG_BYTES", self.scenario.big_bytes),
             ):
@@ -293,6 +300,7 @@ class World:
         self.service.blank = episode.blank_pages
         self._disturb_imports(episode, before)
         self._edit_probability, self._edits_left = episode.edit_probability, episode.edits_at_most
+        self._shifts = episode.shifts
 
     def _disturb_imports(self, episode: Episode, before: Holdings) -> None:
         """Choose URLs that answer with another import, and imports that show none of their records."""
@@ -331,6 +339,8 @@ class World:
         if self._edits_left > 0 and self.dice.random() < self._edit_probability:
             self._edits_left -= 1
             self._edit()
+        if self._shifts and self._shifting.random() < self._shifts:
+            self.note(f"  {self.watch.edit(lambda: shift(self.service, self._shifting, request.path))}")
 
     def _scope(self, kind: str) -> RunScope:
         slugs = self.service.slugs()
