@@ -18,6 +18,7 @@ from connector.settings import Settings
 
 SOURCE = ("sources", "importer")
 TABLES = ("hints", "privacy")  # settings that dlt takes from one place alone, whatever other places have of them
+OFTEN_BARE = frozenset({"base_url", "access_token", "privacy_key"})  # by dlt's custom, named without a section
 OWN = ("importer_sync",)
 _NEARLY = 0.88  # similarity of names: `importr` and `source` are near, `importer_eu` may be another source
 OWN_KEYS = frozenset({"destination", "notify_url", "notify_on", "notify_schema", "duckdb_storage"})
@@ -50,7 +51,7 @@ def refuse_unknown_keys() -> None:
     """Raise ConfigError that names each unknown key of ours, its place, and the nearest known one."""
     parts = [*_unknown(SOURCE, frozenset(Settings.model_fields), OF_DLT), *_unknown(OWN, OWN_KEYS, frozenset())]
     parts += [*_misspelt((), {SOURCE[0], *OWN}), *_misspelt(SOURCE[:1], {SOURCE[1]}), *_misspelt_variables()]
-    parts += _divided_tables()
+    parts += [*_divided_tables(), *_bare_variables()]
     if parts:
         raise ConfigError(" ".join(parts))
 
@@ -67,14 +68,40 @@ def _divided_tables() -> Iterator[str]:
 
     A variable replaces hints, like any setting, but not rules of privacy.
     """
-    levels = (SOURCE, (*SOURCE, "importer"))
     for name in TABLES:
-        places = [place for level in levels for found in _each_file(level) if (place := found.get(name))]
-        variables = {"__".join([*level, name]).upper() for level in levels if name == "privacy"}
+        places = [place for level in _levels() for found in _each_file(level) if (place := found.get(name))]
+        variables = {"__".join([*level, name]).upper() for level in _levels() if name == "privacy"}
         places += [f"the environment variable {each}" for each in os.environ if each.upper() in variables]
         if len(places) > 1:
-            first, second, *_ = places if places[0] != places[1] else (f"{places[0]} under two sections", "there")
-            yield f"{name} is set in {first} and in {second}, and only one of them would count: put all of it into one."
+            first, second, *_ = places if places[0] != places[1] else (f"two sections of {places[0]}", "")
+            both = f"{first} and in {second}" if second else first
+            yield f"{name} is set in {both}, and only one of them would count: put all of it into one."
+
+
+def _levels() -> Iterator[tuple[str, ...]]:
+    """Yield the sections in which dlt looks for a setting (dlt's `resolve_single_provider_value`)."""
+    from dlt.common.configuration.container import Container
+    from dlt.common.pipeline import PipelineContext
+
+    context = Container()[PipelineContext]
+    pipelines = [(context.pipeline().pipeline_name,)] if context.is_active() else []
+    sections = (*SOURCE, "importer")
+    for above in [*pipelines, ()]:
+        yield from ((*above, *sections[:depth]) for depth in range(len(sections), -1, -1))
+
+
+def _bare_variables() -> Iterator[str]:
+    """Yield a sentence for each variable without a section that has the name of a setting.
+
+    dlt would take its value, though another program may have set it: STATUS or RAW decide which rows are read.
+    """
+    for name in sorted(Settings.model_fields.keys() - OFTEN_BARE):
+        if name.upper() in os.environ:
+            variable = "__".join([*SOURCE, name]).upper()
+            yield (
+                f"The environment variable {name.upper()} would be taken for the setting {name}: unset it, or call it "
+                f"{variable} if that is what it is for."
+            )
 
 
 def _misspelt(above: tuple[str, ...], known: set[str]) -> Iterator[str]:

@@ -19,6 +19,12 @@ def suggest_known(name: str, known: Collection[str]) -> str:
 
 
 def nearest(name: str, known: Collection[str], *, alike: float = 0.6) -> list[str]:
-    """Return the known names that were probably meant, at most three, at least so much `alike` (0 to 1)."""
-    by_lower = {each.lower(): each for each in sorted(known)}
-    return [by_lower[each] for each in get_close_matches(name.lower(), by_lower, n=3, cutoff=alike)]
+    """Return the known names that were probably meant, at least so much `alike` (0 to 1).
+
+    They are at most three, and all those that differ from these in case alone.
+    """
+    by_lower: dict[str, list[str]] = {}
+    for each in sorted(known):
+        by_lower.setdefault(each.lower(), []).append(each)
+    alike_names = get_close_matches(name.lower(), by_lower, n=3, cutoff=alike)
+    return [each for lower in alike_names for each in by_lower[lower]]

@@ -92,6 +92,9 @@ def test_preview_loads_nothing(command) -> None:
     assert "Order ID" in ended.out
     assert "signup date" not in ended.out
     assert not list(command.directory.glob("*.duckdb"))
+    left_out = command("preview", "--json", SOURCES__IMPORTER__EXCLUDE_TEMPLATES='["customers"]').document
+    assert [each["name"] for each in left_out["templates"]] == ["orders"]
+    assert {each["template"] for each in left_out["imports"]} == {"orders"}
 
 
 def test_plan_and_templates_before_and_after_a_run(command) -> None:

@@ -14,6 +14,7 @@ import pytest
 from connector.api import sync
 from connector.cli import main
 from connector.errors import ConfigError, ConnectorError
+from connector.nearest import suggest_known
 from connector.reporting.html.writing import write
 from connector.settings import Settings
 from connector.source import importer_source
@@ -105,6 +106,41 @@ def test_a_table_of_settings_in_two_places_is_refused(
     assert "and only one of them would count: put all of it into one." in said
     with pytest.raises(ConfigError, match="only one of them would count"):
         importer_source()
+
+
+@pytest.mark.parametrize(
+    "place", ["[privacy.c]", "[sources.privacy.c]", "[other.sources.importer.privacy.c]", "variable"]
+)
+def test_rules_in_a_wider_section_too_are_refused(place: str, configured, capsys, monkeypatch) -> None:
+    """dlt looks there as well, and ignores one of the two places."""
+    rules = '[sources.importer]\nbase_url = "http://127.0.0.1:9"\n[sources.importer.privacy.a]\nb = "drop"\n'
+    configured(rules if place == "variable" else f'{rules}{place}\nd = "drop"\n')
+    if place == "variable":
+        monkeypatch.setenv("SOURCES__PRIVACY", '{"c": {"d": "drop"}}')
+    if "other" in place:
+        importer_source()
+        dlt.pipeline("other", destination="duckdb")
+    with pytest.raises(ConfigError, match=r"privacy is set in .* and only one of them would count"):
+        importer_source()
+
+
+@pytest.mark.parametrize(("name", "value"), [("STATUS", "completed"), ("RAW", "false"), ("PRIVACY", "{}")])
+def test_a_setting_in_a_variable_without_a_section_is_refused(
+    name: str, value: str, configured, capsys, monkeypatch
+) -> None:
+    """dlt would take it, whoever set it, and rows would be left out."""
+    configured('[sources.importer]\nbase_url = "http://127.0.0.1:9"\n')
+    monkeypatch.setenv(name, value)
+    said = refused(capsys, "check")
+    assert (
+        f"{name} would be taken for the setting {name.lower()}: unset it, or call it SOURCES__IMPORTER__{name}" in said
+    )
+    with pytest.raises(ConfigError, match="would be taken for the setting"):
+        importer_source()
+
+
+def test_all_names_that_differ_by_case_are_suggested() -> None:
+    assert suggest_known("salary", {"Salary", "SALARY", "orders"}) == "did you mean SALARY or Salary?"
 
 
 def test_a_key_in_secrets_beside_rules_in_config_is_as_documented(configured, tmp_path: Path) -> None:

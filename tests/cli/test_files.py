@@ -46,6 +46,17 @@ def test_files_are_for_this_user_or_the_group(command, group: str, file: int, fo
     assert stat.S_IMODE(lock.stat().st_mode) == 0o600, "whoever can open it can hold it"
 
 
+def test_a_report_replaces_only_a_report(command) -> None:
+    assert command("run").code == 0
+    assert command("report", "--out", "page.html").code == 0
+    assert command("report", "--out", "page.html").code == 0
+    before = (command.directory / "importer.duckdb").read_bytes()
+    ended = command("report", "--out", "importer.duckdb")
+    assert ended.code == 2
+    assert "importer.duckdb is not an HTML page" in ended.err
+    assert (command.directory / "importer.duckdb").read_bytes() == before
+
+
 def test_no_write_follows_or_replaces_a_link(tmp_path: Path) -> None:
     precious, link = tmp_path / "precious.txt", tmp_path / "link"
     precious.write_text("precious")

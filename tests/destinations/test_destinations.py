@@ -9,6 +9,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from dlt.pipeline.pipeline import Pipeline
@@ -115,6 +116,22 @@ def test_a_query_to_mysql_makes_no_table(
         cursor.execute("SELECT count(*) FROM records")
         assert cursor.fetchall() == ((123,),)
     mariadb_server.drop("asked", "asked_staging")
+
+
+def test_a_hint_of_a_decimal_without_a_fraction(
+    tmp_path: Path, served: Service, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A later run that adds a column compares the type in the file with the hinted one."""
+    monkeypatch.setenv("SOURCES__IMPORTER__HINTS", '{"records_values": {"a": "decimal(20,0)"}}')
+    monkeypatch.setenv("SOURCES__IMPORTER__DELETES", "keep")
+    address = f"sqlite:///{tmp_path}/w.db"
+    assert run(capsys, "run", "--to", address)[0] == 0
+    served.append_rows(served.slugs()[2], [{"new": "column"}])
+    assert run(capsys, "run", "--to", address)[0] == 0
+    assert run(capsys, "verify", "--deep", "--to", address) == (0, ANY)
+    with closing(sqlite3.connect(tmp_path / "w.db")) as connection:
+        declared = {name: kind for _, name, kind, *_ in connection.execute("PRAGMA table_info(records_values)")}
+    assert "20,0" in declared["a"]
 
 
 def test_another_dataset_is_another_file(tmp_path: Path, served: Service, capsys: pytest.CaptureFixture[str]) -> None:

@@ -39,13 +39,20 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     async def look(client: ServiceClient) -> tuple[ImportPage, list[tuple[Import, list[Record]]]]:
         page = await client.list_imports(1)
         left = {name for names in misspelt_rules(page).values() for name in names}
-        named = [i for i in page.imports if arguments.template in (None, i.template_slug, i.template_name)]
-        wanted = [i for i in named if i.template_name not in left]
-        samples = [(i, (await client.list_records(i.slug, 1)).records) for i in _one_of_each(wanted)]
+        readable = [i for i in named(page) if i.template_name not in left]
+        samples = [(i, (await client.list_records(i.slug, 1)).records) for i in _one_of_each(readable)]
         return page, samples
 
+    def named(page: ImportPage) -> list[Import]:
+        return [
+            i
+            for i in page.imports
+            if arguments.template in (None, i.template_slug, i.template_name)
+            and settings.includes(i.template_slug, i.template_name)
+        ]
+
     page, samples = ask(settings, look)
-    wanted = [i for i in page.imports if arguments.template in (None, i.template_slug, i.template_name)]
+    wanted = named(page)
     if arguments.template is not None and not wanted:
         known = {name for i in page.imports for name in (i.template_name, i.template_slug) if name}
         nearest = suggest_known(

@@ -51,8 +51,9 @@ class _Types(SqlalchemyTypeMapper):
         return sa.Text()  # a column declared as JSON would convert texts that look like numbers
 
     def db_type_from_decimal_type(self, column: TColumnSchema, table: PreparedTableSchema) -> Any:  # noqa: ARG002
-        precision, scale = self.capabilities.decimal_precision
-        return _Decimal(column.get("precision") or precision, column.get("scale") or scale)
+        precision, default = self.capabilities.decimal_precision
+        scale = column.get("scale")  # a scale of 0 is one, too
+        return _Decimal(column.get("precision") or precision, default if scale is None else scale)
 
 
 class sqlite(sqlalchemy):
