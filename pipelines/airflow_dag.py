@@ -96,7 +96,7 @@ with DAG("importer_verify", schedule="7 7 * * *", **COMMON):
 with DAG(
     "importer_backfill",
     schedule=None,
-    params={"templates": Param([], type="array", description="Names or slugs of templates; none for all of them.")},
+    params={"templates": Param([], type="array", description="Names or slugs of templates; none for all templates.")},
     **COMMON,
 ):
 
