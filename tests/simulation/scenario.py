@@ -150,6 +150,9 @@ def make_scenario(seed: int) -> Scenario:
         replace(each, settings={**each.settings, "history": False}) if paused.random() < 0.25 else each
         for each in episodes
     ]
+    chosen = Random(f"templates {seed}")
+    if chosen.random() < 0.2:
+        episodes = [replace(each, settings={**each.settings, **_choice(chosen)}) for each in episodes]
     settings["privacy"], episodes = _ruled(Random(f"privacy {seed}"), episodes, 0.6 if settings["history"] else 0.2)
     shifting = Random(f"shifts {seed}")
     episodes = [replace(each, shifts=shifting.choice((0.0,) * 9 + (0.1,))) for each in episodes]
@@ -172,6 +175,12 @@ def make_scenario(seed: int) -> Scenario:
         Random(f"tiny {seed}").choice((0,) * 14 + (100, 200)),
         Random(f"per page {seed}").choice((MAX_PER_PAGE,) * 9 + (25,)),
     )
+
+
+def _choice(dice: Random) -> dict[str, Any]:
+    """Return settings that leave some templates out, by names that an import may get or lose; often none."""
+    names = dice.sample([*sorted(TEMPLATES), "Odd rows"], dice.randint(1, 2))
+    return dice.choice(({}, {"templates": names}, {"exclude_templates": names}, {"exclude_templates": names}))
 
 
 def _ruled(dice: Random, episodes: list[Episode], share: float) -> tuple[dict[str, Any], list[Episode]]:

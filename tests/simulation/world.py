@@ -215,7 +215,8 @@ class World:
         self._shifts = 0.0
         whole = scope == RunScope() or (scope.mode == "incremental" and scope.window == Window())
         # a page that is wrongly empty cannot be detected if all its rows are unknown
-        whole = whole and not episode.blank_pages
+        of_all = settings.templates is None and settings.exclude_templates is None
+        whole = whole and not episode.blank_pages and of_all
         ran = Ran(
             before,
             self.machine.holdings(),
@@ -248,7 +249,7 @@ class World:
             named_nothing = isinstance(tally.fatal, ConfigError)  # a template without imports
             calm = episode.faults == Faults() and len(silent) < FAILURES_IN_A_ROW
             require(tally.fatal is None or named_nothing or not calm, "a restart fails no run", tally.fatal)
-        if scope == RunScope(mode="backfill", force=True) and self.requests and settings.status is None:
+        if scope == RunScope(mode="backfill", force=True) and self.requests and of_all and settings.status is None:
             check_promise(ran)
         self._remember(ran.after)
         if isinstance(self._ticks, CoarseClock):
