@@ -1,4 +1,4 @@
-"""Find where a value of the configuration was set, and refuse keys that nothing reads, or that are read only in part.
+"""Find where a value of the configuration was set, and refuse keys that dlt would ignore, wholly or in part.
 
 If an unread key were accepted, the intended setting would keep its default, and nobody would notice.
 """
@@ -144,7 +144,7 @@ def _in_environment(sections: tuple[str, ...]) -> dict[str, str]:
     for variable in os.environ:
         if variable.upper().startswith(prefix):
             name, _, below = variable[len(prefix) :].lower().partition("__")
-            # dlt reads a list or a table from one variable, as JSON: an element in one of its own is read by nobody
+            # dlt reads a list or a table from one variable, as JSON, and ignores variables for single elements of it
             key = f"{name}__{below}" if name in Settings.model_fields.keys() | OWN_KEYS else name
             found[key.removesuffix("__")] = f"the environment variable {variable}"
     return found

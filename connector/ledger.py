@@ -66,7 +66,8 @@ class LedgerRow(msgspec.Struct, frozen=True, gc=False):
     """One row of `sync_imports`; each annotated field is a column of it, with its meaning (see `LEDGER_COLUMNS`).
 
     Invariant: the Arrow schema, the SELECT list, reading, writing and the documentation follow from these fields, so
-    that a column is added here and nowhere else; in a warehouse that lacks it, it is null until the next load.
+    that a column is added here, and set where `load/package.py` makes the row; in a warehouse that lacks it, it is null
+    until the next load.
 
     `trusted` is not a column: it is false if the row's load did not complete or its rows in the warehouse disagree.
     `has_raw` and `table_name` say where its rows are: the settings `raw` and `typed` may change between runs. `due` is
@@ -91,7 +92,7 @@ class LedgerRow(msgspec.Struct, frozen=True, gc=False):
         "How many runs died while they read this version of it; it is then left out until it changes or a backfill "
         "selects it.",
     ] = None
-    attempts: Annotated[int, "How many reads of it failed in a row; 1 if the last one did not."] = 0
+    attempts: Annotated[int, "How many reads of it failed in a row, and 1 if the last one succeeded."] = 0
     error: Annotated[str | None, "Why it is not synced."] = None
     last_synced_at: Annotated[datetime | None, "When it was last read completely (UTC)."] = None
     run_id: Annotated[str | None, "The run that last read it."] = None
@@ -121,7 +122,7 @@ class LedgerRow(msgspec.Struct, frozen=True, gc=False):
     def is_incomplete(self) -> bool:
         """Return whether some of its rows may be missing or of another version.
 
-        Invariant: it stays torn until a load that dlt completed brings all its rows, however often reading fails.
+        Invariant: it stays incomplete until a load that dlt completed brings all its rows, however often reading fails.
         """
         half_loaded = not self.trusted and self.state in (State.synced, State.unreconciled, State.deleted)
         return half_loaded or self.due == Due.incomplete

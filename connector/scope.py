@@ -31,24 +31,29 @@ class Scope:
     shard: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
+        since, until = self.window.since, self.window.until
+        if since is not None and until is not None and since >= until:
+            raise ConfigError(f"The window ends ({until}) before it begins ({since}): since has to be before until.")
         selects = self.window != Window() or self.imports or self.templates
         if self.full and selects:
             raise ConfigError(
-                "A scope that is full selects every import, so it cannot be combined with another condition."
+                "A scope that is full selects every import: remove full, or window, imports and templates."
             )
         if self.shard is not None:
             number, shards = self.shard
             if selects:
                 raise ConfigError(
-                    "Shards divide all imports among them, so a shard cannot be combined with another condition."
+                    "Shards divide all imports among them: remove shard, or window, imports and templates."
                 )
             if not (2 <= shards <= MOST_SHARDS and 1 <= number <= shards):
                 raise ConfigError(
-                    f"There is no shard {number}/{shards}; give its number and how many there are, up to "
-                    f"{MOST_SHARDS}, e.g. 1/4 to 4/4."
+                    f"There is no shard {number}/{shards}: give the number of the shard and the count of shards, 2 to "
+                    f"{MOST_SHARDS}; of four shards the first is 1/4, the last 4/4."
                 )
         if len(self.templates) > 1 or isinstance(self.templates, str):
-            raise ConfigError("A scope takes a list of one template; sync each of several by itself.")
+            raise ConfigError(
+                "templates takes a list with one name, such as ['customers']: call sync once for each template."
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -122,7 +123,7 @@ class Settings(BaseModel):
     raw: bool = True
     typed: bool = True
     status: str | None = None
-    templates: Annotated[tuple[str, ...] | None, BeforeValidator(_one_or_more)] = Field(default=None, min_length=1)
+    templates: Annotated[tuple[str, ...] | None, BeforeValidator(_one_or_more)] = None
     exclude_templates: Annotated[tuple[str, ...] | None, BeforeValidator(_one_or_more)] = None
     max_run_time: Annotated[timedelta | None, BeforeValidator(_duration)] = None
     views: bool = True
@@ -171,8 +172,8 @@ class Settings(BaseModel):
             for column, kind in columns.items() if isinstance(columns, Mapping) else ():
                 if column in cls.model_fields and not isinstance(kind, str):
                     raise ValueError(
-                        f"hints.{table}.{column} is no hint; {column} is a setting of [sources.importer], and belongs "
-                        "above the next section"
+                        f"hints.{table}.{column} is no hint; {column} is a setting of [sources.importer]: move it "
+                        "above the line [sources.importer.hints…]"
                     )
         return value
 
@@ -203,16 +204,23 @@ class Settings(BaseModel):
             raise ValueError(f"the service has no such status; {suggest_known(value, STATUSES).rstrip('.')}")
         return value
 
+    @field_validator("templates")
+    @classmethod
+    def _some_template(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if value == ():
+            raise ValueError("name a template, or remove the setting to read all of them")
+        return value
+
     @model_validator(mode="after")
     def _no_template_is_in_and_out(self) -> Settings:
         if both := sorted(set(self.templates or ()) & set(self.exclude_templates or ())):
-            raise ValueError(f"templates and exclude_templates both name {both[0]!r}")
+            raise ValueError(f"templates and exclude_templates both name {both[0]!r}; remove it from one of them")
         return self
 
     @model_validator(mode="after")
     def _something_to_write(self) -> Settings:
         if not (self.raw or self.typed):
-            raise ValueError("raw and typed are both false, so there would be nothing to write")
+            raise ValueError("raw and typed are both false, so nothing would be written; set one of them to true")
         return self
 
     def includes(self, template_slug: str | None, template_name: str | None) -> bool:
@@ -272,7 +280,7 @@ class Settings(BaseModel):
 
 def _named(message: str) -> str:
     """Return the key at the start of the message of a rule on several keys, '' if there is none."""
-    first = message.removeprefix("Value error, ").split(" ", 1)[0]
+    first = re.split("[. ]", message.removeprefix("Value error, "), maxsplit=1)[0]
     return first if first in Settings.model_fields else ""
 
 

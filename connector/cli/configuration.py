@@ -23,11 +23,11 @@ from connector.cli.redaction import add_password_of, add_secret
 from connector.errors import ConfigError
 from connector.load.working_directory import open_in_scratch
 from connector.warehouse.destination import (
+    PROVEN,
     check_proven,
     destination_config,
     duckdb_file,
     lake_catalog,
-    local_file,
 )
 from connector.warehouse.storage_version import SETTING, checked, make_file
 
@@ -55,7 +55,7 @@ def open_pipeline(arguments: argparse.Namespace) -> Pipeline:
     except UnknownDestinationModule:
         named = arguments.destination or _configured_destination()
         raise ConfigError(
-            f"dlt has no destination {named!r}; use duckdb or postgres, or a name that you gave one "
+            f"dlt has no destination {named!r}; use {', '.join(PROVEN)}, or a name that you gave one "
             f"with destination_type under [destination.{named}] in .dlt/config.toml."
         ) from None
     except (DltException, ValueError, ImportError) as error:
@@ -122,11 +122,6 @@ def _destination_at(uri: str) -> Any:
         return dlt.destinations.postgres(credentials)
     if kind in _OWN:
         return _OWN[kind](credentials)
-    file = Path(credentials)
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"--to {uri}: the directory {file.parent} cannot be created ({error.strerror}).") from None
     return dlt.destinations.duckdb(credentials)
 
 
@@ -169,7 +164,7 @@ def _address(name: str) -> str:
 def require(module: str, extra: str) -> None:
     """Raise ConfigError if an extra of the distribution is not installed."""
     if find_spec(module) is None:
-        raise ConfigError(f"This destination needs more than is installed: pip install 'importer-connector[{extra}]'")
+        raise ConfigError(f"{extra} needs a package that is not installed: pip install 'importer-connector[{extra}]'")
 
 
 def address_of(uri: str) -> tuple[str, str]:
@@ -203,7 +198,7 @@ def _lake_address(rest: str) -> str:
     scheme = catalog.partition(":")[0]
     if scheme not in ("sqlite", "postgresql", "postgres"):
         raise ConfigError(
-            "--to ducklake:… goes on with the address of the catalog, in SQLite or PostgreSQL: "
+            "--to ducklake: needs the address of the catalog behind it, in SQLite or PostgreSQL: "
             "ducklake:sqlite:///dir/catalog.sqlite or ducklake:postgresql://user@host/database?data=/dir; a catalog "
             "that is a DuckDB file lets nobody read during a run."
         )
@@ -217,8 +212,8 @@ def _lake_address(rest: str) -> str:
         )
     if "://" in given["data"]:
         raise ConfigError(
-            f"--to ducklake:…?data={given['data']}: the files of a lake have to be in a folder, for nobody has proven "
-            "elsewhere that no row is missing."
+            f"--to ducklake:…?data={given['data']}: the files of a lake have to be in a folder; give its path. It is "
+            "not proven elsewhere that no row is missing."
         )
     given["data"] = str(Path.cwd() / given["data"])
     return f"{place}{'&' if '?' in place else '?'}{urlencode(given)}"
@@ -266,20 +261,14 @@ def storage_version() -> str | None:
 
 
 def prepare_file(pipeline: Pipeline) -> None:
-    """Create the DuckDB file if there is none and it is to have another format than the newest."""
+    """Create the folder of the DuckDB file, and the file itself if it is to have another format than the newest."""
     version, file = storage_version(), duckdb_file(pipeline)
+    if file is not None:
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"The folder {file.parent} cannot be created ({error.strerror}); name another one with --to."
+            ) from None
     if version is not None and file is not None:
         make_file(file, version)
-
-
-def location(pipeline: Pipeline) -> str:
-    """Return where the data is, for a person: a file, or an address without its password."""
-    file = local_file(pipeline)
-    if file is not None:
-        inside = file.is_relative_to(Path.cwd())
-        return str(file.relative_to(Path.cwd()) if inside else file)
-    credentials = lake_catalog(pipeline) or destination_config(pipeline).credentials
-    host, database = getattr(credentials, "host", None), getattr(credentials, "database", None)
-    named = "/".join(unquote(str(part)) for part in (host, database) if part)
-    kind = pipeline.destination.destination_name if pipeline.destination else ""
-    return f"{kind} {named}".strip()

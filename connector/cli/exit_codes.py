@@ -56,7 +56,7 @@ def _of_dlt(error: BaseException) -> ConnectorError | None:
         wanted = ("'importer-connector[postgres]'" if p == "dlt[postgres]" else p for p in error.dependencies)
         return ConfigError(f"This destination needs a package that is not installed: pip install {' '.join(wanted)}.")
     if isinstance(error, UnknownDestinationModule):
-        return ConfigError(f"dlt has no destination of that name: {_text(error)}")
+        return ConfigError(f"dlt has no destination of that name; check --destination: {_text(error)}")
     if isinstance(error, ConfigurationException):
         return ConfigError(f"The configuration is not valid: {_text(error)}")
     return _of_destination(error) if isinstance(error, DestinationException) else None

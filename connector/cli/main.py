@@ -41,7 +41,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "changes": "show what changed in the records, field by field; needs history = true, and no request",
         "report": "write one HTML file: freshness, runs, uploads, reconciliation, rejects, fields",
         "verify": "compare the service with the warehouse, with --deep every row; exit 3 if anything differs",
-        "doctor": "explain what is wrong with the warehouse (then exit code 3); --repair fixes it",
+        "doctor": "explain what is wrong with the warehouse (then exit code 3); --repair does what loses nothing",
         "rebuild": "rebuild typed tables from the raw rows without a request, for hints that were added later",
         "compact": "rewrite the warehouse, so that deleted rows are no longer in its file",
         "hints": "propose types and formats of columns from the texts that are loaded; no request",

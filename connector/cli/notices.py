@@ -83,8 +83,8 @@ def _address(key: str, value: Any) -> str | None:
         return value
     section, _, name = key.partition(".")
     raise ConfigError(
-        f"{name} under [{section}] must be an http:// or https:// address; what is set, in .dlt/secrets.toml or "
-        f"{section.upper()}__{name.upper()}, is not shown here."
+        f"{name} under [{section}] must be an http:// or https:// address: correct it in .dlt/secrets.toml or "
+        f"{section.upper()}__{name.upper()}; its value is secret, and therefore not shown."
     )
 
 

@@ -110,7 +110,7 @@ def whole(least: int) -> type[int]:
         except ValueError:
             raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
         if number < least:
-            raise argparse.ArgumentTypeError(f"{number} is less than {least}")
+            raise argparse.ArgumentTypeError(f"{number} is too small; {least} is the least")
         return number
 
     return convert  # type: ignore[return-value]

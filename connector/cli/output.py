@@ -29,7 +29,7 @@ STYLES = {
     "running": "cyan",
 }
 _WORDS = "|".join(sorted(map(re.escape, STYLES), key=len, reverse=True))
-# A word that begins a line or ends "… run", and counts that should be zero.
+# Words of STYLES at the beginning of a line or after "run", and counts that should be zero.
 _WORD = re.compile(rf"(?:^\s*|(?<=\brun ))({_WORDS})(?![\w.-])", re.MULTILINE)
 _COUNTED = re.compile(r"\b[1-9][\d,]* (?:failed|not reconciled|rejected)\b")
 

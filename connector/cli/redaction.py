@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 HIDDEN = "***"
-SHORTEST = 6  # hiding shorter texts would garble words, and a password equal to the user's name is no secret
+SHORTEST = 6  # characters; if shorter texts were hidden, parts of words would be
 # Both take linear time: a run of characters is matched as a whole, and no position in it is tried twice.
 _RUN = re.compile(r"[^@\s]++@?")
 _PASSWORD = re.compile(r"(://[^/\s:@]*+):(?=[^@])[\s\S]++")

@@ -11,7 +11,7 @@ from typing import Any
 from dlt.pipeline.pipeline import Pipeline
 
 from connector import telemetry
-from connector.cli.configuration import location, open_pipeline, prepare_file
+from connector.cli.configuration import open_pipeline, prepare_file
 from connector.cli.exit_codes import FAILED, PARTIAL, exit_code, explain
 from connector.cli.notices import Addresses, addresses, notify
 from connector.cli.options import PIPELINE_NAME
@@ -27,6 +27,7 @@ from connector.runs import Status, Tally
 from connector.settings import RunScope
 from connector.source import without_warnings_of_json
 from connector.warehouse import Warehouse
+from connector.warehouse.destination import location
 
 PROBLEMS_SHOWN = 10
 

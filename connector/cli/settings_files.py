@@ -58,7 +58,7 @@ class SettingsFile:
         except UnicodeDecodeError:
             raise ConfigError(f"{self.shown} is not text in UTF-8; correct it first.") from None
         except OSError as error:
-            raise ConfigError(f"{self.shown} cannot be read ({error.strerror}).") from None
+            raise ConfigError(f"{self.shown} cannot be read ({error.strerror}); check its owner and mode.") from None
 
     def get(self, keys: tuple[str, ...]) -> Any:
         found: Any = self._document.unwrap()
@@ -92,7 +92,7 @@ class SettingsFile:
             fresh.replace(target)
         except OSError as error:
             fresh.unlink(missing_ok=True)
-            raise ConfigError(f"{self.shown} cannot be written ({error.strerror}).") from None
+            raise ConfigError(f"{self.shown} cannot be written ({error.strerror}); check its owner and mode.") from None
 
     def close_to_others(self) -> bool:
         """Restrict the file to its owner; return True if others could read it."""
@@ -125,7 +125,7 @@ def open_folder(folder: Path) -> Path:
         raise ConfigError(f"The folder {folder} cannot be created ({error.strerror}).") from None
     mode = _mode(folder) or 0
     if os.name != "nt" and mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-        raise ConfigError(f"Every user can write to {folder}, so secrets are not safe there; chmod o-w {folder}")
+        raise ConfigError(f"Every user can write to {folder}, so secrets are not safe there; run `chmod o-w {folder}`.")
     return folder
 
 

@@ -6,15 +6,16 @@ a row can move from a page not yet read to one already read. There are two proof
 **Overlap.** Ranges of positions are requested that share at least two positions with their neighbours: page 1 of
 100 covers 1 to 100, page 2 of 98 covers 99 to 196, page 3 of 97 covers 195 to 291 … Invariant: if every shared
 position shows the same row in both replies and no row has two positions, then as many rows were seen as there are
-positions, and no row crossed a boundary unnoticed, because it would have shifted the shared ones. Two changes can
-still cancel out: if the latest edit comes first, and a row moves to the front while one from there is deleted, nothing
-behind it shifts. So the first page is read again last. A sweep without a contradiction, whose end is followed by empty
-pages near and far, is a proof. It costs about one request in six more than pages without overlap, and no second sweep.
+positions. A row that moves across the boundary of two pages between their requests shifts the shared positions, which
+is a contradiction. Two changes can cancel each other out: if the latest edit comes first, and a row moves to the front
+while one from there is deleted, nothing behind it shifts. So the first page is read again last. A sweep without a
+contradiction, whose end is followed by empty pages near and far, is a proof. It takes about a sixth more requests than
+pages without overlap; a second sweep would take twice as many.
 
 **Agreement.** If positions contradict each other, the rows of whole sweeps, each with another page size, are united
-until a further sweep adds nothing. How many sweeps have to add nothing follows from the share of the union that each
-sweep misses: an order that differs at every request needs a dozen such sweeps for odds of one in a million, a stable
-order two. A page number that is empty though rows follow hides the same positions in every sweep of one size. The sizes
+until further sweeps add nothing. How many of these are needed follows from the share of the united rows that each sweep
+lacks: two for a stable order, a dozen for an order that differs at every request (odds of one in a million). A page
+number that is empty though rows follow hides the same positions in every sweep of one size. The sizes
 then differ so much that rows hidden by such a page in one sweep are on another page in the next.
 
 A page behind the first that the service refuses with a 4xx counts as empty in both proofs, because the service may
@@ -54,7 +55,9 @@ T = TypeVar("T")
 R = TypeVar("R")
 Fetch = Callable[[int, int], Awaitable[Sequence[T]]]
 
-MAX_PER_PAGE = 100  # interface, Limits
+MAX_PER_PAGE = 100  # the most that the service allows
+# By how much pages of 100 are shortened in one sweep after another: so few of their boundaries coincide.
+SHORTENED_BY = (0, 1, 3, 11, 17, 21, 27, 29, 33, 39)
 MAX_END_CHECKS = 2  # at the end of an orderly listing, before it counts as changing
 MOVING_END_PROOF = 4  # empty pages in a row that prove the end if pages contradicted each other
 FAR_AT_FIRST = (1, 2, 3, 4, 8, 16)  # as `FAR`, while no row is known that could be missed
@@ -164,7 +167,7 @@ class Lister(Generic[T]):
         self._sized = True  # false once the service has ignored per_page
         self.convention = FROM_ONE  # as far as it is known
         self._has_gap = False  # true once a page was empty although rows follow
-        self._refused: dict[Segment, ConnectorError] = {}  # lately
+        self._refused: dict[Segment, ConnectorError] = {}  # pages of the last sweep
         self._unproven_reason: str | None = None  # why even a proven end may not be one
 
     async def all(self) -> Listing[T]:
@@ -333,7 +336,7 @@ class Lister(Generic[T]):
         for sweep in range(MAX_SWEEPS):
             known = set(self._seen)
             divisor = DIVISORS[sweep % len(DIVISORS)] if self._has_gap and self._sized else 1
-            size = halve or max(2, (self._size - _SHRINK[sweep % len(_SHRINK)]) // divisor)
+            size = halve or max(2, (self._size - SHORTENED_BY[sweep % len(SHORTENED_BY)]) // divisor)
             swept = await self._plain_sweep(size)
             if self._stop():
                 return "the listing was stopped"
@@ -418,9 +421,6 @@ class Lister(Generic[T]):
                     return swept_to(_Ending.without_new_rows)
             page += ahead
         return swept_to(_Ending.none)
-
-
-_SHRINK = (0, 1, 3, 11, 17, 21, 27, 29, 33, 39)
 
 
 def quiet_sweeps_needed(miss_rate: float) -> int:

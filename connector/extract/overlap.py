@@ -13,7 +13,7 @@ from itertools import islice
 
 END_PROOF = 2  # empty pages in a row that prove the end of an orderly listing
 FAR = 4  # pages behind the last row that must be empty too: rows may follow a run of empty pages
-SHARED = 2  # positions that neighbouring pages share at least; a swap of rows of equal rank could hide in one
+SHARED = 2  # positions that neighbouring pages share at least; one alone could hide that two equal rows swapped places
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,5 +142,5 @@ def second_page_at(end: int, size: int, asked: Sequence[Segment]) -> Segment:
     """
     apart = size - size // 10
     pages = (Segment(max(end - 1, 0) // s + 1, s) for s in (*range(apart, 1, -1), *range(size, apart, -1)))
-    # if every size divides `end` there is no such page; a page behind it leaves the end unproven
+    # there is no such page if every size divides `end`; the page behind it is requested then, which proves nothing
     return next((page for page in pages if page.last > end and page not in asked), Segment(end + 1, 1))

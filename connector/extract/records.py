@@ -39,7 +39,7 @@ from connector.errors import (
     means_no_such_page,
 )
 from connector.extract.convention import FROM_ONE, PageConvention
-from connector.extract.listing import MAX_PER_PAGE, quiet_sweeps_needed, run_concurrently, run_in_order
+from connector.extract.listing import MAX_PER_PAGE, SHORTENED_BY, quiet_sweeps_needed, run_concurrently, run_in_order
 from connector.extract.spill import LatestRecords, Records
 from connector.ledger import COMPLETED
 from connector.models import Import, RecordPage, Reject
@@ -56,7 +56,6 @@ MAX_ROWS = 1_000_000_000  # of one import; nobody uploads more, and reading on w
 SHORTER_PAGES = {MAX_PER_PAGE: 10, 10: 1}  # requested if a page exceeds the size limit
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNITS = tuple(timedelta(microseconds=n) for n in (1, 1_000, 1_000_000))  # the units in which a service may write times
-_SHRINK = (0, 1, 3, 11, 17, 21, 27, 29, 33, 39)
 
 
 class Verdict(StrEnum):
@@ -297,7 +296,7 @@ async def _read(
                 f"Its row_count is {current.row_count:,}, more than the limit of {MAX_ROWS:,} records in an import; "
                 "report this to the operator of the service."
             )
-        shorter = _SHRINK[(passes - 1) % len(_SHRINK)] * size // MAX_PER_PAGE
+        shorter = SHORTENED_BY[(passes - 1) % len(SHORTENED_BY)] * size // MAX_PER_PAGE
         swept = _Pass(size - shorter, convention)
         await _read_pages(client, current, gathered, swept)
         whole = passes == 1 and swept.replies == 1 and len(gathered) == current.row_count

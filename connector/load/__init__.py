@@ -1,1 +1,1 @@
-"""Build the tables of one dlt load package from imports that were read."""
+"""Build the tables of one dlt load package from imports that were read, and load it (`dlt_bridge.load_package`)."""

@@ -69,7 +69,7 @@ class BuiltImports:
 
     `sizes` are the numbers of records of each import. The rows of several imports are in one `Batch` at most, one
     import after the other. `refusal` says why the destination cannot hold the rows in a typed table. `deferred` is set
-    if the import needs a column in a table that may get no column now.
+    if the import needs a new column in a table to which this run may not add one.
     """
 
     reads: tuple[ImportRead, ...]

@@ -1,4 +1,4 @@
-"""Use undocumented parts of dlt for loading; `connector.warehouse.destination` does so for the warehouse.
+"""Load packages with dlt: all that relies on its undocumented parts (those of destinations: `warehouse.destination`).
 
 Everything here relies on dlt's source code and may break with a minor version of dlt.
 """

@@ -111,7 +111,7 @@ class Package:
         self._raw_cleared: list[str] = []
         self._typed: dict[str, _Typed] = defaultdict(_Typed)
         self._incoming: dict[str, _Incoming] = defaultdict(_Incoming)
-        self._sources = 0  # table of records → imports, each as often as it was added
+        self._sources = 0  # imports whose records were added, each as often as that happened
         self._ledger: list[LedgerRow] = []
         self.rejects = Rejects(load_id, run_id, now, nul_safe=not warehouse.traits.keeps_nul)
         self._kept = KeptDeletes(warehouse, state, load_id, now, keeps=settings.deletes == "keep")

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from dlt.pipeline.pipeline import Pipeline
 
-from connector.errors import ConfigError
 from connector.transform.guessing import FEWEST, LONGEST, SHARE, guess, share
 from connector.transform.schema import Kind
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.busy import when_free
+from connector.warehouse.destination import no_warehouse
 from connector.warehouse.ownership import inspect_dataset
 from connector.warehouse.tables import FIELDS, IMPORTS
 
@@ -49,7 +49,7 @@ def suggest(pipeline: Pipeline, hints: Mapping[str, Mapping[str, str]]) -> list[
 
     def ask() -> list[Suggestion]:
         if not warehouse.exists():
-            raise ConfigError("There is no warehouse yet; run `importer-sync run` first.")
+            raise no_warehouse(pipeline)
         with warehouse.connect() as connection:
             return list(_suggestions(connection, hints))
 

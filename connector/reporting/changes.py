@@ -17,6 +17,7 @@ from connector.nearest import suggest_known
 from connector.reporting.views.changed import PLACE
 from connector.reporting.views.layout import TypedField, TypedTable, read_layout, recorded
 from connector.warehouse import Connection, Warehouse
+from connector.warehouse.destination import no_warehouse
 from connector.warehouse.history_tables import CHANGE, VALID_FROM, VALID_TO
 from connector.warehouse.tables import FIELDS, keys_of
 
@@ -58,7 +59,7 @@ def changes(pipeline: Pipeline, since: datetime, template: str | None = None, fi
     warehouse = Warehouse(pipeline)
     warehouse.check_supported()
     if not warehouse.exists():
-        raise ConfigError("There is no warehouse yet; run `importer-sync run` first.")
+        raise no_warehouse(pipeline)
     with warehouse.connect() as connection:
         layout = read_layout(connection, warehouse.traits.dialect)
         kept = list(recorded(layout))

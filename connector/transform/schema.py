@@ -1,4 +1,4 @@
-"""Define the column types, which one a column gets, and how a table's columns are named.
+"""Define the types and the names of the columns of a typed table; `casting` decides which type a column gets.
 
 A column's type is chosen once, from the first batch that has a value for it, by counting, so that the order of the
 rows does not matter; after that it never changes. A schema is immutable: extending it returns another one.

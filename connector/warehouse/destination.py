@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 from weakref import WeakKeyDictionary
 
 from dlt.common.configuration import inject_section, resolve_configuration
@@ -131,6 +132,27 @@ def lake_catalog(pipeline: Pipeline) -> Any:
     return destination_config(pipeline).credentials.catalog if destination_type(pipeline) == "ducklake" else None
 
 
+def location(pipeline: Pipeline) -> str:
+    """Return where the data is, for a person: a file, or an address without its password."""
+    file = local_file(pipeline)
+    if file is not None:
+        inside = file.is_relative_to(Path.cwd())
+        return str(file.relative_to(Path.cwd()) if inside else file)
+    credentials = lake_catalog(pipeline) or destination_config(pipeline).credentials
+    host, database = getattr(credentials, "host", None), getattr(credentials, "database", None)
+    named = "/".join(unquote(str(part)) for part in (host, database) if part)
+    kind = pipeline.destination.destination_name if pipeline.destination else ""
+    return f"{kind} {named}".strip()
+
+
+def no_warehouse(pipeline: Pipeline) -> ConfigError:
+    """Return the error about a warehouse that nothing was loaded into yet."""
+    return ConfigError(
+        f"There is no warehouse at {location(pipeline)} (dataset {dataset_name(pipeline)}): name it with --to, or "
+        "create it with `importer-sync run`."
+    )
+
+
 def lake_files(pipeline: Pipeline) -> Path | None:
     """Return the folder in which a DuckLake has its files; None for another destination, and for one in the cloud."""
     if destination_type(pipeline) != "ducklake":
@@ -242,8 +264,8 @@ def check_proven(kind: str, name: str, *, experimental: bool) -> None:
             "[sources.importer] allows it anyway)"
         )
     raise ConfigError(
-        f"The destination {name!r} is not supported{why}; use duckdb or postgres, or a name that you gave one with "
-        f"destination_type under [destination.{name}] in .dlt/config.toml."
+        f"The destination {name!r} is not supported{why}; use {', '.join(PROVEN)}, or a name that you gave one "
+        f"with destination_type under [destination.{name}] in .dlt/config.toml."
     )
 
 

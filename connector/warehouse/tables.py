@@ -26,7 +26,7 @@ RUNS = "sync_runs"
 REJECTS = "sync_rejects"
 OF_IMPORT = "import: "  # beginning of the reason if an element of the listing could not be read
 FIELDS = "sync_fields"
-FORMAT = 1  # of a warehouse; raise it when a table of ours changes, and add the step to `warehouse.upgrades`
+FORMAT = 1  # of a warehouse; raise it if stored rows have to change, and add the step to `warehouse.upgrades`
 FORMAT_HINT = "x-importer-format"  # of the ledger in dlt's schema, which is stored in one transaction with the tables
 TEMPLATE_HINT = "x-importer-template"  # of a typed table in dlt's schema, which keeps it while the table has no rows
 

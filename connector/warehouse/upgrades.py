@@ -2,7 +2,7 @@
 
 `STEPS[n]` upgrades format n to n + 1. Invariant: a step can be repeated, because the new format is stored only with the
 first load after it, and the earlier version can still use the warehouse after a step. Steps add no columns: dlt adds
-them with the first load that has them.
+them with the first load that has them, so a new column alone needs no step and no new format.
 """
 
 from __future__ import annotations

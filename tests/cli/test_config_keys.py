@@ -240,7 +240,7 @@ def test_a_hint_that_cannot_be_is_refused_before_any_request(hint: str) -> None:
 
 
 def test_a_setting_among_the_hints_is_named_as_one() -> None:
-    with pytest.raises(ConfigError, match="belongs above the next section"):
+    with pytest.raises(ConfigError, match="move it above the line"):
         Settings.load(**NEEDED, hints={"records_x": {"a": "date", "history": True}})
     assert Settings.load(**NEEDED, hints={"records_x": {"status": "text"}}).hints
 

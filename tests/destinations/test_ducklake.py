@@ -52,7 +52,7 @@ def pipeline(to: str, dataset: str = "importer_data") -> Any:
         ("ducklake:duckdb:///dir/catalog.duckdb", "lets nobody read during a run"),
         ("ducklake:postgresql://u@h/db", "add ?data=/dir"),
         ("ducklake:sqlite:c.sqlite?data=s3://bucket/lake", "have to be in a folder"),
-        ("ducklake:", "goes on with the address of the catalog"),
+        ("ducklake:", "needs the address of the catalog behind it"),
     ],
 )
 def test_an_address_that_is_none(address: str, said: str) -> None:

@@ -86,7 +86,7 @@ def _protected(rules: tuple[tuple[str, str], ...], text: str) -> str:
 
 
 def _written(value: Any) -> str:
-    """Parse JSON and keep each number as written."""
+    """Return the JSON of a parsed value, each number as it was written."""
     if isinstance(value, dict):
         return f"{{{','.join(f'{json.dumps(key)}:{_written(member)}' for key, member in value.items())}}}"
     if isinstance(value, list):

@@ -82,7 +82,7 @@ CASES = (
          files={CONFIG: '[sources.importer.hints.records_customer]\nno = "text"\n'}),
     Case("a hint for no column", ("run",), "matches no column", "records_customers.nombre", "known are|did you mean", 0,
          files={CONFIG: '[sources.importer.hints.records_customers]\nnombre = "text"\n'}),
-    Case("raw and typed off", ("run",), "raw and typed are both false", r"sources.importer", "nothing to write",
+    Case("raw and typed off", ("run",), "raw and typed are both false", r"sources.importer", "set one of them to true",
          environment={OWN + "RAW": "false", OWN + "TYPED": "false"}),
     # the service
     Case("a wrong token", ("check",), "answered 401", "GET /imports page 1", "check access_token", 1,
@@ -104,7 +104,7 @@ CASES = (
     Case("an argument too many", ("run", "now"), "'now'", "usage: importer-sync run", "help run"),
     Case("a format that is none", ("run", "--log-format", "jsno"), "'jsno'", "argument --log-format",
          "did you mean json"),
-    Case("days that are none", ("run", "--recheck-days", "0"), "0 is less than 1", "--recheck-days", "help run"),
+    Case("days that are none", ("run", "--recheck-days", "0"), "0 is too small", "--recheck-days", "help run"),
     Case("a time that is none", ("backfill", "--since", "some day"), "'some day'", "argument --since", "7d"),
     Case("an age that is none", ("status", "--max-age", "6"), "not a length of time", "--max-age", "6h"),
     Case("a backfill of nothing", ("backfill",), "needs to know what", "--template", "--full for everything"),
@@ -128,7 +128,7 @@ CASES = (
          "--destination", "--to"),
     # the destination
     Case("a destination that is not supported", ("check", "--destination", "snowflake"), "'snowflake' is not supported",
-         "destination", "use duckdb or postgres"),
+         "destination", "use duckdb, postgres"),
     Case("a scheme that is none", ("check", "--to", "oracle://x"), "--to oracle:… is not supported", "--to",
          "use duckdb:///"),
     Case("a dataset that dlt would rename", ("run", "--dataset", "my data"), "'my data'", "--dataset", "my_data"),

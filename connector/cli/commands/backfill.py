@@ -45,7 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--shard",
         type=shard,
         metavar="I/N",
-        help="this part of all imports, while other processes read the other parts (PostgreSQL)",
+        help="this part of all imports, while other processes read the other parts; only on PostgreSQL",
     )
 
 
@@ -83,7 +83,8 @@ def _whole(arguments: argparse.Namespace) -> Sequence[str]:
         meant = [slug] if slug in known else sorted(each for each in known if each.startswith(slug))
         if SHORTENED.fullmatch(slug) and len(meant) > 1:
             raise ConfigError(
-                f"--import {slug} is the beginning of {len(meant)} imports: {', '.join(meant[:5])}; give all."
+                f"--import {slug} is the beginning of {len(meant)} imports: {', '.join(meant[:5])}; give the "
+                "whole slug of the one you mean."
             )
         found.append(meant[0] if SHORTENED.fullmatch(slug) and meant else slug)
     return found

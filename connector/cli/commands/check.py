@@ -18,7 +18,7 @@ from typing import Any
 
 from dlt.pipeline.pipeline import Pipeline
 
-from connector.cli.configuration import location, open_pipeline
+from connector.cli.configuration import open_pipeline
 from connector.cli.conformance import prove
 from connector.cli.exit_codes import FAILED, PARTIAL, explain
 from connector.cli.output import Output
@@ -31,7 +31,7 @@ from connector.service.client import ServiceClient
 from connector.settings import Settings
 from connector.warehouse import Warehouse
 from connector.warehouse.adapters import adapter_of
-from connector.warehouse.destination import local_file, open_client
+from connector.warehouse.destination import local_file, location, open_client
 from connector.warehouse.lock import check_lockable
 from connector.warehouse.ownership import inspect_dataset
 from connector.warehouse.unused_file import remove_unused_file

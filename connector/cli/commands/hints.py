@@ -22,7 +22,7 @@ EXAMPLES = ("importer-sync hints suggest", "importer-sync hints suggest --json")
 def configure(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     suggesting = actions.add_parser(
-        "suggest", help="propose a hint for each text column nearly all of whose values it fits; no request"
+        "suggest", help="propose a type for each text column if nearly all its values fit it; no request"
     )
     add_global(suggesting, again=True)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from dlt.pipeline.pipeline import Pipeline
 
-from connector.cli.configuration import location, open_pipeline
+from connector.cli.configuration import open_pipeline
 from connector.cli.output import STDOUT, Output, size
 from connector.cli.redaction import scrub
 from connector.cli.source_settings import load_settings
@@ -20,7 +20,7 @@ from connector.errors import ConfigError
 from connector.reporting.html import Facts, gather, judge, render, write
 from connector.warehouse import Warehouse
 from connector.warehouse.busy import when_free
-from connector.warehouse.destination import duckdb_file
+from connector.warehouse.destination import duckdb_file, location, no_warehouse
 
 EXAMPLES = (
     "importer-sync report --out report.html",
@@ -75,9 +75,7 @@ def _redact_token() -> None:
 def _gathered(pipeline: Pipeline, dataset: str, *, values: bool) -> Facts:
     file = duckdb_file(pipeline)
     if file is not None and not file.exists():
-        raise ConfigError(
-            f"There is no warehouse at {location(pipeline)}: name it with --to, or create it with `importer-sync run`."
-        )
+        raise no_warehouse(pipeline)
     warehouse = Warehouse(pipeline)
     warehouse.check_supported()
     return when_free(lambda: gather(warehouse, location(pipeline), dataset, datetime.now(UTC), scrub, values=values))

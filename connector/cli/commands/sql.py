@@ -24,7 +24,7 @@ EXAMPLES = (
 def configure(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     applying = actions.add_parser("apply", help="make the views, in a schema of their own beside the dataset")
-    applying.add_argument("--drop", action="store_true", help="drop them instead, as a rebuild in PostgreSQL needs it")
+    applying.add_argument("--drop", action="store_true", help="drop them instead, as `rebuild` needs it on PostgreSQL")
     checking = actions.add_parser("check", help="run the checks; exit 3 if a row violates one")
     checking.add_argument("check", nargs="*", metavar="CHECK", help="only these (all)")
     actions.add_parser("list", help="list every view and check, and what a row of each is")

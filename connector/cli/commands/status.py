@@ -12,11 +12,12 @@ from typing import Any
 import dlt
 from dlt.pipeline.pipeline import Pipeline
 
-from connector.cli.configuration import location, open_pipeline
+from connector.cli.configuration import open_pipeline
 from connector.cli.exit_codes import PARTIAL
 from connector.cli.options import age, whole
 from connector.cli.output import Output, duration
 from connector.load.working_directory import pipelines_dir_of
+from connector.warehouse.destination import location
 from connector.warehouse.status import PastRun, WarehouseStatus, status
 
 EXAMPLES = ("importer-sync status", "importer-sync status --max-age 6h --json")

@@ -15,7 +15,7 @@ from typing import Any
 
 from dlt.pipeline.pipeline import Pipeline
 
-from connector.errors import ConfigError, ConnectorError, LockedError
+from connector.errors import ConnectorError, LockedError
 from connector.reporting.views import readers
 from connector.reporting.views.as_of import drop_function, functions_of_ours, lacks_functions, make_functions
 from connector.reporting.views.generated import GENERATED, MISFITS, ready_views
@@ -24,6 +24,7 @@ from connector.reporting.views.readers import OURS, OUTDATED
 from connector.reporting.views.statements import Ready, standing
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.connection import LOADS
+from connector.warehouse.destination import no_warehouse
 from connector.warehouse.failures import explain_failure
 from connector.warehouse.lock import sole_writer
 from connector.warehouse.ownership import inspect_dataset
@@ -147,7 +148,7 @@ def opened(pipeline: Pipeline) -> tuple[Warehouse, str]:
     warehouse.check_supported()
     dialect = dialect_of(warehouse)
     if not warehouse.exists():
-        raise ConfigError("There is no warehouse yet; run `importer-sync run` first.")
+        raise no_warehouse(pipeline)
     return warehouse, dialect
 
 

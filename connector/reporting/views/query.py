@@ -24,7 +24,7 @@ from connector.reporting.views.lake_queries import lake_session
 from connector.reporting.views.layout import VIEWS_SUFFIX, quoted
 from connector.warehouse import Warehouse
 from connector.warehouse.busy import WAIT_S, when_free
-from connector.warehouse.destination import dataset_name, duckdb_file, local_file, open_client
+from connector.warehouse.destination import dataset_name, duckdb_file, local_file, no_warehouse, open_client
 
 ROWS_AT_ONCE = 2_000
 # A query may come from others: it reads the warehouse, but no file, address, extension or variable of this process.
@@ -99,7 +99,7 @@ def check_reads(sql: str, dialect: str) -> None:
 def _duckdb(pipeline: Pipeline, sql: str) -> Iterator[Answer]:
     file = duckdb_file(pipeline)
     if file is None or not file.exists():
-        raise ConfigError("There is no warehouse yet; run `importer-sync run` first.")
+        raise no_warehouse(pipeline)
     with when_free(lambda: duckdb.connect(str(file), read_only=True, config=_NOTHING_ELSE)) as connection:
         yield _answer_of_duckdb(connection, pipeline.dataset_name, sql)
 
@@ -108,7 +108,7 @@ def _duckdb(pipeline: Pipeline, sql: str) -> Iterator[Answer]:
 def _ducklake(pipeline: Pipeline, sql: str) -> Iterator[Answer]:
     file = local_file(pipeline)
     if file is not None and not file.exists():
-        raise ConfigError("There is no warehouse yet; run `importer-sync run` first.")
+        raise no_warehouse(pipeline)
     with lake_session(pipeline, sql) as connection:
         for name, value in _NOTHING_ELSE.items():
             connection.execute(f"SET {name} = {value}")
@@ -156,7 +156,7 @@ def _postgres(pipeline: Pipeline, sql: str) -> Iterator[Answer]:
 def _sqlite(pipeline: Pipeline, sql: str) -> Iterator[Answer]:
     file = local_file(pipeline)
     if file is None or not file.exists():
-        raise ConfigError("There is no warehouse yet; run `importer-sync run` first.")
+        raise no_warehouse(pipeline)
     with closing(sqlite3.connect("file::memory:", uri=True, timeout=WAIT_S)) as connection:
         path = f"file:{quote(str(file.resolve()))}?mode=ro"
         connection.execute(f"ATTACH DATABASE ? AS {quoted(dataset_name(pipeline))}", [path])
