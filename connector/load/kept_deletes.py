@@ -1,6 +1,7 @@
 """Keep rows that the service no longer has, marked as deleted, if `deletes = "keep"`.
 
-Invariant: such a row goes into the package that replaces its import, unless its record comes with that package.
+Invariant: such a row goes into the package that replaces its import, unless its record comes with that package. It goes
+without the columns that others added: dlt would take them for ours from then on.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class KeptDeletes:
         with self._warehouse.connect() as connection:
             for each in sorted(slugs):
                 record, key = keys_of(each)
-                rows = connection.rows_of(each, key, slugs[each])
+                rows = connection.rows_of(each, key, slugs[each], without=self._state.added.get(each, ()))
                 if not rows.num_rows:
                     continue
                 records: list[Any] = rows.column(record).to_pylist()

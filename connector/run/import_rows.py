@@ -103,7 +103,10 @@ class ImportRows:
         if gone:
             with self._warehouse.connect() as connection:
                 known = IMPORTS in self._state.tables
-                old = connection.rows_of(IMPORTS, "slug", gone) if known else IMPORTS_SCHEMA.empty_table()
+                added = self._state.added.get(IMPORTS, ())
+                old = (
+                    connection.rows_of(IMPORTS, "slug", gone, without=added) if known else IMPORTS_SCHEMA.empty_table()
+                )
             yield tombstones(old, gone, load_id, now, keeps=self._settings.deletes == "keep")
 
     def _is_due(self, import_: Import) -> bool:

@@ -258,14 +258,20 @@ class Connection:
         marks = ", ".join(["%s"] * len(names))
         self.execute(f"INSERT INTO {self.name(table)} ({columns}) VALUES ({marks})", *[row[name] for name in names])
 
-    def rows_of(self, table: str, import_key: str, slugs: Sequence[str]) -> pa.Table:
-        """Return all rows of these imports in one table, with all columns; in DuckDB under names in lower case."""
-        parts = [self._rows_of(table, import_key, some) for some in batches(slugs)]
+    def rows_of(self, table: str, import_key: str, slugs: Sequence[str], *, without: Collection[str] = ()) -> pa.Table:
+        """Return all rows of these imports in one table; in DuckDB under names in lower case.
+
+        They have all columns but those `without`.
+        """
+        columns = "*"
+        if without:
+            columns = ", ".join(self.column(each) for each in self.columns()[table] if each not in without)
+        parts = [self._rows_of(table, columns, import_key, some) for some in batches(slugs)]
         return pa.concat_tables(parts, promote_options="default") if parts else pa.table({})
 
-    def _rows_of(self, table: str, import_key: str, slugs: Sequence[str]) -> pa.Table:
+    def _rows_of(self, table: str, columns: str, import_key: str, slugs: Sequence[str]) -> pa.Table:
         marks = ", ".join(["%s"] * len(slugs))
-        sql = f"SELECT * FROM {self.name(table)} WHERE {self.column(import_key)} IN ({marks})"
+        sql = f"SELECT {columns} FROM {self.name(table)} WHERE {self.column(import_key)} IN ({marks})"
         return self.rows_in(table, sql, *slugs)
 
     def set_type(self, table: str, column: str, kind: str) -> None:

@@ -50,7 +50,7 @@ class WarehouseState:
     rows contradict the ledger. `audited` tells that the rows themselves were checked, because an earlier run did not
     end properly. By table, `dropped` are columns of ours that are missing, `altered` those whose type differs from that
     of their field, with the field's type, and `unexplained` those that dlt created for a field that is not in
-    `sync_fields`.
+    `sync_fields`; `added` are columns that others added to our tables.
 
     A shard has only the ledger rows of its part, and the names of `imports_of_other_shards`. All shards write the typed
     tables in `shared`; no shard changes their columns or their counts in `sync_fields`.
@@ -61,6 +61,7 @@ class WarehouseState:
     dropped: Mapping[str, frozenset[str]] = field(default_factory=dict)
     altered: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     unexplained: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    added: Mapping[str, frozenset[str]] = field(default_factory=dict)
     ledger: Mapping[str, LedgerRow] = field(default_factory=dict)
     imports: Mapping[str, ImportSeen] = field(default_factory=dict)
     schemas: Mapping[str, TableSchema] = field(default_factory=dict)
@@ -124,6 +125,7 @@ def unaudited_state(connection: Connection, dataset: Dataset | None = None, part
         dropped=dropped_columns(dataset, schemas),
         altered=altered_columns(schemas),
         unexplained=unexplained_columns(dataset, schemas),
+        added=dataset.added,
         ledger=ledger,
         imports=imports_seen(connection, dataset),
         schemas=schemas,

@@ -160,6 +160,25 @@ def test_a_column_of_the_user_is_neither_emptied_nor_taken_over(
     check_whole(warehouse, service)
 
 
+def test_a_column_of_the_user_stays_his_when_rows_are_kept(warehouse: Warehouse, service: Service) -> None:
+    """dlt takes each column of the rows that a run hands over for one of the connector's."""
+    other = service.add_import("Customers", ROWS)
+    gone = service.add_import("Customers", ROWS)
+    warehouse.run(service, deletes="keep")
+    for table in ("records_customers", "records", "imports"):
+        execute(warehouse, f"ALTER TABLE {table} ADD COLUMN mine TEXT", f"UPDATE {table} SET mine = 'mine'")
+    service.delete_row(other, next(iter(service.record_slugs(other))))
+    service.delete_import(gone)
+    assert warehouse.run(service, deletes="keep").status is Status.succeeded
+    new = service.add_import("Customers", [{"name": "new"}])
+    assert warehouse.run(service, deletes="keep").status is Status.succeeded
+
+    for table, key in (("records_customers", "_import_slug"), ("records", "import_slug"), ("imports", "slug")):
+        untouched = f"{key} NOT IN ('{other}', '{gone}', '{new}')"
+        assert warehouse.tuples(f"SELECT DISTINCT mine FROM {table} WHERE {untouched}") == [("mine",)], table
+    check_whole(warehouse, service)
+
+
 def test_a_column_whose_name_only_changed_its_case_is_the_same_in_duckdb(duck: DuckDB, service: Service) -> None:
     duck.run(service, deletes="keep")
     execute(duck, "ALTER TABLE records_customers RENAME a_b TO A_B")
