@@ -224,8 +224,11 @@ def _stored_schema(pipeline: Pipeline) -> Schema | None:
 def load_replacement(
     pipeline: Pipeline, schema_name: str, table: str, batches: Iterator[pa.Table], json_columns: Sequence[str]
 ) -> None:
-    """Load a table with a separate dlt schema, in a working directory that is removed afterwards."""
-    folder = tempfile.mkdtemp(prefix="importer-rebuild-")
+    """Load a table with a separate dlt schema, in a working directory that is removed afterwards.
+
+    It lies in that of the pipeline, so that the next run removes what a killed rebuild left there.
+    """
+    folder = tempfile.mkdtemp(prefix="rebuild-", dir=pipeline.working_dir)
     try:
         separate = dlt.pipeline(
             pipeline.pipeline_name,

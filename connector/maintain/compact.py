@@ -27,8 +27,10 @@ from connector.warehouse.destination import destination_type, duckdb_file, lake_
 from connector.warehouse.erasing import empty_staging, erase_deleted
 from connector.warehouse.failures import explain_failure
 from connector.warehouse.history_tables import histories
+from connector.warehouse.left_copy import copy_of, remove_copy
 from connector.warehouse.lock import check_lock_held, sole_rewriter, sole_writer
 from connector.warehouse.ownership import inspect_dataset, staged
+from connector.warehouse.typed_tables import discard_rebuild
 
 _OLD, _NEW = "importer_old", "importer_new"
 _CATALOGS = ("tables", "columns", "views", "indexes", "sequences", "types", "functions")
@@ -62,6 +64,7 @@ def compact(pipeline: Pipeline, *, mirrors: bool, storage: str | None = None) ->
         with sole_writer(pipeline):
             with warehouse.connect() as connection:
                 dataset = inspect_dataset(connection)
+                discard_rebuild(connection, dataset.ours)
                 if mirrors:
                     erase_deleted(connection, dataset)
                 else:
@@ -117,7 +120,7 @@ def _rewrite(pipeline: Pipeline, file: Path, storage: str | None) -> Compacted:
             f"Compacting {file} may need {before.st_size / 1e6:,.0f} MB of free disk space beside it, and less is "
             "available; free some space and compact again."
         )
-    copy = file.with_name(f".{file.name}.compact")
+    copy = copy_of(file)
     with _scratch(copy), duckdb.connect(config={"temp_directory": str(copy.with_suffix(".tmp"))}) as session:
         # read-only, so that nobody can write to the file until the copy replaces it
         session.execute(f"ATTACH '{_quoted(file)}' AS {_OLD} (READ_ONLY)")
@@ -139,17 +142,11 @@ def _rewrite(pipeline: Pipeline, file: Path, storage: str | None) -> Compacted:
 @contextmanager
 def _scratch(copy: Path) -> Iterator[None]:
     """Remove what an interrupted compaction leaves, before and after."""
-
-    def clear() -> None:
-        copy.unlink(missing_ok=True)
-        copy.with_name(f"{copy.name}.wal").unlink(missing_ok=True)
-        shutil.rmtree(copy.with_suffix(".tmp"), ignore_errors=True)
-
-    clear()
+    remove_copy(copy)
     try:
         yield
     finally:
-        clear()
+        remove_copy(copy)
 
 
 def _format(session: duckdb.DuckDBPyConnection, storage: str | None) -> str:

@@ -16,7 +16,6 @@ from dlt.pipeline.pipeline import Pipeline
 from connector.errors import ConnectorError, DatabaseBusyError
 from connector.ledger import COMPLETED, State
 from connector.load.working_directory import rebuild_working_directory, unfinished
-from connector.maintain.rebuild import REBUILD_SCHEMA
 from connector.transform.naming import MORE
 from connector.transform.privacy import Privacy
 from connector.transform.schema import OVERFLOW_KEYS, TableSchema, is_stored_as
@@ -30,7 +29,7 @@ from connector.warehouse.repair import imports_with
 from connector.warehouse.runs_table import crashed_runs, fail_crashed_runs
 from connector.warehouse.state import WarehouseState, audit, unaudited_state
 from connector.warehouse.tables import IMPORTS, LEDGER, RECORDS, RUNS, SYSTEM_SCHEMAS
-from connector.warehouse.typed_tables import discard
+from connector.warehouse.typed_tables import discard_rebuild
 
 INVALIDATED = "doctor: its rows in the warehouse differ from those that were loaded; the next run reads it again."
 REREAD = "the next run reads it again"
@@ -146,10 +145,10 @@ class _Examination:
         if REBUILD_TABLE in state.tables:
             sentence = "An interrupted rebuild left a half-written table behind."
             if self.repair:
-                discard(connection, REBUILD_TABLE, REBUILD_SCHEMA)
+                discard_rebuild(connection, state.tables)
                 self.report.repaired.append(f"{sentence} It was dropped.")
             else:
-                self._find(Finding("half_rebuilt", sentence, "the next rebuild drops it, or --repair does now"))
+                self._find(Finding("half_rebuilt", sentence, "the next run drops it, or --repair does now"))
         for table in sorted({*SYSTEM_SCHEMAS, LOADS} - state.tables):
             self._find(Finding("table_missing", f"The table {table} is missing.", RECREATED))
         for finding in (*_missing_columns(state), *_unexplained_columns(connection, state)):

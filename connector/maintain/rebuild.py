@@ -46,14 +46,21 @@ from connector.warehouse.failures import explain_failure
 from connector.warehouse.history_tables import prepare_for_rebuild, refresh_open
 from connector.warehouse.loads import make_newest
 from connector.warehouse.lock import check_lock_held, sole_writer
-from connector.warehouse.ownership import REBUILD_TABLE, prepare_staging
+from connector.warehouse.ownership import REBUILD_SCHEMA, REBUILD_TABLE, prepare_staging
 from connector.warehouse.state import WarehouseState, load_state
 from connector.warehouse.tables import LOAD_ID, RECORDS, SOURCE, TYPED_SCHEMA
-from connector.warehouse.typed_tables import count_rows, discard, raw_counts, raw_rows, swapped, totals, without_raw_row
+from connector.warehouse.typed_tables import (
+    count_rows,
+    discard_rebuild,
+    raw_counts,
+    raw_rows,
+    swapped,
+    totals,
+    without_raw_row,
+)
 
 log = logging.getLogger("connector.maintain.rebuild")
 
-REBUILD_SCHEMA = "importer_rebuild"
 ROWS_AT_ONCE = 20_000
 
 
@@ -136,7 +143,7 @@ class _Rebuild:
                 raise ConfigError(
                     f"The dataset has a {REBUILD_TABLE!r} that is not the connector's; rename it, then rebuild."
                 )
-            discard(connection, REBUILD_TABLE, REBUILD_SCHEMA)
+            discard_rebuild(connection, state.tables)
         tables = self._checked(wanted, state)
         if not tables:
             return
@@ -171,6 +178,12 @@ class _Rebuild:
                         "Run `importer-sync run`, or if they were loaded with raw = false, `backfill --full`."
                     )
             filled = [t for t in tables if raw_counts(connection, state.template_tables[t])]
+            for table in filled:
+                if added := sorted(state.added.get(table, ())):
+                    raise ConfigError(
+                        f"{table} has columns that are not the connector's, and a rebuild would drop them: "
+                        f"{', '.join(added)}. Move them to a table of your own, by _record_slug; nothing was changed."
+                    )
             self._check_unread(connection, filled)
         return filled
 
@@ -206,7 +219,7 @@ class _Rebuild:
             check_lock_held(self.pipeline)
             views = recreated_views(connection, connection.traits.dialect, table)
             versions = prepare_for_rebuild(connection, table, REBUILD_TABLE)
-            with swapped(connection, table, REBUILD_TABLE, fields, REBUILD_SCHEMA, text_conflicts, views):
+            with swapped(connection, table, fields, text_conflicts, views):
                 if versions is not None:
                     refresh_open(connection, versions)
         retyped = tuple(

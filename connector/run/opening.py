@@ -25,6 +25,7 @@ from connector.warehouse.runs_table import fail_crashed_runs, latest_start, mark
 from connector.warehouse.split import end_of_split, invalidate_counts, mark_duplicates_failed, settled_tables, split_of
 from connector.warehouse.state import WarehouseState, load_state, unaudited_state
 from connector.warehouse.tables import IMPORTS, LEDGER, RUNS
+from connector.warehouse.typed_tables import discard_rebuild
 from connector.warehouse.upgrades import upgrade_dataset
 
 log = logging.getLogger("connector.run")
@@ -52,6 +53,8 @@ def prepare_dataset(
     dataset.check()
     if scope.selection.part is not None:
         return _prepare_shard(connection, dataset, scope.selection.part, settings, tally.mode, now)
+    if discard_rebuild(connection, dataset.ours):
+        dataset = inspect_dataset(connection)
     taken = prepare_staging(connection, dataset.ours)
     if upgrade_dataset(connection, dataset):
         dataset = inspect_dataset(connection)

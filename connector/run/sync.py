@@ -32,6 +32,7 @@ from connector.warehouse import Connection, Warehouse
 from connector.warehouse.destination import capabilities_resolved_once, prepare_for_loading
 from connector.warehouse.failures import explain_failure, is_out_of_memory
 from connector.warehouse.ledger_table import mark_failed, missing_rows
+from connector.warehouse.left_copy import remove_left_copy
 from connector.warehouse.lock import check_lock_held, lock_path, sole_writer
 from connector.warehouse.ownership import Dataset, inspect_dataset
 from connector.warehouse.standings import delete_unread, standings
@@ -71,6 +72,7 @@ def sync(
     prepare_for_loading(pipeline)
     with sole_writer(pipeline), capabilities_resolved_once(pipeline):
         rebuild_working_directory(pipeline)
+        remove_left_copy(pipeline)
         crash_suspects = CrashSuspects(lock_path(pipeline).with_suffix(".reading"))
         session = RunSession(
             settings,

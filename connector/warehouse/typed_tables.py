@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from connector.transform.schema import Keys, TableSchema
 from connector.warehouse.connection import LOADS, VERSIONS, Connection
+from connector.warehouse.ownership import REBUILD_SCHEMA, REBUILD_TABLE
 from connector.warehouse.tables import FIELDS, FIELDS_SCHEMA, LEDGER, RECORDS
 
 
@@ -74,32 +75,37 @@ def totals(
     return rows, totals
 
 
-def discard(connection: Connection, replacement: str, schema_name: str) -> None:
-    """Drop an incomplete table, and dlt's record of it, because dlt would assume that it exists."""
-    connection.drop_table(replacement)
-    _forget_schema(connection, schema_name)
+def discard_rebuild(connection: Connection, ours: Collection[str]) -> bool:
+    """Drop the table of a rebuild that was killed, and dlt's record of it; return whether there was one.
+
+    Its rows would keep what a privacy rule or a deletion removes from the table itself.
+    """
+    if REBUILD_TABLE not in ours:
+        return False
+    connection.drop_table(REBUILD_TABLE)
+    _forget_rebuild(connection)
+    return True
 
 
-def _forget_schema(connection: Connection, schema_name: str) -> None:
+def _forget_rebuild(connection: Connection) -> None:
+    """Delete dlt's record of the table of a rebuild, by which dlt would assume that it exists."""
     for table in (LOADS, VERSIONS):
-        connection.execute(f"DELETE FROM {connection.name(table)} WHERE schema_name = %s", schema_name)
+        connection.execute(f"DELETE FROM {connection.name(table)} WHERE schema_name = %s", REBUILD_SCHEMA)
 
 
 @contextmanager
 def swapped(
     connection: Connection,
     table: str,
-    replacement: str,
     fields: Sequence[Mapping[str, Any]],
-    schema_name: str,
     text_conflicts: Mapping[str, str | None],
     views: AbstractContextManager[None],
 ) -> Iterator[None]:
-    """Rename `replacement` to `table`, in one transaction with the statements within.
+    """Rename the rebuilt table to `table`, in one transaction with the statements within.
 
     `fields` become its rows of `sync_fields`, and `text_conflicts` become the ledger's for these imports. dlt's staging
     copy of the table is dropped, because its columns have the earlier types, and so is the dlt schema that created
-    `replacement`. `views` drops and restores the views that read the table.
+    the rebuilt table. `views` drops and restores the views that read the table.
     """
     if text_conflicts:  # an earlier version had no such column
         connection.add_column(LEDGER, "text_conflicts")
@@ -107,12 +113,12 @@ def swapped(
         with connection.client.with_staging_dataset():  # first: on MySQL it ends the transaction, as the swap does
             if connection.client.has_dataset():
                 connection.drop_table(table)
-        connection.adapter.replace_table(connection.client, table, replacement)
+        connection.adapter.replace_table(connection.client, table, REBUILD_TABLE)
         connection.execute(f"DELETE FROM {connection.name(FIELDS)} WHERE table_name = %s", table)
         for row in fields:
             connection.insert(FIELDS, FIELDS_SCHEMA.names, row)
         for slug, counts in text_conflicts.items():
             sql = f"UPDATE {connection.name(LEDGER)} SET text_conflicts = %s WHERE slug = %s"
             connection.execute(sql, counts, slug)
-        _forget_schema(connection, schema_name)
+        _forget_rebuild(connection)
         yield

@@ -97,6 +97,18 @@ def test_deletes_that_are_kept_keep_all(duck: DuckDB, service: Service) -> None:
     assert len(duck.rows("SELECT * FROM sync_rejects")) > 0
 
 
+def test_a_run_removes_the_copy_of_a_killed_compaction(duck: DuckDB, service: Service) -> None:
+    """It is readable, and has what a privacy rule or a deletion removes from the file."""
+    duck.run(service)
+    copy = duck.file.with_name(".warehouse.duckdb.compact")
+    copy.write_text("of one that was killed")
+    with sole_rewriter(duck.file):
+        duck.run(service)
+    assert copy.exists(), "a compaction for another dataset is under way"
+    duck.run(service)
+    assert not list(duck.folder.glob("*.compact*"))
+
+
 @pytest.mark.dialect
 def test_compacted_warehouses_are_equal_and_hold_no_deleted_bytes(warehouse: Warehouse, service: Service) -> None:
     erase(warehouse, service)

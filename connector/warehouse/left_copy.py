@@ -1,0 +1,38 @@
+"""Name the copy of a DuckDB file that a compaction makes beside it, and remove one that a killed compaction left.
+
+Invariant: after a run, no copy lies beside the file: it would keep what a privacy rule or a deletion removed.
+"""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+from dlt.pipeline.pipeline import Pipeline
+
+from connector.errors import LockedError
+from connector.warehouse.destination import duckdb_file
+from connector.warehouse.lock import sole_rewriter
+
+
+def copy_of(file: Path) -> Path:
+    """Return the path of the copy of a file."""
+    return file.with_name(f".{file.name}.compact")
+
+
+def remove_copy(copy: Path) -> None:
+    """Remove a copy and what DuckDB keeps beside it. The caller holds the lock of the file's rewriter."""
+    copy.unlink(missing_ok=True)
+    copy.with_name(f"{copy.name}.wal").unlink(missing_ok=True)
+    shutil.rmtree(copy.with_suffix(".tmp"), ignore_errors=True)
+
+
+def remove_left_copy(pipeline: Pipeline) -> None:
+    """Remove the copy that a killed compaction left, unless a compaction is under way."""
+    file = duckdb_file(pipeline)
+    copy = copy_of(file.resolve()) if file is not None else None
+    if file is None or copy is None or not (copy.exists() or copy.with_suffix(".tmp").exists()):
+        return
+    with suppress(LockedError), sole_rewriter(file.resolve()):
+        remove_copy(copy)
