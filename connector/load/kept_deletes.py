@@ -6,9 +6,8 @@ without the columns that others added: dlt would take them for ours from then on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from datetime import datetime
-from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
@@ -37,25 +36,17 @@ class KeptDeletes:
         self._json: dict[str, frozenset[str]] = {}
 
     def vanished(self, built: BuiltImports, known: Sequence[LedgerRow | None]) -> dict[str, pa.Table]:
-        """Return the rows that the imports no longer have, per table, marked as deleted."""
+        """Return the rows of records that none of the imports has any more, per table, marked as deleted."""
         before = [row for row in known if row is not None]
         if not self._keeps or not before:
             return {}
-        incoming = [value for rows in built.rows for value in rows.slug.to_pylist()]
-        starts = accumulate(built.sizes, initial=0)
-        present = {
-            read.import_.slug: set(incoming[start : start + size])
-            for read, size, start in zip(built.reads, built.sizes, starts, strict=False)
-        }
-        return self._vanished_rows(before, present, built.table)
+        return self._vanished_rows(before, {slug for rows in built.rows for slug in rows.slug.to_pylist()}, built.table)
 
-    def vanished_all(self, slug: str, known: LedgerRow | None) -> dict[str, pa.Table]:
+    def vanished_all(self, known: LedgerRow | None) -> dict[str, pa.Table]:
         """Return all rows of an import that is deleted, per table, marked as deleted."""
-        return {} if not self._keeps or known is None else self._vanished_rows([known], {slug: set()}, None)
+        return {} if not self._keeps or known is None else self._vanished_rows([known], frozenset(), None)
 
-    def _vanished_rows(
-        self, known: Sequence[LedgerRow], present: Mapping[str, Set[Any]], table: str | None
-    ) -> dict[str, pa.Table]:
+    def _vanished_rows(self, known: Sequence[LedgerRow], present: Set[Any], table: str | None) -> dict[str, pa.Table]:
         old: dict[str, pa.Table] = {}
         slugs: dict[str, list[str]] = {}
         for row in known:
@@ -70,8 +61,7 @@ class KeptDeletes:
                 if not rows.num_rows:
                     continue
                 records: list[Any] = rows.column(record).to_pylist()
-                imports: list[Any] = rows.column(key).to_pylist()
-                gone = [slug not in present[of] for slug, of in zip(records, imports, strict=True)]
+                gone = [slug not in present for slug in records]
                 if any(gone):
                     old[each] = mark_deleted(rows.filter(pa.array(gone)), self._now, self._load_id)
             if old:

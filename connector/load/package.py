@@ -282,7 +282,7 @@ class Package:
 
     def add_deleted(self, slug: str, known: LedgerRow | None) -> None:
         """Note an import that the service answers 404 for: remove its rows, or mark them if `deletes` says so."""
-        old = self._kept.vanished_all(slug, known)
+        old = self._kept.vanished_all(known)
         self._clear_rows(slug, known, None)
         self._carry(old)
         self._catalogue.text_conflicts.pop(slug, None)

@@ -406,16 +406,6 @@ def credit_all_rows_of_a_batch_to_its_first_import() -> AbstractContextManager[A
     return mock.patch.object(package, "_import_slugs", first)
 
 
-@mutation()
-def let_a_record_stay_that_another_import_of_the_batch_brings() -> AbstractContextManager[Any]:
-    original = KeptDeletes._vanished_rows
-
-    def united(self: Any, known: Any, present: Any, table: str | None) -> dict[str, Any]:
-        return original(self, known, dict.fromkeys(present, set().union(*present.values())), table)
-
-    return mock.patch.object(KeptDeletes, "_vanished_rows", united)
-
-
 @mutation(first=43)
 def count_text_conflicts_of_a_batch_for_its_first_import() -> AbstractContextManager[Any]:
     original = package._count_text_conflicts

@@ -362,6 +362,9 @@ def test_a_column_of_the_users_own_makes_no_version(before: bool, warehouse: War
     with serve(service) as url:
         settings = Settings.load(base_url=url, access_token=service.token, history=True)
         assert verify(warehouse.pipeline(), settings, deep=True).differences == []
+        with pytest.raises(ConfigError, match="columns that are not the connector's"):
+            rebuild(warehouse.pipeline(), settings)
+        execute(warehouse, "ALTER TABLE records_customers DROP COLUMN seen")
         rebuild(warehouse.pipeline(), settings)
     place.run(RunScope("backfill", force=True))
     assert len(place.versions()) == len(kept[0]) + 1
