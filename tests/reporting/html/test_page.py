@@ -179,7 +179,7 @@ def luminance(color: str) -> float:
 
 def test_a_page_that_cannot_be_finished_leaves_the_last_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "report.html"
-    file.write_text("the last one")
+    file.write_text("<!doctype html>the last one")
     file.chmod(0o640)
 
     def full(_: int) -> None:
@@ -190,7 +190,7 @@ def test_a_page_that_cannot_be_finished_leaves_the_last_one(tmp_path: Path, monk
         with pytest.raises(ConnectorError, match="No space left on device"):
             write(file, "half")
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
-    assert file.read_text() == "the last one"
+    assert file.read_text() == "<!doctype html>the last one"
     assert write(file, "whole \ud800") == 7
     assert file.read_bytes() == b"whole ?"
     assert file.stat().st_mode & 0o777 == 0o640
