@@ -77,6 +77,16 @@ def _with_deaths_while_loading(scenario: Scenario) -> Scenario:
     return replace(scenario, episodes=(*episodes, replace(scenario.episodes[-1], edits_before=8, kill=None)))
 
 
+def _with_packages_left_pending(scenario: Scenario) -> Scenario:
+    """Runs die once a package is extracted or while it is loaded, and its imports are edited before the next one."""
+    dice = Random(scenario.seed)
+    episodes = []
+    for each in (*scenario.episodes, *scenario.episodes):
+        edited = replace(each, edits_before=8, lose_directory=False, scope="incremental", kill=None)
+        episodes += [replace(edited, kill=(dice.choice(("file", "commit")), dice.randint(1, 8))), edited]
+    return replace(scenario, episodes=tuple(episodes))
+
+
 def _with_pages_of_imports_that_shift(scenario: Scenario) -> Scenario:
     """A first run requests many pages of imports in turn, while an import is replaced now and then."""
     shifting = replace(quiet({**scenario.settings, "max_concurrency": 1}), shifts=0.05)
@@ -358,7 +368,7 @@ def forget_imports_of_loads_that_never_completed() -> AbstractContextManager[Any
     return mock.patch.object(state, "imports_seen", forgetful)
 
 
-@mutation(first=2)
+@mutation(40, likely=_with_packages_left_pending)
 def leave_pending_packages_to_dlt() -> AbstractContextManager[Any]:
     return mock.patch.object(sync, "rebuild_working_directory", return_value=None)
 
