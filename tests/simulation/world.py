@@ -319,7 +319,7 @@ class World:
             for slug, each in self.watch.truth.items()
             if seen.get(slug) == (each.updated_at, each.shown["row_count"], each.shown["status"], each.template_slug)
         ]
-        edited = episode.edit_probability or not self.scenario.switches.edit_moves_import
+        edited = episode.edit_probability or episode.shifts or not self.scenario.switches.edit_moves_import
         finished = {slug for slug in still if self.watch.truth[slug].shown["status"] == "completed"}
         emptied = {slug for slug in still if not edited and dice.random() < episode.emptied} - finished
         loaded = {row["slug"] for row in before.of_table("sync_imports") if row.get("records_loaded")}
