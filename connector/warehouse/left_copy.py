@@ -23,16 +23,25 @@ def copy_of(file: Path) -> Path:
 
 def remove_copy(copy: Path) -> None:
     """Remove a copy and what DuckDB keeps beside it. The caller holds the lock of the file's rewriter."""
-    copy.unlink(missing_ok=True)
-    copy.with_name(f"{copy.name}.wal").unlink(missing_ok=True)
-    shutil.rmtree(copy.with_suffix(".tmp"), ignore_errors=True)
+    for file in (copy, _log_of(copy)):
+        file.unlink(missing_ok=True)
+    shutil.rmtree(_spill_of(copy), ignore_errors=True)
 
 
 def remove_left_copy(pipeline: Pipeline) -> None:
     """Remove the copy that a killed compaction left, unless a compaction is under way."""
     file = duckdb_file(pipeline)
-    copy = copy_of(file.resolve()) if file is not None else None
-    if file is None or copy is None or not (copy.exists() or copy.with_suffix(".tmp").exists()):
+    if file is None:
         return
-    with suppress(LockedError), sole_rewriter(file.resolve()):
-        remove_copy(copy)
+    copy = copy_of(file.resolve())
+    if any(each.exists() for each in (copy, _log_of(copy), _spill_of(copy))):
+        with suppress(LockedError), sole_rewriter(file.resolve()):
+            remove_copy(copy)
+
+
+def _log_of(copy: Path) -> Path:
+    return copy.with_name(f"{copy.name}.wal")
+
+
+def _spill_of(copy: Path) -> Path:
+    return copy.with_suffix(".tmp")

@@ -38,8 +38,8 @@ from connector.warehouse.tables import (
 )
 
 TYPED_PREFIX = "records_"
-REBUILD_SCHEMA = "importer_rebuild"  # dlt's schema of that table
 REBUILD_TABLE = "sync_rebuild"  # a typed table while it is rebuilt; not `records_…`, so that no run mistakes it for one
+REBUILD_SCHEMA = "importer_rebuild"  # dlt's schema of that table
 _SYSTEM = (*SYSTEM_SCHEMAS, RECORDS, LOADS, VERSIONS)
 
 

@@ -214,9 +214,9 @@ class World:
         self._edits_left, self.service.on_request = 0, self._between_requests
         self._shifts = 0.0
         whole = scope == RunScope() or (scope.mode == "incremental" and scope.window == Window())
-        # a page that is wrongly empty cannot be detected if all its rows are unknown
         of_all = settings.templates is None and settings.exclude_templates is None
-        whole = whole and not episode.blank_pages and of_all
+        # a page that is wrongly empty cannot be detected if all its rows are unknown
+        whole = whole and of_all and not episode.blank_pages
         ran = Ran(
             before,
             self.machine.holdings(),

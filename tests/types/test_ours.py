@@ -160,7 +160,7 @@ def test_a_column_of_the_user_is_neither_emptied_nor_taken_over(
     check_whole(warehouse, service)
 
 
-def test_a_column_of_the_user_stays_his_when_rows_are_kept(warehouse: Warehouse, service: Service) -> None:
+def test_a_column_of_the_user_is_not_emptied_when_rows_are_kept(warehouse: Warehouse, service: Service) -> None:
     """dlt takes each column of the rows that a run hands over for one of the connector's."""
     other = service.add_import("Customers", ROWS)
     gone = service.add_import("Customers", ROWS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dlt
@@ -11,6 +12,7 @@ import pytest
 
 from connector import importer_source
 from connector.errors import ConfigError, ConnectorError, LockedError
+from connector.load import dlt_bridge
 from connector.sandbox import serve
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.lock import sole_writer
@@ -261,12 +263,14 @@ def test_the_next_run_drops_a_half_written_table(place: Place, monkeypatch: pyte
     assert [table.rows for table in place.rebuild("records_orders")] == [21]
 
 
-def test_the_next_run_removes_the_folder_of_a_killed_rebuild(place: Place) -> None:
-    left = Path(place.pipeline().working_dir) / "rebuild-of-one-that-was-killed"
-    left.mkdir(parents=True)
-    place.rebuild("records_orders")
-    assert not left.exists()
-    assert not list(left.parent.glob("rebuild-*"))
+def test_the_next_run_removes_the_folder_of_a_killed_rebuild(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    working_directory = Path(place.pipeline().working_dir)
+    with monkeypatch.context() as patch:
+        patch.setattr(dlt_bridge, "shutil", SimpleNamespace(rmtree=lambda *_, **__: None))
+        place.rebuild("records_orders")
+    assert list(working_directory.glob("rebuild-*"))
+    assert place.sync() == "succeeded"
+    assert not list(working_directory.glob("rebuild-*"))
 
 
 def test_a_column_of_the_user_is_not_thrown_away(place: Place) -> None:
