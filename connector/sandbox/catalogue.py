@@ -172,6 +172,24 @@ class Catalogue:
             self._moved(found)
             found.rows.delete(index)
 
+    def move_row(self, slug: str, record_slug: str, to: str) -> None:
+        """Move a record to another import under the slug it has; both imports are updated at the same instant.
+
+        Raises ValueError for a record that was added as a whole text.
+        """
+        with self._lock:
+            found, other = self._live(slug), self._live(to)
+            index = found.rows.index_of(record_slug)
+            touched = found.rows.touched.get(index)
+            if touched is not None and touched.whole:
+                raise ValueError(f"the record {record_slug} is a whole text and cannot be moved")
+            text = touched.text if touched is not None else found.rows.source.text(index)
+            created_at, _ = found.rows.times(index)
+            now = other.updated_at = self._moved(found)
+            other.revision = self.version
+            found.rows.delete(index)
+            other.rows.move_in(record_slug, text, created_at, now)
+
     def delete_import(self, slug: str) -> None:
         with self._lock:
             self._live(slug).deleted = True
@@ -225,7 +243,7 @@ class Catalogue:
     def record_slugs(self, slug: str) -> Iterator[str]:
         """Yield the slugs of an import's live records, in the order they were added."""
         rows = self._live(slug).rows
-        return map(rows.slugs.slug, rows)
+        return map(rows.slug, rows)
 
     def templates(self) -> list[Template]:
         return list(self._templates.values())

@@ -56,7 +56,7 @@ def record_text(found: StoredImport, index: int, switches: Switches) -> str:
     extra = record_extra_text(index, switches)
     end = "" if extra is None else f",{extra}"
     return (
-        f'{{"slug":"{rows.slugs.slug(index)}","data":{data},'
+        f'{{"slug":"{rows.slug(index)}","data":{data},'
         f'"created_at":"{time_text(created_at, zone, fraction)}",'
         f'"updated_at":"{time_text(updated_at, zone, fraction)}","sort":{index}{end}}}'
     )

@@ -71,6 +71,7 @@ class ImportRows:
         self.version = 0
         self.touched: dict[int, TouchedRow] = {}
         self._gone: list[int] = []
+        self._moved_in: dict[int, str] = {}  # position → slug of a record that was in another import before
         self._next_index = source.count
         self._order: tuple[int, str, Callable[[int], int]] | None = None
 
@@ -88,8 +89,13 @@ class ImportRows:
         before = bisect_right(range(len(self._gone)), rank, key=lambda place: self._gone[place] - place)
         return rank + before
 
+    def slug(self, index: int) -> str:
+        """Return the slug of the record at a position; a record that moved here keeps its own."""
+        return self._moved_in.get(index) or self.slugs.slug(index)
+
     def index_of(self, record_slug: str) -> int:
-        index = self.slugs.index(record_slug)
+        moved = (index for index, slug in self._moved_in.items() if slug == record_slug)
+        index = next(moved, self.slugs.index(record_slug))
         if index is None or index not in self:
             raise KeyError(record_slug)
         return index
@@ -126,11 +132,19 @@ class ImportRows:
         self._touch(index, text, now, now, whole=whole)
         return index
 
+    def move_in(self, slug: str, text: str, created_at: datetime, updated_at: datetime) -> None:
+        """Append a record that was in another import."""
+        index = self._next_index
+        self._next_index += 1
+        self._moved_in[index] = slug
+        self._touch(index, text, created_at, updated_at, whole=False)
+
     def edit(self, index: int, text: str, now: datetime) -> None:
         self._touch(index, text, self.times(index)[0], now, whole=False)
 
     def delete(self, index: int) -> None:
         self.touched.pop(index, None)
+        self._moved_in.pop(index, None)
         insort(self._gone, index)
         self.version += 1
 

@@ -63,7 +63,7 @@ def _edit_row(catalogue: Catalogue, dice: Random) -> str:
     if not len(found.rows):
         return _append_to(catalogue, found, dice)
     index = found.rows.index_at(dice.randrange(len(found.rows)))
-    record_slug = found.rows.slugs.slug(index)
+    record_slug = found.rows.slug(index)
     catalogue.edit_row(found.slug, record_slug, _changed(_row_at(found, index), dice))
     return f"edited record {record_slug} of {found.slug}"
 
@@ -72,7 +72,7 @@ def _delete_row(catalogue: Catalogue, dice: Random) -> str:
     found = dice.choice(catalogue.live())
     if not len(found.rows):
         return _append_to(catalogue, found, dice)
-    record_slug = found.rows.slugs.slug(found.rows.index_at(dice.randrange(len(found.rows))))
+    record_slug = found.rows.slug(found.rows.index_at(dice.randrange(len(found.rows))))
     catalogue.delete_row(found.slug, record_slug)
     return f"deleted record {record_slug} of {found.slug}"
 

@@ -218,3 +218,24 @@ def test_a_script_begins_with_nothing(ask):
     service = Service(seed=1)
     assert "added import" in service.edit_randomly()[0]
     assert ask(service, "/imports").json()["data"][0]["status"] == "created"
+
+
+def test_a_record_moves_to_another_import_under_its_slug(service):
+    here, there = service.add_import("one", [{"n": 1}, {"n": 2}]), service.add_import("two", [{"n": 3}])
+    moved, stays = service.record_slugs(here)
+    service.move_row(here, moved, there)
+    assert list(service.record_slugs(here)) == [stays]
+    assert [(r["slug"], r["data"], r["sort"]) for r in service.records(there)][1:] == [(moved, {"n": 1}, 1)]
+    assert [shown(service, slug)["row_count"] for slug in (here, there)] == [1, 2]
+    assert shown(service, here)["updated_at"] == shown(service, there)["updated_at"]
+    service.edit_row(there, moved, {"n": 4})
+    service.move_row(there, moved, here)
+    assert [(r["slug"], r["data"], r["sort"]) for r in service.records(here)] == [
+        (stays, {"n": 2}, 1),
+        (moved, {"n": 4}, 2),
+    ]
+    with pytest.raises(KeyError):
+        service.delete_row(there, moved)
+    service.delete_row(here, moved)
+    with pytest.raises(ValueError, match="whole text"):
+        service.move_row(here, service.add_raw_record(here, "7"), there)
