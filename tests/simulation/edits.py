@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
-from connector.sandbox import STATUSES, Service, Template
+from connector.sandbox import STATUSES, TEMPLATES, Service, Template
+from connector.sandbox.seeding import uuid_from
 from connector.sandbox.switches import Order
-from tests.simulation.scenario import ODD_ROWS, ORDERS, SPOILED, add_import
+from tests.simulation.scenario import EDGES, ODD_ROWS, ORDERS, SPOILED, add_import
 
 Edit = Callable[[Service, Random], str]
 
@@ -159,6 +160,88 @@ def shift(service: Service, dice: Random, path: str) -> str:
     if not path.endswith("/records") or service.find(slug) is None:
         return "nothing to shift"
     return _swap(service, dice, slug)
+
+
+def move(service: Service, dice: Random) -> str:
+    """Move records to another import; now and then as many come back, so that both row_counts stay."""
+    slugs = service.slugs()
+    if len(slugs) < 2:
+        return "nothing to move to"
+    here, there = dice.sample(slugs, 2)
+    leaving, coming = _movable(service, here), _movable(service, there)
+    if not leaving:
+        return f"nothing to move from {here}"
+    count = len(leaving) if dice.random() < 0.1 else dice.randint(1, min(5, len(leaving)))
+    back = min(count, len(coming)) if dice.random() < 0.3 else 0
+    for record in dice.sample(leaving, count):
+        service.move_row(here, record, there)
+    for record in dice.sample(coming, back):
+        service.move_row(there, record, here)
+    return f"moved {count} rows of {here} to {there}, and {back} back"
+
+
+def rename(service: Service, dice: Random) -> str:
+    """Let two templates swap their names, or one take a new or its first name."""
+    templates = sorted(service.templates(), key=lambda template: template.slug)
+    if not templates:
+        return "no template to rename"
+    one, other = dice.choice(templates), dice.choice(templates)
+    if one.slug != other.slug and dice.random() < 0.5:
+        service.rename_template(one.slug, other.name)
+        service.rename_template(other.slug, one.name)
+        return f"templates {one.name} and {other.name} swapped their names"
+    first = (name for name in (*TEMPLATES, "Odd rows") if template_slug(service, name) == one.slug)
+    name = dice.choice((f"{one.name} of old", next(first, "stock")))
+    service.rename_template(one.slug, name)
+    return f"template {one.name} is now called {name}"
+
+
+def template_slug(service: Service, name: str) -> str:
+    """Return the slug of the template that had this name first."""
+    return uuid_from(service.seed, "template", name)
+
+
+def edge(service: Service, dice: Random) -> str:
+    """Give a record numbers at the edge of a type, or turn the sign of one that it has."""
+    slugs = service.slugs()
+    if not slugs:
+        return "nothing to edit"
+    slug = dice.choice(slugs)
+    if dice.random() < 0.1:
+        service.set_metadata(slug, {"n": dice.choice((0, 0.0, -0.0, 2**63, 1e300))})
+        return f"import {slug} has an edge in its metadata"
+    records = _movable(service, slug)
+    some = dice.choice(EDGES), dice.choice(EDGES)
+    if not records or dice.random() < 0.2:
+        service.append_rows(slug, [_edges(*some)])
+        return f"appended an edge to {slug}"
+    found = service.find(slug)
+    assert found is not None
+    numbers = {found.rows.slug(index): row.text for index, row in found.rows.touched.items() if row.text[:8] == _EDGE}
+    if numbers and dice.random() < 0.6:
+        record = dice.choice(sorted(numbers))
+        number = numbers[record].removeprefix(_EDGE).partition(",")[0]
+        turned = number[1:] if number[0] == "-" else f"-{number}"
+        if number.lstrip("-")[0].isdigit():
+            some = turned, dice.choice(EDGES)
+    else:
+        record = dice.choice(records)
+    service.edit_row(slug, record, _edges(*some))
+    return f"record {record} of {slug} has {some}"
+
+
+_EDGE = '{"edge":'
+
+
+def _edges(one: str, other: str) -> str:
+    return f'{_EDGE}{one},"k":{{"edge":{other}}},"edges":[{one},{other}]}}'
+
+
+def _movable(service: Service, slug: str) -> list[str]:
+    found = service.find(slug)
+    assert found is not None
+    whole = {found.rows.slug(index) for index, row in found.rows.touched.items() if row.whole}
+    return [record for record in service.record_slugs(slug) if record not in whole]
 
 
 _another_template = _of_live(_namesake)

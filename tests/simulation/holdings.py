@@ -107,6 +107,13 @@ class Holdings:
                     found.setdefault(row["_record_slug"], []).append((table, row))
         return found
 
+    def tombstones(self) -> frozenset[str]:
+        """Return the slugs of the imports and records that are marked as deleted."""
+        typed = {row["_record_slug"] for rows in self.typed.values() for row in rows if row["_deleted_at"] is not None}
+        others = (row["slug"] for name in ("imports", "records") for row in self.of_table(name)
+                  if row["_deleted_at"] is not None)  # fmt: skip
+        return frozenset(typed.union(others))
+
     def by_key(self, table: str, *key: str) -> dict[Any, dict[str, Any]]:
         return {row[key[0]] if len(key) == 1 else tuple(row[k] for k in key): row for row in self.of_table(table)}
 

@@ -48,7 +48,7 @@ def gives_back(row: Mapping[str, Any], field: Mapping[str, Any], value: Any) -> 
     if len(there) != 1:
         return False
     if double is not None:
-        return _is_number(value) and Decimal(repr(double)) == Decimal(value)
+        return _is_number(value) and _same_number(double, value)
     if text is not None:
         return bool(text == value) if type(value) is str else same_json(text, value)
     if kind == "json":
@@ -56,7 +56,7 @@ def gives_back(row: Mapping[str, Any], field: Mapping[str, Any], value: Any) -> 
     if kind == "text" and is_scalar(value):
         return bool(base == written(value))
     if kind == "double":
-        return _is_number(value) and Decimal(repr(base)) == Decimal(value)
+        return _is_number(value) and _same_number(base, value)
     return type(base) is type(value) and bool(base == value)
 
 
@@ -84,6 +84,12 @@ def same(one: Any, other: Any) -> bool:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, Literal) or type(value) is int
+
+
+def _same_number(double: Any, value: Any) -> bool:
+    """Return whether a double is this number: a fraction by its shortest text, a whole number exactly."""
+    found, wanted = Decimal(double if type(value) is int else repr(double)), Decimal(value)
+    return found == wanted and found.is_signed() == wanted.is_signed()
 
 
 def same_json(text: Any, value: Any) -> bool:

@@ -21,11 +21,11 @@ from connector.extract.listing import MAX_PER_PAGE, Lister, Listing
 from connector.extract.overlap import Positions, Segment
 from connector.extract.records import ImportRead, Verdict
 from connector.ledger import LedgerRow, State
-from connector.load import package
+from connector.load import emission, package
 from connector.load.batches import Builder, BuiltImports
 from connector.load.kept_deletes import KeptDeletes
 from connector.models import Import
-from connector.run import discover, opening, plan, reader, sync
+from connector.run import choice, discover, opening, plan, reader, sync
 from connector.run.crash_suspects import CrashSuspects
 from connector.run.plan import Plan
 from connector.sandbox import Switches
@@ -115,6 +115,28 @@ def _with_imports_that_answer_for_unlisted_ones(scenario: Scenario) -> Scenario:
 def _with_imports_that_answer_for_read_ones(scenario: Scenario) -> Scenario:
     """Imports that are read answer with another one when they are asked whether they changed."""
     return replace(scenario, episodes=tuple(replace(each, mistaken=0.4) for each in scenario.episodes))
+
+
+def _with_moved_records(scenario: Scenario) -> Scenario:
+    """Records move between a few imports before runs that keep what vanished, and load many imports at once."""
+    settings = {**scenario.settings, "deletes": "keep", "batch_rows": 500_000}
+    moving = replace(quiet(settings), moves_before=6)
+    return replace(scenario, settings=settings, episodes=(quiet(settings), *[moving] * 3), tiny=4, honest=True)
+
+
+def _with_records_of_failing_imports_that_moved(scenario: Scenario) -> Scenario:
+    """Records move before runs in which some imports cannot be read."""
+    moving = replace(quiet({**scenario.settings, "batch_rows": 1}), moves_before=6, failing=0.3)
+    return replace(scenario, episodes=(quiet(scenario.settings), *[moving] * 3), tiny=6)
+
+
+def _with_renamed_templates(scenario: Scenario) -> Scenario:
+    """Templates that have rules by their names are renamed."""
+    named = {name: {"row": "drop", "a": "null"} for name in ("customers", "orders", "stock")}
+    settings = {**scenario.settings, "privacy": named}
+    renaming = replace(quiet(settings), renames_before=1, edits_before=4)
+    switches = replace(scenario.switches, template="object")
+    return replace(scenario, settings=settings, episodes=(quiet(settings), *[renaming] * 3), switches=switches, tiny=4)
 
 
 # -- listing -------------------------------------------------------------------------------------------------------
@@ -408,6 +430,24 @@ def keep_nothing_that_vanished() -> AbstractContextManager[Any]:
     return mock.patch.object(KeptDeletes, "_vanished_rows", return_value={})
 
 
+@mutation(40, likely=_with_moved_records)
+def keep_a_record_that_moved_beside_itself() -> AbstractContextManager[Any]:
+    """Carry over a vanished row although its record comes with another import of the package."""
+    return mock.patch.object(KeptDeletes, "rows", lambda self, incoming: iter(self._carried))
+
+
+@mutation(40, likely=_with_records_of_failing_imports_that_moved)
+def replace_rows_by_their_import_alone() -> AbstractContextManager[Any]:
+    """Leave the row of a record that moved in the import that it left."""
+
+    def of_imports(record_key: str, import_key: str) -> dict[str, Any]:
+        scope = f"{import_key} IN (SELECT {import_key} FROM {{staging_table}})"
+        return {**replacing(record_key, import_key), "destination_scope": scope}
+
+    replacing = emission._replacing
+    return mock.patch.object(emission, "_replacing", of_imports)
+
+
 @mutation()
 def credit_all_rows_of_a_batch_to_its_first_import() -> AbstractContextManager[Any]:
     def first(built: BuiltImports, n: int) -> Any:
@@ -539,6 +579,11 @@ def forget_what_is_recorded_of_what_is_read_again() -> AbstractContextManager[An
 @mutation(first=18)
 def leave_in_versions_what_a_later_rule_is_about() -> AbstractContextManager[Any]:
     return mock.patch.object(history, "_empty_ruled")
+
+
+@mutation(40, likely=_with_renamed_templates)
+def read_renamed_templates_without_their_rules() -> AbstractContextManager[Any]:
+    return mock.patch.object(choice.Choice, "without_their_rules", return_value=choice.Misruled({}, frozenset()))
 
 
 @mutation(first=18)

@@ -15,7 +15,7 @@ from connector.settings import Settings
 from connector.transform.width import Width
 from tests.simulation.holdings import Holdings, Rows, duplicates
 from tests.simulation.leaves import at, gives_back, is_scalar, leaves, parse, same, same_json, stored
-from tests.simulation.protecting import Protected, Rules, is_protected
+from tests.simulation.protecting import Protected, Rules, is_protected, named_sections
 from tests.simulation.watching import ImportTruth, Row, Watch
 
 OVERFLOWED = "overflowed"
@@ -46,7 +46,8 @@ def none_of(found: Iterable[Any], promise: str) -> None:
 class Ran:
     """One run: the warehouse before and after it; `tally` is None if it was killed.
 
-    `whole` if it reads all imports, `of_status` if all of the status in its settings; `hidden` are not listed.
+    `whole` if it reads all imports, `of_some` if all that its settings choose by their status or template; `hidden` are
+    not listed.
     """
 
     before: Holdings
@@ -55,19 +56,34 @@ class Ran:
     whole: bool
     settings: Settings
     allow_mass_delete: bool
-    of_status: bool = False
+    of_some: bool = False
     hidden: frozenset[str] = frozenset()
+
+    def reads(self, truth: ImportTruth) -> bool:
+        """Return whether it has to find an import: one of the status that is read is listed, or was known at it."""
+        status = self.settings.status
+        if status is not None:
+            known = self.before.by_key("sync_imports", "slug").get(truth.slug, {})
+            if truth.shown["status"] != status or (truth.slug in self.hidden and known.get("status") != status):
+                return False
+        names, chosen = set(truth.shown["template"] or ()), self.settings.templates
+        return (chosen is None or not names.isdisjoint(chosen)) and names.isdisjoint(
+            self.settings.exclude_templates or ()
+        )
 
 
 def check_run(ran: Ran, watch: Watch) -> None:
     """Check what must hold after every run, whatever happened in it."""
     _check_keys(ran.after)
     require(ran.before.foreign == ran.after.foreign, "what is the user's own is not touched")
+    if ran.settings.deletes == "mirror":
+        marked = ran.after.tombstones() - ran.before.tombstones()
+        none_of(marked - {row["slug"] for row in ran.after.of_table("imports")}, "a row that vanished is not kept")
     _check_deletes(ran, watch)
     if ran.tally is None:
         return
     _check_runs(ran.after, ran.tally)
-    if (ran.whole or ran.of_status) and ran.tally.status is Status.succeeded:
+    if (ran.whole or ran.of_some) and ran.tally.status is Status.succeeded:
         _check_succeeded(ran, watch)
     _check_nothing_lost(ran, watch)
 
@@ -142,23 +158,14 @@ def _check_succeeded(ran: Ran, watch: Watch) -> None:
     exact = watch.service.switches.edit_moves_import
     unsettled = _unsettled(ran, watch)
     fields = _fields_by_table(ran.after).get("imports", {})
-    steady = watch.steady_imports()
-    if ran.of_status:
-        steady = {slug: truth for slug, truth in steady.items() if _is_of_status(ran, truth)}
+    steady = {slug: truth for slug, truth in watch.steady_imports().items() if ran.reads(truth)}
     for slug, truth in steady.items():
         require(slug in held, "succeeded has every import", slug)
         _check_import(held[slug], truth, fields, exact=exact and slug not in unsettled)
     records = {s: row for s, row in watch.steady_records().items() if row.import_slug not in unsettled}
-    if ran.of_status:
+    if ran.of_some:
         records = {s: row for s, row in records.items() if row.import_slug in steady}
     _check_records(ran, records, steady, "succeeded has every record", exact=exact)
-
-
-def _is_of_status(ran: Ran, truth: ImportTruth) -> bool:
-    """Return whether a run that reads one status has to find the import: it is listed, or was known at that status."""
-    known = ran.before.by_key("sync_imports", "slug").get(truth.slug, {})
-    status = ran.settings.status
-    return truth.shown["status"] == status and (truth.slug not in ran.hidden or known.get("status") == status)
 
 
 def _check_records(
@@ -189,8 +196,27 @@ def _check_nothing_lost(ran: Ran, watch: Watch) -> None:
             continue
         known = slug in before and _holds(before[slug]["data"], row)
         if known and states.get(row.import_slug) != "unreconciled":
+            if slug not in after and before[slug]["import_slug"] != row.import_slug:
+                # it moved between two runs, and this one read only the import that it left
+                require(_will_be_read(ran, watch, row.import_slug), "a moved row is read next", slug, row)
+                continue
             require(slug in after, "no row is lost", slug, row)
             require(_holds(after[slug]["data"], row), "no row is spoiled", slug, row, after[slug])
+
+
+def _will_be_read(ran: Ran, watch: Watch, slug: str) -> bool:
+    """Return whether this run did not read an import in its present version, and tells so, and the next one reads it.
+
+    Only a run over some of the imports may have `succeeded` without one of the others.
+    """
+    assert ran.tally is not None
+    row, now = ran.after.by_key("sync_imports", "slug").get(slug), watch.truth.get(slug)
+    succeeded = (ran.whole or ran.of_some) and ran.tally.status is Status.succeeded
+    if succeeded and now is not None and slug not in watch.touched_imports and ran.reads(now):
+        return False
+    if row is None or now is None or row.get("state") != "synced":
+        return True
+    return row.get("due") is not None or _fingerprint(row) != _shown_fingerprint(now)
 
 
 def _holds(data: str, row: Row) -> bool:
@@ -212,8 +238,9 @@ def _check_import(held: Mapping[str, Any], truth: ImportTruth, fields: Fields, *
     found = {name: held[name] for name in expected}
     require(found == expected, "an import is as the service shows it", truth.slug, found, expected)
     for name in ("metadata", "extra", *["records_metadata"] * exact):
-        text = None if held[name] is None else json.loads(held[name])
-        require(text == shown[name], f"{name} is as received", truth.slug, text, shown[name])
+        received = None if shown[name] is None else parse(json.dumps(shown[name]))
+        as_received = held[name] is None if received is None else same_json(held[name] or "", received)
+        require(as_received, f"{name} is as received", truth.slug, held[name], shown[name])
     free = {name: shown[name] for name in ("metadata", "extra") if shown[name] is not None}
     scalars: dict[tuple[str, ...], Any] = {
         (name, key): value
@@ -270,11 +297,18 @@ def _check_ledger(ran: Ran, truth: Mapping[str, ImportTruth]) -> None:
         if each.shown["row_count"] != count and each.shown["status"] == "completed" and _was_read(ran, row):
             require(row["state"] == "unreconciled", "a wrong row_count is reported", slug, row, count)
         require(row["records_loaded"] == len(each.rows), "the ledger counts the rows", slug, row)
-        known = (row["updated_at"], row["row_count"], row["status"], row["template_slug"])
-        shown = (each.updated_at, each.shown["row_count"], each.shown["status"], each.template_slug)
+        known, shown = _fingerprint(row), _shown_fingerprint(each)
         require(known == shown, "the ledger has the fingerprint", slug, known, shown)
     for slug, row in ledger.items():
         require(slug in truth or row["state"] == "deleted", "an import that is gone is deleted", row)
+
+
+def _fingerprint(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(map(row.get, ("updated_at", "row_count", "status", "template_slug")))  # one may be dropped
+
+
+def _shown_fingerprint(truth: ImportTruth) -> tuple[Any, ...]:
+    return truth.updated_at, truth.shown["row_count"], truth.shown["status"], truth.template_slug
 
 
 def _was_read(ran: Ran, row: Mapping[str, Any]) -> bool:
@@ -376,10 +410,13 @@ def check_kept(
         if slug not in live:
             require(held[slug]["_deleted_at"] is not None, "a vanished record is marked", slug)
             require(held[slug]["data"] == data, "a vanished record is as it was", slug, held[slug])
-    typed = {row["_record_slug"]: row for rows in after.typed.values() for row in rows}
+    typed: dict[str, list[bool]] = {}
+    for _, row in _each(after.typed):
+        typed.setdefault(row["_record_slug"], []).append(row["_deleted_at"] is None)
     for slug in ever_typed:
         require(slug in typed, "a kept record is in a typed table", slug)
-        require((typed[slug]["_deleted_at"] is None) == (slug in live), "a vanished typed row is marked", slug)
+        # a record that moved to another template stays in the table of the earlier one, marked
+        require(sum(typed[slug]) == (slug in live), "a vanished typed row is marked", slug)
 
 
 def check_versions(after: Holdings, *, all_noted: bool = True, but: Collection[str] = ()) -> None:
@@ -443,10 +480,19 @@ class Seen:
     not_whole: frozenset[str]
 
 
-def check_history(ran: Ran, completed: list[Seen], all_rules: Sequence[Rules], *, changed_manually: bool) -> None:
+def check_history(
+    ran: Ran,
+    completed: list[Seen],
+    all_rules: Sequence[Rules],
+    all_deletes: Sequence[str],
+    *,
+    kept: frozenset[str],
+    changed_manually: bool,
+) -> None:
     """Check after a completed run the current versions, that none overlap, and what earlier recording runs saw.
 
-    `all_rules` are the rules of each run until now. Earlier versions have no values that changed rules cover.
+    `all_rules` are the rules of each run until now, `all_deletes` its `deletes`. Earlier versions have no values that
+    changed rules cover. `kept` are the slugs of rows marked by a run with `deletes = keep` that are still there.
     """
     assert ran.tally is not None
     rules, number = all_rules[-1], len(all_rules)
@@ -463,7 +509,8 @@ def check_history(ran: Ran, completed: list[Seen], all_rules: Sequence[Rules], *
     now = snapshot(after)
     if erases and not keeps:
         keys = {row["slug" if name.startswith("imports") else "_record_slug"] for name, row in _each(after.versions)}
-        none_of(keys - {key for rows in now.values() for key in rows}, "what was erased leaves no version")
+        there = {key for rows in now.values() for key in rows}
+        none_of(keys - there - kept, "what was erased leaves no version")
     alive = {key for rows in now.values() for key in rows}  # ever since: what was missing for a while has been erased
     emptied: dict[str, set[str]] = {}
     for earlier in [] if changed_manually else reversed(completed):
@@ -481,26 +528,31 @@ def check_history(ran: Ran, completed: list[Seen], all_rules: Sequence[Rules], *
                 for row in versions
                 if row["_valid_from"] <= moment and (row["_valid_to"] is None or moment < row["_valid_to"])
             }
-            wanted = was if keeps else {k: v for k, v in was.items() if k in alive or k in shown}
+            has_kept = all(each == "keep" for each in all_deletes[earlier.number :])
+            wanted = was if has_kept else {k: v for k, v in was.items() if k in alive or k in shown}
             none_of(_differences(shown, wanted, earlier.not_whole), f"as of {moment} {table} is what that run saw")
     settled = ran.whole and ran.tally.status is Status.succeeded
     if recorded and settled and not keeps:
-        _check_protected(after, rules)
+        _check_protected(after, rules, kept)
     completed.append(Seen(ran.tally.started_at if recorded else None, number, settled, now, not_whole))
 
 
-def _check_protected(after: Holdings, rules: Rules) -> None:
+def _check_protected(after: Holdings, rules: Rules, kept: frozenset[str]) -> None:
     """Check that no version has a value that the rules forbid, except for imports that vanished before they were read.
 
-    Those keep rows loaded under earlier rules until the next run finds them deleted.
+    A path for which a template has a rule of its own is left out. Vanished imports keep rows loaded under earlier rules
+    until the next run finds them deleted.
     """
+    own = {path for section in named_sections(rules) for path in rules[section]}
     vanished = {row["slug"] for row in after.of_table("sync_imports") if row.get("due") == "vanished"}
     for name, all_rows in after.versions.items():
         rows = [row for row in all_rows if row.get("_import_slug", row.get("slug")) not in vanished]
+        rows = [row for row in rows if row.get("_record_slug", row.get("slug")) not in kept]
         table = name.removesuffix("_history")
         for keys, known in _fields_by_table(after).get(table, {}).items():
             section, path = ("metadata", ".".join(keys[1:])) if table == "imports" else ("*", ".".join(keys))
-            rule = rules.get(section, {}).get(path) if keys[:1] != ("extra",) else None
+            ruled = keys[:1] != ("extra",) and (table == "imports" or path not in own)
+            rule = rules.get(section, {}).get(path) if ruled else None
             columns = [known["column_name"] + suffix for suffix in ("", "__v_text", "__v_double")]
             left = [row for row in rows for c in columns if rule and not is_protected(row.get(c), rule)]
             none_of(left, f"no version of {table} has what {path} = {rule} does not leave")
@@ -508,7 +560,8 @@ def _check_protected(after: Holdings, rules: Rules) -> None:
 
 def _ruled_columns(after: Holdings, rules: Iterable[Rules]) -> dict[str, set[str]]:
     """Return table → columns to which a rule may apply."""
-    firsts = {path.partition(".")[0] for each in rules for path in each.get("*", {})}
+    every = (each[section] for each in rules for section in named_sections(each) | each.keys() & {"*"})
+    firsts = {path.partition(".")[0] for section in every for path in section}
     found = {table: {"_more"} for table in after.typed}
     found["imports"] = {"metadata", "records_metadata", "extra"}
     for table, fields in _fields_by_table(after).items():
@@ -547,6 +600,17 @@ def _content(row: Mapping[str, Any]) -> Content:
     return tuple(sorted((name, repr(value)) for name, value in row.items() if name not in TOLD and value is not None))
 
 
-def check_mirrored(after: Holdings) -> None:
-    rows = after.of_table("records")
-    none_of((r["slug"] for r in rows if r["_deleted_at"] is not None), "nothing deleted is kept")
+def check_mirrored(after: Holdings, kept_until: datetime | None) -> None:
+    """Check with `deletes = mirror` that rows marked by a run before, which ended at `kept_until`, stay where they may.
+
+    They may stay for ever if their import is deleted, otherwise until it is read.
+    """
+    ledger = after.by_key("sync_imports", "slug")
+    marked = [(row["import_slug"], row["slug"]) for row in after.of_table("records") if row["_deleted_at"] is not None]
+    marked += [(r["_import_slug"], r["_record_slug"]) for _, r in _each(after.typed) if r["_deleted_at"] is not None]
+    none_of(marked if kept_until is None else (), "nothing deleted is kept")
+    for slug, record in marked:
+        assert kept_until is not None
+        known = ledger.get(slug, {})
+        kept = known.get("state") == "deleted" or (known.get("last_synced_at") or kept_until) <= kept_until
+        require(kept, "nothing deleted is kept of what was read since", record, known)

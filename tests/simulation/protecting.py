@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hmac
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from random import Random
@@ -28,6 +28,7 @@ class Protected(str):
 
 KEY = "a key of the simulation"
 ANY = ("drop", "null")  # for values of any kind
+STRICTEST = ("drop", "null", "hash", "mask:2")
 SCALARS = (*ANY, "mask:2", "hash")
 PATHS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("a", "b", "nested", "nested.deep", "tags", "address", "address.city", "batch"), ANY),
@@ -44,19 +45,49 @@ def make_rules(dice: Random) -> dict[str, dict[str, str]]:
     return {name: each for name, each in rules.items() if each}
 
 
+def make_named_rules(dice: Random, names: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Draw a section for some of these templates; one without rules is possible."""
+    chosen = dice.sample(names, dice.randint(1, 2))
+    paths = {name: dice.sample(sorted(PATHS), dice.randint(0, 4)) for name in chosen}
+    return {name: {path: dice.choice(PATHS[path]) for path in some} for name, some in paths.items()}
+
+
+def rules_of(rules: Rules, slug: str | None, name: str | None) -> Mapping[str, str]:
+    """Return path → rule for the data of a template; those of all templates, the strictest, if it is unknown."""
+    if slug is not None:
+        return {**rules.get("*", {}), **rules.get(name or "", {}), **rules.get(slug, {})}
+    found: dict[str, str] = {}
+    for section in named_sections(rules) | {"*"}:
+        for path, rule in rules.get(section, {}).items():
+            found[path] = min(rule, found.get(path, rule), key=STRICTEST.index)
+    return found
+
+
+def named_sections(rules: Rules) -> set[str]:
+    """Return the sections that are for one template."""
+    return rules.keys() - {"*", "metadata"}
+
+
 def seen_through(rules: Rules, watch: Watch) -> Watch:
-    """Return the data of a service that a warehouse under these rules has to have."""
+    """Return the data of a service that a warehouse under these rules has to have.
+
+    A run keeps to the name of a template that it saw first, so records of a template that changed are not compared.
+    """
     if not rules:
         return watch
+    renamed = watch.touched_imports if named_sections(rules) else ()
+    uncertain = {record for slug in renamed if slug in watch.at_start for record in watch.at_start[slug].rows}
     return replace(
         watch,
+        touched_records=watch.touched_records | uncertain,
         truth={slug: _import(rules, each) for slug, each in watch.truth.items()},
         at_start={slug: _import(rules, each) for slug, each in watch.at_start.items()},
     )
 
 
 def _import(rules: Rules, truth: ImportTruth) -> ImportTruth:
-    shown, of_records = dict(truth.shown), rules.get("*", {})
+    shown = dict(truth.shown)
+    of_records = rules_of(rules, *(shown["template"] or (None, None)))
     for name in ("metadata", "records_metadata"):
         if shown[name]:
             shown[name] = json.loads(protected(rules.get("metadata", {}), json.dumps(shown[name])))

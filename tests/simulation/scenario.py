@@ -10,7 +10,7 @@ from connector.extract.listing import MAX_PER_PAGE
 from connector.sandbox import TEMPLATES, Faults, Service, Switches
 from connector.sandbox.switches import Order
 from connector.transform.width import Width
-from tests.simulation.protecting import make_rules
+from tests.simulation.protecting import make_named_rules, make_rules
 
 ORDERS: tuple[Order, ...] = get_args(Order)
 SIZES = (0, 0, 1, 1, 2, 3, 7, 20, 49, 99, 100, 101, 150, 200, 300, 350)
@@ -25,6 +25,13 @@ ODD_ROWS: tuple[Any, ...] = (
     '{"a": 1E2, "b" : "\\u00e9\\n" , "a b": 1, "a_b": 2}',
     {},
 )
+EDGES = (
+    *("0", "-0", "0.0", "-0.0", "-0e5", "1", "1.0", "1E0", "0.1", "true", "null", '""', '"-0"', '"1e400"'),
+    *("1e400", "-1e400", "1e-400", "5e-324", "2.2250738585072014e-308", "1.7976931348623157e308"),
+    *("9223372036854775807", "9223372036854775808", "-9223372036854775808", "-9223372036854775809"),
+    *("9007199254740993", "9007199254740993.0", "18446744073709551616"),
+)
+_NAMES = [*sorted(TEMPLATES), "Odd rows"]
 # All texts differ: two equal rows without a slug cannot be distinguished from one row that was seen twice.
 SPOILED = ('"only a text %d"', '{"slug":null,"data":{},"n":%d}', '{"slug":"x-%d","data":[1]}', "17%d")
 
@@ -42,7 +49,9 @@ class Outage:
 class Episode:
     """One run and its events.
 
-    `shifts` is the probability that the list of which a page is requested has changed since, with the same length.
+    `shifts` is the probability that the list of which a page is requested has changed since, with the same length,
+    `moves` that records have moved between imports. `edges_before` rows get numbers at the edge of a type.
+    `renames` is the probability that a template has another name since, or two have swapped theirs.
     """
 
     settings: dict[str, Any]
@@ -65,6 +74,11 @@ class Episode:
     manual_change: bool = False
     away: float = 0.0
     shifts: float = 0.0
+    moves_before: int = 0
+    moves: float = 0.0
+    edges_before: int = 0
+    renames_before: int = 0
+    renames: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +170,29 @@ def make_scenario(seed: int) -> Scenario:
     settings["privacy"], episodes = _ruled(Random(f"privacy {seed}"), episodes, 0.6 if settings["history"] else 0.2)
     shifting = Random(f"shifts {seed}")
     episodes = [replace(each, shifts=shifting.choice((0.0,) * 9 + (0.1,))) for each in episodes]
+    moving = Random(f"moves {seed}")
+    if moving.random() < 0.15:
+        episodes = [
+            replace(each, moves_before=moving.choice((0, 1, 3)), moves=moving.choice((0.0, 0.0, 0.02, 0.1)))
+            for each in episodes
+        ]
+    edge = Random(f"edges {seed}")
+    if edge.random() < 0.1:
+        episodes = [replace(each, edges_before=edge.choice((1, 5, 15))) for each in episodes]
+    switching = Random(f"deletes {seed}")
+    if switching.random() < 0.15:
+        episodes = [
+            replace(each, settings={**each.settings, "deletes": switching.choice(("mirror", "keep"))})
+            for each in episodes
+        ]
+    renaming = Random(f"renames {seed}")
+    if renaming.random() < 0.12:
+        if renaming.random() < 0.6:
+            settings["privacy"], episodes = _ruled_by_name(renaming, settings["privacy"], episodes)
+        episodes = [
+            replace(each, renames_before=renaming.choice((0, 0, 1, 2)), renames=renaming.choice((0.0, 0.0, 0.03)))
+            for each in episodes
+        ]
     narrow = Random(f"width {seed}")
     width = (
         Width() if narrow.random() < 0.7 else Width(narrow.randint(0, 9), narrow.randint(0, 4), narrow.randint(1, 9))
@@ -179,7 +216,7 @@ def make_scenario(seed: int) -> Scenario:
 
 def _choice(dice: Random) -> dict[str, Any]:
     """Return settings that leave some templates out, by names that an import may get or lose; often none."""
-    names = dice.sample([*sorted(TEMPLATES), "Odd rows"], dice.randint(1, 2))
+    names = dice.sample(_NAMES, dice.randint(1, 2))
     return dice.choice(({}, {"templates": names}, {"exclude_templates": names}, {"exclude_templates": names}))
 
 
@@ -193,6 +230,17 @@ def _ruled(dice: Random, episodes: list[Episode], share: float) -> tuple[dict[st
         if changing and dice.random() < 0.5:
             rules = make_rules(dice)
     return rules, ruled
+
+
+def _ruled_by_name(dice: Random, last: dict[str, Any], episodes: list[Episode]) -> tuple[dict[str, Any], list[Episode]]:
+    """Add rules for templates by their first names to those of each episode; often the same."""
+    named = make_named_rules(dice, _NAMES)
+    ruled = []
+    for each in episodes:
+        if dice.random() < 0.2:
+            named = make_named_rules(dice, _NAMES)
+        ruled.append(replace(each, settings={**each.settings, "privacy": {**each.settings["privacy"], **named}}))
+    return {**last, **named}, ruled
 
 
 def _switches(dice: Random, many: bool) -> Switches:

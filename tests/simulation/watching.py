@@ -131,7 +131,7 @@ class Watch:
             if touched is not None and touched.whole:
                 spoiled += 1
                 continue
-            slug = found.rows.slugs.slug(index)
+            slug = found.rows.slug(index)
             if same is not None and slug in same.rows and same.touches.get(index) is touched:
                 rows[slug] = same.rows[slug]
                 continue

@@ -26,7 +26,7 @@ from connector.sandbox.seeding import SeededClock
 from connector.service.client import ServiceClient
 from connector.settings import RunScope, Selection, Settings, Window
 from connector.transform import width
-from tests.simulation.edits import random_edit, shift
+from tests.simulation.edits import edge, move, random_edit, rename, shift, template_slug
 from tests.simulation.holdings import Holdings
 from tests.simulation.kill_switch import Killed, KillSwitch
 from tests.simulation.machines import Machine, ModelMachine
@@ -43,7 +43,8 @@ from tests.simulation.oracle import (
     check_width,
     require,
 )
-from tests.simulation.protecting import KEY, Rules, seen_through
+from tests.simulation.protecting import KEY, Rules, named_sections, seen_through
+from tests.simulation.renaming import ReadUnder
 from tests.simulation.scenario import Episode, Outage, Scenario, fill, quiet
 from tests.simulation.virtual_time import Wire, virtual_loop
 from tests.simulation.watching import Watch
@@ -145,6 +146,15 @@ class World:
         self._edit_probability = 0.0
         self._shifts = 0.0
         self._shifting = Random(f"shifts of {scenario.seed}")
+        self._moves = 0.0
+        self._moving = Random(f"moves of {scenario.seed}")
+        self._renames = 0.0
+        self._renaming = Random(f"renames of {scenario.seed}")
+        self._read_under = ReadUnder()
+        self._edges = Random(f"edges of {scenario.seed}")
+        self._kept_until: datetime | None = None
+        self._kept = frozenset[str]()
+        self._deletes: list[str] = []
         self._deaths = 0
         self._requests = 0
         self._outage: Outage | None = None
@@ -161,7 +171,7 @@ class World:
 
     def settle(self) -> None:
         self._end_disturbances()
-        peace = quiet(self.scenario.settings)
+        peace = quiet({**self.scenario.settings, "privacy": self._rules_by_slug()})
         still = self.scenario.switches.edit_moves_import
         whole = RunScope(allow_mass_delete=True, recheck_days=None if still else 100_000)
         ran = self.run(peace, whole)
@@ -188,6 +198,13 @@ class World:
         again = self.run(peace)
         self._check_nothing_to_do(again)
 
+    def _rules_by_slug(self) -> Rules:
+        """Return the final rules, which name templates by their slugs, so that renamed ones are read."""
+        rules = dict(self.scenario.settings["privacy"])
+        for name in sorted(named_sections(rules)):
+            rules[template_slug(self.service, name)] = rules.pop(name)
+        return rules
+
     def _end_disturbances(self) -> None:
         service = self.service
         service.faults, service.hidden, service.blank = Faults(), frozenset(), 0.0
@@ -212,19 +229,20 @@ class World:
         self._outage = episode.outage
         tally = self._process(settings, scope, episode)
         self._edits_left, self.service.on_request = 0, self._between_requests
-        self._shifts = 0.0
+        self._shifts = self._moves = self._renames = 0.0
         whole = scope == RunScope() or (scope.mode == "incremental" and scope.window == Window())
         of_all = settings.templates is None and settings.exclude_templates is None
         # a page that is wrongly empty cannot be detected if all its rows are unknown
-        whole = whole and of_all and not episode.blank_pages
+        whole = whole and not episode.blank_pages
+        reads_all = of_all and settings.status is None
         ran = Ran(
             before,
             self.machine.holdings(),
             tally,
-            whole and settings.status is None,
+            whole and reads_all,
             settings,
             scope.allow_mass_delete,
-            whole and settings.status is not None,
+            whole and not reads_all,
             self.service.hidden,
         )
         self._left = ran.after  # only a manual change or another run changes it
@@ -235,11 +253,20 @@ class World:
         if overflowed:
             self.note(f"{overflowed} fields without column")
         self._rules.append(episode.settings["privacy"])
+        self._deletes.append(settings.deletes)
+        if settings.deletes == "keep":
+            self._kept_until = self.now
+            self._kept |= ran.after.tombstones()
         check_run(ran, seen_through(self._rules[-1], self.watch))
+        if not any(each.manual_change for each in self.scenario.episodes):  # which may remove what the ledger knows
+            self._read_under.check(ran, self.watch, self._rules[-1])
         check_width(ran.after, self.scenario.width)
         if self.scenario.settings["history"] and tally is not None and tally.fatal is None:
             changed_manually = any(each.manual_change for each in self.scenario.episodes)
-            check_history(ran, self._completed, self._rules, changed_manually=changed_manually)
+            kept = self._kept & ran.after.tombstones()
+            check_history(
+                ran, self._completed, self._rules, self._deletes, kept=kept, changed_manually=changed_manually
+            )
         if tally is not None and episode.outage is not None:
             unheard = [problem for problem in (*tally.problems, str(tally.fatal)) if "has not answered" in problem]
             # if all remaining imports never answer, that cannot be distinguished from a service that is down
@@ -251,7 +278,7 @@ class World:
             require(tally.fatal is None or named_nothing or not calm, "a restart fails no run", tally.fatal)
         if scope == RunScope(mode="backfill", force=True) and self.requests and of_all and settings.status is None:
             check_promise(ran)
-        self._remember(ran.after)
+        self._remember(ran)
         if isinstance(self._ticks, CoarseClock):
             self._ticks.between_runs()
         self.now += timedelta(hours=1)
@@ -289,6 +316,12 @@ class World:
         self._jumped += timedelta(seconds=episode.clock_jump_s)
         for _ in range(episode.edits_before):
             self._edit()
+        for _ in range(episode.moves_before):
+            self._move()
+        for _ in range(episode.renames_before):
+            self._rename()
+        for _ in range(episode.edges_before):
+            self.note(f"  {self.watch.edit(lambda: edge(self.service, self._edges))}")
         failing = frozenset(slug for slug in self.service.slugs() if self.dice.random() < episode.failing)
         known = {row["slug"] for row in before.of_table("imports") if row["_deleted_at"] is None}
         hidden = (slug for slug in self.service.slugs() if self.dice.random() < episode.hide and slug in known)
@@ -301,7 +334,7 @@ class World:
         self.service.blank = episode.blank_pages
         self._disturb_imports(episode, before)
         self._edit_probability, self._edits_left = episode.edit_probability, episode.edits_at_most
-        self._shifts = episode.shifts
+        self._shifts, self._moves, self._renames = episode.shifts, episode.moves, episode.renames
 
     def _disturb_imports(self, episode: Episode, before: Holdings) -> None:
         """Choose URLs that answer with another import, and imports that show none of their records."""
@@ -319,7 +352,8 @@ class World:
             for slug, each in self.watch.truth.items()
             if seen.get(slug) == (each.updated_at, each.shown["row_count"], each.shown["status"], each.template_slug)
         ]
-        edited = episode.edit_probability or episode.shifts or not self.scenario.switches.edit_moves_import
+        edits = episode.edit_probability or episode.shifts or episode.moves
+        edited = edits or not self.scenario.switches.edit_moves_import
         finished = {slug for slug in still if self.watch.truth[slug].shown["status"] == "completed"}
         emptied = {slug for slug in still if not edited and dice.random() < episode.emptied} - finished
         loaded = {row["slug"] for row in before.of_table("sync_imports") if row.get("records_loaded")}
@@ -334,6 +368,12 @@ class World:
     def _edit(self) -> None:
         self.note(f"  {self.watch.edit(lambda: random_edit(self.service, self.dice))}")
 
+    def _move(self) -> None:
+        self.note(f"  {self.watch.edit(lambda: move(self.service, self._moving))}")
+
+    def _rename(self) -> None:
+        self.note(f"  {self.watch.edit(lambda: rename(self.service, self._renaming))}")
+
     def _between_requests(self, request: Request) -> None:
         self._requests += 1
         self.requests.append(request)
@@ -342,6 +382,10 @@ class World:
             self._edit()
         if self._shifts and self._shifting.random() < self._shifts:
             self.note(f"  {self.watch.edit(lambda: shift(self.service, self._shifting, request.path))}")
+        if self._renames and self._renaming.random() < self._renames:
+            self._rename()
+        if self._moves and self._moving.random() < self._moves:
+            self._move()
 
     def _scope(self, kind: str) -> RunScope:
         slugs = self.service.slugs()
@@ -409,7 +453,12 @@ class World:
 
     # -- what must be true ---------------------------------------------------------------------------------------
 
-    def _remember(self, after: Holdings) -> None:
+    def _remember(self, ran: Ran) -> None:
+        after = ran.after
+        if ran.settings.deletes == "mirror":
+            held = after.by_key("records", "slug").keys()
+            self.ever = {slug: data for slug, data in self.ever.items() if slug in held}
+            self.ever_typed &= {row["_record_slug"] for rows in after.typed.values() for row in rows}
         self.ever.update({slug: row["data"] for slug, row in after.live_records().items()})
         self.ever_typed.update(after.live_typed())
 
@@ -417,7 +466,7 @@ class World:
         if self.scenario.settings["deletes"] == "keep":
             check_kept(after, self.ever, self.ever_typed, self.watch.truth)
         else:
-            check_mirrored(after)
+            check_mirrored(after, self._kept_until)
 
     def _check_nothing_to_do(self, ran: Ran) -> None:
         """Check that an unchanged service costs the listing, and imports that are unfinished or do not reconcile."""
