@@ -171,11 +171,17 @@ class _Rebuild:
         tables = [table for table in known if table in wanted or not wanted]
         with self.warehouse.connect() as connection:
             for table in tables:
-                lost = without_raw_row(connection, table)
-                if lost:
+                lost, moved = without_raw_row(connection, table, state.template_tables[table])
+                if lost > moved:
                     raise ConfigError(
-                        f"{lost} rows of {table} have no raw row, so a rebuild would lose them; nothing was changed. "
-                        "Run `importer-sync run`, or if they were loaded with raw = false, `backfill --full`."
+                        f"{lost - moved} rows of {table} have no raw row, so a rebuild would lose them; nothing was "
+                        "changed. Run `importer-sync run`, or if they were loaded with raw = false, `backfill --full`."
+                    )
+                if moved:
+                    raise ConfigError(
+                        f"{moved} rows of {table} are of records that moved to another template, and a rebuild would "
+                        "lose them, because the raw rows moved too: these are marked in _deleted_at. Move them to a "
+                        "table of your own, or name other tables with --table; nothing was changed."
                     )
             filled = [t for t in tables if raw_counts(connection, state.template_tables[t])]
             for table in filled:

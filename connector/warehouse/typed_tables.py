@@ -33,13 +33,20 @@ def raw_rows(connection: Connection, template_slug: str, slugs: Sequence[str]) -
     return rows.filter(pa.array([(value or "") == template_slug for value in templates]))
 
 
-def without_raw_row(connection: Connection, table: str) -> int:
-    """Return the number of rows of a typed table that have no raw row."""
+def without_raw_row(connection: Connection, table: str, template_slug: str) -> tuple[int, int]:
+    """Return the number of rows of a typed table that have no raw row of its template, and of those that moved.
+
+    A record has one raw row. If it moved to an import of another template, its row here is marked as deleted, and
+    `raw_rows` does not return it.
+    """
+    deleted = f"t.{connection.column('_deleted_at')} IS NOT NULL AND r.slug IS NOT NULL"
     rows = connection.rows(
-        f"SELECT count(*) AS n FROM {connection.name(table)} t WHERE NOT EXISTS "
-        f"(SELECT 1 FROM {connection.name(RECORDS)} r WHERE r.slug = t.{connection.column('_record_slug')})"
+        f"SELECT count(*) AS n, count(CASE WHEN {deleted} THEN 1 END) AS moved FROM {connection.name(table)} t "
+        f"LEFT JOIN {connection.name(RECORDS)} r ON r.slug = t.{connection.column('_record_slug')} "
+        "WHERE r.slug IS NULL OR COALESCE(r.template_slug, '') <> %s",
+        template_slug,
     )
-    return int(rows[0]["n"])
+    return int(rows[0]["n"]), int(rows[0]["moved"])
 
 
 def count_rows(connection: Connection, table: str, key: str) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +23,7 @@ from .conftest import Place, unlucky
 
 pytestmark = pytest.mark.thorough
 
+T = "2026-01-01T00:00:00Z"
 HINTS = {"records_orders": {"when": "date", "half": "decimal(10,2)"}}
 
 
@@ -288,6 +290,24 @@ def test_what_has_no_raw_row_is_not_thrown_away(place: Place) -> None:
         place.rebuild()
     assert place.query("SELECT count(*) FROM records_orders") == [(21,)]
     assert [table.table for table in place.rebuild("records_others")] == ["records_others"]
+
+
+def test_a_kept_row_whose_record_moved_to_another_template_is_not_thrown_away(empty: Place) -> None:
+    """The raw row moved with the record, so the row that is kept has none."""
+    whole = {"slug": "r", "data": {"n": 1}, "created_at": T, "updated_at": T, "sort": 0}
+    first = empty.service.add_import("orders", [{"n": 2}])
+    row = empty.service.add_raw_record(first, json.dumps(whole))
+    second = empty.service.add_import("others", [{"a": 1}])
+    assert empty.sync(deletes="keep") == "succeeded"
+    empty.service.delete_row(first, row)
+    empty.service.add_raw_record(second, json.dumps(whole))
+    assert empty.sync(deletes="keep") == "succeeded"
+    kept = "SELECT n FROM records_orders WHERE _deleted_at IS NOT NULL"
+    assert empty.query(kept) == [(1,)]
+    with pytest.raises(ConfigError, match="1 rows of records_orders are of records that moved to another template"):
+        empty.rebuild(deletes="keep")
+    assert empty.query(kept) == [(1,)]
+    assert [table.table for table in empty.rebuild("records_others", deletes="keep")] == ["records_others"]
 
 
 def test_it_needs_raw_rows_a_warehouse_and_the_lock(place: Place, empty: Place) -> None:
