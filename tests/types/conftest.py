@@ -155,7 +155,7 @@ class SQLite(Warehouse):
     """As Python's own `sqlite3` reads it: an instant is a text."""
 
     holds_nul = False
-    signs_zero = True
+    signs_zero = False
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -191,7 +191,7 @@ class MySQL(Warehouse):
     """As pymysql reads it."""
 
     holds_nul = False
-    signs_zero = True
+    signs_zero = False
 
     def __init__(self, folder: Path, server: MariaDB) -> None:
         super().__init__(folder)
