@@ -62,15 +62,16 @@ def totals(
 ) -> tuple[int, dict[Keys, tuple[int, int]]]:
     """Return live rows of a typed table that belong to other imports, and (values, conflicts) of each field in them."""
     fields = [f for f in schema.fields.values() if any(c in schema.physical for c in f.columns())]
-    counts = [f"count({connection.column(c)})" for f in fields for c in f.columns() if c in schema.physical]
-    marks = ", ".join(["%s"] * len(without))
-    kept = f" AND {connection.column('_import_slug')} NOT IN ({marks})" if without else ""
+    counts = [f"count(t.{connection.column(c)})" for f in fields for c in f.columns() if c in schema.physical]
     selected = ", ".join(f"{what} AS c{n}" for n, what in enumerate(["count(*)", *counts]))
-    with connection.limited_memory(columns=len(counts) + 2, slugs=len(without)):
+    with (
+        _apart_from(connection, without) as (joined, kept, args),
+        connection.limited_memory(columns=len(counts) + 2, slugs=len(without)),
+    ):
         row = connection.rows(
-            f"SELECT {selected} FROM {connection.name(schema.table)} "
-            f"WHERE {connection.column('_deleted_at')} IS NULL{kept}",
-            *without,
+            f"SELECT {selected} FROM {connection.name(schema.table)} t {joined} "
+            f"WHERE t.{connection.column('_deleted_at')} IS NULL{kept}",
+            *args,
         )[0]
     numbers = iter([row[f"c{n}"] for n in range(len(counts) + 1)])
     rows = next(numbers)
@@ -80,6 +81,22 @@ def totals(
         values = sum(by_column.values())
         totals[f.keys] = (values, values - by_column.get(f.column, 0))
     return rows, totals
+
+
+@contextmanager
+def _apart_from(connection: Connection, slugs: Sequence[str]) -> Iterator[tuple[str, str, Sequence[str]]]:
+    """Yield the pieces of a query of typed rows (`t`) without those of these imports: a join, a condition, arguments.
+
+    A package may bring more imports than a statement takes arguments.
+    """
+    import_slug = f"t.{connection.column('_import_slug')}"
+    if not slugs:
+        yield "", "", ()
+    elif connection.traits.finds_slugs:
+        with connection.relations({"incoming_imports": pa.chunked_array([pa.array(slugs, pa.string())])}):
+            yield f"LEFT JOIN incoming_imports i ON i.slug = {import_slug}", " AND i.slug IS NULL", ()
+    else:
+        yield "", f" AND {import_slug} NOT IN ({', '.join(['%s'] * len(slugs))})", slugs
 
 
 def discard_rebuild(connection: Connection, ours: Collection[str]) -> bool:

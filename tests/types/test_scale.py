@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from typing import Any
 
@@ -32,6 +33,33 @@ def test_a_thousand_columns_that_come_bit_by_bit(
     assert (tally.status, len(tally.load_ids)) == ("succeeded", 1), tally.error
     assert_rows(warehouse, service)
     assert len(dictionary(warehouse, "records_wide")) == 1000
+
+
+@pytest.mark.dialect
+def test_a_package_of_more_imports_than_a_statement_takes_arguments(
+    recording: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = sqlite3.connect
+
+    def limited(*args: Any, **kwargs: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(*args, **kwargs)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, 600)
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", limited)
+    service = Service(seed=1)
+    service.add_import(template="many", rows=[{"n": 1}, {}])
+    edited = service.add_import(template="many", rows=[{"n": 1}, {}])
+    assert recording.run(service).status == "succeeded"
+    service.append_rows(edited, [{"n": 2}])
+    for n in range(700):
+        service.add_import(template="many", rows=[{"n": n}])
+
+    tally = recording.run(service)
+
+    assert (tally.status, len(tally.load_ids)) == ("succeeded", 1), tally.error
+    assert recording.tuples("SELECT value_count, null_count FROM sync_fields WHERE path = 'n'") == [(703, 2)]
+    assert recording.tuples("SELECT count(*) AS r, count(n) AS v FROM records_many") == [(705, 703)]
 
 
 TOO_WIDE: dict[str, list[Any]] = {

@@ -30,6 +30,7 @@ class Alchemy(Adapter):
     """A database accessed through SQLAlchemy."""
 
     slug_type = "TEXT"
+    slug_index = ""
     drop_temporary = "DROP TABLE IF EXISTS temp."
 
     def ask(self, client: Client, sql: str, args: Sequence[Any]) -> pa.Table:
@@ -66,7 +67,7 @@ class Alchemy(Adapter):
     def relations(self, client: Client, slugs: Mapping[str, pa.ChunkedArray[Any]]) -> Iterator[None]:
         try:
             for name, values in slugs.items():
-                client.execute_sql(f"CREATE TEMPORARY TABLE {name} (slug {self.slug_type} NOT NULL)")
+                client.execute_sql(f"CREATE TEMPORARY TABLE {name} (slug {self.slug_type} NOT NULL{self.slug_index})")
                 rows = [{"slug": slug} for slug in values.to_pylist()]
                 if rows:
                     _insert(client, f"INSERT INTO {name} (slug) VALUES (:slug)", rows)

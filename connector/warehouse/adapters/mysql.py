@@ -30,6 +30,7 @@ class MySql(Alchemy):
     traits: ClassVar[Traits] = Traits(dialect="mysql", knows_types=True, finds_slugs=True, indexes=True, history=True)
     sql: ClassVar[Sql] = MySqlSql()
     slug_type = "LONGTEXT"
+    slug_index = f", KEY (slug({_PREFIX}))"
     drop_temporary = "DROP TEMPORARY TABLE IF EXISTS "  # without the second word it would end the transaction
 
     def check(self, client: Client) -> None:
