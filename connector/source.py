@@ -31,6 +31,7 @@ from connector.load.dlt_bridge import (
     Marker,
     adopt_rebuilt_tables,
     check_failed_jobs_raise,
+    check_only_source,
     current_load_id,
     hold_until_loaded,
     package_state,
@@ -254,6 +255,7 @@ class _SharedRun:
         if self._session is None:
             source = dlt.current.source()
             refuse_changes(source, package_state())
+            check_only_source(dlt.current.pipeline())
             check_failed_jobs_raise()
             self._unfinished = set(RESOURCES) & set(source.selected_resources)
             warehouse = Warehouse(dlt.current.pipeline())

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime
 from typing import Any, Protocol, cast
-from weakref import ref
+from weakref import WeakKeyDictionary, ref
 
 import dlt
 import pyarrow as pa
@@ -34,6 +34,7 @@ from connector.warehouse.tables import RECORDS, SOURCE
 
 WriteDispositions = Mapping[str, Mapping[str, Any]]  # table → what its entry in dlt's schema says for one package
 _REBUILT = "x-importer-rebuilt"
+_extracting: WeakKeyDictionary[Pipeline, str] = WeakKeyDictionary()  # the package into which a sync was extracted last
 
 
 class LoadPackage(Protocol):
@@ -71,6 +72,25 @@ def current_load_id() -> str:
 def package_state() -> Mapping[str, Any]:
     """Return dlt's state of the package that it is extracting into, which lists what a refresh drops or empties."""
     return Container()[LoadPackageStateInjectableContext].state
+
+
+def check_only_source(pipeline: Pipeline) -> None:
+    """Raise ConfigError if the pipeline has extracted another sync that it has not loaded yet.
+
+    A sync is compared with what is loaded: the second one would take the imports of the first for missing.
+    """
+    load_id = current_load_id()
+    if _extracting.get(pipeline) == load_id:
+        raise ConfigError(
+            "Two sources of importer_source() cannot be loaded in one pipeline.run, because each is compared with what "
+            "is loaded; list all templates in one of them, or run the pipeline once for each."
+        )
+    if pipeline.has_pending_data:
+        raise ConfigError(
+            "The pipeline has extracted packages that are not loaded yet, and a sync is compared with what is loaded; "
+            "call pipeline.normalize() and pipeline.load() before the next pipeline.extract."
+        )
+    _extracting[pipeline] = load_id
 
 
 def check_failed_jobs_raise() -> None:

@@ -11,8 +11,8 @@ import dlt
 import pytest
 from dlt.pipeline.exceptions import PipelineStepFailed
 
-from connector import ConfigError
-from connector.sandbox import Service
+from connector import ConfigError, importer_source
+from connector.sandbox import Service, serve
 from tests.types.conftest import DuckDB, Row, Warehouse
 from tests.types.reader import assert_rows
 
@@ -172,9 +172,6 @@ def test_what_would_break_the_sync_is_refused_in_a_sentence_before_anything_is_r
 
 
 def test_arguments_of_the_run_are_refused_likewise(duck: DuckDB) -> None:
-    from connector import importer_source
-    from connector.sandbox import serve
-
     service = populated()
     with serve(service) as url:
         duck.pipeline().run(importer_source(base_url=url, access_token=service.token))
@@ -190,6 +187,30 @@ def test_arguments_of_the_run_are_refused_likewise(duck: DuckDB) -> None:
                 duck.pipeline().run(importer_source(base_url=url, access_token=service.token), **each)
     duck.run_dlt(service)
     assert_rows_without_reject(duck, service)
+
+
+def test_two_syncs_are_not_extracted_before_the_first_is_loaded(duck: DuckDB) -> None:
+    """The second would note the imports of the first as excluded."""
+    service = Service(seed=3)
+    for template in ("a", "b"):
+        service.add_import(template=template, rows=[{"n": 1}])
+    with serve(service) as url:
+        pipeline = duck.pipeline()
+
+        def source(template: str) -> Any:
+            return importer_source(base_url=url, access_token=service.token, templates=[template])
+
+        with pytest.raises(PipelineStepFailed, match="loaded in one pipeline"):
+            pipeline.run([source("a"), source("b")])
+        pipeline.run(source("a"))
+        pipeline.extract(source("b"))
+        with pytest.raises(PipelineStepFailed, match="packages that are not loaded yet"):
+            pipeline.extract(source("a"))
+        pipeline.normalize()
+        pipeline.load()
+    states = duck.tuples("SELECT slug, state FROM sync_imports")
+    assert sorted(states) == sorted(zip(service.slugs(), ["excluded", "synced"], strict=True))
+    assert len(duck.tuples("SELECT n FROM records_a UNION ALL SELECT n FROM records_b")) == 2
 
 
 def test_what_changes_nothing_is_accepted(duck: DuckDB) -> None:
