@@ -44,6 +44,16 @@ def write_out(path: Path, content: bytes) -> None:
     _replace(path, content, _mode_of(path), durable=True)
 
 
+def may_be_replaced(path: Path, *starts: bytes) -> bool:
+    """Return whether a file at the path is empty or begins, in any case, as what is to replace it does."""
+    start = b""
+    with suppress(OSError):
+        if path.is_file() and not path.is_symlink():
+            with path.open("rb") as file:
+                start = file.read(200)
+    return not start.strip() or start.lstrip().lower().startswith(starts)
+
+
 def append(path: Path, content: bytes) -> None:
     """Append to a file, created if needed. Raises OSError if the path is a link or anything but a file."""
     _refuse_others(path)

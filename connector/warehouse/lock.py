@@ -161,6 +161,12 @@ def _check_writable(pipeline: Pipeline) -> None:
             f"The file {local_file(pipeline)} can be read but not written by this user; check its mode and its file "
             "system, or name another file with --to."
         )
+    file = local_file(pipeline)
+    if file is not None and file.exists() and file.stat().st_nlink > 1:  # the log and the lock beside it have one name
+        raise ConfigError(
+            f"The file {file} has a second name (a hard link), and a run under that name would not notice this one; "
+            "remove one of the names, or replace it by a symbolic link or a copy."
+        )
 
 
 def lock_path(pipeline: Pipeline) -> Path:

@@ -7,6 +7,7 @@ import stat
 from pathlib import Path
 from unittest import mock
 
+import duckdb
 import pytest
 
 from connector.errors import ConfigError
@@ -55,6 +56,39 @@ def test_a_report_replaces_only_a_report(command) -> None:
     assert ended.code == 2
     assert "importer.duckdb is not an HTML page" in ended.err
     assert (command.directory / "importer.duckdb").read_bytes() == before
+
+
+def test_dbt_sources_replaces_only_what_it_wrote(command) -> None:
+    assert command("run").code == 0
+    for _ in range(2):
+        assert command("dbt", "sources", "--out", "sources.yml").code == 0
+    own = command.directory / "models.yml"
+    own.write_text("models: []\n")
+    ended = command("dbt", "sources", "--out", "models.yml")
+    assert (ended.code, own.read_text()) == (2, "models: []\n")
+    assert "models.yml was not written by this command" in ended.err
+
+
+def test_the_demo_replaces_only_its_own_file(command) -> None:
+    file = command.directory / "importer_demo.duckdb"
+    with duckdb.connect(str(file)) as connection:
+        connection.execute("CREATE TABLE mine AS SELECT 1 AS one")
+    loaded = file.read_bytes()
+    for content in (loaded, b"notes of mine"):
+        file.write_bytes(content)
+        ended = command("demo")
+        assert (ended.code, file.read_bytes()) == (2, content)
+        assert "importer_demo.duckdb is in use or was not written by the demo" in ended.err
+
+
+def test_a_file_with_a_second_name_is_refused(command) -> None:
+    """Its lock and its log have the name by which it was opened."""
+    assert command("run").code == 0
+    (command.directory / "second.duckdb").hardlink_to(command.directory / "importer.duckdb")
+    ended = command("run", "--to", "duckdb:second.duckdb")
+    assert ended.code == 2
+    assert "second.duckdb has a second name (a hard link)" in ended.err
+    assert command("status", "--to", "duckdb:second.duckdb").code == 0
 
 
 def test_no_write_follows_or_replaces_a_link(tmp_path: Path) -> None:

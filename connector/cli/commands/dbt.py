@@ -9,8 +9,8 @@ from connector.cli.configuration import open_pipeline
 from connector.cli.options import add_global
 from connector.cli.output import STDOUT, Output, amount
 from connector.errors import ConfigError
-from connector.files import write_out
-from connector.reporting.views.sources import as_yaml, sources
+from connector.files import may_be_replaced, write_out
+from connector.reporting.views.sources import WRITTEN_BY, as_yaml, sources
 
 EXAMPLES = ("importer-sync dbt sources", "importer-sync dbt sources --out importer_sources.yml")
 
@@ -30,6 +30,11 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         if not output.json:
             output.say(*as_yaml(document).rstrip("\n").split("\n"), whole=True)
         return 0
+    if not may_be_replaced(arguments.out, WRITTEN_BY.lower().encode()):
+        raise ConfigError(
+            f"--out {arguments.out} was not written by this command, and would be replaced: name another file, or "
+            "remove it first."
+        )
     try:
         write_out(arguments.out, as_yaml(document).encode("utf-8", "replace"))
     except OSError as error:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = ("importer-sync demo",)
 DATABASE = "importer_demo.duckdb"
+PIPELINE = "importer_demo"
 DATASET = "importer_data"
 
 
@@ -73,14 +74,35 @@ def _perform(arguments: argparse.Namespace, output: Output, scratch: str, stop: 
 def _pipeline(database: Path, scratch: str) -> Pipeline:
     import dlt
 
+    _check_own(database)
     for leftover in (database, database.with_name(f"{database.name}.wal")):
         leftover.unlink(missing_ok=True)
     return dlt.pipeline(
-        "importer_demo",
+        PIPELINE,
         destination=dlt.destinations.duckdb(str(database)),
         dataset_name=DATASET,
         pipelines_dir=scratch,
     )
+
+
+def _check_own(database: Path) -> None:
+    """Raise ConfigError if the file has anything that no demo loaded into it."""
+    import duckdb
+
+    if not database.exists() or not database.stat().st_size:
+        return
+    try:
+        with duckdb.connect(str(database), read_only=True) as connection:
+            schemas = {row[0] for row in connection.execute("SELECT schema_name FROM duckdb_tables()").fetchall()}
+            state = f"SELECT DISTINCT pipeline_name FROM {DATASET}._dlt_pipeline_state"
+            loaded_by = {row[0] for row in connection.execute(state).fetchall()} if schemas else set()
+    except duckdb.Error:
+        schemas, loaded_by = set(), {None}
+    if not (schemas <= {DATASET, f"{DATASET}_staging"} and loaded_by <= {PIPELINE}):
+        raise ConfigError(
+            f"{database} is in use or was not written by the demo, which would replace it: rename it, or run the demo "
+            "in another folder."
+        )
 
 
 def _print_next_steps(output: Output, shown: Demonstration) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 
 from connector.errors import ConfigError, ConnectorError
-from connector.files import write_out
+from connector.files import may_be_replaced, write_out
 
 
 def write(path: Path, text: str) -> int:
@@ -14,7 +13,7 @@ def write(path: Path, text: str) -> int:
 
     Raises ConfigError for a file that is no page, such as the warehouse.
     """
-    if not _may_be_replaced(path):
+    if not may_be_replaced(path, b"<!doctype html", b"<html"):
         raise ConfigError(f"{path} is not an HTML page, and the report would replace it: name another file with --out.")
     content = text.encode("utf-8", "replace")
     try:
@@ -24,12 +23,3 @@ def write(path: Path, text: str) -> int:
             f"The report cannot be written to {path} ({error.strerror}); name another file with --out."
         ) from None
     return len(content)
-
-
-def _may_be_replaced(path: Path) -> bool:
-    start = b""
-    with suppress(OSError):
-        if path.is_file() and not path.is_symlink():
-            with path.open("rb") as file:
-                start = file.read(200)
-    return not start.strip() or start.lstrip().lower().startswith((b"<!doctype html", b"<html"))

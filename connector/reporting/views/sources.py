@@ -21,7 +21,8 @@ from connector.warehouse import Connection
 from connector.warehouse.tables import FIELDS, IMPORTS, LEDGER, RECORDS, REJECTS, RUNS
 
 SOURCE_NAME = "importer"
-_HEADER = "# Written by `importer-sync dbt sources`, for dbt 1.10.6 or later; run that again when fields were added.\n"
+WRITTEN_BY = "# Written by `importer-sync dbt sources`"
+_HEADER = f"{WRITTEN_BY}, for dbt 1.10.6 or later; run that again when fields were added.\n"
 _TABLES: Mapping[str, str] = {
     IMPORTS: "Imports, one row each; the key that a column metadata__… or extra__… holds is in sync_fields.",
     RECORDS: "Records as received, one row each; data is the row as JSON, digit for digit.",
