@@ -42,7 +42,7 @@ from connector.source import without_warnings_of_json
 from connector.warehouse import Warehouse
 from connector.warehouse.destination import lake_folders, local_file, open_client
 from connector.warehouse.lock import lock_path, sole_writer
-from connector.warehouse.unused_file import remove_unused_file
+from connector.warehouse.unused_file import removed_if_unused
 
 DATASET = "importer_conformance"
 ROWS, PACKAGE = 400, 500
@@ -123,16 +123,15 @@ def _dropped(place: Mapping[str, Any]) -> Iterator[None]:
     pipeline = _pipeline(place)
     file = local_file(pipeline)
     was_there = file is None or file.exists()
-    try:
-        yield
-    finally:
-        _drop(pipeline)
-        if place["dataset"] in lock_path(pipeline).name:  # a lake may have one lock for all its datasets
-            lock_path(pipeline).unlink(missing_ok=True)
-        if not was_there:
-            for folder in lake_folders(pipeline):
+    with removed_if_unused(pipeline):
+        try:
+            yield
+        finally:
+            _drop(pipeline)
+            if place["dataset"] in lock_path(pipeline).name:  # a lake may have one lock for all its datasets
+                lock_path(pipeline).unlink(missing_ok=True)
+            for folder in () if was_there else lake_folders(pipeline):
                 shutil.rmtree(folder, ignore_errors=True)
-            remove_unused_file(pipeline)
 
 
 def _drop(pipeline: Pipeline) -> None:

@@ -7,6 +7,7 @@ holds the lock, so nothing changes meanwhile.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -21,6 +22,7 @@ from connector.transform.privacy import Privacy
 from connector.transform.schema import OVERFLOW_KEYS, TableSchema, is_stored_as
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.connection import LOADS
+from connector.warehouse.destination import local_file
 from connector.warehouse.failures import explain_failure
 from connector.warehouse.ledger_table import errors, invalidate
 from connector.warehouse.lock import Holder, holder_of, sole_writer
@@ -82,9 +84,11 @@ def doctor(
     report = DoctorReport()
     warehouse = Warehouse(pipeline)
     warehouse.check_supported()
-    stale = holder_of(pipeline)
+    stale, file = holder_of(pipeline), local_file(pipeline)
+    absent = file is not None and not file.exists()
     try:
-        with sole_writer(pipeline):
+        # a lock beside a file that does not exist would create its folder
+        with nullcontext() if absent and not repair else sole_writer(pipeline):
             if stale is not None:
                 report.notes.append(_stale_lock_note(stale))
             _Examination(pipeline, warehouse, report, repair, now or datetime.now(UTC), privacy).run()

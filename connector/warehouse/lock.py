@@ -99,9 +99,7 @@ def sole_rewriter(file: Path) -> Iterator[None]:
 
 
 def _working_lock(pipeline: Pipeline) -> AbstractContextManager[None]:
-    path = _working_path(pipeline)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return _file_lock(path, f"in dlt's working directory {pipeline.working_dir}")
+    return _file_lock(_working_path(pipeline), f"in dlt's working directory {pipeline.working_dir}")
 
 
 def _working_path(pipeline: Pipeline) -> Path:
@@ -110,6 +108,7 @@ def _working_path(pipeline: Pipeline) -> Path:
 
 @contextmanager
 def _file_lock(path: Path, which: str) -> Iterator[None]:
+    path.parent.mkdir(parents=True, exist_ok=True)
     make_lock_file(path)
     lock = FileLock(path, timeout=0, thread_local=False)  # it may be released by another thread
     try:
@@ -176,11 +175,8 @@ def lock_path(pipeline: Pipeline) -> Path:
     file = local_file(pipeline)
     if file is not None:
         file = file.resolve()  # whatever link is used for it
-        file.parent.mkdir(parents=True, exist_ok=True)
         return file.with_name(f".{file.name}.{name}")
-    place = Path(get_dlt_pipelines_dir())
-    place.mkdir(parents=True, exist_ok=True)
-    return place / f".{destination_fingerprint(pipeline)}.{name}"
+    return Path(get_dlt_pipelines_dir(), f".{destination_fingerprint(pipeline)}.{name}")
 
 
 def _is_of_whole_lake(pipeline: Pipeline) -> bool:

@@ -1,4 +1,4 @@
-"""Remove the database file that a check created, unless somebody has put something into it meanwhile.
+"""Remove the database file and the folders that a check created, unless somebody has put something into them meanwhile.
 
 Invariant: a file that has a table, or that another process has open or is about to write, is never removed. The lock of
 the dataset and the database's own lock on the file are held while it is looked at and removed.
@@ -24,6 +24,22 @@ _TABLES = {
     "sqlite": "SELECT 1 FROM sqlite_master LIMIT 1",
     "ducklake": "SELECT 1 FROM ducklake_table WHERE end_snapshot IS NULL LIMIT 1",
 }
+
+
+@contextmanager
+def removed_if_unused(pipeline: Pipeline) -> Iterator[None]:
+    """Remove afterwards the file and the folders above it that did not exist before, unless somebody uses them."""
+    file = local_file(pipeline)
+    folders = [folder for folder in file.parents if not folder.exists()] if file is not None else []
+    absent = file is not None and not file.exists()
+    try:
+        yield
+    finally:
+        if absent:
+            remove_unused_file(pipeline)
+        for folder in folders:
+            with suppress(OSError):  # it is not empty, or was not created
+                folder.rmdir()
 
 
 def remove_unused_file(pipeline: Pipeline) -> bool:

@@ -60,6 +60,14 @@ def test_check_when_all_is_well(command) -> None:
     assert not (command.directory / "importer.duckdb").exists()
 
 
+@pytest.mark.parametrize("kind", ["duckdb", "sqlite"])
+def test_a_command_that_only_looks_leaves_no_folder_behind(command, kind: str) -> None:
+    before = set(command.directory.iterdir())
+    for looking in (["doctor"], ["check"], ["status"], ["templates"], ["plan"]):
+        assert command(*looking, "--to", f"{kind}:new/folder/warehouse").code == 0, looking
+        assert {path.name for path in set(command.directory.iterdir()) - before} <= {"dlt"}, looking
+
+
 def test_check_learns_of_the_service(command, service: Service) -> None:
     from dataclasses import replace
 

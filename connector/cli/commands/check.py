@@ -34,7 +34,7 @@ from connector.warehouse.adapters import adapter_of
 from connector.warehouse.destination import local_file, location, open_client
 from connector.warehouse.lock import check_lockable
 from connector.warehouse.ownership import inspect_dataset
-from connector.warehouse.unused_file import remove_unused_file
+from connector.warehouse.unused_file import removed_if_unused
 
 EXAMPLES = ("importer-sync check", "importer-sync check --destination-deep")
 SCRATCH_TABLE = "importer_check"
@@ -204,24 +204,21 @@ def _destination(pipeline: Pipeline) -> str | None:
     Raises NewerFormatError for a warehouse of a newer format, before anything is written.
     """
     file = local_file(pipeline)
-    was_there = file is None or file.exists()
     try:
-        if file is not None:
-            file.parent.mkdir(parents=True, exist_ok=True)  # as a run does
-        check_lockable(pipeline)
-        warehouse = Warehouse(pipeline)
-        warehouse.check_writable()
-        if warehouse.exists():
-            with warehouse.connect() as connection:
-                inspect_dataset(connection)
-        _write_and_drop(pipeline)
+        with removed_if_unused(pipeline):
+            if file is not None:
+                file.parent.mkdir(parents=True, exist_ok=True)  # as a run does
+            check_lockable(pipeline)
+            warehouse = Warehouse(pipeline)
+            warehouse.check_writable()
+            if warehouse.exists():
+                with warehouse.connect() as connection:
+                    inspect_dataset(connection)
+            _write_and_drop(pipeline)
     except NewerFormatError:
         raise
     except Exception as error:
         return str(explain(error))
-    finally:
-        if file is not None and not was_there:
-            remove_unused_file(pipeline)
     return None
 
 
