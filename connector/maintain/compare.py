@@ -242,7 +242,8 @@ def _unlike_cells(
     written = hints_as_stored(schema.fields.values(), hints)
     readings = [types] if written == types else [types, written]
     hinted: dict[int, Flattened] = {}
-    stored = dict(zip(rows.column_names, rows.columns, strict=True))
+    theirs = {name for name, kind in schema.physical.items() if kind == NOT_OURS}
+    stored = {name: rows.column(name) for name in rows.column_names if name not in theirs}
     explained = set(_NOT_FIELDS)
     earlier: dict[int, Flattened] = {}
     for keys, known in plain.schema.fields.items():
@@ -260,8 +261,7 @@ def _unlike_cells(
             own = {name: column.slice(row, 1) for name, column in stored.items() if name.startswith(known.column)}
             if keys not in before.schema.fields or _unlike_field(before.schema.fields[keys], before, own):
                 yield row, known.column
-    ours = {name for name, kind in schema.physical.items() if kind != NOT_OURS}
-    for name in (set(stored) & ours) - explained:
+    for name in stored.keys() & schema.physical.keys() - explained:
         filled = stored[name].is_valid().to_pylist()
         yield from ((row, name) for row, value in enumerate(filled) if value)
 

@@ -1,4 +1,4 @@
-"""Decide which tables of the dataset are ours, in one function that every reader and writer calls.
+"""Decide which tables and columns of the dataset are ours, in one function that every reader and writer calls.
 
 A table is ours if this package names it (in its fixed names, the ledger, `sync_fields`, or the schema that dlt stores
 in the dataset in one transaction with every table it creates), if it is not a view, and if it has the columns that
@@ -19,17 +19,20 @@ from typing import Any
 
 from connector.errors import ConfigError, NewerFormatError
 from connector.runs import connector_version
-from connector.transform.naming import SYSTEM_COLUMNS, VARIANTS
+from connector.transform.naming import DOUBLE_VARIANT, SYSTEM_COLUMNS, TEXT_VARIANT
+from connector.transform.schema import OVERFLOWED
 from connector.warehouse.connection import LOADS, VERSIONS, Connection
 from connector.warehouse.tables import (
     FIELDS,
     FORMAT,
     FORMAT_HINT,
     IMPORTS,
+    IMPORTS_SCHEMA,
     LEDGER,
     LOAD_ID,
     PRIMARY_KEYS,
     RECORDS,
+    RECORDS_SCHEMA,
     RUNS,
     SOURCE,
     SYSTEM_SCHEMAS,
@@ -40,6 +43,8 @@ from connector.warehouse.tables import (
 TYPED_PREFIX = "records_"
 REBUILD_TABLE = "sync_rebuild"  # a typed table while it is rebuilt; not `records_…`, so that no run mistakes it for one
 REBUILD_SCHEMA = "importer_rebuild"  # dlt's schema of that table
+_FIXED = {IMPORTS: {*IMPORTS_SCHEMA.names, "_dlt_id"}, RECORDS: {*RECORDS_SCHEMA.names, "_dlt_id"}}
+_VARIANT_OF = {"has_text": TEXT_VARIANT, "has_double": DOUBLE_VARIANT}
 _SYSTEM = (*SYSTEM_SCHEMAS, RECORDS, LOADS, VERSIONS)
 
 
@@ -49,9 +54,9 @@ class Dataset:
 
     `columns`: of each table and view, with their types; `ours`: our tables; `foreign`: the names of all other objects,
     in lower case; `made`: the columns that dlt created in each table, by all of its schemas; `current`: by the newest
-    schema, which lacks a table that was rebuilt since; `added`: columns that others added to our tables; `templates`:
-    typed table → slug of its template, by dlt's schema; `format`: the format of the warehouse, 0 if it was written
-    before formats had a number.
+    schema, which lacks a table that was rebuilt since; `added`: columns that others added to `imports` and tables of
+    records, which are never handed to dlt, kept in versions, emptied or dropped; `templates`: typed table → slug of its
+    template, by dlt's schema; `format`: the format of the warehouse, 0 if it was written before formats had a number.
     """
 
     columns: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -110,17 +115,27 @@ def inspect_dataset(connection: Connection) -> Dataset:
     foreign = frozenset(name.casefold() for name in taken - ours)
     current = {t: frozenset(stored.columns.get(t, set())) for t in ours}
     templates = {**older.templates, **stored.templates}
-    beyond = {t: set(columns[t]) - made[t] - SYSTEM_COLUMNS for t in ours if t == IMPORTS or t.startswith(TYPED_PREFIX)}
-    added = _not_fields(connection, beyond) if FIELDS in ours and any(beyond.values()) else {}
+    of_records = [t for t in ours if t in _FIXED or t.startswith(TYPED_PREFIX)]
+    beyond = {t: left for t in of_records if (left := set(columns[t]) - made[t] - _FIXED.get(t, SYSTEM_COLUMNS))}
+    added = _not_fields(connection, beyond, columns[FIELDS] if FIELDS in ours else ())
     return Dataset(columns, ours, foreign, made, current, added, templates, stored.format)
 
 
-def _not_fields(connection: Connection, beyond: Mapping[str, Collection[str]]) -> dict[str, frozenset[str]]:
-    """Return columns that neither dlt created nor a field names: a rebuild creates some without dlt."""
-    sql = f"SELECT table_name, column_name FROM {connection.name(FIELDS)}"
+def _not_fields(
+    connection: Connection, beyond: Mapping[str, Collection[str]], known: Collection[str]
+) -> dict[str, frozenset[str]]:
+    """Return the columns `beyond` that no field names either: a rebuild creates those of fields without dlt.
+
+    `known` are the columns of `sync_fields`. A field whose keys were lost there names nothing.
+    """
     fields: dict[str, set[str]] = defaultdict(set)
-    for row in connection.rows(sql):
-        fields[row["table_name"]] |= {f"{row['column_name']}{variant}" for variant in ("", *VARIANTS)}
+    if beyond and {"table_name", "column_name", "keys", "data_type"} <= set(known):
+        flags = {flag: variant for flag, variant in _VARIANT_OF.items() if flag in known}
+        chosen = ", ".join(["table_name", "column_name", *flags])
+        sql = f"SELECT {chosen} FROM {connection.name(FIELDS)} WHERE keys IS NOT NULL AND data_type <> '{OVERFLOWED}'"
+        for row in connection.rows(sql):
+            own = ["", *(variant for flag, variant in flags.items() if row[flag])]
+            fields[row["table_name"]] |= {f"{row['column_name']}{variant}" for variant in own}
     return {table: frozenset(left) for table, names in beyond.items() if (left := set(names) - fields[table])}
 
 

@@ -6,7 +6,7 @@ Invariant: a column's values belong to the field that `sync_fields` names, or to
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from connector.transform import width
@@ -57,7 +57,7 @@ def schemas_of(dataset: Dataset, fields: Sequence[Mapping[str, Any]]) -> dict[st
         table: TableSchema(
             table,
             by_table.get(table, {}),
-            _physical(dataset, table, by_table.get(table, {}).values()),
+            _physical(dataset, table),
             frozenset(overflowed.get(table, ())),
             len(overflowed.get(table, ())) >= width.WIDTH.listed,
         )
@@ -65,12 +65,12 @@ def schemas_of(dataset: Dataset, fields: Sequence[Mapping[str, Any]]) -> dict[st
     }
 
 
-def _physical(dataset: Dataset, table: str, fields: Collection[Field]) -> dict[str, str]:
-    """Return the existing columns with their types; one that neither dlt created nor a field names is the user's."""
+def _physical(dataset: Dataset, table: str) -> dict[str, str]:
+    """Return the existing columns of a table with their types."""
     if table not in dataset.ours:
         return {}
-    ours = {*SYSTEM_COLUMNS, *dataset.made.get(table, ()), *(column for each in fields for column in each.columns())}
-    return {name: kind if name in ours else NOT_OURS for name, kind in dataset.columns[table].items()}
+    added = dataset.added.get(table, ())
+    return {name: NOT_OURS if name in added else kind for name, kind in dataset.columns[table].items()}
 
 
 def template_tables(dataset: Dataset, ledger: Any, fields: Sequence[Mapping[str, Any]]) -> dict[str, str]:

@@ -179,6 +179,34 @@ def test_a_column_of_the_user_is_not_emptied_when_rows_are_kept(warehouse: Wareh
     check_whole(warehouse, service)
 
 
+def test_a_column_of_the_user_that_is_called_like_one_of_a_field_is_not_emptied(duck: DuckDB, service: Service) -> None:
+    duck.run(service, deletes="keep")
+    mine = "UPDATE records_customers SET a_b__v_text = 'mine'"
+    execute(duck, "ALTER TABLE records_customers ADD COLUMN a_b__v_text TEXT", mine)
+    slug = service.slugs()[0]
+    service.delete_row(slug, next(iter(service.record_slugs(slug))))
+    for _ in range(2):
+        assert duck.run(service, deletes="keep").status is Status.succeeded
+        service.add_import("Customers", [{"a_b": 8}])
+
+    assert duck.run(service, deletes="keep").status is Status.succeeded
+    assert duck.tuples("SELECT a_b__v_text FROM records_customers WHERE a_b = 7") == [("mine",)]
+    check_whole(duck, service)
+
+
+def test_without_dlts_schema_the_imports_keep_their_columns(duck: DuckDB, service: Service) -> None:
+    gone = service.add_import("Customers", ROWS)
+    duck.run(service, deletes="keep", history=True)
+    before = duck.tuples("SELECT * FROM imports_history WHERE slug = %s", gone)
+    execute(duck, "DROP TABLE _dlt_version")
+    service.delete_import(gone)
+    assert duck.run(service, deletes="keep", history=True).status is Status.succeeded
+    assert duck.tuples("SELECT row_count, _deleted_at IS NULL FROM imports WHERE slug = %s", gone) == [(3, False)]
+    assert len(before) == 1
+    changes = duck.tuples("SELECT _change, row_count FROM imports_history WHERE slug = %s ORDER BY 1", gone)
+    assert changes == [("delete", 3), ("insert", 3)]
+
+
 def test_a_column_whose_name_only_changed_its_case_is_the_same_in_duckdb(duck: DuckDB, service: Service) -> None:
     duck.run(service, deletes="keep")
     execute(duck, "ALTER TABLE records_customers RENAME a_b TO A_B")
