@@ -207,6 +207,7 @@ def copy_to_open(
 def prepare_for_rebuild(connection: Connection, table: str, replacement: str) -> Versioned | None:
     """Give the versions of a table the types of the table that is about to replace it; None if there are none.
 
+    Return them as those of the replacement, from which the open ones are then to be refreshed.
     If the rebuild fails, the next run that records versions restores the earlier types (`align`, `is_aligned`).
     """
     dataset = inspect_dataset(connection)
@@ -214,7 +215,7 @@ def prepare_for_rebuild(connection: Connection, table: str, replacement: str) ->
     if each is None:
         return None
     align(connection, each, dataset.columns[each.history], like=replacement)
-    return replace(each, columns=tuple(connection.declared(replacement)))
+    return replace(each, table=replacement, columns=tuple(connection.declared(replacement)))
 
 
 def is_aligned(dataset: Dataset, each: Versioned) -> bool:

@@ -125,19 +125,19 @@ def swapped(
     text_conflicts: Mapping[str, str | None],
     views: AbstractContextManager[None],
 ) -> Iterator[None]:
-    """Rename the rebuilt table to `table`, in one transaction with the statements within.
+    """Rename the rebuilt table to `table`, in one transaction with the statements within, which still see both.
 
     `fields` become its rows of `sync_fields`, and `text_conflicts` become the ledger's for these imports. dlt's staging
     copy of the table is dropped, because its columns have the earlier types, and so is the dlt schema that created
-    the rebuilt table. `views` drops and restores the views that read the table.
+    the rebuilt table. `views` drops and restores the views that read the table. The table is replaced last: on MySQL
+    that commits all before it, so that a kill never leaves a table whose fields are those of the other one.
     """
     if text_conflicts:  # an earlier version had no such column
         connection.add_column(LEDGER, "text_conflicts")
     with connection.client.begin_transaction(), views:
-        with connection.client.with_staging_dataset():  # first: on MySQL it ends the transaction, as the swap does
+        with connection.client.with_staging_dataset():  # first: on MySQL it ends the transaction
             if connection.client.has_dataset():
                 connection.drop_table(table)
-        connection.adapter.replace_table(connection.client, table, REBUILD_TABLE)
         connection.execute(f"DELETE FROM {connection.name(FIELDS)} WHERE table_name = %s", table)
         for row in fields:
             connection.insert(FIELDS, FIELDS_SCHEMA.names, row)
@@ -146,3 +146,4 @@ def swapped(
             connection.execute(sql, counts, slug)
         _forget_rebuild(connection)
         yield
+        connection.adapter.replace_table(connection.client, table, REBUILD_TABLE)

@@ -67,11 +67,13 @@ class MySql(Alchemy):
         client.execute_sql(f"ALTER TABLE {client.make_qualified_table_name(table)} MODIFY COLUMN {name}")
 
     def replace_table(self, client: Client, table: str, replacement: str) -> None:
-        """Rename both tables in one statement, because each DDL statement is a separate transaction."""
-        name, old = client.make_qualified_table_name(table), client.make_qualified_table_name(f"{replacement}_old")
-        client.execute_sql(f"DROP TABLE IF EXISTS {old}")
-        client.execute_sql(f"RENAME TABLE {name} TO {old}, {client.make_qualified_table_name(replacement)} TO {name}")
-        client.execute_sql(f"DROP TABLE {old}")
+        """Exchange both tables in one statement, because each DDL statement is a separate transaction.
+
+        If the process dies before the second one, the old table is left under the name of the replacement.
+        """
+        name, new, old = map(client.make_qualified_table_name, (table, replacement, f"{replacement}_old"))
+        client.execute_sql(f"RENAME TABLE {name} TO {old}, {new} TO {name}, {old} TO {new}")
+        client.execute_sql(f"DROP TABLE {new}")
 
     def gather(self, client: Client, name: str, selects: Sequence[str]) -> None:
         """Fill an indexed temporary table, one SELECT at a time.
