@@ -140,20 +140,27 @@ def importer_source(
         yield from shared.emit("records", RunSession.record_tables)
 
     for resource in (imports, records):
-        resource._pipe.gen.settings = shared.settings  # type: ignore[union-attr]
+        resource._pipe.gen.shared = shared  # type: ignore[union-attr]
     return imports, records
 
 
 def settings_of(source: DltSource) -> Settings:
     """Return the settings that `importer_source()` was called with.
 
-    Raises ConfigError for another source, and for one that selects a part of what a sync loads.
+    Raises ConfigError for another source, for one that selects or changes a part of what a sync loads, and for one with
+    a window: the caller reads with these settings, without iterating the source, so all of this would be ignored.
     """
     resources = source.selected_resources
-    found = [getattr(resource._pipe.gen, "settings", None) for resource in resources.values()]
-    if sorted(resources) != sorted(RESOURCES) or not isinstance(found[0], Settings):
+    found = [getattr(resource._pipe.gen, "shared", None) for resource in resources.values()]
+    if sorted(resources) != sorted(RESOURCES) or not isinstance(found[0], _SharedRun):
         raise ConfigError("A sync takes a source that importer_source() returned, with both of its resources.")
-    return found[0]
+    refuse_changes(source, {})
+    if found[0].scope.window != Window():
+        raise ConfigError(
+            "updated_at bounds only runs by pipeline.run; leave it out here, and give sync "
+            "scope=Scope(window=Window(since, until))."
+        )
+    return found[0].settings
 
 
 def configured_settings() -> Settings:
@@ -218,7 +225,7 @@ class _SharedRun:
 
     def __init__(self, settings: Settings, scope: RunScope) -> None:
         self.settings = settings
-        self._scope = scope
+        self.scope = scope
         self._session: RunSession | None = None
         self._release: Callable[[], None] = lambda: None
         self._unfinished: set[str] = set()
@@ -262,7 +269,7 @@ class _SharedRun:
             warehouse.check_writable(experimental=self.settings.allow_experimental)
             prepare_for_loading(dlt.current.pipeline())
             self._release = hold_until_loaded(dlt.current.pipeline(), acquire_sole_writer(dlt.current.pipeline()))
-            session = RunSession(self.settings, self._scope, warehouse, Ports.real())
+            session = RunSession(self.settings, self.scope, warehouse, Ports.real())
             if len(self._unfinished) == 1:
                 # `succeeded` means a complete sync, and this is only one half
                 session.tally.mode = f"{next(iter(self._unfinished))} only"

@@ -251,6 +251,26 @@ def test_a_sync_takes_the_whole_source(pipeline: Pipeline, source: Callable[...,
             sync(pipeline, wrong)
 
 
+@pytest.mark.parametrize("call", [sync, verify, connector.plan])
+def test_changes_to_a_source_that_only_gives_its_settings_are_refused(
+    pipeline: Pipeline, source: Callable[..., DltSource], call: Callable[..., object]
+) -> None:
+    def masked() -> DltSource:
+        changed = source()
+        changed.resources["records"].add_map(lambda row: row)
+        return changed
+
+    window = dlt.sources.incremental("updated_at", initial_value="2026-01-01")
+    for changed, why in (
+        (masked(), "records: a step such as add_map"),
+        (source().add_limit(1), "add_limit"),
+        (source(updated_at=window), r"Scope\(window="),
+    ):
+        with pytest.raises(connector.ConfigError, match=why):
+            call(pipeline, changed)
+    assert status(pipeline).runs == ()
+
+
 def test_a_scope_is_a_backfill_if_it_selects_anything() -> None:
     since = datetime(2026, 1, 1, tzinfo=UTC)
     assert (as_run(None).mode, as_run(Scope()).force) == ("incremental", False)
