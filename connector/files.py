@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 import tempfile
 from contextlib import suppress
@@ -17,6 +18,8 @@ from connector.errors import ConfigError
 
 PRIVATE = 0o600
 OF_GROUP = 0o640
+# Endings of what DuckDB and SQLite keep beside a file.
+_OF_DATABASES = r"\.(wal|tmp)(\..*)?|-(wal|shm|journal)"
 _note_mode = PRIVATE
 
 
@@ -34,10 +37,12 @@ def write_note(path: Path, content: bytes) -> None:
 def write_out(path: Path, content: bytes) -> None:
     """Write to the path that a user named: replace a file in one step and keep its mode, or write into a device.
 
-    Raises OSError if the place is a link, except those of /dev, or cannot be written.
+    Raises OSError if the place is a link, except those of /dev, is a pipe of another user, or cannot be written.
     """
     of_system = path.is_relative_to("/dev") or path.is_relative_to("/proc")
     if of_system or (not path.is_symlink() and path.exists() and not path.is_file()):
+        if not of_system and _is_strangers(path.lstat()):
+            raise PermissionError(errno.EPERM, "it belongs to another user", str(path))
         with path.open("ab" if path.is_file() else "wb") as device:
             device.write(content)
         return
@@ -62,6 +67,25 @@ def append(path: Path, content: bytes) -> None:
         file.write(content)
 
 
+def check_owners(file: Path) -> None:
+    """Raise ConfigError if another user owns the file of a database, or what the database and we keep beside it.
+
+    A database follows links, also those at the paths of its log and its temporary files, and keeps the mode of a file
+    that exists. Root and the owner of the folder count as this user.
+    """
+    for place in dict.fromkeys((file, file.resolve())):
+        beside = re.compile(rf"{re.escape(place.name)}({_OF_DATABASES})?|\.{re.escape(place.name)}\..*")
+        with suppress(OSError):
+            owner, names = place.parent.stat().st_uid, os.listdir(place.parent)
+            for each in (place.parent / name for name in names if beside.fullmatch(name)):
+                if (found := each.lstat()).st_uid != owner and _is_strangers(found):
+                    raise ConfigError(
+                        f"{each} belongs to another user (uid {found.st_uid}), who could read rows there, have them "
+                        "written elsewhere or block every run; remove it, and make sure that other users cannot write "
+                        "to its folder."
+                    )
+
+
 def make_lock_file(path: Path) -> None:
     """Create the file of a lock, or make sure that nobody else can hold the existing one.
 
@@ -83,7 +107,7 @@ def make_lock_file(path: Path) -> None:
         raise ConfigError(f"The lock file {path} cannot be opened ({what}); check what it is, and remove it.") from None
     try:
         found = os.fstat(descriptor)
-        if found.st_uid not in (0, os.geteuid(), path.parent.stat().st_uid):
+        if found.st_uid != path.parent.stat().st_uid and _is_strangers(found):
             raise ConfigError(
                 f"The lock file {path} belongs to another user (uid {found.st_uid}), who could block every run with "
                 "it; remove it, and make sure that other users cannot write to its folder."
@@ -115,6 +139,10 @@ def _replace(path: Path, content: bytes, mode: int, *, durable: bool = False) ->
             part.unlink()
 
 
+def _is_strangers(found: os.stat_result) -> bool:
+    return os.name == "posix" and found.st_uid not in (0, os.geteuid())
+
+
 def _refuse_others(path: Path) -> None:
     try:
         mode = path.lstat().st_mode
@@ -127,9 +155,10 @@ def _refuse_others(path: Path) -> None:
 
 
 def _mode_of(path: Path) -> int:
-    """Return the mode of the file; of a new one, that of any file that this process creates."""
+    """Return the mode of this user's file; of another, that of any file that this process creates."""
     with suppress(OSError):
-        return stat.S_IMODE(path.stat().st_mode) & 0o777
+        if not _is_strangers(found := path.stat()):
+            return stat.S_IMODE(found.st_mode) & 0o777
     mask = os.umask(0)
     os.umask(mask)
     return 0o666 & ~mask

@@ -29,7 +29,7 @@ from dlt.pipeline.pipeline import Pipeline
 from filelock import FileLock, Timeout
 
 from connector.errors import ConfigError, ConnectorError, LockedError
-from connector.files import make_lock_file, write_note
+from connector.files import check_owners, make_lock_file, write_note
 from connector.warehouse.destination import (
     DATASET,
     dataset_name,
@@ -57,9 +57,10 @@ def sole_writer(pipeline: Pipeline) -> Iterator[None]:
     """Hold the lock of the dataset, and the one of dlt's working directory, which two datasets may share.
 
     Raises LockedError at once if another process has either lock, and names the process. Raises ConfigError if the file
-    of the dataset cannot be written. If `acquire_sole_writer` acquired one of the two earlier in this thread, that lock
+    of the dataset cannot be written, or if another user owns it or a file beside it. If `acquire_sole_writer` acquired one of the two earlier in this thread, that lock
     is released, because a thread that begins again has given up the earlier run.
     """
+    _check_owners(pipeline)
     path, working = lock_path(pipeline), _working_path(pipeline)
     for before, (thread, *locks) in list(_acquired.items()):
         if thread == threading.get_ident() and (path in locks or working in locks):
@@ -146,12 +147,18 @@ def check_lock_held(pipeline: Pipeline) -> None:
 def check_lockable(pipeline: Pipeline) -> None:
     """Raise ConfigError if others have access to the file at the lock's path, or if it is a link; create no file.
 
-    Also raise it if the file of the dataset cannot be written.
+    Also raise it if the file of the dataset cannot be written, or if another user owns it or a file beside it.
     """
+    _check_owners(pipeline)
     path = lock_path(pipeline)
     if os.path.lexists(path):
         make_lock_file(path)
     _check_writable(pipeline)
+
+
+def _check_owners(pipeline: Pipeline) -> None:
+    if (file := local_file(pipeline)) is not None:
+        check_owners(file)
 
 
 def _check_writable(pipeline: Pipeline) -> None:
