@@ -20,12 +20,14 @@ from dlt.pipeline.pipeline import Pipeline
 
 from connector.cli.configuration import open_pipeline
 from connector.cli.conformance import prove
+from connector.cli.environment import settings_folder
 from connector.cli.exit_codes import FAILED, PARTIAL, explain
 from connector.cli.output import Output
 from connector.cli.service_call import ask
 from connector.cli.source_settings import load_settings
 from connector.cli.unmatched import unmatched
 from connector.errors import ConnectorError, NewerFormatError, means_no_such_page
+from connector.folders import dlt_folder
 from connector.models import Import
 from connector.service.client import ServiceClient
 from connector.settings import Settings
@@ -38,6 +40,7 @@ from connector.warehouse.unused_file import removed_if_unused
 
 EXAMPLES = ("importer-sync check", "importer-sync check --destination-deep")
 SCRATCH_TABLE = "importer_check"
+SECRETS = "secrets.toml"
 ENOUGH_TO_ORDER = 3
 MAX_PER_PAGE = 100
 MOST_PAGES = 2**14
@@ -116,6 +119,7 @@ def examine(arguments: argparse.Namespace) -> Examination:
         warnings = (
             *unmatched(Warehouse(pipeline), settings),
             *_open_to_others(local_file(pipeline), settings),
+            *_secrets_open_to_others(),
         )
     return Examination(checks, named, learned, place, warnings)
 
@@ -249,6 +253,15 @@ def _open_to_others(file: Path | None, settings: Settings) -> Iterator[str]:
     if mode & (0o007 if settings.group_readable else 0o077):
         allowed = "chmod 640" if settings.group_readable else "chmod 600, or set group_readable = true for the group"
         yield f"Users other than this one can open {file} (mode {mode:o}) and so read all rows: {allowed}."
+
+
+def _secrets_open_to_others() -> Iterator[str]:
+    """Yield a sentence for each file of secrets that others can read, in a folder that they can enter."""
+    for file in (folder / SECRETS for folder in (settings_folder(), dlt_folder())):
+        with suppress(OSError):
+            mode = stat.S_IMODE(file.stat().st_mode)
+            if os.name == "posix" and mode & 0o077 and file.parent.stat().st_mode & 0o011:
+                yield f"Users other than this one can read {file} (mode {mode:o}) and so the secrets in it: chmod 600."
 
 
 def report(output: Output, found: Examination) -> None:
