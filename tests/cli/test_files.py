@@ -11,7 +11,7 @@ import duckdb
 import pytest
 
 from connector.errors import ConfigError
-from connector.files import append, make_lock_file, write_note, write_out
+from connector.files import append, check_owners, make_lock_file, write_note, write_out
 from connector.sandbox import Service
 from connector.warehouse import Warehouse as Opened
 from connector.warehouse.lock import check_lockable
@@ -130,6 +130,67 @@ def test_a_lock_of_a_stranger_is_refused_unless_the_folder_is_theirs(tmp_path: P
     make_lock_file(lock)
 
 
+@root
+@pytest.mark.parametrize(("name", "asked"), [("", "run"), (".wal", "run"), (".wal", "check")])
+def test_a_link_that_a_stranger_planted_where_a_database_writes_is_refused(command, name: str, asked: str) -> None:
+    """DuckDB would write its log into whatever the link names, or the warehouse where the stranger likes."""
+    precious, link = command.directory / "precious.txt", command.directory / f"importer.duckdb{name}"
+    precious.write_bytes(b"")
+    link.symlink_to(precious)
+    os.chown(link, STRANGER, STRANGER, follow_symlinks=False)
+    ended = command(asked)
+    assert ended.code in (1, 2)
+    assert f"{link} belongs to another user (uid 4002)" in ended.out + ended.err
+    assert precious.read_bytes() == b""
+    assert sorted(path.name for path in command.directory.glob("*importer.duckdb*")) == [link.name]
+
+
+@root
+def test_only_what_a_stranger_owns_is_refused_beside_a_database(tmp_path: Path) -> None:
+    file, other, link = tmp_path / "w.duckdb", tmp_path / "elsewhere" / "w.duckdb", tmp_path / "link.duckdb"
+    other.parent.mkdir()
+    for path in (file, other, tmp_path / "w.duckdb.backup"):
+        path.touch()
+    os.chown(tmp_path / "w.duckdb.backup", STRANGER, STRANGER)
+    link.symlink_to(other)
+    check_owners(file)
+    check_owners(link)
+    for beside in (".wal", ".wal.checkpoint", ".wal.recovery", ".tmp", "-wal", "-shm", "-journal"):
+        path = tmp_path / f"w.duckdb{beside}"
+        path.symlink_to(other)
+        check_owners(file)
+        os.chown(path, STRANGER, STRANGER, follow_symlinks=False)
+        with pytest.raises(ConfigError, match=rf"w.duckdb{beside} belongs to another user"):
+            check_owners(file)
+        path.unlink()
+    for path in (file, other):
+        os.chown(path, STRANGER, STRANGER)
+    for path in (file, link):
+        with pytest.raises(ConfigError, match=r"w.duckdb belongs to another user \(uid 4002\)"):
+            check_owners(path)
+    os.chown(tmp_path, STRANGER, STRANGER)
+    check_owners(file)
+
+
+@root
+def test_a_page_is_not_given_to_a_stranger(tmp_path: Path) -> None:
+    """Neither through a pipe of theirs, nor with the mode of a file of theirs."""
+    page, pipe = tmp_path / "page.html", tmp_path / "pipe.html"
+    page.touch(0o666)
+    page.chmod(0o666)
+    os.chown(page, STRANGER, STRANGER)
+    before = os.umask(0o077)
+    try:
+        write_out(page, b"<html>")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(page.stat().st_mode) == 0o600
+    os.mkfifo(pipe)
+    os.chown(pipe, STRANGER, STRANGER)
+    with pytest.raises(PermissionError, match="it belongs to another user"):
+        write_out(pipe, b"<html>")
+
+
 def test_one_warehouse_on_a_host_of_others(command) -> None:
     """A query reads no file and shows no token, a file that is open is named, and a planted link is not followed."""
     assert command("run").code == 0
@@ -143,7 +204,15 @@ def test_one_warehouse_on_a_host_of_others(command) -> None:
     assert command("query", "--csv", f"SELECT '{token}' AS a, '\x1b[2J' AS b").out == "a,b\n***,\x1b[2J\n"
 
     (command.directory / "importer.duckdb").chmod(0o644)
-    assert "(mode 644) and so read all rows: chmod 600, or set group_readable = true" in command("check").out
+    secrets = command.directory / ".dlt" / "secrets.toml"
+    secrets.parent.mkdir(mode=0o755)
+    secrets.touch()
+    secrets.chmod(0o640)
+    said = command("check").out
+    assert "(mode 644) and so read all rows: chmod 600, or set group_readable = true" in said
+    assert "can read .dlt/secrets.toml (mode 640) and so the secrets in it: chmod 600." in said
+    secrets.parent.chmod(0o700)
+    assert "secrets.toml" not in command("check").out
 
     lock = next(command.directory.glob(".importer.duckdb.*.lock"))
     lock.with_suffix(".holder").symlink_to(precious)
@@ -195,7 +264,7 @@ def test_check_on_a_host_where_others_planted_folders_links_and_locks(command) -
     ended = command("check")
     assert ended.code != 0
     assert "belongs to another user (uid 4002)" in ended.out + ended.err
-    assert "who could block every run with it" in ended.out + ended.err
+    assert "block every run" in ended.out + ended.err
     lock.unlink()
     assert command("check").code == 0
     assert precious.read_text() == "CANARY"
