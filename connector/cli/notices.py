@@ -128,7 +128,8 @@ def notify(to: Addresses, document: Mapping[str, Any], exit_code: int, pipeline:
     if to.webhook:
         deliveries.append((f"The webhook of [{SECTION}] notify_url", lambda: _post(to.webhook or "", body)))
     if to.slack:
-        deliveries.append(("Slack", lambda: _slack(to.slack or "", body["text"])))
+        message = {"text": body["text"], "mrkdwn": False}
+        deliveries.append(("Slack", lambda: _post(to.slack or "", message)))
     pending = [_Delivery(recipient, deliver) for recipient, deliver in deliveries]
     for delivery in pending:
         delivery.start()
@@ -202,7 +203,7 @@ class LastNotice:
 
 
 class _Delivery(threading.Thread):
-    """A delivery in a thread, because dlt's call to Slack has no time limit and a server may reply byte by byte."""
+    """A delivery in a thread, because a server may reply byte by byte."""
 
     def __init__(self, recipient: str, deliver: Callable[[], None]) -> None:
         super().__init__(name="notice", daemon=True)
@@ -225,11 +226,5 @@ def _words(error: Exception) -> str:
 
 
 def _post(url: str, body: Mapping[str, Any]) -> None:
+    # without redirects: whoever is named by one would learn the notice
     httpx.post(url, json=body, timeout=LIMIT_S / 2).raise_for_status()
-
-
-def _slack(hook: str, text: str) -> None:
-    # loads the HTTP client that `prepare_imports` defers
-    from dlt.common.runtime.slack import send_slack_message
-
-    send_slack_message(hook, text, is_markdown=False)

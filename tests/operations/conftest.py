@@ -29,10 +29,11 @@ class Posted:
 
 @dataclass
 class Listener:
-    """What came in; `status` says how it answers, and it answers once `may_answer` is set."""
+    """What came in; `status` and `location` say how it answers, and it answers once `may_answer` is set."""
 
     port: int = 0
     status: int = 200
+    location: str | None = None
     may_answer: threading.Event = field(default_factory=threading.Event)
     posts: list[Posted] = field(default_factory=list)
 
@@ -53,6 +54,8 @@ def listener() -> Iterator[Listener]:
             listening.may_answer.wait(60)
             self.send_response(listening.status)
             self.send_header("Content-Length", "0")
+            if listening.location is not None:
+                self.send_header("Location", listening.location)
             self.end_headers()
 
         def log_message(self, *_: Any) -> None:

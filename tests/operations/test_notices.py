@@ -64,12 +64,23 @@ def test_a_notice_that_fails_is_a_warning_without_the_address(command, listener:
     assert "very-private-hook" not in ended.err + ended.out
 
 
-@pytest.mark.parametrize("status", [302, 400, 500])
-def test_only_a_reply_of_success_counts(listener: Listener, status: int) -> None:
+@pytest.mark.parametrize("status", [302, 307, 400, 500])
+def test_only_a_reply_of_success_counts_and_no_redirect_is_followed(listener: Listener, status: int) -> None:
     listener.status = status
-    to = Addresses(listener.url, None, frozenset({"failed"}))
-    [sentence] = notify(to, {"status": "failed"}, 1, "importer")
-    assert f"answered {status}" in sentence
+    listener.location = f"{listener.url}/elsewhere"
+    to = Addresses(f"{listener.url}{PATH}", f"{listener.url}/slack", frozenset({"failed"}))
+    sentences = notify(to, {"status": "failed"}, 1, "importer")
+    assert [f"answered {status}" in sentence for sentence in sentences] == [True, True]
+    assert {post.path for post in listener.posts} == {PATH, "/slack"}
+
+
+def test_a_notice_holds_no_markup_of_slack(listener: Listener) -> None:
+    to = Addresses(None, f"{listener.url}/slack", frozenset({"failed"}))
+    error = "Import <!channel> <http://evil|click>\u202e\n2026-11-23T00:00:00Z ERROR forged"
+    assert notify(to, {"status": "failed", "error": error}, 1, "importer") == []
+    [post] = listener.posts
+    assert "Import &lt;!channel&gt; &lt;http://evil|click&gt;⟨U+202E⟩⟨U+000A⟩2026" in post.json["text"]
+    assert post.json["mrkdwn"] is False
 
 
 def test_a_server_that_hangs_or_is_not_there_holds_nothing_up(
