@@ -12,9 +12,10 @@ from typing import Any
 import yaml
 from dlt.pipeline.pipeline import Pipeline
 
-from connector.ledger import LEDGER_COLUMNS
+from connector.ledger import LEDGER_COLUMNS, State
 from connector.reporting.views.applying import opened
 from connector.reporting.views.layout import Layout, TypedField, TypedTable, read_layout
+from connector.runs import Status
 from connector.text import for_dbt
 from connector.transform.naming import DOUBLE_VARIANT
 from connector.warehouse import Connection
@@ -71,8 +72,8 @@ _TYPED_COLUMNS: Mapping[str, str] = {
 _UNIQUE = {IMPORTS: "slug", RECORDS: "slug", LEDGER: "slug", RUNS: "run_id", REJECTS: "reject_id"}
 _OF_IMPORT = {RECORDS: "import_slug"}
 _ACCEPTED = {
-    (LEDGER, "state"): ["synced", "failed", "unreconciled", "deleted"],
-    (RUNS, "status"): ["running", "succeeded", "partial", "failed", "interrupted"],
+    (LEDGER, "state"): [state.value for state in State],
+    (RUNS, "status"): [status.value for status in Status],
 }
 _FRESHNESS = {
     "loaded_at_field": "started_at",
