@@ -71,6 +71,28 @@ def test_metadata(wheel: Distribution) -> None:
     assert metadata.get_payload() == (CHECKOUT / "README.md").read_text(encoding="utf-8")  # type: ignore[attr-defined]
 
 
+def test_the_wheel_is_built_byte_for_byte_anew(tmp_path: Path) -> None:
+    """Whoever builds the same sources elsewhere, later and with other permissions gets the same file."""
+    pytest.importorskip("hatchling")
+    built = []
+    for name, mask in (("here", 0o022), ("elsewhere", 0o077)):
+        sources = tmp_path / name
+        before = os.umask(mask)
+        try:
+            for top in ("connector", "sql"):
+                shutil.copytree(
+                    CHECKOUT / top, sources / top, ignore=shutil.ignore_patterns("__pycache__"), copy_function=shutil.copyfile
+                )
+            for file in ("pyproject.toml", "README.md", "LICENSE"):
+                shutil.copyfile(CHECKOUT / file, sources / file)
+            subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel"], cwd=sources, check=True)
+        finally:
+            os.umask(before)
+        [file] = (sources / "dist").glob("*.whl")
+        built.append((file.name, file.read_bytes()))
+    assert built[0] == built[1]
+
+
 def test_the_command_starts(wheel: Distribution) -> None:
     commands = {entry.name: entry for entry in wheel.entry_points if entry.group == "console_scripts"}
     assert set(commands) == {"importer-sync"}

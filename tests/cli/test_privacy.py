@@ -22,7 +22,8 @@ KEY = "the key of the tests, not a value"
 RULES = {
     "*": {"email": "hash", "contacts.*.mail": "null", "re:(?i)phone": "null"},
     "people": {"ssn": "drop", "iban": "mask:4"},
-    "metadata": {"uploader": "drop"},
+    "staff": {"allow": ["id", "address.city", "email"]},
+    "metadata": {"uploader": "drop", "phone": "mask:2", "mail": "hash"},
 }
 ROW = (
     '{"id":1.50,"email":"CANARY-1@x","em\\u0061il":"CANARY-2@x","ssn":"CANARY-3","iban":"CANARY-4",'
@@ -30,6 +31,17 @@ ROW = (
     '"contacts":[{"mail":"CANARY-6","n":1e400}]}'
 )
 FLAT = '{"id":2,"email":"CANARY-7@x","ssn":"CANARY-8","iban":"CANARY-9-6789","note":"stays"}'
+STAFF = '{"id":3,"address":{"city":"Oslo","street":"CANARY-14"},"email":"CANARY-15","new":["CANARY-16"]}'
+BESIDE_ITS_DATA = (
+    '{"slug":"beside","sort":7,"created_at":"2026-01-01T00:00:00Z","updated_at":"2026-01-01T00:00:00Z",'
+    '"data":{"ssn":"CANARY-17"},"iban":"CANARY-18-6789","email":"CANARY-19"}'
+)
+
+
+def add_staff(service: Service) -> None:
+    """Add what is under an `allow` list, under other rules of metadata, and beside the data of a record."""
+    service.add_import("staff", [STAFF], {"phone": "CANARY-20-89", "mail": "CANARY-21"}, slug="staff-1")
+    service.add_raw_record("first", BESIDE_ITS_DATA)
 
 
 @pytest.fixture
@@ -190,6 +202,8 @@ def test_a_minted_token_is_shown_once_and_written_nowhere(place: Command) -> Non
 
 
 def test_a_failure_and_a_kill_leave_no_value(place: Command, people: Service) -> None:
+    place.environment["SOURCES__IMPORTER__HISTORY"] = "true"
+    add_staff(people)
     people.add_import("people", [ROW] * 150, slug="second")
     people.add_import("people", [ROW] * 150, slug="third")
     people.faults = Faults(failing_imports={"third"})
@@ -202,11 +216,24 @@ def test_a_failure_and_a_kill_leave_no_value(place: Command, people: Service) ->
     process.send_signal(signal.SIGKILL)
     place.end(process)
     assert leaks(place) == []
+    people.faults = Faults()
+    assert place("run").code == 0
+    assert leaks(place) == []
+    [(data,)] = place.rows("SELECT data FROM importer_data.records WHERE import_slug = 'staff-1'")
+    assert json.loads(data).keys() == {"id", "address", "email"}
+    assert json.loads(data)["address"] == {"city": "Oslo"}
+    [(extra,)] = place.rows("SELECT extra FROM importer_data.records WHERE slug = 'beside'")
+    assert json.loads(extra)["iban"] == "**********6789"
+    [(metadata,)] = place.rows("SELECT metadata FROM importer_data.imports WHERE slug = 'staff-1'")
+    assert json.loads(metadata)["phone"] == "**********89"
+    assert place.rows("SELECT count(*) > 0 FROM importer_data.records_people_history") == [(True,)]
 
 
 @pytest.mark.thorough
 def test_nothing_of_it_is_in_the_files_of_a_postgresql(place: Command, people: Service, postgres_uri: str) -> None:
     """Look in tables, staging and log, after a failure and a kill; what stays is found, so the search finds."""
+    place.environment["SOURCES__IMPORTER__HISTORY"] = "true"
+    add_staff(people)
     people.add_raw_record("first", '{"slug":"bad","data":"CANARY-11"}')
     people.add_import("people", [ROW, *[FLAT] * 150], slug="second")
     with closing(psycopg2.connect(postgres_uri)) as connection, connection.cursor() as cursor:

@@ -190,6 +190,57 @@ def test_what_only_mysql_takes_for_no_comment_is_refused(sql: str) -> None:
     check_reads("SELECT 5 - -1 AS n /* a comment */ -- another\n FROM records --", "mysql")
 
 
+def test_a_query_reaches_nothing_but_the_warehouse(
+    duck_place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No file, address, extension, variable of this process or setting, in whatever the query wraps it."""
+    place = duck_place
+    fill(place)
+    monkeypatch.chdir(tmp_path)
+    secrets = tmp_path / "secrets.toml"
+    secrets.write_text("CANARY")
+    before = sorted(tmp_path.rglob("*"))
+    for sql in (
+        f"SELECT content FROM read_text('{secrets}')",
+        f"SELECT * FROM '{secrets}'",
+        f"SELECT * FROM glob('{tmp_path}/*')",
+        f"SELECT * FROM sniff_csv('{secrets}')",
+        f"SELECT * FROM query('SELECT * FROM read_blob(''{secrets}'')')",
+        f"SELECT * FROM json_execute_serialized_sql(json_serialize_sql('SELECT * FROM read_text(''{secrets}'')'))",
+        "SELECT * FROM read_csv('http://127.0.0.1:9/x.csv')",
+        "SELECT * FROM read_blob('/proc/self/environ')",
+        "SELECT * FROM sqlite_scan('x.sqlite', 't')",
+        "SELECT * FROM duckdb_secrets()",
+        "SELECT * FROM duckdb_extensions()",
+        "SELECT * FROM secrets",
+        "SELECT * FROM before",
+        "SELECT * FROM enable_logging(storage_path = 'log')",
+        "SELECT * FROM enable_profiling(save_location = 'profile')",
+        "SELECT * FROM force_checkpoint()",
+    ):
+        with pytest.raises(ConnectorError, match="The database refused the query"):
+            place.ask(sql)
+    for sql in ("SET enable_external_access = true", "INSTALL httpfs", "LOAD httpfs", "ATTACH 'x'", "CALL x()"):
+        with pytest.raises(ConfigError, match="not a query"):
+            place.ask(sql)
+    monkeypatch.setattr(query, "check_reads", lambda *_: None)
+    for sql in ("SET enable_external_access = true", "RESET memory_limit", "PRAGMA enable_profiling"):
+        with pytest.raises(ConnectorError, match="configuration has been locked"):
+            place.ask(sql)
+    for sql in ("INSTALL httpfs", "LOAD httpfs", "ATTACH 'x'", "COPY (SELECT 1) TO 'x'", "EXPORT DATABASE 'x'"):
+        with pytest.raises(ConnectorError, match="The database refused the query"):
+            place.ask(sql)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.dialect
+def test_a_query_as_superuser_is_warned_of(place: Place, run: Run) -> None:
+    fill(place)
+    code, out, err = run("query", "SELECT 1 AS one", "--json")
+    assert (code, json.loads(out)["rows"]) == (0, [{"one": 1}])
+    assert ("is a PostgreSQL superuser, whose queries can read files of the server" in err) is not place.is_duckdb
+
+
 @pytest.mark.dialect
 def test_what_the_words_do_not_show_the_database_refuses(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(place)
