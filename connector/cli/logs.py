@@ -152,4 +152,7 @@ def start_logging(output: Output, handler: logging.Handler | None = None, *, ste
         other.propagate = False
     # its exporter logs every attempt; connector.telemetry logs the final result
     logging.getLogger("opentelemetry").setLevel(logging.NOTSET if output.verbose else logging.ERROR)
+    logging.getLogger("sqlglot").setLevel(logging.ERROR)  # it repeats a query that we refuse in one sentence
+    logging.lastResort = _ForwardingHandler(handler, whole=output.verbose)  # of every logger without a handler
+    logging.lastResort.setLevel(logging.WARNING)
     logging.captureWarnings(output.log_json)

@@ -14,6 +14,8 @@ from connector import telemetry
 from connector.cli.logs import start_logging
 from connector.cli.output import Output
 from connector.cli.redaction import add_secret
+from connector.errors import ConfigError
+from connector.reporting.views.query import check_reads
 from connector.sandbox import Faults, Service
 
 
@@ -89,6 +91,7 @@ def written():
     names = ("connector", "dlt", "opentelemetry", "py.warnings")
     logs = [logging.getLogger(name) for name in names]
     before = [(log, list(log.handlers), log.propagate, log.level) for log in logs]
+    last = logging.lastResort
     stream = io.StringIO()
 
     def start(log_format: str) -> io.StringIO:
@@ -98,6 +101,7 @@ def written():
 
     yield start
     logging.captureWarnings(False)
+    logging.lastResort = last
     for log, handlers, propagate, level in before:
         log.handlers[:], log.propagate = handlers, propagate
         log.setLevel(level)
@@ -125,6 +129,23 @@ def test_secrets_of_every_kind_are_scrubbed(written, log_format: str) -> None:
         assert first["import_slug"] == "of ***"
         assert "Traceback" in second["exception"]
         assert third["event"] == "dlt"
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_what_another_library_logs_is_written_like_our_own(written, log_format: str) -> None:
+    """Python itself would write it to stderr as it is, if the library's logger has no handler."""
+    add_secret("hush-hush-1234")
+    stream = written(log_format)
+    log = logging.getLogger(f"a.library.{log_format}")  # unknown to pytest, which would add a handler
+    log.propagate = False
+    log.warning("It said \x1b[2J hush-hush-1234\n2026-11-23T00:00:00Z ERROR forged")
+    log.info("Nothing.")
+    with pytest.raises(ConfigError):
+        check_reads("CALL f('\x1b[2J')", "postgres")
+    [line] = stream.getvalue().splitlines()
+    assert "hush-hush-1234" not in line
+    assert "\x1b" not in line
+    assert ("It said" in line, "***" in line) == (True, True)
 
 
 def test_dlt_cannot_change_the_format(written) -> None:
