@@ -14,6 +14,8 @@ LONGEST_IN_CHAT = 500
 _JOINERS = "\u200c\u200d"  # they are part of words and emoji
 # Invisible characters that change how neighbouring text looks.
 _KINDS = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+# A spreadsheet program takes a text that begins so for a formula, which may start programs or fetch addresses.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 _JINJA = re.compile(r"\{(?=[{%#])")
 
 
@@ -38,6 +40,11 @@ def for_chat(text: str) -> str:
     if len(text) > LONGEST_IN_CHAT:
         text = f"{text[: LONGEST_IN_CHAT - 1]}…"
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def for_spreadsheet(text: str) -> str:
+    """Return text that a spreadsheet program shows and does not calculate."""
+    return f"'{visible(text)}" if text.startswith(_FORMULA) else visible(text, keep="\t\n")
 
 
 def _may_act(text: str) -> bool:

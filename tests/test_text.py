@@ -10,7 +10,7 @@ import pytest
 
 import connector
 from connector.cli.redaction import scrub
-from connector.text import for_chat, for_dbt, visible, visible_json
+from connector.text import for_chat, for_dbt, for_spreadsheet, visible, visible_json
 
 HOSTILE = "a\x1b]0;x\x07\x9b2J\u202eb\r\n2026-11-23T00:00:00Z ERROR stolen\u2028\ud800\U000e0041"
 
@@ -35,6 +35,12 @@ def test_nothing_is_live_in_dbt_or_in_a_chat() -> None:
     assert len(for_chat("x" * 9_000)) == 500
 
 
+@pytest.mark.parametrize("begins", ["=", "+", "-", "@", "\t=", "\r=", "\n=", "\uff1d"])
+def test_no_text_is_a_formula_of_a_spreadsheet(begins: str) -> None:
+    assert for_spreadsheet(f"{begins}cmd|'/C calc'!A0").startswith("'")
+    assert for_spreadsheet("a=1\nb\x1b") == "a=1\nb⟨U+001B⟩"
+
+
 @pytest.mark.parametrize("hostile", ["://:", "a:", "://", "x://u:"])
 def test_hiding_secrets_takes_time_in_proportion_to_the_text(hostile: str) -> None:
     """A quadratic pattern needs hours for these, and the limit of a test ends it."""
@@ -51,7 +57,7 @@ WAYS_OUT = {
     "cli/logs.py",  # its formatters show text as `Output` does
     "cli/commands/completion.py",  # a script of ours
     "cli/commands/init.py",  # questions, about the user's own settings
-    "cli/commands/query.py",  # CSV: exact, but on a terminal
+    "cli/commands/query.py",  # CSV: exact, but on a terminal and for a spreadsheet program
     "cli/commands/report.py",  # the page
     "cli/commands/session.py",  # the token that is asked for
     "telemetry.py",  # what OpenTelemetry exports

@@ -6,6 +6,9 @@ import argparse
 import csv
 import math
 import sys
+from collections.abc import Callable, Iterable
+from decimal import Decimal
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -15,36 +18,43 @@ from connector.cli.output import Output, amount
 from connector.cli.redaction import scrub
 from connector.errors import ConfigError
 from connector.reporting.views.query import ask
-from connector.text import visible
+from connector.text import for_spreadsheet, visible
 
 EXAMPLES = (
     'importer-sync query "SELECT template, count(*) FROM v_imports GROUP BY 1"',
     'importer-sync query --csv "SELECT path, conflict_count FROM sync_fields"',
+    'importer-sync query --csv-for-excel "SELECT * FROM v_imports" > imports.csv',
 )
 SHOWN = 50
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("query", metavar="SQL", help="the SELECT; - reads it from standard input")
-    parser.add_argument("--csv", action="store_true", help="CSV on stdout, with a header line")
+    parser.add_argument(
+        "--csv", action="store_true", help="CSV on stdout for programs: a header line, and texts exactly as they are"
+    )
+    parser.add_argument(
+        "--csv-for-excel", action="store_true", help="CSV to open in a spreadsheet program: no text becomes a formula"
+    )
     parser.add_argument(
         "--limit", type=whole(0), metavar="N", help=f"rows at most ({SHOWN} in a table; all with --json and --csv)"
     )
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
-    if arguments.csv and output.json:
-        raise ConfigError("--csv and --json are two forms of the same rows; give one of them.")
+    csv_wanted = arguments.csv or arguments.csv_for_excel
+    if csv_wanted + output.json + (arguments.csv and arguments.csv_for_excel) > 1:
+        raise ConfigError("--csv, --csv-for-excel and --json are forms of the same rows; give one of them.")
     limit = arguments.limit
-    if limit is None and not (arguments.csv or output.json):
+    if limit is None and not (csv_wanted or output.json):
         limit = SHOWN
     sql = sys.stdin.read() if arguments.query == "-" else arguments.query
     with ask(open_pipeline(arguments), sql) as answer:
         if answer.warning is not None:
             output.note(answer.warning, level="warning", event="query.superuser")
         rows = islice(answer.rows, limit)
-        if arguments.csv:
-            _write_csv(answer.columns, rows)
+        if csv_wanted:
+            _write_csv(answer.columns, rows, for_spreadsheet if arguments.csv_for_excel else _exact())
             return 0
         found = [tuple(row) for row in rows]
         more = next(answer.rows, None) is not None
@@ -56,13 +66,17 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     return 0
 
 
-def _write_csv(columns: tuple[str, ...], rows: Any) -> None:
+def _exact() -> Callable[[str], str]:
+    """Return what --csv does to a text: nothing, but on a terminal it must not act."""
+    return partial(visible, keep="\t\n") if sys.stdout.isatty() else str
+
+
+def _write_csv(columns: tuple[str, ...], rows: Iterable[tuple[Any, ...]], shown: Callable[[str], str]) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    terminal = sys.stdout.isatty()
 
     def cell(value: Any) -> str:
         text = "" if value is None else scrub(str(_plain(value)))
-        return visible(text, keep="\t\n") if terminal else text
+        return text if isinstance(value, int | float | Decimal) else shown(text)
 
     writer.writerow(map(cell, columns))
     for row in rows:

@@ -125,9 +125,18 @@ def test_query_prints_a_table_json_and_csv(place: Place, run: Run) -> None:
     assert (document["rows"][0]["nan"], document["rows"][0]["at"][-6:]) == ("nan", "+00:00")
     code, out, _ = run("query", "--csv", "SELECT name, n FROM customers ORDER BY n")
     assert list(csv.reader(io.StringIO(out))) == [["name", "n"], ["Ana", "1.0"], ['=Bo, "x"\n', "2.5"], ["", "3.0"]]
+    code, out, _ = run("query", "--csv-for-excel", "SELECT name, -n AS n FROM customers ORDER BY n DESC")
+    assert list(csv.reader(io.StringIO(out))) == [
+        ["name", "n"],
+        ["Ana", "-1.0"],
+        ['\'=Bo, "x"⟨U+000A⟩', "-2.5"],
+        ["", "-3.0"],
+    ]
     code, out, _ = run("query", "SELECT 1 AS x WHERE 1 = 0")
     assert (code, out.splitlines()[0]) == (0, "0 rows")
     code, _, err = run("query", "SELECT 1", "--csv", "--json")
+    assert (code, "give one of them" in err) == (2, True)
+    code, _, err = run("query", "SELECT 1", "--csv", "--csv-for-excel")
     assert (code, "give one of them" in err) == (2, True)
     code, _, err = run("query", "SELECT nothing FROM nowhere")
     assert code == 1
@@ -307,14 +316,15 @@ def test_sources_of_dbt_match_the_warehouse(place: Place, run: Run, tmp_path: Pa
     variants = [name for name in described if "__v_" in name]
     assert variants
     assert all("not" in described[name]["description"] for name in variants)
-    for name, column, test in (
+    tests = [
         (name, column["name"], test)
         for name, table in tables.items()
         for column in table["columns"]
         for test in column.get("data_tests", ())
-    ):
+    ]
+    for table_name, column_name, test in tests:
         if "accepted_values" in test:
-            found = {value for (value,) in place.tuples(f"SELECT {column} FROM {name}")}
+            found = {value for (value,) in place.tuples(f"SELECT {column_name} FROM {table_name}")}
             assert found
             assert found <= set(test["accepted_values"]["arguments"]["values"])
     assert tables["sync_runs"]["config"]["freshness"]["warn_after"] == {"count": 24, "period": "hour"}
