@@ -54,7 +54,9 @@ def test_the_loader_can_do_everything_and_readers_can_read(address: str, tmp_pat
         def done(*arguments: str) -> None:
             ended = command("--to", address.replace("%s", LOADER), *arguments)
             assert ended.code == 0, (arguments, ended.err)
+            assert "superuser" not in ended.out + ended.err
 
+        assert "is a PostgreSQL superuser" in command("--to", address.replace("%s:secret", "postgres:x"), "check").out
         for words in ("check", "run", "sql apply", "status", "doctor --repair", "verify --deep", "report", "templates"):
             done(*words.split())
         service.edit_randomly(20, seed=1)

@@ -33,7 +33,7 @@ from connector.service.client import ServiceClient
 from connector.settings import Settings
 from connector.warehouse import Warehouse
 from connector.warehouse.adapters import adapter_of
-from connector.warehouse.destination import local_file, location, open_client
+from connector.warehouse.destination import destination_type, local_file, location, open_client
 from connector.warehouse.lock import check_lockable
 from connector.warehouse.ownership import inspect_dataset
 from connector.warehouse.unused_file import removed_if_unused
@@ -120,6 +120,7 @@ def examine(arguments: argparse.Namespace) -> Examination:
             *unmatched(Warehouse(pipeline), settings),
             *_open_to_others(local_file(pipeline), settings),
             *_secrets_open_to_others(),
+            *_superuser(pipeline),
         )
     return Examination(checks, named, learned, place, warnings)
 
@@ -262,6 +263,17 @@ def _secrets_open_to_others() -> Iterator[str]:
             mode = stat.S_IMODE(file.stat().st_mode)
             if os.name == "posix" and mode & 0o077 and file.parent.stat().st_mode & 0o011:
                 yield f"Users other than this one can read {file} (mode {mode:o}) and so the secrets in it: chmod 600."
+
+
+def _superuser(pipeline: Pipeline) -> Iterator[str]:
+    if destination_type(pipeline) != "postgres":
+        return
+    with open_client(pipeline) as client:
+        if client.execute_sql("SELECT current_setting('is_superuser')") == [("on",)]:
+            yield (
+                "The role of this session is a PostgreSQL superuser, who can change everything on the server: "
+                "docs/postgres.md has one that can do only what a run needs."
+            )
 
 
 def report(output: Output, found: Examination) -> None:
