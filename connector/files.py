@@ -74,10 +74,13 @@ def check_owners(file: Path) -> None:
     that exists. Root and the owner of the folder count as this user.
     """
     for place in dict.fromkeys((file, file.resolve())):
-        beside = re.compile(rf"{re.escape(place.name)}({_OF_DATABASES})?|\.{re.escape(place.name)}\..*")
+        name = re.escape(place.name)
+        beside = re.compile(rf"{name}({_OF_DATABASES})?|\.{name}\..*")
         with suppress(OSError):
-            owner, names = place.parent.stat().st_uid, os.listdir(place.parent)
-            for each in (place.parent / name for name in names if beside.fullmatch(name)):
+            owner = place.parent.stat().st_uid
+            for each in place.parent.iterdir():
+                if not beside.fullmatch(each.name):
+                    continue
                 if (found := each.lstat()).st_uid != owner and _is_strangers(found):
                     raise ConfigError(
                         f"{each} belongs to another user (uid {found.st_uid}), who could read rows there, have them "

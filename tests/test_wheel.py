@@ -81,10 +81,13 @@ def test_the_wheel_is_built_byte_for_byte_anew(tmp_path: Path) -> None:
         try:
             for top in ("connector", "sql"):
                 shutil.copytree(
-                    CHECKOUT / top, sources / top, ignore=shutil.ignore_patterns("__pycache__"), copy_function=shutil.copyfile
+                    CHECKOUT / top,
+                    sources / top,
+                    ignore=shutil.ignore_patterns("__pycache__"),
+                    copy_function=shutil.copyfile,
                 )
-            for file in ("pyproject.toml", "README.md", "LICENSE"):
-                shutil.copyfile(CHECKOUT / file, sources / file)
+            for beside in ("pyproject.toml", "README.md", "LICENSE"):
+                shutil.copyfile(CHECKOUT / beside, sources / beside)
             subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel"], cwd=sources, check=True)
         finally:
             os.umask(before)

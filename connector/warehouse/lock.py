@@ -57,8 +57,9 @@ def sole_writer(pipeline: Pipeline) -> Iterator[None]:
     """Hold the lock of the dataset, and the one of dlt's working directory, which two datasets may share.
 
     Raises LockedError at once if another process has either lock, and names the process. Raises ConfigError if the file
-    of the dataset cannot be written, or if another user owns it or a file beside it. If `acquire_sole_writer` acquired one of the two earlier in this thread, that lock
-    is released, because a thread that begins again has given up the earlier run.
+    of the dataset cannot be written, or if another user owns it or a file beside it. If `acquire_sole_writer` acquired
+    one of the two earlier in this thread, that lock is released, because a thread that begins again has given up the
+    earlier run.
     """
     _check_owners(pipeline)
     path, working = lock_path(pipeline), _working_path(pipeline)

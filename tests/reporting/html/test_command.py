@@ -38,6 +38,13 @@ def test_from_an_empty_directory_to_a_page(command: Any) -> None:
     assert "importer.duckdb" in page
     assert str(command.directory) not in page
 
+    for out in ("-", "/dev/stdout"):
+        ended = command("report", "--out", out)
+        assert (ended.code, ended.out.splitlines()[0], ended.err) == (0, "<!doctype html>", "")
+        assert ended.out.rstrip().endswith("</html>")
+    ended = command("report", "--out", "/dev/full")
+    assert (ended.code, "cannot be written to /dev/full (No space left on device)" in ended.err) == (1, True)
+
     ended = command("report", "--dataset", "elsewhere", "--out", "empty.html")
     assert ended.code == 0
     assert "Nothing has been loaded yet." in ended.out
