@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -13,6 +13,7 @@ from connector.transform.columns import FieldCount
 from connector.transform.escaping import storable
 from connector.transform.naming import display_path, encode_keys, overflowed_name
 from connector.transform.schema import OVERFLOWED, Field, Keys, TableSchema
+from connector.warehouse.field_counts import TableTotals
 from connector.warehouse.state import WarehouseState
 from connector.warehouse.tables import IMPORTS, LOAD_ID
 
@@ -21,7 +22,8 @@ from connector.warehouse.tables import IMPORTS, LOAD_ID
 class Catalogue:
     """The typed tables during a run: their schemas, their templates, and when fields were first seen.
 
-    `text_conflicts` maps each import that has conflicts to its table and the counts in its ledger row.
+    `text_conflicts` maps each import that has conflicts to its table and the counts in its ledger row. `totals` are the
+    counts of the tables whose rows need not be counted, without the conflicts in `text_conflicts`.
     """
 
     schemas: dict[str, TableSchema]
@@ -29,6 +31,7 @@ class Catalogue:
     first_seen: dict[tuple[str, str], datetime]
     miscounted: set[str]
     text_conflicts: dict[str, tuple[str, Mapping[str, int]]]
+    totals: dict[str, TableTotals] = field(default_factory=dict)
 
     @classmethod
     def of(cls, state: WarehouseState) -> Catalogue:
@@ -38,9 +41,21 @@ class Catalogue:
             for each in state.ledger.values()
             if each.text_conflicts and each.table_name
         }
-        return cls(*known, set(state.miscounted), conflicts)
+        made = cls(*known, set(state.miscounted), conflicts)
+        by_table: dict[str, Counter[str]] = defaultdict(Counter)
+        for table, counts in conflicts.values():
+            by_table[table].update(counts)
+        for table, totals in state.totals.items():
+            made.keep_totals(table, totals, by_table[table])
+        return made
 
-    def text_conflicts_of(self, table: str, without: Collection[str]) -> Counter[str]:
+    def keep_totals(self, table: str, totals: TableTotals, in_text: Mapping[str, int]) -> None:
+        """Keep the totals of a table for the next package; `in_text` are those conflicts that are in text columns."""
+        columns = {keys: known.column for keys, known in self.schema(table).fields.items()}
+        fields = {k: (n, conflicts - in_text.get(columns[k], 0)) for k, (n, conflicts) in totals.fields.items()}
+        self.totals[table] = TableTotals(totals.rows, fields)
+
+    def text_conflicts_of(self, table: str, without: Collection[str] = ()) -> Counter[str]:
         """Return column → scalars that text columns of the table took from imports other than these."""
         found: Counter[str] = Counter()
         for slug, (table_of_import, counts) in self.text_conflicts.items():

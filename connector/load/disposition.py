@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from connector.load.dlt_bridge import WriteDispositions
 from connector.warehouse import Connection, Warehouse
-from connector.warehouse.lookup import index_keys
+from connector.warehouse.lookup import incoming_slugs, index_keys
 from connector.warehouse.tables import keys_of
 
 APPEND: dict[str, Any] = {"write_disposition": "append"}
@@ -61,28 +61,25 @@ def is_new(connection: Connection, incoming: IncomingRows) -> bool:
     records = f"{record} IN (SELECT slug FROM incoming_records)"
     if connection.traits.hashes_slugs:
         records = f"hash({record}) IN (SELECT hash(slug) FROM incoming_records)"
-    with connection.relations(_relations(incoming)):
+    with incoming_slugs(connection, incoming.imports, incoming.records):
         if _any_row(connection, incoming.table, imports):
             return False
         with connection.limited_memory(columns=1, slugs=len(incoming.records)):
             return not _any_row(connection, incoming.table, records)
 
 
-def belong_to_other_imports(connection: Connection, incoming: IncomingRows) -> bool:
-    """Return whether the table has some of these records in another import (DuckDB and PostgreSQL)."""
+def other_imports(connection: Connection, incoming: IncomingRows) -> set[str]:
+    """Return the other imports of which the table has some of these records."""
     record, import_ = map(connection.column, keys_of(incoming.table))
-    with connection.relations(_relations(incoming)):
-        return _any_row(
-            connection,
-            incoming.table,
-            f"{import_} NOT IN (SELECT slug FROM incoming_imports) AND {connection.column('_deleted_at')} IS NULL "
-            f"AND {record} IN (SELECT slug FROM incoming_records)",
+    table = connection.name(incoming.table)
+    with incoming_slugs(connection, incoming.imports, incoming.records):
+        found = connection.rows(
+            f"SELECT DISTINCT r.{import_} AS slug "
+            f"FROM {connection.sql.rows_with_keys(table, 'r', record, 'SELECT slug FROM incoming_records')} "
+            f"WHERE r.{connection.column('_deleted_at')} IS NULL "
+            f"AND r.{import_} NOT IN (SELECT slug FROM incoming_imports)"
         )
-
-
-def _relations(incoming: IncomingRows) -> dict[str, pa.ChunkedArray[Any]]:
-    imports = pa.chunked_array([pa.array(incoming.imports, pa.string())])
-    return {"incoming_imports": imports, "incoming_records": incoming.records}
+    return {row["slug"] for row in found}
 
 
 def _any_row(connection: Connection, table: str, where: str) -> bool:

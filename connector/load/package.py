@@ -31,6 +31,7 @@ from connector.models import Import
 from connector.settings import Settings
 from connector.transform.schema import Keys, Kind, TableSchema, arrow_type, parse_type
 from connector.warehouse import Warehouse
+from connector.warehouse.field_counts import TableTotals, replaced_totals, totals
 from connector.warehouse.state import WarehouseState
 from connector.warehouse.tables import (
     FIELDS,
@@ -44,7 +45,6 @@ from connector.warehouse.tables import (
     ledger_table,
     table_of,
 )
-from connector.warehouse.typed_tables import totals
 
 FLUSH_ROWS = 20_000
 
@@ -441,29 +441,39 @@ class Package:
             self._typed.setdefault(self._catalogue.miscounted.pop(), _Typed())
         # the run after the shards counts the tables that all of them write
         own = {table: typed for table, typed in self._typed.items() if table not in self._state.shared}
-        totals_by_table = self._totals(own) if own else {}
+        left = self._totals_left(own) if own else {}
         for table, typed in own.items():
-            before, totals = totals_by_table[table]
             schema, template = self._catalogue.schema(table), self._catalogue.template_tables.get(table) or None
+            in_text = self._catalogue.text_conflicts_of(table)
             elsewhere = self._catalogue.text_conflicts_of(table, typed.imports)
+            live = left[table].rows + typed.live_rows
+            totals: dict[Keys, tuple[int, int]] = {}
             for known in schema.fields.values():
-                values, conflicts = totals.get(known.keys, (0, 0))
+                values, conflicts = left[table].fields.get(known.keys, (0, 0))
                 added = typed.counts.get(known.keys, FieldTotals())
                 count = FieldTotals(values + added.values, conflicts + elsewhere[known.column] + added.conflicts)
-                rows.append(writer.row(table, known, template, count, before + typed.live_rows))
+                rows.append(writer.row(table, known, template, count, live))
+                totals[known.keys] = count.values, count.conflicts
             rows += writer.overflowed_rows(schema, template)
+            self._catalogue.keep_totals(table, TableTotals(live, totals), in_text)
         return rows
 
-    def _totals(self, tables: Mapping[str, _Typed]) -> dict[str, tuple[int, dict[Keys, tuple[int, int]]]]:
-        """Return table → (live rows, (values, conflicts) by field) of the imports that this package does not touch."""
-        found: dict[str, tuple[int, dict[Keys, tuple[int, int]]]] = {}
+    def _totals_left(self, tables: Mapping[str, _Typed]) -> dict[str, TableTotals]:
+        """Return the totals of the rows that this package leaves in each table, by what it replaces if possible."""
+        found: dict[str, TableTotals] = {}
         with self._warehouse.connect() as connection:
             columns = connection.columns()
             for table, typed in tables.items():
-                # from the warehouse, not from sync_fields, because rows without any field count too
-                physical = columns.get(table, {})
+                physical, imports = columns.get(table, {}), sorted(typed.imports)
                 stored = TableSchema(table, self._catalogue.schema(table).fields, physical)
-                found[table] = totals(connection, stored, sorted(typed.imports)) if physical else (0, {})
+                known = self._catalogue.totals.get(table)
+                if not physical:
+                    found[table] = TableTotals()
+                elif known is None or not connection.traits.finds_slugs:
+                    found[table] = totals(connection, stored, imports)
+                else:
+                    records = self._incoming[table].slugs
+                    found[table] = known.without(replaced_totals(connection, stored, imports, records))
         return found
 
 

@@ -43,6 +43,7 @@ from connector.transform.written import parse_hint
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.destination import prepare_for_loading
 from connector.warehouse.failures import explain_failure
+from connector.warehouse.field_counts import totals
 from connector.warehouse.history_tables import prepare_for_rebuild, refresh_open
 from connector.warehouse.loads import make_newest
 from connector.warehouse.lock import check_lock_held, sole_writer
@@ -55,7 +56,6 @@ from connector.warehouse.typed_tables import (
     raw_counts,
     raw_rows,
     swapped,
-    totals,
     without_raw_row,
 )
 
@@ -217,7 +217,7 @@ class _Rebuild:
                     f"{table} was left as it was: {written.rows} raw rows became {rows} rows of {distinct} records."
                 )
             fields = list(self._fields(table, template, written, state, load_id))
-            _, old = totals(connection, before, [])
+            old = totals(connection, before)
             in_text = Catalogue.of(state).text_conflicts_of(table, ()).total()
             known = [slug for slug, each in state.ledger.items() if each.table_name == table and each.text_conflicts]
             found = {slug: json.dumps(c, sort_keys=True) for slug, c in written.text_conflicts.items()}
@@ -234,7 +234,9 @@ class _Rebuild:
             if keys != OVERFLOW_KEYS and f.type != written.schema.fields[keys].type
         )
         conflicts = sum(count.conflicts for count in written.counts.values())
-        return Rebuilt(table, rows, retyped, sum(conflicts for _, conflicts in old.values()) + in_text, conflicts)
+        return Rebuilt(
+            table, rows, retyped, sum(conflicts for _, conflicts in old.fields.values()) + in_text, conflicts
+        )
 
     # -- the raw rows --------------------------------------------------------------------------------------------
 

@@ -18,13 +18,14 @@ from connector.warehouse import Connection
 from connector.warehouse.connection import LOADS
 from connector.warehouse.due_imports import SELECTION_COLUMNS, mark_backfill_due
 from connector.warehouse.erasing import erase_deleted, has_rejects_of_deleted
+from connector.warehouse.field_counts import invalidate_counts
 from connector.warehouse.loads import loaded_late
 from connector.warehouse.ownership import Dataset, inspect_dataset, prepare_staging
 from connector.warehouse.repair import schedule_repairs
 from connector.warehouse.runs_table import fail_crashed_runs, latest_start, mark_runs_repaired
-from connector.warehouse.split import end_of_split, invalidate_counts, mark_duplicates_failed, settled_tables, split_of
+from connector.warehouse.split import end_of_split, mark_duplicates_failed, settled_tables, split_of
 from connector.warehouse.state import WarehouseState, load_state, unaudited_state
-from connector.warehouse.tables import IMPORTS, LEDGER, RUNS
+from connector.warehouse.tables import FIELDS, IMPORTS, LEDGER, RUNS
 from connector.warehouse.typed_tables import discard_rebuild
 from connector.warehouse.upgrades import upgrade_dataset
 
@@ -63,9 +64,12 @@ def prepare_dataset(
         mark_backfill_due(connection, scope, settings.status)
         dataset = inspect_dataset(connection)
     split = split_of(connection, dataset)
+    if {LEDGER, FIELDS} <= dataset.ours and "text_conflicts" not in dataset.columns[LEDGER]:
+        invalidate_counts(connection, dataset.typed)  # they include conflicts that the ledger has lost
     if split is not None:
         mark_duplicates_failed(connection, dataset)
-        invalidate_counts(connection, dataset, split)
+        if FIELDS in dataset.ours:
+            invalidate_counts(connection, split.shared_tables)  # no shard counts them
     state = schedule_repairs(connection, load_state(connection, dataset, force_audit=split is not None))
     latest, unsettled = None, split is not None and not state.consistent
     if RUNS in state.tables:

@@ -13,7 +13,7 @@ from connector.extract.records import ImportRead, Verdict
 from connector.ledger import Due
 from connector.load.batches import BuiltImports
 from connector.load.data_dictionary import Catalogue, schema_changes
-from connector.load.disposition import IncomingRows, belong_to_other_imports
+from connector.load.disposition import IncomingRows, other_imports
 from connector.load.emission import Emission, create_table_emission
 from connector.load.package import Package
 from connector.models import Import
@@ -82,6 +82,7 @@ class RunSession:
         self.typed_tables: list[str] = []
         self.incoming: list[IncomingRows] = []
         self.merged: set[str] = set()  # tables in which rows of other imports may have been replaced
+        self.losing: set[str] = set()  # imports from which records moved, on destinations that find slugs
         self.unread: list[str] = []  # imports listed for the first time and deleted before they were read
         self.exhausted = False
         self.deferred = 0  # number of imports left to the run after all shards
@@ -300,7 +301,7 @@ class RunSession:
         with self.warehouse.connect() as connection:
             for rows in self.incoming:
                 known = self.warehouse.traits.finds_slugs and rows.table in self.state.tables
-                if not rows.distinct or (known and belong_to_other_imports(connection, rows)):
+                if not rows.distinct or (known and other_imports(connection, rows)):
                     self.tally.shortfall = self.tally.unsettled = True
                     self.tally.problems.append(
                         f"Some records of {rows.table} came with more than one import and are stored once; the next "

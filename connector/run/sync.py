@@ -17,7 +17,7 @@ from dlt.pipeline.pipeline import Pipeline
 from connector import telemetry
 from connector.errors import ConfigError
 from connector.files import let_group_read
-from connector.load.disposition import APPEND, write_dispositions
+from connector.load.disposition import APPEND, other_imports, write_dispositions
 from connector.load.dlt_bridge import LoadPackage, WriteDispositions, load_again, load_package
 from connector.load.emission import Emission
 from connector.load.working_directory import check_folders, rebuild_working_directory
@@ -31,6 +31,7 @@ from connector.standing import Standing
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.destination import capabilities_resolved_once, prepare_for_loading
 from connector.warehouse.failures import explain_failure, is_out_of_memory
+from connector.warehouse.field_counts import invalidate_counts
 from connector.warehouse.ledger_table import mark_failed, missing_rows
 from connector.warehouse.left_copy import remove_left_copy
 from connector.warehouse.lock import check_lock_held, lock_path, sole_writer
@@ -38,6 +39,7 @@ from connector.warehouse.ownership import Dataset, inspect_dataset
 from connector.warehouse.standings import delete_unread, standings
 from connector.warehouse.state import WarehouseState, audit, unaudited_state
 from connector.warehouse.status import publish_status
+from connector.warehouse.tables import RECORDS
 
 log = logging.getLogger("connector.run")
 
@@ -211,14 +213,15 @@ def _count_standings(session: RunSession, dataset: Dataset) -> None:
 
 def _check_shared_records(session: RunSession, dataset: Dataset) -> None:
     """Mark imports whose records moved to another one, so that no incomplete import counts as synced."""
-    if not session.merged:
+    finds = session.warehouse.traits.finds_slugs
+    if not (session.losing if finds else session.merged):
         return
     before = session.state.ledger
     with session.warehouse.connect() as connection:
         state = unaudited_state(connection, dataset)
         short = [
             slug
-            for slug in audit(connection, state, session.merged)
+            for slug in audit(connection, state, session.merged, session.losing if finds else None)
             if slug in state.ledger
             and state.ledger[slug].trusted
             and (slug not in before or before[slug].trusted or state.ledger[slug].load_id in session.tally.load_ids)
@@ -275,6 +278,7 @@ def _load_package(
             mark_failed(
                 connection, [slug for slug, *_ in wrong], "The warehouse does not hold the rows that were loaded."
             )
+            invalidate_counts(connection, {table for _, table, *_ in wrong} - {RECORDS})
     if (memory_limit := session.warehouse.memory_limit) and not session.exhausted:
         memory_limit.release()
     for slug, table, accepted, there in wrong:
@@ -290,6 +294,11 @@ def _write_dispositions(session: RunSession) -> WriteDispositions:
     found = write_dispositions(session.warehouse, incoming)
     replacing = [rows for rows in incoming if found[rows.table] != APPEND]
     session.merged.update(rows.table for rows in replacing)
+    if session.warehouse.traits.finds_slugs:
+        with session.warehouse.connect() as connection:
+            tables, _ = connection.names()
+            for rows in replacing:
+                session.losing |= other_imports(connection, rows) if rows.table in tables else set()
     if memory_limit := session.warehouse.memory_limit:
         replaced = sum(len(rows.records) for rows in replacing)
         memory_limit.fit(session.max_columns, session.largest_batch_bytes, replaced)

@@ -1,4 +1,4 @@
-"""Create the indexes that make looking up rows by key fast.
+"""Look up rows by key, and create the indexes that make that fast.
 
 Invariant: look-ups and deletions of a package in a table of records cost in proportion to the rows of the package, not
 of the table. DuckDB reads one column for them; PostgreSQL has an index on each key.
@@ -6,7 +6,11 @@ of the table. DuckDB reads one column for them; PostgreSQL has an index on each 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pyarrow as pa
 
 from connector.warehouse.connection import Connection
 from connector.warehouse.ledger_table import mark_failed
@@ -31,6 +35,17 @@ def index_keys(connection: Connection, tables: Collection[str]) -> None:
             connection.adapter.index(connection.client, table, key, in_order=key == LOAD_ID)
         if missing and connection.traits.counts_rows:
             connection.execute(f"ANALYZE {connection.name(table)}")
+
+
+def incoming_slugs(
+    connection: Connection, imports: Sequence[str], records: pa.ChunkedArray[Any]
+) -> AbstractContextManager[None]:
+    """Make the slugs of a package the relations `incoming_imports` and `incoming_records` for the queries within.
+
+    Each has one column, `slug`. It takes a destination that finds slugs (`Traits`).
+    """
+    slugs = pa.chunked_array([pa.array(imports, pa.string())])
+    return connection.relations({"incoming_imports": slugs, "incoming_records": records})
 
 
 def _without_long_keys(connection: Connection, table: str) -> None:

@@ -25,7 +25,7 @@ from connector.warehouse.connection import VERSIONS, Connection
 from connector.warehouse.ledger_table import mark_failed
 from connector.warehouse.ownership import Dataset, staged
 from connector.warehouse.state import WarehouseState
-from connector.warehouse.tables import FIELDS, IMPORTS, LEDGER, LOAD_ID, RECORDS, keys_of
+from connector.warehouse.tables import IMPORTS, LEDGER, RECORDS, keys_of
 
 log = logging.getLogger("connector.run")
 
@@ -110,17 +110,6 @@ def mark_duplicates_failed(connection: Connection, dataset: Dataset) -> None:
             f"WHERE {record} IN (SELECT {record} FROM {name} GROUP BY 1 HAVING count(*) > 1)"
         ).to_pylist()
         mark_failed(connection, [row["slug"] for row in rows], "Some of its records came with another import as well.")
-
-
-def invalidate_counts(connection: Connection, dataset: Dataset, split: Split) -> None:
-    """Mark the fields of shared tables to be counted again, because no shard counted them."""
-    shared = sorted(split.shared_tables)
-    if shared and FIELDS in dataset.ours:
-        connection.execute(
-            f"UPDATE {connection.name(FIELDS)} SET {connection.column(LOAD_ID)} = '' "
-            f"WHERE table_name IN ({', '.join(['%s'] * len(shared))})",
-            *shared,
-        )
 
 
 def end_of_split(connection: Connection, split: Split) -> None:

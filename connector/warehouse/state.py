@@ -22,13 +22,13 @@ from msgspec import structs
 from connector.ledger import Due, LedgerRow, State
 from connector.scope import Part
 from connector.transform.schema import TableSchema
-from connector.warehouse.connection import LOADS, Connection
+from connector.warehouse.connection import LOADS, Connection, batches
+from connector.warehouse.field_counts import TableTotals, stored_totals
 from connector.warehouse.history_tables import names_of_templates
 from connector.warehouse.loads import all_runs_completed
 from connector.warehouse.ownership import Dataset, inspect_dataset
 from connector.warehouse.stored_fields import (
     altered_columns,
-    counted_rows,
     dropped_columns,
     field_rows,
     schemas_of,
@@ -36,7 +36,7 @@ from connector.warehouse.stored_fields import (
     unexplained_columns,
 )
 from connector.warehouse.stored_imports import ImportSeen, imports_seen, ledger_rows
-from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID, RECORDS, SYSTEM_SCHEMAS
+from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID, RECORDS, SYSTEM_SCHEMAS, keys_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +44,12 @@ class WarehouseState:
     """Everything that a run needs to know about earlier ones.
 
     `tables` are our tables, `foreign` the names that others use (see `ownership`). `tables_by_import` are the typed
-    tables that have rows of an import. `miscounted` are those whose counts in `sync_fields` came with a load that was
-    never completed, or do not match the rows. `counted` is the number of rows counted in `sync_fields` for each typed
-    table. `template_names` are the present and past names of each template, by its slug. `consistent` is false while
-    rows contradict the ledger. `audited` tells that the rows themselves were checked, because an earlier run did not
-    end properly. By table, `dropped` are columns of ours that are missing, `altered` those whose type differs from that
-    of their field, with the field's type, and `unexplained` those that dlt created for a field that is not in
-    `sync_fields`; `added` are columns that others added to our tables.
+    tables that have rows of an import. `miscounted` are those whose counts in `sync_fields` may be wrong, and `totals`
+    are the counts of others. `template_names` are the present and past names of each template, by its slug.
+    `consistent` is false while rows contradict the ledger. `audited` tells that the rows themselves were checked,
+    because an earlier run did not end properly. By table, `dropped` are columns of ours that are missing, `altered`
+    those whose type differs from that of their field, with the field's type, and `unexplained` those that dlt created
+    for a field that is not in `sync_fields`; `added` are columns that others added to our tables.
 
     A shard has only the ledger rows of its part, and the names of `imports_of_other_shards`. All shards write the typed
     tables in `shared`; no shard changes their columns or their counts in `sync_fields`.
@@ -70,7 +69,7 @@ class WarehouseState:
     template_names: Mapping[str, Set[str]] = field(default_factory=dict)
     tables_by_import: Mapping[str, frozenset[str]] = field(default_factory=dict)
     miscounted: frozenset[str] = frozenset()
-    counted: Mapping[str, frozenset[int | None]] = field(default_factory=dict)
+    totals: Mapping[str, TableTotals] = field(default_factory=dict)
     repaired: int = 0
     consistent: bool = True
     audited: bool = False
@@ -119,12 +118,15 @@ def unaudited_state(connection: Connection, dataset: Dataset | None = None, part
         ledger = {s: k for s, k in everything.items() if part.contains(k.template_slug, s)}
     alone = {table: frozenset({table} if table else ()) for table in {k.table_name for k in ledger.values()}}
     schemas = schemas_of(dataset, fields)
+    dropped, altered = dropped_columns(dataset, schemas), altered_columns(schemas)
+    unexplained = unexplained_columns(dataset, schemas)
+    intact = tables - {*dropped, *altered, *unexplained} if part is None else frozenset[str]()
     return WarehouseState(
         tables=tables,
         foreign=dataset.foreign,
-        dropped=dropped_columns(dataset, schemas),
-        altered=altered_columns(schemas),
-        unexplained=unexplained_columns(dataset, schemas),
+        dropped=dropped,
+        altered=altered,
+        unexplained=unexplained,
         added=dataset.added,
         ledger=ledger,
         imports=imports_seen(connection, dataset),
@@ -135,43 +137,53 @@ def unaudited_state(connection: Connection, dataset: Dataset | None = None, part
         tables_by_import={slug: alone[known.table_name] for slug, known in ledger.items()},
         miscounted=frozenset(f["table_name"] for f in fields if not f["trusted"]) - {IMPORTS},
         imports_of_other_shards=frozenset(everything.keys() - ledger.keys()),
-        counted=counted_rows(fields),
+        totals={t: found for t, found in stored_totals(fields, ledger.values()).items() if t in intact},
     )
 
 
 def rows_by_import(
-    connection: Connection, state: WarehouseState, only: Collection[str] | None = None
+    connection: Connection,
+    state: WarehouseState,
+    tables: Collection[str] | None = None,
+    imports: Collection[str] | None = None,
 ) -> dict[str, dict[str, tuple[int, set[str]]]]:
-    """Return table → import → (live rows, their loads), with one scan of each table."""
+    """Return table → import → (live rows, their loads): by one scan of each table, or by looking some `imports` up."""
     found: dict[str, dict[str, tuple[int, set[str]]]] = {}
-    tables = ({RECORDS, *state.schemas} & state.tables - {IMPORTS}) | state.missing_tables
-    for table in sorted(tables if only is None else tables & set(only)):
+    known = ({RECORDS, *state.schemas} & state.tables - {IMPORTS}) | state.missing_tables
+    for table in sorted(known if tables is None else known & set(tables)):
         if table in state.missing_tables:
             found[table] = {}
             continue
-        key = "import_slug" if table == RECORDS else "_import_slug"
-        rows = connection.query(
-            f"SELECT {connection.column(key)} AS slug, {connection.column(LOAD_ID)} AS load_id, "
-            f"sum(CASE WHEN {connection.column('_deleted_at')} IS NULL THEN 1 ELSE 0 END) AS live "
-            f"FROM {connection.name(table)} GROUP BY 1, 2"
-        ).to_pylist()
+        key = connection.column(keys_of(table)[1])
         counts: dict[str, tuple[int, set[str]]] = {}
-        for row in rows:
-            live, loads = counts.get(row["slug"], (0, set()))
-            counts[row["slug"]] = (live + int(row["live"]), loads | {row["load_id"]})
+        for some in [()] if imports is None else batches(sorted(imports)):
+            chosen = f"WHERE {key} IN ({', '.join(['%s'] * len(some))}) " if some else ""
+            rows = connection.query(
+                f"SELECT {key} AS slug, {connection.column(LOAD_ID)} AS load_id, "
+                f"sum(CASE WHEN {connection.column('_deleted_at')} IS NULL THEN 1 ELSE 0 END) AS live "
+                f"FROM {connection.name(table)} {chosen}GROUP BY 1, 2",
+                *some,
+            ).to_pylist()
+            for row in rows:
+                live, loads = counts.get(row["slug"], (0, set()))
+                counts[row["slug"]] = (live + int(row["live"]), loads | {row["load_id"]})
         found[table] = counts
     return found
 
 
 def audit(
-    connection: Connection, state: WarehouseState, only: Collection[str] | None = None
+    connection: Connection,
+    state: WarehouseState,
+    tables: Collection[str] | None = None,
+    imports: Collection[str] | None = None,
 ) -> dict[str, frozenset[str]]:
     """Return imports whose rows do not match their ledger row exactly → the tables that have rows of them.
 
-    If `only` is given, other tables are not checked.
+    If `tables` or `imports` are given, others are not checked.
     """
-    present = rows_by_import(connection, state, only)
-    return _mismatched(state, present, _half_loaded(connection, state, present))
+    present = rows_by_import(connection, state, tables, imports)
+    wrong = _mismatched(state, present, _half_loaded(connection, state, present))
+    return wrong if imports is None else {slug: where for slug, where in wrong.items() if slug in imports}
 
 
 def _half_loaded(
@@ -205,27 +217,25 @@ def _mismatched(
 def _audited_state(connection: Connection, state: WarehouseState) -> WarehouseState:
     """Mark every import as untrusted whose rows do not match its ledger row exactly.
 
-    A crashed run may have moved rows out of a table and stored their new table in the ledger, but not updated the
-    counts in `sync_fields`. No import that is read again leads to that table, so its counts are compared with its rows.
+    If there is one, all values are counted anew: a crashed run may have replaced or moved rows without updating the
+    counts in `sync_fields`, and this run may not get to read the imports that would tell where.
     """
     ledger, tables_by_import = dict(state.ledger), dict(state.tables_by_import)
     repaired = 0
     present = rows_by_import(connection, state)
     half_loaded = _half_loaded(connection, state, present)
     wrong = _mismatched(state, present, half_loaded)
-    live = {table: sum(n for n, _ in counts.values()) for table, counts in present.items() if table in state.tables}
-    miscounted = {table for table, counted in state.counted.items() if table in live and counted != {live[table]}}
     for slug, where in wrong.items():
         known = ledger.get(slug)
         repaired += known is None or known.trusted
         ledger[slug] = _untrusted(slug, known, half_loaded=slug in half_loaded)
         tables_by_import[slug] = tables_by_import.get(slug, frozenset()) | (where - {RECORDS})
-    miscounted |= state.miscounted
     return replace(
         state,
         ledger=ledger,
         tables_by_import=tables_by_import,
-        miscounted=frozenset(miscounted),
+        miscounted=frozenset(state.schemas) - {IMPORTS} if wrong else state.miscounted,
+        totals={} if wrong else state.totals,
         repaired=repaired,
         consistent=not wrong,
         audited=True,

@@ -32,15 +32,6 @@ def field_rows(connection: Connection, dataset: Dataset) -> list[dict[str, Any]]
     return [row for row in rows if row["keys"] is not None]
 
 
-def counted_rows(fields: Sequence[Mapping[str, Any]]) -> dict[str, frozenset[int | None]]:
-    found: dict[str, set[int | None]] = defaultdict(set)
-    for row in fields:
-        if row["table_name"] != IMPORTS and row["data_type"] != OVERFLOWED:
-            both = row["value_count"], row["null_count"]
-            found[row["table_name"]].add(None if None in both else sum(both))
-    return {table: frozenset(counts) for table, counts in found.items()}
-
-
 def schemas_of(dataset: Dataset, fields: Sequence[Mapping[str, Any]]) -> dict[str, TableSchema]:
     by_table: dict[str, dict[Keys, Field]] = defaultdict(dict)
     overflowed: dict[str, set[Keys]] = defaultdict(set)

@@ -8,7 +8,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from connector.transform.schema import Keys, TableSchema
 from connector.warehouse.connection import LOADS, VERSIONS, Connection
 from connector.warehouse.ownership import REBUILD_SCHEMA, REBUILD_TABLE
 from connector.warehouse.tables import FIELDS, FIELDS_SCHEMA, LEDGER, RECORDS
@@ -55,48 +54,6 @@ def count_rows(connection: Connection, table: str, key: str) -> tuple[int, int]:
         f"SELECT count(*) AS n, count(DISTINCT {connection.column(key)}) AS d FROM {connection.name(table)}"
     )[0]
     return int(row["n"]), int(row["d"])
-
-
-def totals(
-    connection: Connection, schema: TableSchema, without: Sequence[str]
-) -> tuple[int, dict[Keys, tuple[int, int]]]:
-    """Return live rows of a typed table that belong to other imports, and (values, conflicts) of each field in them."""
-    fields = [f for f in schema.fields.values() if any(c in schema.physical for c in f.columns())]
-    counts = [f"count(t.{connection.column(c)})" for f in fields for c in f.columns() if c in schema.physical]
-    selected = ", ".join(f"{what} AS c{n}" for n, what in enumerate(["count(*)", *counts]))
-    with (
-        _apart_from(connection, without) as (joined, kept, args),
-        connection.limited_memory(columns=len(counts) + 2, slugs=len(without)),
-    ):
-        row = connection.rows(
-            f"SELECT {selected} FROM {connection.name(schema.table)} t {joined} "
-            f"WHERE t.{connection.column('_deleted_at')} IS NULL{kept}",
-            *args,
-        )[0]
-    numbers = iter([row[f"c{n}"] for n in range(len(counts) + 1)])
-    rows = next(numbers)
-    totals: dict[Keys, tuple[int, int]] = {}
-    for f in fields:
-        by_column = {c: next(numbers) for c in f.columns() if c in schema.physical}
-        values = sum(by_column.values())
-        totals[f.keys] = (values, values - by_column.get(f.column, 0))
-    return rows, totals
-
-
-@contextmanager
-def _apart_from(connection: Connection, slugs: Sequence[str]) -> Iterator[tuple[str, str, Sequence[str]]]:
-    """Yield the pieces of a query of typed rows (`t`) without those of these imports: a join, a condition, arguments.
-
-    A package may bring more imports than a statement takes arguments.
-    """
-    import_slug = f"t.{connection.column('_import_slug')}"
-    if not slugs:
-        yield "", "", ()
-    elif connection.traits.finds_slugs:
-        with connection.relations({"incoming_imports": pa.chunked_array([pa.array(slugs, pa.string())])}):
-            yield f"LEFT JOIN incoming_imports i ON i.slug = {import_slug}", " AND i.slug IS NULL", ()
-    else:
-        yield "", f" AND {import_slug} NOT IN ({', '.join(['%s'] * len(slugs))})", slugs
 
 
 def discard_rebuild(connection: Connection, ours: Collection[str]) -> bool:

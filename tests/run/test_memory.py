@@ -24,8 +24,8 @@ from connector.warehouse import memory_limit
 from connector.warehouse.adapters.duck import Duck
 from connector.warehouse.connection import Connection
 from connector.warehouse.failures import is_out_of_memory
+from connector.warehouse.field_counts import TableTotals, totals
 from connector.warehouse.memory_limit import MemoryLimit
-from connector.warehouse.typed_tables import totals
 
 from .conftest import Warehouse
 from .test_guarantees import assert_equal, populated
@@ -156,7 +156,7 @@ def test_counting_the_values_of_a_table_keeps_little_of_it(warehouse: Warehouse)
     columns = ", ".join(["'i' AS _import_slug", "NULL::TIMESTAMP AS _deleted_at", *values])
     with connected(warehouse, "records_t", columns, 900_000) as connection:
         schema = TableSchema("records_t", fields, dict.fromkeys(names, "VARCHAR"))
-        assert totals(connection, schema, ["another"]) == (900_000, dict.fromkeys(fields, (600_000, 0)))
+        assert totals(connection, schema, ["another"]) == TableTotals(900_000, dict.fromkeys(fields, (600_000, 0)))
         assert kept(connection.client.native_connection) < 60 * MIB  # of about 110
 
 

@@ -34,6 +34,7 @@ from connector.transform.overflow import Overflow
 from connector.transform.schema import TableSchema
 from connector.transform.width import UNBOUNDED, Width
 from connector.warehouse import Connection, history, state, stored_fields, stored_imports, upgrades
+from connector.warehouse.field_counts import TableTotals
 from connector.warehouse.ownership import Dataset
 from tests.simulation.scenario import Episode, Scenario, quiet
 
@@ -366,8 +367,19 @@ def skip_the_audit_after_a_crashed_run() -> AbstractContextManager[Any]:
 
 
 @mutation(600, first=214)
-def believe_the_counts_of_a_table_that_a_crashed_run_took_rows_out_of() -> AbstractContextManager[Any]:
-    return mock.patch.object(state, "counted_rows", return_value={})
+def believe_the_counts_of_tables_that_a_crashed_run_changed() -> AbstractContextManager[Any]:
+    original = state._audited_state
+
+    def believing(connection: Connection, unaudited: state.WarehouseState) -> state.WarehouseState:
+        found = original(connection, unaudited)
+        return replace(found, miscounted=unaudited.miscounted, totals=unaudited.totals)
+
+    return mock.patch.object(state, "_audited_state", believing)
+
+
+@mutation(first=1)
+def forget_the_values_that_a_package_replaces() -> AbstractContextManager[Any]:
+    return mock.patch.object(package, "replaced_totals", return_value=TableTotals())
 
 
 @mutation(600, first=71)

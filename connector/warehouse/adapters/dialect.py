@@ -11,6 +11,7 @@ class Sql:
     """Standard SQL, as DuckDB and PostgreSQL accept it."""
 
     tries_casts = False  # whether TRY_CAST gives null for what cannot be cast
+    ordered_join = "JOIN"  # reads the left side first, if the planner does not choose that by itself
 
     def same(self, one: str, other: str) -> str:
         """Return a condition: both are equal, or both are null."""
@@ -27,6 +28,14 @@ class Sql:
     def ends_with(self, text: str, end: str) -> str:
         """Return a condition: the text ends with `end`."""
         return f"RIGHT({text}, LENGTH({end})) = {end}"
+
+    def rows_with_keys(self, table: str, alias: str, key: str, keys: str) -> str:
+        """Return a FROM clause: the rows of a table whose `key` is among the column `slug` that the SELECT `keys` has.
+
+        The keys are listed first, and each is looked up in the table.
+        """
+        listed = f"(SELECT DISTINCT slug FROM ({keys}) AS importer_listed) AS importer_keys"
+        return f"{listed} {self.ordered_join} {table} AS {alias} ON {alias}.{key} = importer_keys.slug"
 
     def delete(self, table: str, alias: str, where: str) -> str:
         """Return a statement that deletes rows of a table, which is called `alias` in `where`."""
@@ -51,13 +60,20 @@ class Sql:
 
 
 class DuckSql(Sql):
-    """A dialect with TRY_CAST."""
+    """A dialect with TRY_CAST, and with the positions of rows."""
 
     tries_casts = True
+
+    def rows_with_keys(self, table: str, alias: str, key: str, keys: str) -> str:
+        """Find the positions first, because DuckDB then reads the other columns only there."""
+        positions = f"SELECT rowid FROM {table} WHERE {key} IN ({keys})"
+        return f"(SELECT * FROM {table} WHERE rowid IN ({positions})) AS {alias}"
 
 
 class SqliteSql(Sql):
     """A dialect in which a column takes any value, and a cast never fails."""
+
+    ordered_join = "CROSS JOIN"
 
     def same(self, one: str, other: str) -> str:
         return f"{one} IS {other}"
@@ -74,6 +90,8 @@ class SqliteSql(Sql):
 
 class MySqlSql(Sql):
     """A dialect whose casts use other names of types than columns, and whose DELETE names the table by its alias."""
+
+    ordered_join = "STRAIGHT_JOIN"
 
     def same(self, one: str, other: str) -> str:
         return f"{one} <=> {other}"
