@@ -39,7 +39,8 @@ _BOM = b"\xef\xbb\xbf"
 _UNUSUAL_TIME = re.compile(r"(\d{4}-?\d\d-?\d\d|\d{4}-?W\d\d-?\d)([ Tt][0-9:.,]+ ?([Zz]|[+-][0-9:]+)?)?", re.ASCII)
 _USUAL_LENGTHS = frozenset(map(len, (f"2026-01-01T00:00:00{fraction}Z" for fraction in ("", ".000", ".000000"))))
 _UTC_US = pa.timestamp("us", "UTC")
-_YEAR_ONE = microseconds(datetime.min.replace(tzinfo=UTC))  # Arrow has the year before it, datetime does not
+# Arrow has years before and after these, datetime does not.
+_EARLIEST, _LATEST = (microseconds(each.replace(tzinfo=UTC)) for each in (datetime.min, datetime.max))
 _IMPORT_FIELDS = frozenset({"slug", "row_count", "created_at", "updated_at", "status", "template", "metadata"})
 _NO_SLUGS = frozenset({".", ".."})
 _RECORD_FIELDS = frozenset({"slug", "data", "created_at", "updated_at", "sort"})
@@ -239,7 +240,7 @@ def _instants(texts: Sequence[str | None]) -> Sequence[int | None]:
         with suppress(pa.ArrowInvalid):
             stamps: Any = pa.array(texts, pa.string()).cast(_UTC_US)
             found: list[int] = memoryview(stamps.buffers()[1]).cast("q")[: len(texts)].tolist()
-            if min(found) >= _YEAR_ONE:
+            if min(found) >= _EARLIEST and max(found) <= _LATEST:
                 return found
     return [None if text is None else microseconds(parse_instant(text)) for text in texts]
 

@@ -158,14 +158,16 @@ SPELLED = st.one_of(
     st.from_regex(r"[0-9]{4}-?[01][0-9]-?[0-3][0-9][Tt ][0-9:.,]{4,15}[Zz]?([+-][0-9]{1,4})?", fullmatch=True),
     st.datetimes().map(lambda moment: f"{moment:%Y-%m-%dT%H:%M:%S.%f}Z"),
     st.sampled_from(["0000-12-31T00:00:00Z", "0001-01-01T00:00:00Z", "2026-01-01T24:00:00Z", "2026-12-31T23:59:60Z"]),
+    st.sampled_from(["9999-12-31T23:59:59Z", "9999-12-31T23:59:59-0530"]),
 )
+PARSED_AT_ONCE = 20  # rows with two times each, more than `decode` parses one by one
 
 
 @given(st.lists(SPELLED, min_size=1, max_size=3), st.booleans())
 @settings(max_examples=1_000)
 def test_times_of_a_page_are_those_of_each_row(spelled: list[str], alike: bool) -> None:
     """A page of times that are spelled alike is read at once, and nothing must come of it that each alone is not."""
-    shown = [spelled[0]] * 2 if alike else spelled
+    shown = [spelled[0]] * PARSED_AT_ONCE if alike else spelled
     found = decode_record_page(texts(*(row(f"r{n}", created_at=text, updated_at=text) for n, text in enumerate(shown))))
     times = {record.slug: (record.created_at, record.updated_at) for record in found.records}
     for n, text in enumerate(shown):
@@ -175,6 +177,14 @@ def test_times_of_a_page_are_those_of_each_row(spelled: list[str], alike: bool) 
             assert f"r{n}" not in times
         else:
             assert times[f"r{n}"] == (expected, expected)
+
+
+def test_a_time_that_no_destination_has_does_not_stop_the_other_rows_of_its_page() -> None:
+    """Arrow would read it as the year 10000, in which some destinations refuse the whole package."""
+    usual, beyond = "2026-01-01T00:00:00-0530", "9999-12-31T23:59:59-0530"
+    rows = [row(f"r{n}", created_at=usual, updated_at=beyond if n == 7 else usual) for n in range(PARSED_AT_ONCE)]
+    found = decode_record_page(texts(*rows))
+    assert (len(found.records), [reject.record_slug for reject in found.rejects]) == (PARSED_AT_ONCE - 1, ["r7"])
 
 
 @pytest.mark.parametrize("ending", ["Z", "+00:00"], ids=["all at once", "one by one"])
