@@ -184,7 +184,13 @@ class Lister(Generic[T]):
                 self._size = max(self._size // 2, SMALLEST_OVERLAP_SIZE)
 
     async def _all(self) -> Listing[T]:
-        proven = await self._orderly()
+        try:
+            proven = await self._orderly()
+        except ConnectorError as error:
+            # a service that counts from 0 may refuse page 1 as the page behind the last
+            if not means_no_such_page(error, 2) or not await self.counts_from_zero():
+                raise
+            proven = await self._orderly()
         if not (proven and self._end > 1) and not self._stop() and await self.counts_from_zero():
             proven = await self._orderly()
         return self._listing(self._unproven_reason if proven else await self._agree())
@@ -252,7 +258,13 @@ class Lister(Generic[T]):
         return True
 
     async def _numbered(self, page: int, per_page: int = MAX_PER_PAGE) -> list[str]:
-        return self._note(await self._fetch(page, per_page))
+        """Return the rows of a page by its number; none if it may be the refused page behind the first, page 0."""
+        try:
+            return self._note(await self._fetch(page, per_page))
+        except ConnectorError as error:
+            if not means_no_such_page(error, page + 1):
+                raise
+            return []
 
     async def _orderly(self) -> bool:
         for _ in range(ORDERLY_TRIES):

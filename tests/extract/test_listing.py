@@ -418,6 +418,37 @@ def test_pages_counted_from_zero_hide_nothing(clamp: int, known: float) -> None:
                 assert told.convention.first == 0, (count, mood)
 
 
+@pytest.mark.parametrize("error", [NotFoundError("404", status=404), ContractError("422", status=422)])
+@pytest.mark.parametrize("clamp", [1, 2, 3, 7, 25, 50, 100])
+def test_pages_counted_from_zero_and_refused_behind_the_end_hide_nothing(clamp: int, error: ConnectorError) -> None:
+    for count in sorted({1, 2, 3, 10, 90, 99, 100, 101, 150, 250, clamp, clamp + 1, 2 * clamp + 1}):
+        if clamp * 100 < count:
+            continue
+        service = Service(count, clamp=clamp, mood=from_zero)
+
+        async def fetch(page: int, per_page: int, service: Service = service) -> Sequence[Row]:
+            rows = await service.fetch(page, per_page)
+            if not rows:
+                raise error
+            return rows
+
+        told = lister(service, fetch=fetch)
+        listing = asyncio.run(told.all())
+        assert listing.complete, (count, listing.reason)
+        assert slugs(listing) == set(service.rows), count
+        assert told.convention.first == 0, count
+        again = lister(service, fetch=fetch)
+        assert asyncio.run(again.counts_from_zero()), count
+
+
+def test_a_service_that_refuses_every_page_is_no_empty_one() -> None:
+    async def fetch(page: int, per_page: int) -> Sequence[Row]:
+        raise NotFoundError(f"404 to page {page}", status=404)
+
+    with pytest.raises(NotFoundError, match="404 to page 1"):
+        asyncio.run(lister(Service(0), fetch=fetch).all())
+
+
 @pytest.mark.parametrize("count", [1, 2, 40, 100, 101, 150, 199])
 def test_pages_counted_from_zero_in_another_order_at_each_request(count: int) -> None:
     for seed in range(5):
