@@ -160,7 +160,7 @@ LOWEST_TESTS ?= tests/service tests/extract tests/transform tests/load tests/typ
 lowest: $(INSTALLED)  ## the lowest versions that pyproject.toml allows, and LOWEST_TESTS on them (needs uv)
 	@rm -rf $(LOWEST) && $(PYTHON) -m venv $(LOWEST)
 	@uv pip compile --quiet --resolution lowest-direct --python-version 3.11 --no-emit-index-url \
-		pyproject.toml --extra postgres --extra otel -o $(LOWEST)/runtime.txt
+		pyproject.toml --extra postgres --extra otel --extra sqlite --extra mysql -o $(LOWEST)/runtime.txt
 	@uv pip compile --quiet --python-version 3.11 --no-emit-index-url --group dev -c $(LOWEST)/runtime.txt \
 		-o $(LOWEST)/development.txt
 	@uv pip install --quiet --python $(LOWEST) -r $(LOWEST)/runtime.txt -r $(LOWEST)/development.txt
