@@ -55,6 +55,11 @@ class Catalogue:
         fields = {k: (n, conflicts - in_text.get(columns[k], 0)) for k, (n, conflicts) in totals.fields.items()}
         self.totals[table] = TableTotals(totals.rows, fields)
 
+    def forget_totals(self, tables: Collection[str]) -> None:
+        """Make the next package count all rows of these tables, because not all that it loaded are there."""
+        for table in tables:
+            self.totals.pop(table, None)
+
     def text_conflicts_of(self, table: str, without: Collection[str] = ()) -> Counter[str]:
         """Return column → scalars that text columns of the table took from imports other than these."""
         found: Counter[str] = Counter()

@@ -278,7 +278,9 @@ def _load_package(
             mark_failed(
                 connection, [slug for slug, *_ in wrong], "The warehouse does not hold the rows that were loaded."
             )
-            invalidate_counts(connection, {table for _, table, *_ in wrong} - {RECORDS})
+            miscounted = {table for _, table, *_ in wrong} - {RECORDS}
+            invalidate_counts(connection, miscounted)
+            session.catalogue.forget_totals(miscounted)
     if (memory_limit := session.warehouse.memory_limit) and not session.exhausted:
         memory_limit.release()
     for slug, table, accepted, there in wrong:
