@@ -121,7 +121,6 @@ class _Shard:
         check_folders()
         self._warehouse.check_writable()
         self._refuse()
-        use_own_staging(self._pipeline, staging_suffix(self._number))
         prepare_for_loading(self._pipeline)
         use_own_working_directory(self._pipeline, f"shard-{self._number}-of-{self._shards}")
         with (
@@ -130,6 +129,8 @@ class _Shard:
         ):
             if self._preparing is not None:
                 return self._preparing
+            # not before: if this process dies while it divides the work, no run knows of another schema to empty
+            use_own_staging(self._pipeline, staging_suffix(self._number))
             rebuild_working_directory(self._pipeline)
             return self._read_part()
 

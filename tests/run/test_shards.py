@@ -179,6 +179,22 @@ def _kill(*_: object) -> None:
     raise Killed
 
 
+def test_a_division_that_dies_leaves_no_staged_rows_that_no_run_empties(
+    shards: Shards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dies(*_: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr("connector.run.shards.write_split", dies)
+        with pytest.raises(Killed):
+            shards.run(1)
+    assert shards.close().status is Status.succeeded
+    assert shards.leftovers() == ([], [])
+    staging = f"{shards.postgres.dataset}_staging"
+    assert shards.postgres.tuples(f"SELECT count(*) FROM {staging}.imports") == [(0,)]
+
+
 def test_what_changes_meanwhile_is_left_to_the_run_after_them(shards: Shards, service: Service) -> None:
     first = shards.run(1)
     other = next(i for i in service.imports() if i["template"] and i["template"]["slug"] not in first.templates)
