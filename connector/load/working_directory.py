@@ -76,7 +76,9 @@ def rebuild_working_directory(pipeline: Pipeline) -> None:
         return
     permanent = _permanent.get(pipeline)
     if permanent is not None:
-        for left in (permanent / pipeline.pipeline_name, _first_layout(pipeline)):
+        # the lock of a run keeps out the shards, whose directories are beside its own (`use_own_working_directory`)
+        of_shards = permanent.parent.glob(f"{permanent.name}-shard-*")
+        for left in (permanent / pipeline.pipeline_name, _first_layout(pipeline), *of_shards):
             with suppress(FileNotFoundError):
                 shutil.rmtree(left)
         permanent.mkdir(PRIVATE, parents=True, exist_ok=True)

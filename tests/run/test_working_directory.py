@@ -16,6 +16,7 @@ from dlt.pipeline.pipeline import Pipeline
 
 from connector import ConfigError, LockedError
 from connector.cli.configuration import open_pipeline
+from connector.load.working_directory import rebuild_working_directory, use_own_working_directory
 from connector.maintain.doctor import doctor
 from connector.maintain.rebuild import rebuild
 from connector.run.sync import sync
@@ -69,6 +70,16 @@ class Project:
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     monkeypatch.setenv("DLT_DATA_DIR", str(tmp_path / "dlt"))
     return Project(tmp_path)
+
+
+def test_a_run_removes_the_working_directory_of_a_killed_shard(project: Project) -> None:
+    """Its packages would keep what a privacy rule or a deletion removes from the warehouse."""
+    shard = project.pipeline()
+    use_own_working_directory(shard, "shard-1-of-2")
+    rebuild_working_directory(shard)
+    (left := Path(shard.pipelines_dir, "records.parquet")).write_text("of a shard that was killed")
+    project.run()
+    assert not left.exists()
 
 
 @pytest.mark.parametrize(
