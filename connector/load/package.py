@@ -466,14 +466,14 @@ class Package:
             for table, typed in tables.items():
                 physical, imports = columns.get(table, {}), sorted(typed.imports)
                 stored = TableSchema(table, self._catalogue.schema(table).fields, physical)
-                known = self._catalogue.totals.get(table)
                 if not physical:
                     found[table] = TableTotals()
-                elif known is None or not connection.traits.finds_slugs:
+                elif not connection.traits.finds_slugs:
                     found[table] = totals(connection, stored, imports)
                 else:
+                    present = self._catalogue.totals.get(table) or totals(connection, stored)
                     records = self._incoming[table].slugs
-                    found[table] = known.without(replaced_totals(connection, stored, imports, records))
+                    found[table] = present.without(replaced_totals(connection, stored, imports, records))
         return found
 
 

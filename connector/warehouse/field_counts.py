@@ -65,15 +65,9 @@ def stored_totals(fields: Iterable[Mapping[str, Any]], ledger: Iterable[LedgerRo
 
 def totals(connection: Connection, schema: TableSchema, without: Sequence[str] = ()) -> TableTotals:
     """Count the rows of other imports by reading the whole table; a conflict is a value in a variant column."""
-    table, import_slug = f"{connection.name(schema.table)} AS r", f"r.{connection.column('_import_slug')}"
-    if not without:
-        return _totals(connection, schema, table)
-    if connection.traits.finds_slugs:  # a package may bring more imports than a statement takes arguments
-        with connection.relations({"incoming_imports": pa.chunked_array([pa.array(without, pa.string())])}):
-            joined = f"{table} LEFT JOIN incoming_imports AS i ON i.slug = {import_slug}"
-            return _totals(connection, schema, joined, " AND i.slug IS NULL", slugs=len(without))
     marks = ", ".join(["%s"] * len(without))
-    return _totals(connection, schema, table, f" AND {import_slug} NOT IN ({marks})", without)
+    kept = f" AND r.{connection.column('_import_slug')} NOT IN ({marks})" if without else ""
+    return _totals(connection, schema, f"{connection.name(schema.table)} AS r", kept, without)
 
 
 def replaced_totals(
