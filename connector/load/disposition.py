@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from connector.load.dlt_bridge import WriteDispositions
+from connector.load.emission import replaced_rows
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.lookup import incoming_slugs, index_keys
 from connector.warehouse.tables import keys_of
@@ -46,8 +47,14 @@ def write_dispositions(warehouse: Warehouse, incoming: Sequence[IncomingRows]) -
         for rows in incoming:
             may_append = able and rows.distinct and not rows.replacing
             appends = may_append and (rows.table not in there or is_new(connection, rows))
-            found[rows.table] = APPEND if appends else {"x-stage-data-deduplicated": rows.distinct}
+            found[rows.table] = APPEND if appends else _merge(connection, rows)
     return found
+
+
+def _merge(connection: Connection, rows: IncomingRows) -> dict[str, Any]:
+    """Return what dlt's schema says of a merge: whether rows are distinct, and which ones it replaces."""
+    scope = replaced_rows(*keys_of(rows.table), connection.sql)
+    return {"x-stage-data-deduplicated": rows.distinct, "x-merge-destination-scope": scope}
 
 
 def is_new(connection: Connection, incoming: IncomingRows) -> bool:

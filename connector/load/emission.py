@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from connector.warehouse.adapters.dialect import Sql
 from connector.warehouse.tables import (
     FORMAT,
     FORMAT_HINT,
@@ -75,21 +76,26 @@ def _own_hints(emission: Emission) -> dict[str, Any]:
     return {} if emission.template is None else {TEMPLATE_HINT: emission.template}
 
 
-def _replacing(record_key: str, import_key: str) -> dict[str, Any]:
-    """Return the merge that replaces all rows of the imports in the package and moves records between imports.
+def replaced_rows(record_key: str, import_key: str, sql: Sql) -> str:
+    """Return which rows a merge deletes, as dlt's `destination_scope`.
 
     Rows are deleted by a single set of keys: PostgreSQL can look those up in an index or in a hash table, while it
     would evaluate both parts of an OR of two sets for each row of the table.
     """
-    scope = (
+    of_imports = sql.equals_one_of(import_key, f"SELECT {import_key} FROM {{staging_table}}")
+    return (
         f"{record_key} IN (SELECT {record_key} FROM {{staging_table}} UNION ALL "
-        f"SELECT {record_key} FROM {{table}} WHERE {import_key} IN (SELECT {import_key} FROM {{staging_table}}))"
+        f"SELECT {record_key} FROM {{table}} WHERE {of_imports})"
     )
+
+
+def _replacing(record_key: str, import_key: str) -> dict[str, Any]:
+    """Return the merge that replaces all rows of the imports in the package and moves records between imports."""
     return {
         "disposition": "merge",
         "strategy": "delete-insert",
         "deduplicated": False,
-        "destination_scope": scope,
+        "destination_scope": replaced_rows(record_key, import_key, Sql()),
         "source_filter": f"{record_key} <> '{NO_SLUG}'",
     }
 

@@ -20,12 +20,13 @@ from connector.warehouse.due_imports import SELECTION_COLUMNS, mark_backfill_due
 from connector.warehouse.erasing import erase_deleted, has_rejects_of_deleted
 from connector.warehouse.field_counts import invalidate_counts
 from connector.warehouse.loads import loaded_late
+from connector.warehouse.lookup import index_keys
 from connector.warehouse.ownership import Dataset, inspect_dataset, prepare_staging
 from connector.warehouse.repair import schedule_repairs
 from connector.warehouse.runs_table import fail_crashed_runs, latest_start, mark_runs_repaired
 from connector.warehouse.split import end_of_split, mark_duplicates_failed, settled_tables, split_of
 from connector.warehouse.state import WarehouseState, load_state, unaudited_state
-from connector.warehouse.tables import FIELDS, IMPORTS, LEDGER, RUNS
+from connector.warehouse.tables import FIELDS, IMPORTS, LEDGER, RECORDS, RUNS
 from connector.warehouse.typed_tables import discard_rebuild
 from connector.warehouse.upgrades import upgrade_dataset
 
@@ -64,8 +65,9 @@ def prepare_dataset(
         mark_backfill_due(connection, scope, settings.status)
         dataset = inspect_dataset(connection)
     split = split_of(connection, dataset)
-    if {LEDGER, FIELDS} <= dataset.ours and "text_conflicts" not in dataset.columns[LEDGER]:
-        invalidate_counts(connection, dataset.typed)  # they include conflicts that the ledger has lost
+    ledger = dataset.columns[LEDGER] if {LEDGER, FIELDS} <= dataset.ours else None
+    if ledger is not None and (index_keys(connection, _tables_of_records(dataset)) or "text_conflicts" not in ledger):
+        invalidate_counts(connection, dataset.typed)  # they include rows that are gone, or conflicts that are lost
     if split is not None:
         mark_duplicates_failed(connection, dataset)
         if FIELDS in dataset.ours:
@@ -89,6 +91,10 @@ def prepare_dataset(
     if split is not None:
         end_of_split(connection, split)
     return InitialState(state, taken, latest, unsettled)
+
+
+def _tables_of_records(dataset: Dataset) -> frozenset[str]:
+    return (dataset.typed | {RECORDS}) & dataset.ours
 
 
 def _prepare_shard(

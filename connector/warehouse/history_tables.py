@@ -120,7 +120,7 @@ def align(connection: Connection, each: Versioned, there: Mapping[str, str] | No
         connection.make_like(each.history, each.table, each.columns, _OWN_TYPES)
         if connection.traits.indexes:
             for key in dict.fromkeys((each.key, each.import_key)):
-                connection.adapter.index(connection.client, each.history, key, in_order=False)
+                connection.adapter.index(connection.client, each.history, key)
         return True
     have, want = connection.declared(each.history), connection.declared(like or each.table)
     want = {c: kind for c, kind in want.items() if like is not None or c in each.columns}

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+import pyarrow as pa
 
 from connector.ledger import Due, State
 from connector.warehouse.connection import Connection, batches
-from connector.warehouse.tables import LEDGER, LOAD_ID, RECORDS
+from connector.warehouse.tables import LEDGER, LOAD_ID, RECORDS, keys_of
 
 DUE = "due"
 
@@ -26,19 +29,26 @@ def missing_rows(
     wrong: list[tuple[str, str, int, int]] = []
     tables, _ = connection.names()  # a template whose imports have no rows has no table yet
     for table in [RECORDS] * raw + sorted(typed_tables):
-        key = connection.column("import_slug" if table == RECORDS else "_import_slug")
-        there: dict[str, int] = {}
-        if table in tables:
-            rows = connection.rows(
-                f"SELECT {key} AS slug, count(*) AS n FROM {connection.name(table)} "
-                f"WHERE {connection.column(LOAD_ID)} = %s AND {connection.column('_deleted_at')} IS NULL GROUP BY 1",
-                load_id,
-            )
-            there = {r["slug"]: int(r["n"]) for r in rows}
+        there = _rows_of_load(connection, table, load_id, list(ledger)) if table in tables and ledger else {}
         for slug, row in ledger.items():
             if table in (RECORDS, row["table_name"]) and there.get(slug, 0) != row["records_loaded"]:
                 wrong.append((slug, table, row["records_loaded"], there.get(slug, 0)))
     return wrong
+
+
+def _rows_of_load(connection: Connection, table: str, load_id: str, imports: Sequence[str]) -> dict[str, int]:
+    """Return import → live rows of the load: by the load, or by the keys of the imports where keys have an index."""
+    key, load = connection.column(keys_of(table)[1]), f"r.{connection.column(LOAD_ID)} = %s"
+    source, where, args = f"{connection.name(table)} AS r", f"WHERE {load} ", [load_id, load_id]
+    listed: AbstractContextManager[None] = nullcontext()
+    if connection.traits.indexes:
+        source, where, args = connection.name(table), "", [load_id]
+        source = connection.sql.rows_with_keys(source, "r", key, "SELECT slug FROM loaded_imports")
+        listed = connection.relations({"loaded_imports": pa.chunked_array([pa.array(imports, pa.string())])})
+    live = f"CASE WHEN {load} AND r.{connection.column('_deleted_at')} IS NULL THEN 1 ELSE 0 END"
+    with listed:
+        rows = connection.rows(f"SELECT r.{key} AS slug, sum({live}) AS n FROM {source} {where}GROUP BY 1", *args)
+    return {row["slug"]: int(row["n"]) for row in rows}
 
 
 def mark_failed(connection: Connection, slugs: Sequence[str], why: str) -> None:

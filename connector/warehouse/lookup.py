@@ -14,27 +14,32 @@ import pyarrow as pa
 
 from connector.warehouse.connection import Connection
 from connector.warehouse.ledger_table import mark_failed
-from connector.warehouse.tables import LOAD_ID, keys_of
+from connector.warehouse.tables import keys_of
 
 _INDEXED_BYTES = 2_000  # of a slug; a record with a longer slug is rejected
 
 
-def index_keys(connection: Connection, tables: Collection[str]) -> None:
+def index_keys(connection: Connection, tables: Collection[str]) -> bool:
     """Create the indexes that these tables of records lack, and update the statistics for using them.
 
-    Without an index on each key, a merge reads the whole table for every package. Column stores need no index.
+    Return whether rows had to be deleted for it. Without an index on each key, a merge reads the whole table for every
+    package. Column stores need no index.
     """
     if not connection.traits.indexes or not tables:
-        return
+        return False
+    deleted = False
     there = connection.adapter.indexed(connection.client)
     for table in sorted(tables):
-        missing = [key for key in (*keys_of(table), LOAD_ID) if key not in there.get(table, ())]
-        if connection.traits.counts_rows and set(missing) & set(keys_of(table)):
-            _without_long_keys(connection, table)
+        missing = [key for key in keys_of(table) if key not in there.get(table, ())]
+        if missing and not connection.rows(f"SELECT 1 AS n FROM {connection.name(table)} LIMIT 1"):
+            continue  # statistics of an empty table would mislead the planner about all that follows
+        if missing and connection.traits.counts_rows:
+            deleted = _without_long_keys(connection, table) or deleted
         for key in missing:
-            connection.adapter.index(connection.client, table, key, in_order=key == LOAD_ID)
+            connection.adapter.index(connection.client, table, key)
         if missing and connection.traits.counts_rows:
             connection.execute(f"ANALYZE {connection.name(table)}")
+    return deleted
 
 
 def incoming_slugs(
@@ -48,8 +53,11 @@ def incoming_slugs(
     return connection.relations({"incoming_imports": slugs, "incoming_records": records})
 
 
-def _without_long_keys(connection: Connection, table: str) -> None:
-    """Delete rows of an earlier version whose keys are too long for an index; their imports are read again."""
+def _without_long_keys(connection: Connection, table: str) -> bool:
+    """Delete rows of an earlier version whose keys are too long for an index, and return whether there were any.
+
+    Their imports are read again.
+    """
     keys = [connection.column(key) for key in keys_of(table)]
     long = " OR ".join(f"octet_length({key}) > {_INDEXED_BYTES}" for key in keys)
     found = connection.rows(f"SELECT DISTINCT {keys[1]} AS slug FROM {connection.name(table)} WHERE {long}")
@@ -58,3 +66,4 @@ def _without_long_keys(connection: Connection, table: str) -> None:
             connection, [row["slug"] for row in found], f"{table} had rows of it with a slug too long to look up."
         )
         connection.execute(f"DELETE FROM {connection.name(table)} WHERE {long}")
+    return bool(found)

@@ -205,8 +205,8 @@ class Adapter:
         """Return table → the leading columns of its complete indexes."""
         raise NotImplementedError
 
-    def index(self, client: Client, table: str, column: str, *, in_order: bool) -> None:
-        """Create an index; `in_order` tells that the values are stored in the order in which they were written."""
+    def index(self, client: Client, table: str, column: str) -> None:
+        """Create an index."""
         raise NotImplementedError
 
     def make_like(self, client: Client, table: str, like: str, columns: Sequence[str], more: Mapping[str, str]) -> None:

@@ -37,6 +37,10 @@ class Sql:
         listed = f"(SELECT DISTINCT slug FROM ({keys}) AS importer_listed) AS importer_keys"
         return f"{listed} {self.ordered_join} {table} AS {alias} ON {alias}.{key} = importer_keys.slug"
 
+    def equals_one_of(self, column: str, values: str) -> str:
+        """Return a condition: the column equals one of the few values that a SELECT returns."""
+        return f"{column} IN ({values})"
+
     def delete(self, table: str, alias: str, where: str) -> str:
         """Return a statement that deletes rows of a table, which is called `alias` in `where`."""
         return f"DELETE FROM {table} AS {alias} WHERE {where}"
@@ -57,6 +61,13 @@ class Sql:
             return None
         cast = f"{'TRY_CAST' if self.tries_casts else 'CAST'}({value} AS {kind})"
         return cast, f"CAST({cast} AS {was}) = {value}"
+
+
+class PostgresSql(Sql):
+    """A dialect whose planner assumes that a SELECT without statistics returns many values, and an array few."""
+
+    def equals_one_of(self, column: str, values: str) -> str:
+        return f"{column} = ANY(ARRAY(SELECT DISTINCT * FROM ({values}) AS importer_values))"
 
 
 class DuckSql(Sql):

@@ -102,6 +102,6 @@ class MySql(Alchemy):
             found[row["tbl"]].add(row["col"])
         return dict(found)
 
-    def index(self, client: Client, table: str, column: str, *, in_order: bool) -> None:  # noqa: ARG002
+    def index(self, client: Client, table: str, column: str) -> None:
         where = f"{client.make_qualified_table_name(table)} ({client.escape_column_name(column)}({_PREFIX}))"
         client.execute_sql(f"CREATE INDEX {client.escape_column_name(f'importer_{column}')} ON {where}")

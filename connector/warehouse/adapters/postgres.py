@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from connector.warehouse.adapters.base import Adapter, Client, Traits, lower
+from connector.warehouse.adapters.dialect import PostgresSql, Sql
 
 log = logging.getLogger("connector.warehouse")
 
@@ -32,6 +33,7 @@ class Postgres(Adapter):
         history=True,
         temporary="pg_temp",
     )
+    sql: ClassVar[Sql] = PostgresSql()
 
     def declared(self, client: Client, table: str) -> dict[str, str]:
         sql = (
@@ -70,50 +72,10 @@ class Postgres(Adapter):
             found.setdefault(row["table_name"], set()).add(row["column_name"])
         return found
 
-    def index(self, client: Client, table: str, column: str, *, in_order: bool) -> None:
-        """Create an index, of the smallest kind (BRIN) for values in order."""
-        how = f"{'brin' if in_order else 'btree'} ({client.escape_column_name(column)})"
-        client.execute_sql(f"CREATE INDEX ON {client.make_qualified_table_name(table)} USING {how}")
-
-    def replace_table(self, client: Client, table: str, replacement: str) -> None:
-        """Replace the table, and give the new one exactly the rights and indexes of the old one.
-
-        An index that does not fit the new types is left out, with a warning.
-        """
-        rights, indexes = self._rights(client, table), self._indexes(client, table)
-        super().replace_table(client, table, replacement)
-        name = client.make_qualified_table_name(table)
-        for by_default in {row["role"] for row in self._rights(client, table)}:
-            client.execute_sql(f"REVOKE ALL ON {name} FROM {by_default}")
-        for row in rights:
-            also = " WITH GRANT OPTION" if row["is_grantable"] else ""
-            client.execute_sql(f"GRANT {row['privilege_type']} ON {name} TO {row['role']}{also}")
-        for definition in indexes:
-            with client.native_connection.cursor() as cursor:  # after an error dlt would end the transaction
-                cursor.execute("SAVEPOINT importer_index")
-                try:
-                    cursor.execute(definition)
-                except Exception as error:
-                    cursor.execute("ROLLBACK TO SAVEPOINT importer_index")
-                    reason = str(error).partition("\n")[0]
-                    log.warning("An index of %s does not fit the rebuilt table (%s): %s", table, reason, definition)
-
-    def _rights(self, client: Client, table: str) -> list[dict[str, Any]]:
-        sql = (
-            "SELECT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END AS role, "
-            "a.privilege_type, a.is_grantable FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace, "
-            "aclexplode(c.relacl) a WHERE n.nspname = %s AND c.relname = %s AND a.grantee <> c.relowner"
+    def index(self, client: Client, table: str, column: str) -> None:
+        client.execute_sql(
+            f"CREATE INDEX ON {client.make_qualified_table_name(table)} ({client.escape_column_name(column)})"
         )
-        return self.fetch(client, sql, [client.dataset_name, table])
-
-    def _indexes(self, client: Client, table: str) -> list[str]:
-        sql = (
-            "SELECT pg_get_indexdef(i.indexrelid) AS definition FROM pg_index i "
-            "JOIN pg_class t ON t.oid = i.indrelid JOIN pg_namespace n ON n.oid = t.relnamespace "
-            "WHERE n.nspname = %s AND t.relname = %s AND i.indisvalid "
-            "AND NOT EXISTS (SELECT 1 FROM pg_constraint k WHERE k.conindid = i.indexrelid)"
-        )
-        return [row["definition"] for row in self.fetch(client, sql, [client.dataset_name, table])]
 
     @contextmanager
     def relations(self, client: Client, slugs: Mapping[str, pa.ChunkedArray[Any]]) -> Iterator[None]:

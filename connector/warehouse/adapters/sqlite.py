@@ -92,7 +92,7 @@ class Sqlite(Alchemy):
             found[row["table_name"]].add(row["column_name"])
         return dict(found)
 
-    def index(self, client: Client, table: str, column: str, *, in_order: bool) -> None:  # noqa: ARG002
+    def index(self, client: Client, table: str, column: str) -> None:
         name = f"{_quoted(client.dataset_name)}.{_quoted(f'importer_{table}_{column}')}"
         self.run(client, f"CREATE INDEX IF NOT EXISTS {name} ON {_quoted(table)} ({_quoted(column)})", [])
 
