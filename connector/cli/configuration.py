@@ -148,8 +148,15 @@ def _ducklake(address: str) -> Any:
     return ducklake(catalog, data=given["data"], schema=given.get("schema", "ducklake"))
 
 
+def _delta(folder: str) -> Any:
+    require("deltalake", "delta")
+    from connector.warehouse.adapters.delta_destination import delta
+
+    return delta(folder)
+
+
 # Schemes whose destination is built here, because dlt has no suitable one.
-_OWN: Mapping[str, Callable[[str], Any]] = {"sqlite": _sqlite, "mysql": _mysql, "ducklake": _ducklake}
+_OWN: Mapping[str, Callable[[str], Any]] = {"sqlite": _sqlite, "mysql": _mysql, "ducklake": _ducklake, "delta": _delta}
 _LAKE = ("data", "schema")
 
 
@@ -181,12 +188,29 @@ def address_of(uri: str) -> tuple[str, str]:
         return "mysql", f"mysql+pymysql:{rest}"
     if scheme == "ducklake":
         return "ducklake", _lake_address(rest)
+    if scheme == "delta" and rest.strip("/"):
+        return "delta", str(_folder(rest))
     raise ConfigError(
         f"--to {scheme}:… is not supported; use duckdb:///dir/file.duckdb, sqlite:///dir/file.db, "
-        "postgresql://user:password@host/database, mysql://user:password@host/ or "
-        "ducklake:sqlite:///dir/catalog.sqlite. Plain files cannot replace rows, so deletes and corrections would be "
-        "lost there."
+        "postgresql://user:password@host/database, mysql://user:password@host/, "
+        "ducklake:sqlite:///dir/catalog.sqlite or delta:///dir. Plain files cannot replace rows, so deletes and "
+        "corrections would be lost there."
     )
+
+
+def _folder(rest: str) -> Path:
+    """Return the folder of Delta tables; raise ConfigError for an object store and for a name that cannot be opened."""
+    if re.match(r"\w+://", rest):
+        raise ConfigError(
+            f"--to delta:{rest}: Delta tables have to be in a folder of this machine (delta:///dir); nobody has proven "
+            "that no row is missing in an object store."
+        )
+    path = _path(rest)
+    if found := re.search("%[0-9A-Fa-f]{2}", str(path)):
+        raise ConfigError(
+            f"deltalake cannot open {path}, because it takes {found[0]} for another character; rename it."
+        )
+    return path
 
 
 def _lake_address(rest: str) -> str:

@@ -23,7 +23,14 @@ from dlt.pipeline.pipeline import Pipeline
 from connector.errors import ConfigError, ConnectorError
 from connector.maintain.compact_lake import lake_size, rewrite_lake
 from connector.warehouse import Connection, Warehouse
-from connector.warehouse.destination import destination_type, duckdb_file, lake_catalog, local_file
+from connector.warehouse.destination import (
+    dataset_name,
+    delta_folder,
+    destination_type,
+    duckdb_file,
+    lake_catalog,
+    local_file,
+)
 from connector.warehouse.erasing import empty_staging, erase_deleted
 from connector.warehouse.failures import explain_failure
 from connector.warehouse.history_tables import histories
@@ -79,9 +86,13 @@ def compact(pipeline: Pipeline, *, mirrors: bool, storage: str | None = None) ->
                 return Compacted(before, lake_size(pipeline))
             if destination_type(pipeline) == "sqlite" and (file := local_file(pipeline)) is not None:
                 return _vacuum_file(file)
+            if (folder := delta_folder(pipeline)) is not None:
+                return _rewrite_tables(folder, dataset_name(pipeline))
             file = duckdb_file(pipeline)
             if file is None:
-                raise ConfigError("Only a warehouse in a file, in PostgreSQL or in a DuckLake can be compacted.")
+                raise ConfigError(
+                    "Only a warehouse in a file, in PostgreSQL, in a DuckLake or in Delta tables can be compacted."
+                )
             file = file.resolve()
             with sole_rewriter(file):  # a compaction for another dataset could replace the file by an older copy
                 return _rewrite(pipeline, file, storage)
@@ -97,6 +108,16 @@ def _vacuum(connection: Connection, ours: list[str]) -> Compacted:
     for table in tables:
         connection.execute(f"VACUUM (FULL) {table}")
     return Compacted(before, _sizes(connection, tables))
+
+
+def _rewrite_tables(folder: Path, dataset: str) -> Compacted:
+    """Merge the files of Delta tables, and remove those with the rows of earlier versions."""
+    from connector.warehouse.adapters.delta_lake import Lake
+
+    lake = Lake(folder, dataset)
+    before = lake.size()
+    lake.compact()
+    return Compacted(before, lake.size())
 
 
 def _vacuum_file(file: Path) -> Compacted:

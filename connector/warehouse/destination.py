@@ -40,7 +40,7 @@ _FIXED = (
 )
 _NORMALIZER = ("normalize", "parquet_normalizer")
 
-PROVEN = ("duckdb", "postgres", "sqlite", "mysql", "ducklake")
+PROVEN = ("duckdb", "postgres", "sqlite", "mysql", "ducklake", "delta")
 _REFUSED = {
     "because its times have milliseconds and the ledger compares microseconds": ("athena", "dremio"),
     "because it cannot be queried in SQL": ("lance", "lancedb", "qdrant", "weaviate"),
@@ -132,9 +132,14 @@ def lake_catalog(pipeline: Pipeline) -> Any:
     return destination_config(pipeline).credentials.catalog if destination_type(pipeline) == "ducklake" else None
 
 
+def delta_folder(pipeline: Pipeline) -> Path | None:
+    """Return the folder below which the Delta tables are; None for another destination."""
+    return Path(destination_config(pipeline).credentials.database) if destination_type(pipeline) == "delta" else None
+
+
 def location(pipeline: Pipeline) -> str:
-    """Return where the data is, for a person: a file, or an address without its password."""
-    file = local_file(pipeline)
+    """Return where the data is, for a person: a file or folder, or an address without its password."""
+    file = local_file(pipeline) or delta_folder(pipeline)
     if file is not None:
         inside = file.is_relative_to(Path.cwd())
         return str(file.relative_to(Path.cwd()) if inside else file)
@@ -193,7 +198,7 @@ def dataset_fingerprint(pipeline: Pipeline) -> str:
 
 def _data_location(pipeline: Pipeline) -> str:
     """Return where the data is, in dlt's words: a file, or `host:port/database`."""
-    file, config = local_file(pipeline), destination_config(pipeline)
+    file, config = local_file(pipeline) or delta_folder(pipeline), destination_config(pipeline)
     if file is not None:
         return str(file.resolve())
     with suppress(ConfigurationException):  # the place is unknown, e.g. of a database in memory
@@ -400,8 +405,8 @@ def session_options(given: str) -> str:
 
 
 def is_writable(pipeline: Pipeline) -> bool:
-    """Return False if the dataset is in an existing file that this user cannot write."""
-    file = local_file(pipeline)
+    """Return False if the dataset is in an existing file or folder that this user cannot write."""
+    file = local_file(pipeline) or delta_folder(pipeline)
     return file is None or not file.exists() or os.access(file, os.W_OK)
 
 

@@ -30,15 +30,18 @@ from filelock import FileLock, Timeout
 
 from connector.errors import ConfigError, ConnectorError, LockedError
 from connector.files import check_owners, make_lock_file, write_note
+from connector.warehouse.adapters.delta_log import DeltaLog
 from connector.warehouse.destination import (
     DATASET,
     dataset_name,
+    delta_folder,
     destination_config,
     destination_fingerprint,
     destination_type,
     is_writable,
     lake_catalog,
     local_file,
+    location,
     postgres_credentials,
 )
 
@@ -76,6 +79,8 @@ def sole_writer(pipeline: Pipeline) -> Iterator[None]:
             held.enter_context(_advisory_lock(pipeline))
         if destination_type(pipeline) == "mysql":
             held.enter_context(_named_lock(pipeline))
+        if (folder := delta_folder(pipeline)) is not None:
+            DeltaLog(folder / dataset_name(pipeline)).complete()
         yield
 
 
@@ -165,8 +170,8 @@ def _check_owners(pipeline: Pipeline) -> None:
 def _check_writable(pipeline: Pipeline) -> None:
     if not is_writable(pipeline):
         raise ConfigError(
-            f"The file {local_file(pipeline)} can be read but not written by this user; check its mode and its file "
-            "system, or name another file with --to."
+            f"{location(pipeline)} can be read but not written by this user; check its mode and its file system, or "
+            "name another place with --to."
         )
     file = local_file(pipeline)
     if file is not None and file.exists() and file.stat().st_nlink > 1:  # the log and the lock beside it have one name
@@ -184,6 +189,9 @@ def lock_path(pipeline: Pipeline) -> Path:
     if file is not None:
         file = file.resolve()  # whatever link is used for it
         return file.with_name(f".{file.name}.{name}")
+    folder = delta_folder(pipeline)
+    if folder is not None:
+        return folder.resolve() / f".{name}"
     return Path(get_dlt_pipelines_dir(), f".{destination_fingerprint(pipeline)}.{name}")
 
 

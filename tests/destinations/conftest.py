@@ -35,7 +35,7 @@ def served(service: Service, monkeypatch: pytest.MonkeyPatch) -> Iterator[Servic
         yield service
 
 
-@pytest.fixture(params=["duckdb", "postgres", "sqlite", "mysql", "ducklake", "ducklake-postgres"])
+@pytest.fixture(params=["duckdb", "postgres", "sqlite", "mysql", "ducklake", "ducklake-postgres", "delta"])
 def address(request: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """What `--to` says of an empty place."""
     monkeypatch.chdir(tmp_path)
@@ -44,6 +44,7 @@ def address(request: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> st
         "sqlite": lambda: f"sqlite:///{tmp_path}/lies/w.db",
         "postgres": lambda: str(request.getfixturevalue("postgres")),
         "mysql": lambda: str(request.getfixturevalue("mariadb")),
+        "delta": lambda: f"delta:///{tmp_path}/lies",
         "ducklake": lambda: str(request.getfixturevalue("sqlite_lake")),
         "ducklake-postgres": lambda: str(request.getfixturevalue("postgres_lake")),
     }

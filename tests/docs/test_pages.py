@@ -31,6 +31,7 @@ pytestmark = pytest.mark.thorough
 ONLY_READ = {
     "README.md": Counter({"text": 2}),
     "docs/dagster.md": Counter({"text": 1}),
+    "docs/delta.md": Counter({"text": 1}),
     "docs/ducklake.md": Counter({"text": 1}),
     "docs/shards.md": Counter({"text": 1}),
     "docs/postgres.md": Counter({"text": 1}),

@@ -112,7 +112,7 @@ def dialect_of(warehouse: Warehouse) -> str:
     """Return the dialect. Raises ConfigError for a destination whose dialect is untested."""
     if not warehouse.traits.views:
         raise ConfigError(
-            f"The views and the report need SQL that {warehouse.destination_type} does not have; query the tables "
+            f"{warehouse.destination_type} does not have what the views and the report need; query the tables "
             "themselves, with `importer-sync query` or another tool."
         )
     return warehouse.traits.dialect

@@ -24,7 +24,14 @@ from connector.reporting.views.lake_queries import lake_session
 from connector.reporting.views.layout import VIEWS_SUFFIX, quoted
 from connector.warehouse import Warehouse
 from connector.warehouse.busy import WAIT_S, when_free
-from connector.warehouse.destination import dataset_name, duckdb_file, local_file, no_warehouse, open_client
+from connector.warehouse.destination import (
+    dataset_name,
+    delta_folder,
+    duckdb_file,
+    local_file,
+    no_warehouse,
+    open_client,
+)
 
 ROWS_AT_ONCE = 2_000
 # A query may come from others: it reads the warehouse, but no file, address, extension or variable of this process.
@@ -185,7 +192,28 @@ def _mysql(pipeline: Pipeline, sql: str) -> Iterator[Answer]:
         native.rollback()
 
 
-_ASKED = {"duckdb": _duckdb, "postgres": _postgres, "sqlite": _sqlite, "mysql": _mysql, "ducklake": _ducklake}
+@contextmanager
+def _delta(pipeline: Pipeline, sql: str) -> Iterator[Answer]:
+    from connector.warehouse.adapters.delta_lake import Lake
+
+    folder, dataset = delta_folder(pipeline), dataset_name(pipeline)
+    if folder is None or not (folder / dataset).is_dir():
+        raise no_warehouse(pipeline)
+    lake = Lake(folder, dataset)
+    with lake.only_reading() as connection:
+        for name, value in _NOTHING_ELSE.items():
+            connection.execute(f"SET {name} = {value}")
+        yield _answer_of_duckdb(connection, dataset, sql)
+
+
+_ASKED = {
+    "duckdb": _duckdb,
+    "postgres": _postgres,
+    "sqlite": _sqlite,
+    "mysql": _mysql,
+    "ducklake": _ducklake,
+    "delta": _delta,
+}
 
 
 def _search_path(dataset: str, there: set[str], *database: str) -> str:

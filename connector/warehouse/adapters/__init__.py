@@ -4,13 +4,14 @@ base       the common parts of all families, and `Traits`: the abilities of each
 dialect    pieces of SQL that families write differently
 duck       DuckDB
 ducklake   DuckLake
+delta      Delta tables; `delta_lake` executes SQL on them, and `delta_log` stores them
 postgres   PostgreSQL
 alchemy    the common parts of SQLite and MySQL
 sqlite     SQLite
 mysql      MySQL, MariaDB
 
-`ducklake_destination`, `sqlite_destination` and `mysql_destination` are dlt's destinations for these, imported only
-when they are used.
+`ducklake_destination`, `delta_destination`, `sqlite_destination` and `mysql_destination` are dlt's destinations for
+these, imported only when they are used.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from collections.abc import Mapping
 from dlt.pipeline.pipeline import Pipeline
 
 from connector.warehouse.adapters.base import Adapter, Traits
+from connector.warehouse.adapters.delta import Delta
 from connector.warehouse.adapters.dialect import Sql
 from connector.warehouse.adapters.duck import Duck
 from connector.warehouse.adapters.ducklake import DuckLake
@@ -33,6 +35,7 @@ __all__ = ["Adapter", "Sql", "Traits", "adapter_of"]
 _FAMILIES: Mapping[str, type[Adapter]] = {
     "duckdb": Duck,
     "ducklake": DuckLake,
+    "delta": Delta,
     "postgres": Postgres,
     "sqlite": Sqlite,
     "mysql": MySql,

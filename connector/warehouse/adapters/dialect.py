@@ -71,9 +71,13 @@ class PostgresSql(Sql):
 
 
 class DuckSql(Sql):
-    """A dialect with TRY_CAST, and with the positions of rows."""
+    """A dialect with TRY_CAST."""
 
     tries_casts = True
+
+
+class DuckFileSql(DuckSql):
+    """The dialect on tables whose rows have positions."""
 
     def rows_with_keys(self, table: str, alias: str, key: str, keys: str) -> str:
         """Find the positions first, because DuckDB then reads the other columns only there."""

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, cast
 import pyarrow as pa
 
 from connector.warehouse.adapters.base import Adapter, Client, Traits, lower
-from connector.warehouse.adapters.dialect import DuckSql, Sql
+from connector.warehouse.adapters.dialect import DuckFileSql, Sql
 
 
 class Duck(Adapter):
@@ -28,7 +28,7 @@ class Duck(Adapter):
         history=True,
         temporary="temp.main",
     )
-    sql: ClassVar[Sql] = DuckSql()
+    sql: ClassVar[Sql] = DuckFileSql()
 
     def ask(self, client: Client, sql: str, args: Sequence[Any]) -> pa.Table:
         # dlt's own conversion to Arrow calls a method that DuckDB 2 no longer has

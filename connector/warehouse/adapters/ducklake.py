@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from connector.warehouse.adapters.base import Client, Traits
+from connector.warehouse.adapters.dialect import DuckSql, Sql
 from connector.warehouse.adapters.duck import Duck
 
 
@@ -13,6 +14,7 @@ class DuckLake(Duck):
     """Like DuckDB, except that a function cannot have the comment that marks ours."""
 
     traits: ClassVar[Traits] = replace(Duck.traits, functions=False)
+    sql: ClassVar[Sql] = DuckSql()
 
     def set_type(self, client: Client, table: str, column: str, kind: str) -> None:
         """Move the values into a new column, because a lake can only widen the type of a column."""

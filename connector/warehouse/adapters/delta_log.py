@@ -1,0 +1,266 @@
+"""Store the tables of a dataset as Delta tables in a folder: Parquet files, and a log of which of them are current.
+
+A commit to one table is a new file in its log. A commit to several tables is first written to a journal as a whole, and
+the next run completes the commit of a killed one. So what a run reads was committed to all tables or to none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+from uuid import uuid4
+
+import pyarrow as pa
+
+from connector.errors import ConnectorError
+
+LOG, OURS = "_delta_log", "importer-"  # the folder of a table's log, and how the names of our files begin
+_JOURNAL, _DROPPED = ".journal-", ".dropped-"
+_CHECKPOINT_EVERY = 20  # commits: readers begin at the last checkpoint
+_TYPE = "importer.type"  # in the metadata of a field: DuckDB's type, where Delta has only texts
+_PRIMITIVE = {
+    "BIGINT": "long",
+    "INTEGER": "integer",
+    "DOUBLE": "double",
+    "BOOLEAN": "boolean",
+    "VARCHAR": "string",
+    "JSON": "string",
+    "DATE": "date",
+    "TIMESTAMP WITH TIME ZONE": "timestamp",
+}
+_KINDS = {delta: kind for kind, delta in _PRIMITIVE.items() if kind != "JSON"}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column: DuckDB's type, and whether it cannot be null."""
+
+    kind: str
+    required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A version of a table: its id, its columns in their order, and the bytes of each of its files."""
+
+    version: int
+    id: str
+    columns: Mapping[str, Column]
+    files: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """The next version of a table, as its log stores it; None drops the table."""
+
+    table: str
+    version: int
+    actions: str | None
+
+
+class DeltaLog:
+    """The folder of a dataset."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def exists(self) -> bool:
+        return self.folder.is_dir()
+
+    def tables(self) -> list[str]:
+        """Return the tables; a folder in which a killed run has not committed yet is none."""
+        return sorted(log.parent.name for log in self.folder.glob(f"[!.]*/{LOG}") if any(log.glob("*.json")))
+
+    def path(self, table: str, file: str) -> str:
+        return str(self.folder / table / unquote(file))
+
+    def read(self, table: str) -> Table | None:
+        """Return the current version; None if the table has types or features that ours do not have."""
+        from deltalake import DeltaTable
+
+        found = DeltaTable(self.folder / table)
+        columns = {field["name"]: _column(field) for field in json.loads(found.schema().to_json())["fields"]}
+        if None in columns.values() or found.metadata().partition_columns or found.protocol().min_reader_version > 1:
+            return None
+        added: Any = pa.table(found.get_add_actions(flatten=True)).to_pylist()
+        files = {each["path"]: each["size_bytes"] for each in added}
+        known = {name: each for name, each in columns.items() if each is not None}
+        return Table(found.version(), str(found.metadata().id), known, files)
+
+    def mark(self, table: str, version: int) -> object:
+        """Return an object that is equal while this is the current version, and the table is not made anew."""
+        try:
+            found = self._version(table, version).stat()
+        except FileNotFoundError:
+            return None
+        return None if self._version(table, version + 1).exists() else (version, found.st_ino, found.st_mtime_ns)
+
+    def complete(self) -> None:
+        """Complete a commit to several tables in which a run was killed. The caller holds the lock."""
+        for journal in self.folder.glob(f"{_JOURNAL}*.json"):
+            self._apply(journal)
+
+    def commit(self, commits: Sequence[Commit]) -> None:
+        """Commit to all these tables. Raises ConnectorError if another program has written one of them meanwhile."""
+        for each in commits:
+            if self._version(each.table, each.version).exists():
+                raise _conflict(self.folder / each.table)
+        if len(commits) == 1:
+            self._publish(commits[0])
+        elif commits:
+            journal = self.folder / f"{_JOURNAL}{uuid4().hex}.json"
+            _write_once(journal, json.dumps([asdict(each) for each in commits]))
+            self._apply(journal)
+        for each in commits:
+            if each.actions is not None and each.version % _CHECKPOINT_EVERY == 0 and each.version:
+                with suppress(Exception):  # it only saves readers time, and the commit is done
+                    self._checkpoint(each.table)
+
+    def _apply(self, journal: Path) -> None:
+        try:
+            for each in json.loads(journal.read_text()):
+                self._publish(Commit(**each))
+        except ConnectorError:
+            journal.unlink()
+            raise
+        journal.unlink()
+
+    def _publish(self, commit: Commit) -> None:
+        """Write the commit into the log, unless that has been done."""
+        if commit.actions is None:
+            _remove(self.folder / commit.table, self.folder)
+            return
+        path = self._version(commit.table, commit.version)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            _write_once(path, commit.actions)
+        except FileExistsError:
+            if path.read_text() != commit.actions:
+                raise _conflict(self.folder / commit.table) from None
+
+    def remove(self, *, with_tables: bool) -> None:
+        """Remove the folder; without `with_tables`, raise OSError if there is something in it."""
+        if with_tables:
+            _remove(self.folder, self.folder.parent)
+        else:
+            self.folder.rmdir()
+
+    def _version(self, table: str, version: int) -> Path:
+        return self.folder / table / LOG / f"{version:020d}.json"
+
+    def _checkpoint(self, table: str) -> None:
+        from deltalake import DeltaTable
+
+        DeltaTable(self.folder / table).create_checkpoint()
+
+    def clean(self, tables: Mapping[str, Table]) -> None:
+        """Remove our files that these versions do not have, what killed runs left, and old logs."""
+        from deltalake import DeltaTable
+
+        for left in self.folder.glob(f"{_DROPPED}*"):
+            shutil.rmtree(left, ignore_errors=True)
+        for name, table in tables.items():
+            for file in self.files(name):
+                if file.name not in table.files:
+                    file.unlink(missing_ok=True)
+            for left in (self.folder / name / LOG).glob(".*.new"):
+                left.unlink(missing_ok=True)
+            self._checkpoint(name)
+            DeltaTable(self.folder / name).cleanup_metadata()
+
+    def files(self, table: str) -> Iterator[Path]:
+        """Yield the data files that we wrote for a table, current or not."""
+        return (self.folder / table).glob(f"{OURS}*.parquet")
+
+
+def actions_of(old: Table | None, new: Table, rows: Mapping[str, int]) -> str:
+    """Return the actions of the log that lead from one version to the next; `rows` are those in each new file."""
+    now = int(time.time() * 1000)
+    made: list[dict[str, Any]] = [
+        {"commitInfo": {"timestamp": now, "operation": "WRITE", "engineInfo": "importer-connector"}}
+    ]
+    if old is None:
+        made.append({"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}})
+    if old is None or list(old.columns.items()) != list(new.columns.items()):
+        fields = [_field(name, column) for name, column in new.columns.items()]
+        made.append(
+            {
+                "metaData": {
+                    "id": new.id,
+                    "format": {"provider": "parquet", "options": {}},
+                    "schemaString": json.dumps({"type": "struct", "fields": fields}),
+                    "partitionColumns": [],
+                    "configuration": {},
+                    "createdTime": now,
+                }
+            }
+        )
+    before: Mapping[str, int] = {} if old is None else old.files
+    each = {"dataChange": True, "partitionValues": {}}
+    made += [{"remove": {**each, "path": p, "deletionTimestamp": now}} for p in before.keys() - new.files.keys()]
+    for path in new.files.keys() - before.keys():
+        told = {"size": new.files[path], "modificationTime": now, "stats": json.dumps({"numRecords": rows[path]})}
+        made.append({"add": {**each, **told, "path": path}})
+    return "\n".join(map(json.dumps, made))
+
+
+def _column(field: Mapping[str, Any]) -> Column | None:
+    told, kind = field["metadata"].get(_TYPE), field["type"]
+    if not isinstance(kind, str):
+        return None
+    known = told or (kind.upper() if kind.startswith("decimal") else _KINDS.get(kind))
+    return None if known is None else Column(known, not field["nullable"])
+
+
+def _field(name: str, column: Column) -> dict[str, Any]:
+    kind = column.kind.lower() if column.kind.startswith("DECIMAL") else _PRIMITIVE.get(column.kind)
+    if kind is None:
+        raise ConnectorError(f"The column {name!r} has the type {column.kind}, which a Delta table cannot have.")
+    metadata = {_TYPE: column.kind} if column.kind == "JSON" else {}
+    return {"name": name, "type": kind, "nullable": not column.required, "metadata": metadata}
+
+
+def _conflict(folder: Path) -> ConnectorError:
+    return ConnectorError(
+        f"Another program has written the Delta table {folder} at the same time, so nothing of this was committed "
+        "there; only the connector may write its tables. Run again."
+    )
+
+
+def _remove(folder: Path, beside: Path) -> None:
+    """Remove a folder, in one step under its name."""
+    gone = beside / f"{_DROPPED}{uuid4().hex}"
+    with suppress(FileNotFoundError):
+        folder.rename(gone)
+        shutil.rmtree(gone)
+
+
+def _write_once(path: Path, text: str) -> None:
+    """Create a file with its whole content in one step, on disk; raise FileExistsError if there is one."""
+    new = path.with_name(f".{uuid4().hex}.new")
+    try:
+        with new.open("x", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(new, path)
+    finally:
+        new.unlink(missing_ok=True)
+    sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file or a folder is on disk."""
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
