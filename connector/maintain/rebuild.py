@@ -175,7 +175,8 @@ class _Rebuild:
                 if lost > moved:
                     raise ConfigError(
                         f"{lost - moved} rows of {table} have no raw row, so a rebuild would lose them; nothing was "
-                        "changed. Run `importer-sync run`, or if they were loaded with raw = false, `backfill --full`."
+                        "changed. Run `importer-sync run`, or if they were loaded with raw = false, `backfill --full`; "
+                        "move those that deletes = keep has marked in _deleted_at to a table of your own."
                     )
                 if moved:
                     raise ConfigError(
