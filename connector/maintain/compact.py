@@ -40,6 +40,7 @@ from connector.warehouse.ownership import inspect_dataset, staged
 from connector.warehouse.typed_tables import discard_rebuild
 
 _OLD, _NEW = "importer_old", "importer_new"
+_STATE = "_dlt_pipeline_state"
 _CATALOGS = ("tables", "columns", "views", "indexes", "sequences", "types", "functions")
 # Columns of the catalog that differ between equal databases, as ids do. A view has columns only once it was read.
 _OF_THE_FILE = ("database_name", "estimated_size", "is_bound", "column_count")
@@ -76,10 +77,9 @@ def compact(pipeline: Pipeline, *, mirrors: bool, storage: str | None = None) ->
                     erase_deleted(connection, dataset)
                 else:
                     empty_staging(connection)
+                ours = sorted({*dataset.ours, *(each.history for each in histories(dataset).values())})
                 if connection.traits.dialect == "postgres":
-                    return _vacuum(
-                        connection, sorted({*dataset.ours, *(each.history for each in histories(dataset).values())})
-                    )
+                    return _vacuum(connection, ours)
             if lake_catalog(pipeline) is not None:
                 before = lake_size(pipeline)
                 rewrite_lake(pipeline)
@@ -87,7 +87,7 @@ def compact(pipeline: Pipeline, *, mirrors: bool, storage: str | None = None) ->
             if destination_type(pipeline) == "sqlite" and (file := local_file(pipeline)) is not None:
                 return _vacuum_file(file)
             if (folder := delta_folder(pipeline)) is not None:
-                return _rewrite_tables(folder, dataset_name(pipeline))
+                return _rewrite_tables(folder, dataset_name(pipeline), ours)
             file = duckdb_file(pipeline)
             if file is None:
                 raise ConfigError(
@@ -110,13 +110,13 @@ def _vacuum(connection: Connection, ours: list[str]) -> Compacted:
     return Compacted(before, _sizes(connection, tables))
 
 
-def _rewrite_tables(folder: Path, dataset: str) -> Compacted:
-    """Merge the files of Delta tables, and remove those with the rows of earlier versions."""
+def _rewrite_tables(folder: Path, dataset: str, ours: list[str]) -> Compacted:
+    """Merge the files of our Delta tables, and remove those with the rows of earlier versions."""
     from connector.warehouse.adapters.delta_lake import Lake
 
     lake = Lake(folder, dataset)
     before = lake.size()
-    lake.compact()
+    lake.compact([*ours, _STATE])
     return Compacted(before, lake.size())
 
 

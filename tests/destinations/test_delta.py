@@ -97,12 +97,15 @@ def test_any_reader_of_delta_tables_sees_what_the_service_has(
     assert not DeltaTable(folder / "_dlt_loads").to_pyarrow_table().column("status").to_pylist().count(1)
 
 
-@pytest.mark.parametrize("folder", ["lake", "a läke #1/[x]*?'%"])
+@pytest.mark.parametrize("folder", ["lake", "a läke #1/[x]*?'%", "slug=x/sort=7"])
 def test_dlt_alone_loads_it(folder: str, address: str, served: Service) -> None:
     into = pipeline(f"delta:{quote(folder)}")
     into.run(connector.importer_source())
+    into.run(connector.importer_source().with_resources("imports"))
+    served.delete_row(served.slugs()[0], next(iter(served.record_slugs(served.slugs()[0]))))
+    into.run(connector.importer_source())
     with into.sql_client() as client:
-        assert client.execute_sql("SELECT count(*) FROM records") == [(123,)]
+        assert client.execute_sql("SELECT count(*), min(sort) FROM records") == [(122, 0)]
     assert connector.verify(into, deep=True).differences == ()
 
 
@@ -131,11 +134,14 @@ def test_what_was_erased_is_in_no_file_after_compact(
     assert run(capsys, "run", "--to", address)[0] == 0
     orphan = tmp_path / "lake" / "importer_data" / "records" / "importer-killed.parquet"
     orphan.write_bytes(b"secret-zzzz")
+    never = tmp_path / "lake" / "importer_data" / "records_never" / orphan.name  # committed
+    never.parent.mkdir()
+    never.write_bytes(b"secret-zzzz")
     theirs = orphan.with_name("theirs.parquet")
     theirs.write_bytes(b"")
     code, told = run(capsys, "compact", "--to", address)
     assert (code, told["bytes_after"] < told["bytes_before"]) == (0, True)
-    assert (orphan.exists(), theirs.exists()) == (False, True)
+    assert (orphan.exists(), never.exists(), theirs.exists()) == (False, False, True)
     for file in (tmp_path / "lake").rglob("*.parquet"):
         if file != theirs and "_delta_log" not in file.parts:
             sql = f"SELECT count(*) FROM '{file}' AS t WHERE CAST(t AS VARCHAR) LIKE '%secret-%'"
@@ -326,14 +332,58 @@ def test_small_files_do_not_pile_up(lake: Lake) -> None:
 def test_a_table_of_another_program_is_left_alone(
     address: str, tmp_path: Path, served: Service, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    theirs = tmp_path / "lake" / "importer_data" / "theirs"
-    write_deltalake(theirs, pa.table({"a": pa.array([[1]])}))
+    folder = tmp_path / "lake" / "importer_data"
+    write_deltalake(folder / "theirs", pa.table({"a": pa.array([[1]])}))
+    for n in (1, 2):
+        write_deltalake(folder / "plain", pa.table({"a": [n]}), mode="append")
     assert run(capsys, "run", "--to", address)[0] == 0
     assert run(capsys, "compact", "--to", address)[0] == 0
-    assert DeltaTable(theirs).version() == 0
+    assert (DeltaTable(folder / "theirs").version(), DeltaTable(folder / "plain").version()) == (0, 1)
     with Warehouse(pipeline(address)).connect() as connection:
         tables, taken = connection.names()
         assert ("theirs" in tables, "theirs" in taken) == (False, True)
+    assert run(capsys, "query", "SELECT sum(a) AS n FROM plain", "--to", address)[1]["rows"] == [{"n": 3}]
+    assert invoke(["query", "SELECT * FROM theirs", "--to", address]) == 1
+    assert "The Delta table theirs has types" in capsys.readouterr().err
+
+
+def test_a_table_that_differs_only_in_case_does_not_hide_ours(lake: Lake) -> None:
+    theirs = lake.log.folder / "T"
+    for n in (77, 78):
+        write_deltalake(theirs, pa.table({"n": [n], "word": ["theirs"]}), mode="append")
+        connection = lake.connect()
+        assert connection.execute('SELECT min(n) FROM "d"."t"').fetchall() == [(1,)]
+        lake.close(connection)
+    execute(lake, 'DELETE FROM "d"."t" WHERE n > 1')
+    assert (rows(lake), len(rows(lake, "T"))) == ([(1, "one")], 2)
+
+
+def test_a_table_that_cannot_be_read_is_named(lake: Lake) -> None:
+    log = lake.log.folder / "theirs" / "_delta_log"
+    log.mkdir(parents=True)
+    (log / f"{0:020d}.json").write_text("{}")
+    with pytest.raises(ConnectorError, match=r"theirs cannot be read .*move it into another folder"):
+        lake.connect()
+
+
+def test_a_commit_that_failed_after_a_part_is_completed_before_the_next(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute(lake, 'CREATE TABLE "d"."u" (n BIGINT)')
+    publish = DeltaLog._publish
+
+    def full(log: DeltaLog, commit: Commit) -> None:
+        if commit.table == "u":
+            raise OSError(28, "No space left on device")
+        publish(log, commit)
+
+    monkeypatch.setattr(DeltaLog, "_publish", full)
+    with pytest.raises(OSError, match="No space"):
+        execute(lake, 'DELETE FROM "d"."t" WHERE n = 1', 'INSERT INTO "d"."u" VALUES (1)')
+    monkeypatch.undo()
+    execute(lake, 'INSERT INTO "d"."u" VALUES (2)')
+    assert (len(rows(lake)), rows(lake, "u")) == (2, [(1,), (2,)])
+    assert list(lake.log.folder.glob(".journal-*")) == []
 
 
 @pytest.mark.parametrize(

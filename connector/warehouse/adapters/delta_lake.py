@@ -26,6 +26,7 @@ from uuid import uuid4
 import duckdb
 from sqlglot import TokenType, tokenize
 
+from connector.warehouse.adapters.base import lower
 from connector.warehouse.adapters.delta_log import OURS, Column, Commit, DeltaLog, Table, actions_of, sync
 
 ROWS = "$importer"  # behind the name of the dataset: the schema of the rows that are not in files yet
@@ -94,12 +95,14 @@ class Lake:
 
     def refresh(self) -> None:
         """Read the versions that the logs have now."""
+        self.log.complete_own()
         if self._stale:
             self._drop_schemas()
         if not self.log.exists():
             self._drop_schemas()
             return
-        there = self.log.tables()
+        # DuckDB ignores case in names: of tables that differ only in case, the last one counts; ours are in lower case
+        there = list({lower(name): name for name in self.log.tables()}.values())
         for schema in (self.dataset, self.dataset + ROWS):
             self._root.execute(f"CREATE SCHEMA IF NOT EXISTS {_quoted(schema)}")
         for name in self._tables.keys() - set(there):
@@ -112,7 +115,9 @@ class Lake:
                 continue
             table = self.log.read(name)
             if table is None:  # somebody else's, which only has its name here
-                self._root.execute(f"CREATE OR REPLACE VIEW {self.view(name)} AS SELECT 1 AS unknown")
+                why = f"The Delta table {name} has types or features that cannot be read here."
+                sql = f"SELECT CAST(error({_literal(why)}) AS INTEGER) AS unknown"
+                self._root.execute(f"CREATE OR REPLACE VIEW {self.view(name)} AS {sql}")
                 continue
             self.define(self._root, name, table.columns, table.files)
             self._tables[name], self._marks[name] = table, self.log.mark(name, table.version)
@@ -163,15 +168,15 @@ class Lake:
             self.drop(with_tables=found["all"] is not None)
         return True
 
-    def compact(self) -> None:
-        """Write small files of a table into one, and remove the files of earlier versions."""
+    def compact(self, tables: Collection[str]) -> None:
+        """Write small files of each of these tables into one, and remove the files of earlier versions."""
         connection = self.connect()
+        tables = self._tables.keys() & set(tables)
         try:
-            for name in self.log.tables():
-                if name in self._tables:
-                    with self.transaction(connection) as done:
-                        done.merge(name, _COMPACT_BYTES, 2)
-            self.log.clean(self._tables)
+            for name in sorted(tables):
+                with self.transaction(connection) as done:
+                    done.merge(name, _COMPACT_BYTES, 2)
+            self.log.clean({name: self._tables[name] for name in tables})
         finally:
             self.close(connection)
 
@@ -229,7 +234,8 @@ class Lake:
         """Return SQL for the rows of these files of a table."""
         exactly = (re.sub(r"([*?[])", r"[\1]", self.log.path(name, file)) for file in files)  # no patterns
         listed = ", ".join(map(_literal, exactly))
-        return f"SELECT * FROM read_parquet([{listed}], union_by_name = true{more})"
+        plain = "union_by_name = true, hive_partitioning = false"  # no columns from folders with names like a=b
+        return f"SELECT * FROM read_parquet([{listed}], {plain}{more})"
 
     def _undefine(self, connection: duckdb.DuckDBPyConnection, name: str) -> None:
         connection.execute(f"DROP VIEW IF EXISTS {self.view(name)}")

@@ -71,6 +71,7 @@ class DeltaLog:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._committing = False
 
     def exists(self) -> bool:
         return self.folder.is_dir()
@@ -83,10 +84,21 @@ class DeltaLog:
         return str(self.folder / table / unquote(file))
 
     def read(self, table: str) -> Table | None:
-        """Return the current version; None if the table has types or features that ours do not have."""
-        from deltalake import DeltaTable
+        """Return the current version; None if the table has types or features that ours do not have.
 
-        found = DeltaTable(self.folder / table)
+        Raises ConnectorError if deltalake cannot read it.
+        """
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+
+        try:
+            found = DeltaTable(self.folder / table)
+        except DeltaError as error:
+            why = " ".join(str(error).split())[:300]
+            raise ConnectorError(
+                f"The Delta table {self.folder / table} cannot be read ({why}). If it is not the connector's, move it "
+                "into another folder."
+            ) from error
         columns = {field["name"]: _column(field) for field in json.loads(found.schema().to_json())["fields"]}
         if None in columns.values() or found.metadata().partition_columns or found.protocol().min_reader_version > 1:
             return None
@@ -108,6 +120,12 @@ class DeltaLog:
         for journal in self.folder.glob(f"{_JOURNAL}*.json"):
             self._apply(journal)
 
+    def complete_own(self) -> None:
+        """Complete a commit to several tables that failed here after a part of it, e.g. because the disk was full."""
+        if self._committing:
+            self.complete()
+            self._committing = False
+
     def commit(self, commits: Sequence[Commit]) -> None:
         """Commit to all these tables. Raises ConnectorError if another program has written one of them meanwhile."""
         for each in commits:
@@ -118,7 +136,9 @@ class DeltaLog:
         elif commits:
             journal = self.folder / f"{_JOURNAL}{uuid4().hex}.json"
             _write_once(journal, json.dumps([asdict(each) for each in commits]))
+            self._committing = True
             self._apply(journal)
+            self._committing = False
         for each in commits:
             if each.actions is not None and each.version % _CHECKPOINT_EVERY == 0 and each.version:
                 with suppress(Exception):  # it only saves readers time, and the commit is done
@@ -129,9 +149,9 @@ class DeltaLog:
             for each in json.loads(journal.read_text()):
                 self._publish(Commit(**each))
         except ConnectorError:
-            journal.unlink()
+            journal.unlink(missing_ok=True)
             raise
-        journal.unlink()
+        journal.unlink(missing_ok=True)
 
     def _publish(self, commit: Commit) -> None:
         """Write the commit into the log, unless that has been done."""
@@ -167,6 +187,10 @@ class DeltaLog:
 
         for left in self.folder.glob(f"{_DROPPED}*"):
             shutil.rmtree(left, ignore_errors=True)
+        there = self.tables()
+        for left in self.folder.glob(f"*/{OURS}*.parquet"):
+            if left.parent.name not in there:  # of a table that was never committed
+                left.unlink(missing_ok=True)
         for name, table in tables.items():
             for file in self.files(name):
                 if file.name not in table.files:
