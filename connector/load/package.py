@@ -472,7 +472,7 @@ class Package:
                     found[table] = totals(connection, stored, imports)
                 else:
                     present = self._catalogue.totals.get(table) or totals(connection, stored)
-                    records = self._incoming[table].slugs
+                    records = self._incoming.get(table, _Incoming()).slugs  # none of a table that is only counted
                     found[table] = present.without(replaced_totals(connection, stored, imports, records))
         return found
 

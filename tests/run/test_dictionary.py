@@ -5,7 +5,9 @@ from __future__ import annotations
 import duckdb
 import pytest
 
+from connector.maintain.rebuild import rebuild
 from connector.sandbox import Service
+from connector.settings import Settings
 
 from .conftest import Warehouse
 
@@ -35,3 +37,22 @@ def test_a_table_is_counted_anew_that_a_crashed_run_took_rows_out_of(warehouse: 
     counts = "SELECT value_count, null_count FROM sync_fields WHERE table_name = ? AND path = 'n'"
     assert warehouse.query(counts, "records_t") == [(stays, 0)]
     assert warehouse.query(counts, "records_u") == [(1, 1)]
+
+
+def test_a_rebuilt_table_is_counted_anew_after_a_crash_though_nothing_is_loaded_into_it(warehouse: Warehouse) -> None:
+    """dlt does not know a table from its rebuild on until rows are loaded into it."""
+    service = Service(seed=1)
+    service.add_import("t", [{"n": 1}, {"n": None}])
+    torn = service.add_import("u", [{"n": 1}, {"n": 2}])
+    assert warehouse.run(service).status == "succeeded"
+    rebuild(warehouse.pipeline(), Settings.load(base_url="https://service.example", access_token="x"), ["records_t"])
+    with duckdb.connect(str(warehouse.file)) as connection:
+        connection.execute("USE importer_data")
+        connection.execute("DELETE FROM records_u WHERE _import_slug = ? AND n = 1", [torn])
+        connection.execute("UPDATE sync_fields SET value_count = 7 WHERE table_name = 'records_t'")
+        connection.execute("UPDATE sync_runs SET status = 'running'")
+
+    assert warehouse.run(service).status == "succeeded"
+
+    counts = "SELECT table_name, value_count, null_count FROM sync_fields WHERE path = 'n' ORDER BY 1"
+    assert warehouse.query(counts) == [("records_t", 1, 1), ("records_u", 2, 0)]
