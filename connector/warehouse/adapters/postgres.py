@@ -77,6 +77,46 @@ class Postgres(Adapter):
             f"CREATE INDEX ON {client.make_qualified_table_name(table)} ({client.escape_column_name(column)})"
         )
 
+    def replace_table(self, client: Client, table: str, replacement: str) -> None:
+        """Replace the table, and give the new one exactly the rights and indexes of the old one.
+
+        An index that does not fit the new types is left out, with a warning.
+        """
+        rights, indexes = self._rights(client, table), self._indexes(client, table)
+        super().replace_table(client, table, replacement)
+        name = client.make_qualified_table_name(table)
+        for by_default in {row["role"] for row in self._rights(client, table)}:
+            client.execute_sql(f"REVOKE ALL ON {name} FROM {by_default}")
+        for row in rights:
+            also = " WITH GRANT OPTION" if row["is_grantable"] else ""
+            client.execute_sql(f"GRANT {row['privilege_type']} ON {name} TO {row['role']}{also}")
+        for definition in indexes:
+            with client.native_connection.cursor() as cursor:  # after an error dlt would end the transaction
+                cursor.execute("SAVEPOINT importer_index")
+                try:
+                    cursor.execute(definition)
+                except Exception as error:
+                    cursor.execute("ROLLBACK TO SAVEPOINT importer_index")
+                    reason = str(error).partition("\n")[0]
+                    log.warning("An index of %s does not fit the rebuilt table (%s): %s", table, reason, definition)
+
+    def _rights(self, client: Client, table: str) -> list[dict[str, Any]]:
+        sql = (
+            "SELECT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END AS role, "
+            "a.privilege_type, a.is_grantable FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace, "
+            "aclexplode(c.relacl) a WHERE n.nspname = %s AND c.relname = %s AND a.grantee <> c.relowner"
+        )
+        return self.fetch(client, sql, [client.dataset_name, table])
+
+    def _indexes(self, client: Client, table: str) -> list[str]:
+        sql = (
+            "SELECT pg_get_indexdef(i.indexrelid) AS definition FROM pg_index i "
+            "JOIN pg_class t ON t.oid = i.indrelid JOIN pg_namespace n ON n.oid = t.relnamespace "
+            "WHERE n.nspname = %s AND t.relname = %s AND i.indisvalid "
+            "AND NOT EXISTS (SELECT 1 FROM pg_constraint k WHERE k.conindid = i.indexrelid)"
+        )
+        return [row["definition"] for row in self.fetch(client, sql, [client.dataset_name, table])]
+
     @contextmanager
     def relations(self, client: Client, slugs: Mapping[str, pa.ChunkedArray[Any]]) -> Iterator[None]:
         """Copy the slugs into temporary tables, because parameters would each be parsed and planned."""
