@@ -20,9 +20,10 @@ from psycopg2.extras import RealDictCursor, register_default_json, register_defa
 
 from connector.sandbox import Request, serve
 from connector.settings import Settings
+from connector.warehouse.adapters.delta_lake import Lake
 from tests.processes import Process, start
 from tests.simulation.edits import random_edit
-from tests.simulation.holdings import Holdings
+from tests.simulation.holdings import DATASET, Holdings
 from tests.simulation.oracle import Ran, check_equal, check_run, check_versions, require
 from tests.simulation.scenario import add_import
 from tests.simulation.watching import Watch
@@ -86,6 +87,20 @@ class Light:
             return Holdings.of_sqlite(connection)
 
 
+class Folder:
+    """A folder of Delta tables."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / "lake"
+        self.address = f"delta:///{self._folder}"
+
+    def holdings(self) -> Holdings:
+        """Return what a run begins with: it completes a commit in which one was killed."""
+        lake = Lake(self._folder, DATASET)
+        lake.log.complete()
+        return Holdings.of(lake.connect()) if lake.log.exists() else Holdings()
+
+
 class Maria:
     """A database of a MariaDB."""
 
@@ -99,7 +114,7 @@ class Maria:
             return Holdings.of_mysql(cursor)
 
 
-Kept = File | Server | Light | Maria
+Kept = File | Server | Light | Folder | Maria
 
 
 class Rounds:
@@ -187,11 +202,14 @@ def _empty(kind: str, folder: Path, request: pytest.FixtureRequest) -> Kept:
         return Server(request.getfixturevalue("postgres_uri"), "killed")
     if kind == "mysql":
         return Maria(request.getfixturevalue("mariadb_server"))
+    if kind == "delta":
+        return Folder(folder)
     return Light(folder) if kind == "sqlite" else File(folder)
 
 
 @pytest.mark.parametrize(
-    "kind", ["duckdb", *(pytest.param(name, marks=pytest.mark.long) for name in ("postgres", "sqlite", "mysql"))]
+    "kind",
+    ["duckdb", *(pytest.param(name, marks=pytest.mark.long) for name in ("postgres", "sqlite", "mysql", "delta"))],
 )
 def test_a_command_killed_again_and_again_ends_equal_to_the_service(
     kind: str, tmp_path: Path, pytestconfig: pytest.Config, request: pytest.FixtureRequest
