@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import subprocess
+import tempfile
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -265,6 +268,24 @@ def test_the_next_run_completes_a_commit_to_two_tables_of_a_killed_one(
         connection = lake.connect()
         assert connection.execute('SELECT count(*) FROM "d"."u"').fetchall() == [(1,)]
         lake.close(connection)
+
+
+def test_what_a_killed_process_spilled_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    left, alive, theirs = (
+        tmp_path / f"importer-delta-{who}" for who in (f"{dead.pid}-x", f"{os.getppid()}-x", "notes")
+    )
+    for folder in (left, alive, theirs):
+        folder.mkdir()
+        (folder / "duckdb_temp_storage-0.tmp").write_bytes(b"secret")
+    lake = Lake(tmp_path / "lake", "d")
+    connection = lake.connect()
+    [[place]] = connection.execute("SELECT current_setting('temp_directory')").fetchall()
+    assert Path(place).is_dir()
+    assert (left.exists(), alive.exists(), theirs.exists()) == (False, True, True)
+    lake.close(connection)
 
 
 # -- statements -----------------------------------------------------------------------------------------------------

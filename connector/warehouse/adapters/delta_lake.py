@@ -11,6 +11,7 @@ the state is read from the logs again.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import tempfile
@@ -33,6 +34,7 @@ ROWS = "$importer"  # behind the name of the dataset: the schema of the rows tha
 _FILE = "importer$file"
 _SMALL_BYTES, _SMALL_FILES = 2**20, 16  # so many files of less than that are merged by the next commit
 _COMPACT_BYTES = 2**27
+_SPILLED = "importer-delta-"
 _NAME = r'(?:"(?:[^"]|"")+"|\w+)'
 _STATEMENT = re.compile(
     r"\s*(?P<verb>INSERT\s+INTO|UPDATE|DELETE\s+FROM|TRUNCATE\s+TABLE|ALTER\s+TABLE|CREATE\s+TABLE(?:\s+IF\s+NOT\s+EXISTS)?|"
@@ -72,7 +74,7 @@ class Lake:
         self._marks: dict[str, object] = {}  # of the versions that were read
         self._stale, self._opened = True, 0
         self._root = duckdb.connect(":memory:")
-        place = tempfile.mkdtemp(prefix="importer-delta-")  # for rows that exceed memory
+        place = _spill_folder()
         weakref.finalize(self, shutil.rmtree, place, ignore_errors=True)
         self._root.execute("SET GLOBAL TimeZone = 'UTC'")
         self._root.execute(f"SET GLOBAL temp_directory = {_literal(place)}")
@@ -473,6 +475,18 @@ def _parts(rest: str) -> tuple[str, str, str, int]:
     alias = re.sub(r"^AS\s", "", rest[: starts[0] if starts else 0].strip(), flags=re.IGNORECASE).strip()
     source = parts.get(TokenType.FROM, parts.get(TokenType.USING, ""))
     return alias, source, parts.get(TokenType.WHERE, ""), before
+
+
+def _spill_folder() -> str:
+    """Create a folder for rows that exceed memory; remove those of processes that were killed."""
+    for left in Path(tempfile.gettempdir()).glob(f"{_SPILLED}*") if os.name == "posix" else ():
+        try:
+            os.kill(int(left.name.split("-")[2]), 0)
+        except ProcessLookupError:
+            shutil.rmtree(left, ignore_errors=True)
+        except (OSError, ValueError, OverflowError):  # a process of another user, or not one of our folders
+            continue
+    return tempfile.mkdtemp(prefix=f"{_SPILLED}{os.getpid()}-")
 
 
 def _literal(text: str) -> str:
