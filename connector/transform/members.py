@@ -67,9 +67,8 @@ def flatten_members(
         texts.append(f"{{{','.join(objects)}}}".encode())
     flat, cut = _within_table(flatten(texts, schema, nul_safe=nul_safe), _names(schema).union(other_columns))
     if row_bytes is not None:
-        columns = within_row(flat.columns, row_bytes)
-        cut |= {name for name, column in columns.items() if column.null_count != flat.columns[name].null_count}
-        flat = replace(flat, columns={n: c for n, c in columns.items() if c.null_count < len(c)})
+        flat, unfit = _within_rows(flat, schema, row_bytes)
+        cut |= unfit
     overflowed.update(each.keys[0] for each in flat.schema.fields.values() if cut & _places(each))
     return Members(flat, frozenset(overflowed))
 
@@ -106,6 +105,26 @@ def _within_table(flat: Flattened, before: set[str]) -> tuple[Flattened, set[str
     ]
     columns = {name: column for name, column in flat.columns.items() if name not in cut}
     return Flattened(flat.schema.with_fields(fields), columns, flat.counts), cut
+
+
+def _within_rows(flat: Flattened, known: TableSchema, row_bytes: int) -> tuple[Flattened, set[str]]:
+    """Leave values out that their rows have no room for; return the names of their columns too.
+
+    A new field of which no value is left has no column yet, as if it were only null.
+    """
+    columns = within_row(flat.columns, row_bytes)
+    cut = {name for name, column in columns.items() if column.null_count != flat.columns[name].null_count}
+    existing = {name for each in known.fields.values() for name in each.columns()}
+    filled = existing | {name for name, column in columns.items() if column.null_count < len(column)}
+    fields: list[Field] = []
+    for each in flat.schema.fields.values():
+        if cut & _places(each):
+            has_text, has_double = each.text_column in filled, each.double_column in filled
+            kept = each.type if has_text or has_double or each.column in filled else None
+            fields.append(replace(each, type=kept, has_text=has_text, has_double=has_double))
+    schema = flat.schema.with_fields(fields)
+    made = {name for each in schema.fields.values() for name in each.columns()}
+    return replace(flat, schema=schema, columns={n: c for n, c in columns.items() if n in made}), cut
 
 
 def _names(schema: TableSchema) -> set[str]:
