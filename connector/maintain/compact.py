@@ -31,7 +31,7 @@ from connector.warehouse.destination import (
     lake_catalog,
     local_file,
 )
-from connector.warehouse.erasing import empty_staging, erase_deleted
+from connector.warehouse.erasing import empty_staging, erase_deleted, erase_kept
 from connector.warehouse.failures import explain_failure
 from connector.warehouse.history_tables import histories
 from connector.warehouse.left_copy import copy_of, remove_copy
@@ -58,7 +58,7 @@ class Compacted:
 
 
 def compact(pipeline: Pipeline, *, mirrors: bool, storage: str | None = None) -> Compacted:
-    """Rewrite the warehouse; with `mirrors`, first erase what is left of imports that the service erased.
+    """Rewrite the warehouse; with `mirrors`, first erase what is left of imports and records that the service erased.
 
     `storage` is the version of DuckDB whose format the file gets; without it, the format stays. Raises LockedError
     while a run is under way, DatabaseBusyError if another program has the DuckDB file open, and ConnectorError if the
@@ -75,6 +75,7 @@ def compact(pipeline: Pipeline, *, mirrors: bool, storage: str | None = None) ->
                 discard_rebuild(connection, dataset.ours)
                 if mirrors:
                     erase_deleted(connection, dataset)
+                    erase_kept(connection, dataset)
                 else:
                     empty_staging(connection)
                 ours = sorted({*dataset.ours, *(each.history for each in histories(dataset).values())})

@@ -167,6 +167,22 @@ def recorded_mark(connection: Connection, columns: Collection[str]) -> str:
     return joined(load, f"COALESCE({rules}, '')") if "privacy" in columns else load
 
 
+def record_again(connection: Connection, dataset: Dataset, imports: Sequence[str]) -> None:
+    """Make the imports that these SELECTs of one column return due to be recorded by the next run.
+
+    Whether they were read under the present privacy rules stays known.
+    """
+    columns = dataset.columns[LEDGER]
+    if "history" not in columns or not imports:
+        return
+    rules = connection.sql.joined("' '", "privacy") if "privacy" in columns else "NULL"
+    recorded = connection.sql.same("history", recorded_mark(connection, columns))
+    connection.execute(
+        f"UPDATE {connection.name(LEDGER)} SET history = {rules} "
+        f"WHERE {recorded} AND slug IN ({' UNION '.join(imports)})"
+    )
+
+
 def refresh_open(connection: Connection, each: Versioned, only: Collection[str] | None = None) -> None:
     """Update the open versions of recorded imports to the values in the table, which are the same data.
 

@@ -603,14 +603,22 @@ def _content(row: Mapping[str, Any]) -> Content:
 def check_mirrored(after: Holdings, kept_until: datetime | None) -> None:
     """Check with `deletes = mirror` that rows marked by a run before, which ended at `kept_until`, stay where they may.
 
-    They may stay for ever if their import is deleted, otherwise until it is read.
+    Until `compact` they may stay if their import is deleted, in the table of a template that it had before, and
+    otherwise until it is read.
     """
     ledger = after.by_key("sync_imports", "slug")
-    marked = [(row["import_slug"], row["slug"]) for row in after.of_table("records") if row["_deleted_at"] is not None]
-    marked += [(r["_import_slug"], r["_record_slug"]) for _, r in _each(after.typed) if r["_deleted_at"] is not None]
+    marked = [
+        (row["import_slug"], row["slug"], "records")
+        for row in after.of_table("records")
+        if row["_deleted_at"] is not None
+    ]
+    marked += [
+        (r["_import_slug"], r["_record_slug"], table) for table, r in _each(after.typed) if r["_deleted_at"] is not None
+    ]
     none_of(marked if kept_until is None else (), "nothing deleted is kept")
-    for slug, record in marked:
+    for slug, record, table in marked:
         assert kept_until is not None
         known = ledger.get(slug, {})
-        kept = known.get("state") == "deleted" or (known.get("last_synced_at") or kept_until) <= kept_until
+        former = table not in ("records", known.get("table_name"))
+        kept = former or known.get("state") == "deleted" or (known.get("last_synced_at") or kept_until) <= kept_until
         require(kept, "nothing deleted is kept of what was read since", record, known)

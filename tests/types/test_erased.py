@@ -137,6 +137,28 @@ def test_compacted_warehouses_are_equal_and_hold_no_deleted_bytes(warehouse: War
     check_whole(warehouse, service)
 
 
+@pytest.mark.dialect
+def test_compact_removes_what_was_kept_before_deletes_were_mirrored(warehouse: Warehouse, service: Service) -> None:
+    """Also of an import that is deleted, and in the table of a template that an import had before."""
+    service.add_import("People", [{"a": 3}])
+    moved = service.add_import("Customers", [{"a": 1, "mail": f"moved {CANARY}"}, {"a": 2, "mail": "x"}])
+    erase(warehouse, service, deletes="keep", history=True)
+    service.set_template(moved, "People")
+    service.delete_row(moved, next(iter(service.record_slugs(moved))))
+    warehouse.run(service, deletes="keep", history=True)
+    service.set_metadata(moved, {"n": 1})
+    assert warehouse.run(service, history=True).status is Status.succeeded
+    marked = "SELECT mail FROM records_customers WHERE _deleted_at IS NOT NULL ORDER BY 1"
+    assert warehouse.tuples(marked) == [(CANARY,), (f"moved {CANARY}",), ("x",)]
+
+    compact(warehouse.pipeline(), mirrors=True)
+
+    assert warehouse.tuples(marked) == []
+    assert warehouse.run(service, history=True).status is Status.succeeded
+    assert CANARY not in texts(warehouse)
+    check_whole(warehouse, service)
+
+
 def test_a_file_stays_as_it_was_where_its_copy_is_not_equal_or_another_program_has_it_open(
     tmp_path: Path, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
