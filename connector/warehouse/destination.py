@@ -53,6 +53,7 @@ _EXPERIMENTAL = (
     *("snowflake", "bigquery", "databricks", "mssql", "synapse"),
     *("fabric", "redshift", "motherduck", "clickhouse"),
 )
+_OF_DUCKDB = ("main", "memory", "temp", "system")  # schemas and databases of a DuckDB without a file
 LOCK_TIMEOUT_S = 60
 _UNLESS_GIVEN = (f"-clock_timeout={LOCK_TIMEOUT_S}s",)
 
@@ -316,6 +317,10 @@ def check_writable(pipeline: Pipeline, *, experimental: bool = False) -> None:
         raise ConfigError(
             f"DuckDB cannot tell the dataset {dataset!r} from the file {file.name}, because it gives both the same "
             "name; rename one of them."
+        )
+    if delta_folder(pipeline) is not None and dataset.lower() in _OF_DUCKDB:
+        raise ConfigError(
+            f"DuckDB, which writes the Delta tables, uses the name {dataset!r} itself; rename the dataset."
         )
     untyped: Any = pipeline  # most of what it and its destination have may be None, and is not typed so
     if untyped.staging is not None:

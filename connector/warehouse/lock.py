@@ -81,6 +81,9 @@ def sole_writer(pipeline: Pipeline) -> Iterator[None]:
             held.enter_context(_named_lock(pipeline))
         if (folder := delta_folder(pipeline)) is not None:
             DeltaLog(folder / dataset_name(pipeline)).complete()
+            untyped: Any = pipeline.destination
+            for lake in untyped.lakes.values():
+                lake.expire()
         yield
 
 

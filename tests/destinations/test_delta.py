@@ -22,7 +22,10 @@ from connector.cli import configuration
 from connector.cli.configuration import open_pipeline
 from connector.cli.main import invoke
 from connector.errors import ConfigError, ConnectorError, LockedError
-from connector.sandbox import Service
+from connector.maintain.verify import verify
+from connector.run.sync import sync
+from connector.sandbox import Service, serve
+from connector.settings import Settings
 from connector.warehouse import Warehouse
 from connector.warehouse.adapters import delta_lake
 from connector.warehouse.adapters.delta_lake import Lake, _parts
@@ -198,6 +201,14 @@ def test_a_place_that_is_refused(place: str, said: str) -> None:
         pipeline(place)
 
 
+@pytest.mark.parametrize("dataset", ["main", "memory", "temp", "system"])
+def test_a_dataset_with_a_name_of_duckdb_is_refused(
+    dataset: str, address: str, served: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke(["run", "--to", address, "--dataset", dataset]) == 2
+    assert f"uses the name '{dataset}' itself" in capsys.readouterr().err
+
+
 def test_the_extra_is_asked_for(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(configuration, "find_spec", lambda _: None)
     with pytest.raises(ConfigError, match=r"pip install 'importer-connector\[delta\]'"):
@@ -215,6 +226,23 @@ def test_the_lock_is_in_the_folder_whatever_link_leads_to_it(tmp_path: Path) -> 
     assert dataset_fingerprint(real) == dataset_fingerprint(link) != dataset_fingerprint(other)
     with sole_writer(real), sole_writer(other), pytest.raises(LockedError), sole_writer(link):
         pass
+
+
+def test_a_run_reads_what_another_process_wrote_while_a_connection_was_open_here(
+    address: str, served: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = pipeline(address)
+    with serve(served) as url:
+        made = Settings.load(base_url=url, access_token=served.token)
+        assert sync(here, made).status == "succeeded"
+        with here.sql_client():
+            served.append_rows(served.slugs()[0], [{"new": 1}])
+            for command in ("run", "compact"):
+                assert run(capsys, command, "--to", address)[0] == 0
+            served.append_rows(served.slugs()[0], [{"new": 2}])
+            again = sync(here, made)
+            assert (again.status, again.error, again.imports_changed) == ("succeeded", None, 1)
+        assert verify(here, made, deep=True).differences == []
 
 
 def test_a_table_that_another_program_wrote_at_the_same_time_is_not_overwritten(lake: Lake) -> None:

@@ -95,6 +95,11 @@ class Lake:
             self._opened -= 1
             connection.close()
 
+    def expire(self) -> None:
+        """Make the next connection read the logs although another one is open: another process may have written."""
+        with self._lock:
+            self._stale = True
+
     def refresh(self) -> None:
         """Read the versions that the logs have now."""
         self.log.complete_own()
