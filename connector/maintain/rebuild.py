@@ -47,7 +47,7 @@ from connector.warehouse.field_counts import totals
 from connector.warehouse.history_tables import prepare_for_rebuild, refresh_open
 from connector.warehouse.loads import make_newest
 from connector.warehouse.lock import check_lock_held, sole_writer
-from connector.warehouse.ownership import REBUILD_SCHEMA, REBUILD_TABLE, prepare_staging
+from connector.warehouse.ownership import REBUILD_SCHEMA, REBUILD_TABLE, forget_staged, prepare_staging
 from connector.warehouse.state import WarehouseState, load_state
 from connector.warehouse.tables import LOAD_ID, RECORDS, SOURCE, TYPED_SCHEMA
 from connector.warehouse.typed_tables import (
@@ -139,6 +139,7 @@ class _Rebuild:
         with self.warehouse.connect() as connection:
             state = load_state(connection)
             prepare_staging(connection, state.tables)
+            forget_staged(connection)
             if REBUILD_TABLE in state.foreign:
                 raise ConfigError(
                     f"The dataset has a {REBUILD_TABLE!r} that is not the connector's; rename it, then rebuild."

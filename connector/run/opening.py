@@ -37,11 +37,13 @@ log = logging.getLogger("connector.run")
 class InitialState:
     """The state in which a run begins.
 
-    `taken` are names that others use where rows are staged. `latest` is when the latest run began, if that matters.
-    `unsettled` tells that earlier runs left problems, which this run may not all repair if it is bounded.
+    `dataset` is what was there, and `taken` the names that others use where rows are staged. `latest` is when the
+    latest run began, if that matters. `unsettled` tells that earlier runs left problems, which this run may not all
+    repair if it is bounded.
     """
 
     state: WarehouseState
+    dataset: Dataset
     taken: frozenset[str]
     latest: datetime | None = None
     unsettled: bool = False
@@ -80,7 +82,8 @@ def prepare_dataset(
         # if a run had died or left problems, the rows would have been audited
         crashed = fail_crashed_runs(connection, now, state.tables) if state.audited else []
         mirrors = settings.deletes == "mirror"
-        if mirrors and (state.audited or has_rejects_of_deleted(connection, dataset)):
+        deleted = any(seen.shown is None for seen in state.imports.values())
+        if mirrors and (state.audited or (deleted and has_rejects_of_deleted(connection, dataset))):
             erase_deleted(connection, dataset)
         _log_crashed_runs(crashed)
         if state.consistent:
@@ -90,7 +93,7 @@ def prepare_dataset(
             unsettled = True
     if split is not None:
         end_of_split(connection, split)
-    return InitialState(state, taken, latest, unsettled)
+    return InitialState(state, dataset, taken, latest, unsettled)
 
 
 def _tables_of_records(dataset: Dataset) -> frozenset[str]:
@@ -112,7 +115,7 @@ def _prepare_shard(
         )
     state = schedule_repairs(connection, found)
     _log_crashed_runs(fail_crashed_runs(connection, now, state.tables, mode))
-    return InitialState(state, taken)
+    return InitialState(state, dataset, taken)
 
 
 def _log_crashed_runs(crashed: list[str]) -> None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from connector.errors import NewerFormatError
 from connector.load.emission import Emission
-from connector.runs import Status, Tally
+from connector.runs import Tally
 from connector.warehouse import Warehouse
-from connector.warehouse.runs_table import note_progress, write_run
+from connector.warehouse.runs_table import begin_run, end_run, note_progress
 from connector.warehouse.tables import LOAD_ID, RUNS, RUNS_SCHEMA, table_of
 
 
@@ -36,12 +36,20 @@ class RunRecord:
         self._warehouse = warehouse
         self._now = now
         self._count_requests = count_requests
-        self._whole = False  # whether its table had all columns at the start; a run removes none
+        self._begun = False
+        self._columns: frozenset[str] | None = None  # of its table, once it has all; a run removes none
 
-    def begin(self) -> None:
-        """Write that this run is in progress; the next run finds this row if this one dies."""
+    def begin(self, columns: Collection[str] | None = None) -> None:
+        """Write that this run is in progress; the next run finds this row if this one dies.
+
+        `columns` are those of the table; by default it has all.
+        """
+        there = frozenset(RUNS_SCHEMA.names if columns is None else columns)
         with self._warehouse.connect() as connection:
-            self._whole = write_run(connection, self.tally, Status.running, first=True)
+            begin_run(connection, self.tally, there)
+        self._begun = True
+        if there >= set(RUNS_SCHEMA.names):
+            self._columns = there
 
     def committed(self, load_id: str | None, schema_changes: Iterable[str]) -> Pending:
         """Count the last package, which is in the warehouse now, and return its counts."""
@@ -73,7 +81,7 @@ class RunRecord:
         if isinstance(self.tally.fatal, NewerFormatError):
             return
         with self._warehouse.connect() as connection:
-            write_run(connection, self.tally, whole=self._whole)
+            end_run(connection, self.tally, self._columns, begun=self._begun)
 
     def row(self, load_id: str) -> Emission:
         """Return the row of a run by dlt alone. It is loaded with the records, because no step follows the load."""

@@ -33,7 +33,7 @@ from connector.warehouse.connection import LOADS, VERSIONS
 from connector.warehouse.due_imports import mark_due
 from connector.warehouse.erasing import empty_staging, erase_deleted
 from connector.warehouse.loads import forget_schemas
-from connector.warehouse.ownership import Dataset
+from connector.warehouse.ownership import Dataset, forget_staged
 from connector.warehouse.repair import confirm_tombstones
 from connector.warehouse.state import WarehouseState
 from connector.warehouse.tables import (
@@ -74,9 +74,10 @@ class RunSession:
         self._crash_suspects = crash_suspects or CrashSuspects()
         self._reader: Reader | None = None
         self.state = WarehouseState()
+        self.dataset: Dataset | None = None  # what is there, until something is loaded
         self.taken: frozenset[str] = frozenset()  # names that others use where rows are staged
         self.future_start: datetime | None = None  # start of an earlier run by a clock that was far ahead
-        self._began_records = False
+        self._began_loading = self._began_records = False
         self._reading = True
         self._import_rows: ImportRows | None = None
         self.typed_tables: list[str] = []
@@ -102,11 +103,11 @@ class RunSession:
         self._reading = reading
         with self.warehouse.connect() as connection:
             found = prepare_dataset(connection, self._settings, self._scope, self.tally, self._ports.now())
-        self.state, self.taken = found.state, found.taken
+        self.state, self.dataset, self.taken = found.state, found.dataset, found.taken
         self.tally.unsettled = self.tally.unsettled or found.unsettled
         self._begin_after(found.latest)
         if RUNS in self.state.tables:
-            self.record.begin()
+            self.record.begin(found.dataset.columns[RUNS])
         if self.state.repaired:
             log.warning(
                 "%d imports in the warehouse were left partly loaded and are read again.",
@@ -179,8 +180,16 @@ class RunSession:
 
     # -- rows for dlt --------------------------------------------------------------------------------------------
 
+    def _begin_loading(self) -> None:
+        """Make dlt look at the staging tables, before the first package of this run."""
+        if not self._began_loading:
+            self._began_loading, self.dataset = True, None
+            with self.warehouse.connect() as connection:
+                forget_staged(connection)
+
     def import_tables(self, load_id: str) -> Iterator[Emission]:
         """Yield the tombstones in `imports`, and its changed rows if no records are read to load them with."""
+        self._begin_loading()
         if not self._reading:
             yield from self.listed_rows(load_id)
         yield from self.import_rows.tombstones(self.reader.discovered().deleted, load_id, self._ports.now())
@@ -216,6 +225,7 @@ class RunSession:
 
     def record_tables(self, load_id: str, limit: int | None = None) -> Iterator[Emission]:
         """Yield records, typed rows, ledger, rejects and fields of about `limit` rows; an import is never split."""
+        self._begin_loading()
         discovered = self.reader.discovered()
         if self.state.tables_to_create and VERSIONS in self.state.tables:
             with self.warehouse.connect() as connection:
@@ -310,6 +320,7 @@ class RunSession:
 
     def missing_tables(self) -> Iterator[Emission]:
         """Yield tables without rows, so that every public table exists with all columns after any run."""
+        self._begin_loading()
         yield from map(create_table_emission, self._incomplete())
 
     def lacks_tables(self) -> bool:

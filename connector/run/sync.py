@@ -141,7 +141,7 @@ def _load_all(pipeline: Pipeline, session: RunSession, settings: Settings, load:
 
 def _load_packages(pipeline: Pipeline, session: RunSession, settings: Settings, load: LoadPackage) -> None:
     if session.is_idle():
-        if not session.is_shard and versions_are_due(session.warehouse, settings, session.state):
+        if not session.is_shard and versions_are_due(session.warehouse, settings, session.state, session.dataset):
             with session.warehouse.connect() as connection:
                 _make_versions(session, settings, connection, inspect_dataset(connection))
         return

@@ -18,14 +18,17 @@ from connector.warehouse.state import WarehouseState
 from connector.warehouse.tables import IMPORTS, IMPORTS_SCHEMA, LEDGER, TYPED_SCHEMA
 
 
-def versions_are_due(warehouse: Warehouse, settings: Settings, state: WarehouseState) -> bool:
-    """Return whether there may be something to record although nothing is loaded: a run died, or did not record."""
+def versions_are_due(warehouse: Warehouse, settings: Settings, state: WarehouseState, dataset: Dataset | None) -> bool:
+    """Return whether there may be something to record although nothing is loaded: a run died, or did not record.
+
+    `dataset` is what is there, if the caller knows it.
+    """
     if not settings.history:
         return state.audited
     if state.audited or IMPORTS not in state.tables:
         return True
     with warehouse.connect() as connection:
-        return is_due(connection, inspect_dataset(connection), settings.keeps_history_of)
+        return is_due(connection, dataset or inspect_dataset(connection), settings.keeps_history_of)
 
 
 def make_versions(

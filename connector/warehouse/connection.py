@@ -12,7 +12,7 @@ import pyarrow as pa
 from dlt.destinations.sql_client import SqlClientBase
 from dlt.pipeline.pipeline import Pipeline
 
-from connector.warehouse.adapters import Adapter, Sql, Traits, adapter_of
+from connector.warehouse.adapters import Adapter, Catalog, Sql, Traits, adapter_of
 from connector.warehouse.destination import (
     check_supported,
     check_writable,
@@ -26,6 +26,7 @@ from connector.warehouse.tables import LEDGER, RECORDS, RUNS
 
 LOADS = "_dlt_loads"
 VERSIONS = "_dlt_version"
+OF_ANY_LOAD = frozenset({LEDGER, RUNS, RECORDS})  # one of these is in every dataset that a run has loaded into
 SLUGS_PER_QUERY = 500
 R = TypeVar("R")
 
@@ -65,11 +66,15 @@ class Warehouse:
 
     def exists(self) -> bool:
         """Return whether a run has loaded into it, without creating a database file."""
-        file = local_file(self._pipeline)
-        if file is not None and not file.exists():
+        if not self.has_file():
             return False
         with self.connect() as connection:
-            return bool({LEDGER, RUNS, RECORDS} & connection.names()[0])
+            return not connection.names()[0].isdisjoint(OF_ANY_LOAD)
+
+    def has_file(self) -> bool:
+        """Return False if connecting would create the database file."""
+        file = local_file(self._pipeline)
+        return file is None or file.exists()
 
     @contextmanager
     def connect(self) -> Iterator[Connection]:
@@ -222,9 +227,9 @@ class Connection:
         """Return column → its type as the destination writes it in a definition."""
         return self.adapter.declared(self.client, table)
 
-    def required(self) -> dict[str, set[str]]:
-        """Return table → its columns that cannot be null."""
-        return self.adapter.required(self.client)
+    def catalog(self) -> Catalog:
+        """Return all tables and views with their columns, in one query."""
+        return self.adapter.catalog(self.client)
 
     def names(self) -> tuple[set[str], set[str]]:
         """Return the names of all tables, without views, and all names that no new table may have."""

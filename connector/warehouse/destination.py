@@ -426,9 +426,14 @@ def open_client(pipeline: Pipeline) -> Iterator[SqlClientBase[Any]]:
     if duckdb_file(pipeline) is not None and not is_writable(pipeline):
         opened.credentials.read_only = True
     with opened as client:
-        if destination_type(pipeline) == "postgres":
-            client.execute_sql("SET TimeZone = 'UTC'")  # PGTZ overrides an option
+        # PGTZ overrides an option; the server reports the setting in effect without being asked
+        if destination_type(pipeline) == "postgres" and _time_zone(client) != "UTC":
+            client.execute_sql("SET TimeZone = 'UTC'")
         yield client
+
+
+def _time_zone(client: SqlClientBase[Any]) -> Any:
+    return client.native_connection.get_parameter_status("TimeZone")
 
 
 @contextmanager

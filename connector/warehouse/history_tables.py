@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
@@ -91,16 +91,28 @@ def history_of(columns: Mapping[str, Mapping[str, str]], table: str) -> str:
     return next(name for name in names if name not in columns or {key, *OWN} <= columns[name].keys())
 
 
-def names_of_templates(connection: Connection, dataset: Dataset) -> dict[str, set[str]]:
-    """Return the names that each template has or had, by its slug; '' for imports without one."""
+def names_of_templates(
+    connection: Connection, dataset: Dataset, now: Iterable[tuple[str | None, str | None]] | None = None
+) -> dict[str, set[str]]:
+    """Return the names that each template has or had, by its slug; '' for imports without one.
+
+    `now` are the slug and name of each template in `imports`, if the caller has read it.
+    """
     found: dict[str, set[str]] = defaultdict(set)
-    past = history_of(dataset.columns, IMPORTS)
-    for table in (IMPORTS, past):
-        if IMPORTS in dataset.ours and {"template__slug", "template__name"} <= dataset.columns.get(table, {}).keys():
-            sql = f"SELECT DISTINCT template__slug AS slug, template__name AS name FROM {connection.name(table)}"
-            for row in connection.query(sql).to_pylist():
-                found[row["slug"] or ""] |= {row["name"]} - {None}
+    if IMPORTS not in dataset.ours:
+        return found
+    present = _templates_in(connection, dataset, IMPORTS) if now is None else now
+    past = _templates_in(connection, dataset, history_of(dataset.columns, IMPORTS))
+    for slug, name in (*present, *past):
+        found[slug or ""].update(() if name is None else (name,))
     return found
+
+
+def _templates_in(connection: Connection, dataset: Dataset, table: str) -> list[tuple[str | None, str | None]]:
+    if not {"template__slug", "template__name"} <= dataset.columns.get(table, {}).keys():
+        return []
+    sql = f"SELECT DISTINCT template__slug AS slug, template__name AS name FROM {connection.name(table)}"
+    return [(row["slug"], row["name"]) for row in connection.query(sql).to_pylist()]
 
 
 def set_aside_columns(column: str, history: Collection[str], table: Collection[str]) -> list[str]:

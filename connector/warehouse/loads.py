@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from typing import Any
 
 from connector.runs import UNSETTLED, Status
 from connector.warehouse.connection import LOADS, VERSIONS, Connection
@@ -11,15 +13,11 @@ from connector.warehouse.tables import LOAD_ID, RUNS
 
 
 def all_runs_completed(connection: Connection, tables: frozenset[str]) -> bool:
+    """Return whether there was a run, all ended properly and settled, and no package was completed late."""
     if not {RUNS, LOADS} <= tables:
         return False
-    load_id = connection.column(LOAD_ID)
-    rows = connection.rows(
-        f"SELECT count(*) AS n, sum(CASE WHEN status = '{Status.running}' OR error_kind = '{UNSETTLED}' OR "
-        f"({load_id} IS NOT NULL AND {load_id} <> '' AND {load_id} NOT IN {connection.completed_loads(tables)}) "
-        f"THEN 1 ELSE 0 END) AS dead FROM {connection.name(RUNS)}"
-    )
-    return bool(rows[0]["n"]) and not rows[0]["dead"] and not loaded_late(connection)
+    ends = _ends(connection)
+    return bool(ends[0]["runs"]) and not ends[0]["dead"] and not _is_late(ends)
 
 
 def loaded_late(connection: Connection) -> bool:
@@ -29,19 +27,33 @@ def loaded_late(connection: Connection) -> bool:
     run is always completed after that run ended. It may still belong to an earlier run: then it was created before the
     latest run began.
     """
-    runs, load_id = connection.name(RUNS), connection.column(LOAD_ID)
-    loads = connection.rows(
-        f"SELECT load_id, CASE WHEN inserted_at > (SELECT max(finished_at) FROM {runs}) AND "
-        f"load_id NOT IN (SELECT COALESCE({load_id}, '') FROM {runs}) THEN 1 ELSE 0 END AS behind_all "
-        f"FROM {connection.name(LOADS)} WHERE status = 0 AND inserted_at > (SELECT max(started_at) FROM {runs})"
+    return _is_late(_ends(connection))
+
+
+def _is_late(ends: Sequence[Mapping[str, Any]]) -> bool:
+    loads = [each for each in ends if each["load_id"] is not None]
+    return any(
+        each["behind_all"]
+        or (each["load_id"] != each["own_load_id"] and _made_at(each["load_id"]) < each["latest_at"].timestamp())
+        for each in loads
     )
-    if not loads or any(each["behind_all"] for each in loads):
-        return bool(loads)
-    [latest] = connection.query(
-        f"SELECT started_at, {load_id} AS load_id FROM {runs} ORDER BY started_at DESC LIMIT 1"
+
+
+def _ends(connection: Connection) -> list[dict[str, Any]]:
+    """Return how runs ended, with each load completed since the latest one began; a row without a load if none was."""
+    runs, load_id = connection.name(RUNS), connection.column(LOAD_ID)
+    dead = (
+        f"status = '{Status.running}' OR error_kind = '{UNSETTLED}' OR "
+        f"({load_id} IS NOT NULL AND {load_id} <> '' AND {load_id} NOT IN {connection.completed_loads({LOADS})})"
+    )
+    return connection.query(
+        "SELECT r.runs, r.dead, r.latest_at, l.load_id, CASE WHEN l.inserted_at > r.ended_at AND "
+        f"l.load_id NOT IN (SELECT COALESCE({load_id}, '') FROM {runs}) THEN 1 ELSE 0 END AS behind_all, "
+        f"(SELECT {load_id} FROM {runs} ORDER BY started_at DESC LIMIT 1) AS own_load_id "
+        f"FROM (SELECT count(*) AS runs, sum(CASE WHEN {dead} THEN 1 ELSE 0 END) AS dead, "
+        f"max(started_at) AS latest_at, max(finished_at) AS ended_at FROM {runs}) r "
+        f"LEFT JOIN {connection.name(LOADS)} l ON l.status = 0 AND l.inserted_at > r.latest_at"
     ).to_pylist()
-    others = (each["load_id"] for each in loads if each["load_id"] != latest["load_id"])
-    return any(_made_at(other) < latest["started_at"].timestamp() for other in others)
 
 
 def _made_at(load_id: str) -> float:

@@ -48,6 +48,9 @@ from connector.warehouse.destination import (
 # So that a firewall does not drop the connection of a long run, and the run detects a lost one in two minutes.
 _KEEPALIVES = {"keepalives": 1, "keepalives_idle": 30, "keepalives_interval": 15, "keepalives_count": 5}
 
+# A package may take longer than the server's limit on idle sessions, which servers before 14 do not have.
+_NO_TIMEOUT = "(SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'idle_session_timeout')"
+
 POLL_S = 0.2
 _sessions: WeakKeyDictionary[Pipeline, Any] = WeakKeyDictionary()
 _acquired: WeakKeyDictionary[ExitStack, tuple[int, Path, Path]] = (
@@ -254,9 +257,6 @@ def _session(pipeline: Pipeline) -> Iterator[Any]:
     session = psycopg2.connect(address, application_name="importer-connector lock", **_KEEPALIVES)
     try:
         session.autocommit = True
-        with session.cursor() as cursor:
-            # a package may take longer than the server's limit on idle sessions, which servers before 14 do not have
-            cursor.execute("SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'idle_session_timeout'")
         with closing(psycopg2.connect(address)) as other:
             _refuse_shared(session, other)
         _sessions[pipeline] = session
@@ -275,7 +275,7 @@ def _refuse_shared(session: Any, other: Any) -> None:
     The lock would then belong to the next client. Such a pooler gives `other`, which is in a transaction, the server
     session that was used last, and gives `session` another one until that transaction ends.
     """
-    before, beside, after = (_server_session(each) for each in (session, other, session))
+    before, beside, after = _server_session(session, _NO_TIMEOUT), _server_session(other), _server_session(session)
     if beside == before or after != before:
         raise ConfigError(
             "The address of PostgreSQL leads to a pooler that shares sessions between statements (pgbouncer's "
@@ -284,9 +284,10 @@ def _refuse_shared(session: Any, other: Any) -> None:
         )
 
 
-def _server_session(connection: Any) -> int:
+def _server_session(connection: Any, more: str = "NULL") -> int:
+    """Return the server's number of the session, from a query that evaluates `more` as well."""
     with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_backend_pid()")
+        cursor.execute(f"SELECT pg_backend_pid(), {more}")
         return int(cursor.fetchone()[0])
 
 

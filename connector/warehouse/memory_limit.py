@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import duckdb
@@ -39,7 +39,12 @@ class MemoryLimit:
         self._limit_bytes = math.inf  # bytes
         self._removed = False
         self._in_query = False
-        self._threads = _threads(native)
+        self._is_alone = False  # whether DuckDB has one thread for now
+
+    @cached_property
+    def _threads(self) -> int:
+        """Return the number of threads before this run changed it."""
+        return _threads(self._native)
 
     def fit(self, columns: int, slice_bytes: int, replaced: int) -> None:
         """Set a limit that suffices for tables of so many columns and a merge of so many rows.
@@ -106,11 +111,15 @@ class MemoryLimit:
 
     def one_thread(self) -> None:
         """Use one DuckDB thread for each table that is loaded, until `all_threads`."""
-        self._set_threads(1)
+        if self._threads > 1:
+            self._set_threads(1)
+            self._is_alone = True
 
     def all_threads(self) -> None:
         """Restore the previous number of threads, which somebody may have set."""
-        self._set_threads(self._threads)
+        if self._is_alone:
+            self._set_threads(self._threads)
+            self._is_alone = False
 
     def _may_set_limit(self) -> bool:
         """Return whether the limit is ours, or nobody has set one."""

@@ -21,6 +21,7 @@ from connector.errors import ConfigError, NewerFormatError
 from connector.runs import connector_version
 from connector.transform.naming import DOUBLE_VARIANT, SYSTEM_COLUMNS, TEXT_VARIANT
 from connector.transform.schema import OVERFLOWED
+from connector.warehouse.adapters import Catalog
 from connector.warehouse.connection import LOADS, VERSIONS, Connection
 from connector.warehouse.tables import (
     FIELDS,
@@ -95,14 +96,15 @@ def inspect_dataset(connection: Connection) -> Dataset:
     ConfigError for one in which two different keys can be equal.
     """
     connection.adapter.check(connection.client)
-    columns = connection.columns()
-    tables, taken = connection.names()
-    shaped = {table for table in tables & set(columns) if set(_identity(table)) <= set(columns[table])}
+    catalog = connection.catalog()
+    columns = catalog.columns
+    shaped = {table for table in catalog.tables & set(columns) if set(_identity(table)) <= set(columns[table])}
     stored = _Stored.newest(connection) if VERSIONS in shaped else _Stored()
     if stored.format > FORMAT:
         raise NewerFormatError(_too_new(connection, stored.format, RUNS in shaped))
     named = {*_SYSTEM, REBUILD_TABLE, *stored.columns}
-    named |= _named_in(connection, [t for t in (LEDGER, FIELDS) if t in shaped and "table_name" in columns[t]])
+    if not shaped <= named:
+        named |= _named_in(connection, [t for t in (LEDGER, FIELDS) if t in shaped and "table_name" in columns[t]])
     # a load that died may have created columns that no later version of the schema has
     unsure = {
         table
@@ -112,7 +114,7 @@ def inspect_dataset(connection: Connection) -> Dataset:
     older = _Stored.any_version(connection, unsure) if VERSIONS in shaped else _Stored()
     ours = frozenset(shaped & (named | set(older.columns)))
     made = {t: frozenset(stored.columns.get(t, set()) | older.columns.get(t, set())) for t in ours}
-    foreign = frozenset(name.casefold() for name in taken - ours)
+    foreign = frozenset(name.casefold() for name in catalog.taken - ours)
     current = {t: frozenset(stored.columns.get(t, set())) for t in ours}
     templates = {**older.templates, **stored.templates}
     of_records = [t for t in ours if t in _FIXED or t.startswith(TYPED_PREFIX)]
@@ -152,38 +154,44 @@ def _too_new(connection: Connection, found: int, has_runs: bool) -> str:
 def prepare_staging(connection: Connection, ours: Collection[str]) -> frozenset[str]:
     """Return the names, in lower case, that others use in the staging schema, and that no new table may have.
 
-    If a staging table is missing, dlt is made to forget it, because it would not check again. dlt empties and drops
-    staging tables by their names, so this raises ConfigError if a table of `ours` would be staged into a foreign one,
-    or if the schema itself belongs to others. In a staging schema, dlt stores its own schema, in one transaction with
-    the first tables if the destination supports that; but it records no loads there, which it does in every dataset.
+    dlt empties and drops staging tables by their names, so this raises ConfigError if a table of `ours` would be staged
+    into a foreign one, or if the schema itself belongs to others. In a staging schema, dlt stores its own schema, in
+    one transaction with the first tables if the destination supports that; but it records no loads there, which it does
+    in every dataset.
     """
     whole = connection.client.capabilities.supports_ddl_transactions
-    made = staged(connection)
     with connection.client.with_staging_dataset():
-        tables, taken = connection.names()
+        found = connection.catalog()
         name = connection.client.dataset_name
-        if LOADS in tables or (whole and tables and VERSIONS not in tables):
-            raise ConfigError(_not_staged_there(name, min(tables), "Rename that schema"))
-        if VERSIONS in tables and not _Stored.newest(connection).columns.keys() <= tables:
-            connection.execute(f"DELETE FROM {connection.name(VERSIONS)} WHERE schema_name = %s", SOURCE)
-    others = taken - {VERSIONS} - made
+    if LOADS in found.tables or (whole and found.tables and VERSIONS not in found.tables):
+        raise ConfigError(_not_staged_there(name, min(found.tables), "Rename that schema"))
+    others = found.taken - {VERSIONS} - _staged_in(found)
     lost = sorted(others & set(ours))
     if lost:
         raise ConfigError(_not_staged_there(name, lost[0], "Rename or drop it, or rename that schema"))
     return frozenset(table.casefold() for table in others)
 
 
-def staged(connection: Connection, schema: str | None = None) -> frozenset[str]:
-    """Return the tables in which dlt stages rows, without foreign ones; `schema` may differ from ours.
+def forget_staged(connection: Connection) -> None:
+    """Make dlt look at the staging tables before it loads, because one may be missing and it would not check again."""
+    with connection.client.with_staging_dataset():
+        if VERSIONS in connection.names()[0]:
+            connection.execute(f"DELETE FROM {connection.name(VERSIONS)} WHERE schema_name = %s", SOURCE)
 
-    A table there is dlt's if its keys cannot be null, because dlt declares that; the keys of a copy by CREATE TABLE AS
-    or of a view can be null.
-    """
+
+def staged(connection: Connection, schema: str | None = None) -> frozenset[str]:
+    """Return the tables in which dlt stages rows, without foreign ones; `schema` may differ from ours."""
     with connection.client.with_alternative_dataset_name(schema or connection.client.staging_dataset_name):
-        required = connection.required()
-    return frozenset(
-        table for table, columns in required.items() if columns >= set(PRIMARY_KEYS.get(table, keys_of(table)))
-    )
+        return _staged_in(connection.catalog())
+
+
+def _staged_in(catalog: Catalog) -> frozenset[str]:
+    """Return the tables that dlt made: their keys cannot be null, because dlt declares that.
+
+    The keys of a copy by CREATE TABLE AS, or of a view, can be null.
+    """
+    required = catalog.required.items()
+    return frozenset(table for table, columns in required if columns >= set(PRIMARY_KEYS.get(table, keys_of(table))))
 
 
 def _not_staged_there(schema: str, table: str, fix: str) -> str:
@@ -218,21 +226,21 @@ class _Stored:
         """Return the union of all versions for these tables, because dlt's schema may have been recreated since."""
         found = cls()
         content = connection.column("schema")
-        for table in sorted(tables):
+        if tables:
             rows = connection.rows(
                 f"SELECT {content} AS content FROM {connection.name(VERSIONS)} WHERE schema_name = %s "
-                f"AND ({content} LIKE %s OR {content} NOT LIKE %s) ORDER BY inserted_at",
+                f"AND ({content} NOT LIKE %s{f' OR {content} LIKE %s' * len(tables)}) ORDER BY inserted_at",
                 SOURCE,
-                f'%"{table}"%',
                 "{%",
+                *(f'%"{table}"%' for table in sorted(tables)),
             )
-            found._add((row["content"] for row in rows), only=table)
+            found._add((row["content"] for row in rows), only=tables)
         return found
 
-    def _add(self, contents: Iterable[str], only: str | None = None) -> None:
+    def _add(self, contents: Iterable[str], only: Collection[str] | None = None) -> None:
         for content in contents:
             for name, table in _decoded(content).get("tables", {}).items():
-                if only is None or name == only:
+                if only is None or name in only:
                     made = table.get("columns", {}).items()
                     self.columns[name] |= {column for column, hints in made if hints.get("data_type")}
                     if name == LEDGER and isinstance(table.get(FORMAT_HINT), int):

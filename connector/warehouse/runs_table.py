@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import datetime
+from typing import Any
 
 from connector.runs import REPAIRED, UNSETTLED, Status, Tally
 from connector.warehouse.connection import Connection
@@ -61,29 +62,40 @@ def mark_runs_repaired(connection: Connection) -> None:
 
 
 def note_progress(connection: Connection, tally: Tally) -> None:
-    """Write the progress of a running run to its row, in one statement, because it may die at any moment."""
+    """Write the progress of a running run to its row."""
     row = tally.as_row(Status.running)
-    names = [name for name in RUNS_SCHEMA.names if name in row and name not in ("run_id", "status")]
+    _update(connection, [n for n in RUNS_SCHEMA.names if n in row and n not in ("run_id", "status")], row)
+
+
+def begin_run(connection: Connection, tally: Tally, columns: Collection[str]) -> None:
+    """Write that this run is in progress; `columns` are those of the table."""
+    _insert(connection, tally.as_row(Status.running), columns)
+
+
+def end_run(connection: Connection, tally: Tally, columns: Collection[str] | None, *, begun: bool) -> None:
+    """Write how this run ended, in the columns that exist; a backfill that was refused leaves no row.
+
+    If `columns` is None, they are queried; if there is no table yet, nothing is written.
+    """
+    there = connection.declared(RUNS) if columns is None else columns
+    if not there:
+        return
+    if tally.refused:
+        connection.execute(f"DELETE FROM {connection.name(RUNS)} WHERE run_id = %s", tally.run_id)
+    elif begun:
+        row = {**tally.as_row(), LOAD_ID: ""}
+        _update(connection, [n for n in RUNS_SCHEMA.names if n in there and n != "run_id"], row)
+    else:
+        _insert(connection, tally.as_row(), there)
+
+
+def _insert(connection: Connection, row: Mapping[str, Any], columns: Collection[str]) -> None:
+    connection.insert(RUNS, [name for name in RUNS_SCHEMA.names if name in columns], {**row, LOAD_ID: ""})
+
+
+def _update(connection: Connection, names: Collection[str], row: Mapping[str, Any]) -> None:
+    """Write these columns in one statement, because the run may die at any moment."""
     values = ", ".join(f"{connection.column(name)} = %s" for name in names)
     connection.execute(
-        f"UPDATE {connection.name(RUNS)} SET {values} WHERE run_id = %s", *(row[name] for name in names), tally.run_id
+        f"UPDATE {connection.name(RUNS)} SET {values} WHERE run_id = %s", *(row[name] for name in names), row["run_id"]
     )
-
-
-def write_run(
-    connection: Connection, tally: Tally, status: Status | None = None, *, first: bool = False, whole: bool = False
-) -> bool:
-    """Write this run's row, in the columns that exist, and return whether all of them do.
-
-    Unless it is the `first` time, the row is replaced. The columns of a table known to be `whole` are not queried; if
-    there is no table yet, nothing is written. A backfill that was refused leaves no row.
-    """
-    there = RUNS_SCHEMA.names if whole else connection.declared(RUNS)
-    if not there:
-        return False
-    if not first:
-        connection.execute(f"DELETE FROM {connection.name(RUNS)} WHERE run_id = %s", tally.run_id)
-    names = [name for name in RUNS_SCHEMA.names if name in there]
-    if not tally.refused:
-        connection.insert(RUNS, names, {**tally.as_row(status), LOAD_ID: ""})
-    return len(names) == len(RUNS_SCHEMA.names)

@@ -11,6 +11,7 @@ from connector.warehouse.ownership import Dataset, inspect_dataset
 from connector.warehouse.stored_imports import ImportSeen, imports_seen, ledger_rows
 from connector.warehouse.tables import IMPORTS, OF_IMPORT, REJECTS, RUNS
 
+UNREAD = f"{OF_IMPORT}%"
 OPEN = (Standing.failed, Standing.unreconciled, Standing.waiting)  # none of these exists after a run that succeeded
 
 
@@ -36,19 +37,22 @@ def standings_of(
 
 
 def unread_in_listing(connection: Connection, tables: Collection[str]) -> int:
-    """Return how many elements of the listing the latest run could not read as imports.
-
-    `sync_rejects` has them once for each run in which they occurred, like rejected records.
-    """
+    """Return how many elements of the listing the latest run could not read as imports."""
     if not {REJECTS, RUNS} <= set(tables):
         return 0
+    return int(connection.rows(f"SELECT {unread_sql(connection)} AS n", UNREAD)[0]["n"])
+
+
+def unread_sql(connection: Connection) -> str:
+    """Return SQL for the same number, with a parameter for `UNREAD`.
+
+    `sync_rejects` has the elements once for each run in which they occurred, like rejected records.
+    """
     latest = f"SELECT max(run_id) FROM {connection.name(RUNS)} WHERE mode = 'incremental' AND status <> 'running'"
-    [found] = connection.rows(
-        f"SELECT count(*) AS n FROM {connection.name(REJECTS)} "
-        f"WHERE record_slug IS NULL AND reason LIKE %s AND run_id = ({latest})",
-        f"{OF_IMPORT}%",
+    return (
+        f"(SELECT count(*) FROM {connection.name(REJECTS)} "
+        f"WHERE record_slug IS NULL AND reason LIKE %s AND run_id = ({latest}))"
     )
-    return int(found["n"])
 
 
 def delete_unread(connection: Connection, slugs: Sequence[str]) -> None:

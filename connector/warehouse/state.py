@@ -35,7 +35,7 @@ from connector.warehouse.stored_fields import (
     template_tables,
     unexplained_columns,
 )
-from connector.warehouse.stored_imports import ImportSeen, imports_seen, ledger_rows
+from connector.warehouse.stored_imports import ImportSeen, imports_and_templates, ledger_rows
 from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID, RECORDS, SYSTEM_SCHEMAS, keys_of
 
 
@@ -117,6 +117,7 @@ def unaudited_state(connection: Connection, dataset: Dataset | None = None, part
     if part is not None:
         ledger = {s: k for s, k in everything.items() if part.contains(k.template_slug, s)}
     alone = {table: frozenset({table} if table else ()) for table in {k.table_name for k in ledger.values()}}
+    imports, templates = imports_and_templates(connection, dataset)
     schemas = schemas_of(dataset, fields)
     dropped, altered = dropped_columns(dataset, schemas), altered_columns(schemas)
     unexplained = unexplained_columns(dataset, schemas)
@@ -129,11 +130,11 @@ def unaudited_state(connection: Connection, dataset: Dataset | None = None, part
         unexplained=unexplained,
         added=dataset.added,
         ledger=ledger,
-        imports=imports_seen(connection, dataset),
+        imports=imports,
         schemas=schemas,
         first_seen={(f["table_name"], f["column_name"]): f["first_seen_at"] for f in fields},
         template_tables=template_tables(dataset, ledger.values(), fields),
-        template_names=names_of_templates(connection, dataset),
+        template_names=names_of_templates(connection, dataset, templates),
         tables_by_import={slug: alone[known.table_name] for slug, known in ledger.items()},
         miscounted=frozenset(f["table_name"] for f in fields if not f["trusted"]) - {IMPORTS},
         imports_of_other_shards=frozenset(everything.keys() - ledger.keys()),

@@ -6,7 +6,7 @@ DuckDB lets nobody read a file while a run has it open, which may take hours, bu
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
@@ -24,10 +24,10 @@ from connector.warehouse.busy import when_free
 from connector.warehouse.destination import duckdb_file
 from connector.warehouse.lock import holder_of, lock_path
 from connector.warehouse.ownership import inspect_dataset
-from connector.warehouse.standings import OPEN, standings_of, unread_in_listing
+from connector.warehouse.standings import OPEN, UNREAD, standings_of, unread_sql
 from connector.warehouse.state import WarehouseState
 from connector.warehouse.stored_imports import imports_seen, ledger_rows
-from connector.warehouse.tables import LEDGER, RECORDS, RUNS
+from connector.warehouse.tables import LEDGER, RECORDS, REJECTS, RUNS
 
 OPEN_SHOWN = 20
 RUNS_SHOWN = 5
@@ -108,37 +108,44 @@ def read_status(connection: Connection, runs: int, state: WarehouseState | None 
         tables, ledger = state.tables, state.ledger
         found = standings_of(ledger, state.imports)
 
-    def rows(sql: str, table: str) -> list[dict[str, Any]]:
-        return connection.query(sql.replace("{t}", connection.name(table))).to_pylist() if table in tables else []
-
-    def count(table: str, where: str = "") -> int:
-        return next((int(row["n"]) for row in rows(f"SELECT count(*) AS n FROM {{t}} {where}", table)), 0)
-
-    fresh = rows(
-        "SELECT max(started_at) AS at FROM {t} WHERE status = 'succeeded' AND mode = 'incremental' "
-        "AND window_since IS NULL AND window_until IS NULL",
-        RUNS,
-    )
-    latest = rows(
-        f"SELECT {', '.join(each.name for each in fields(PastRun))} FROM {{t}} ORDER BY started_at DESC LIMIT {runs}",
-        RUNS,
-    )
-    if state is None or state.audited:
-        records = count(RECORDS, f"WHERE {connection.column('_deleted_at')} IS NULL")
-    else:
+    latest = _latest_runs(connection, tables, runs)
+    if state is not None and not state.audited:
         records = sum(known.records_loaded for known in ledger.values() if known.has_raw)
+    elif RECORDS in tables:
+        live = f"{connection.column('_deleted_at')} IS NULL"
+        [counted] = connection.rows(f"SELECT count(*) AS n FROM {connection.name(RECORDS)} WHERE {live}")
+        records = int(counted["n"])
+    else:
+        records = 0
     unsettled = sorted((OPEN.index(each), slug) for slug, (each, _) in found.items() if each in OPEN)[:OPEN_SHOWN]
     kept = {row["slug"]: row for row in connection.rows_of(LEDGER, "slug", [s for _, s in unsettled]).to_pylist()}
     return WarehouseStatus(
-        fresh_as_of=fresh[0]["at"] if fresh else None,
+        fresh_as_of=latest[0]["fresh_at"] if latest else None,
         runs=msgspec.convert(latest, tuple[PastRun, ...]),
         imports=_counted(ledger, found),
         records=records,
-        rejects=_rejected(found) + unread_in_listing(connection, tables),
+        rejects=_rejected(found) + (latest[0]["unread"] if latest else 0),
         standings=dict(Counter(each.value for each, _ in found.values())),
         due=dict(Counter(known.due for _, known in found.values() if known is not None and known.due)),
         open=tuple(_open(slug, OPEN[place], kept.get(slug, {})) for place, slug in unsettled),
     )
+
+
+def _latest_runs(connection: Connection, tables: Collection[str], count: int) -> list[dict[str, Any]]:
+    """Return the last runs, each with when the last full run that succeeded began, and what is `unread` in the listing.
+
+    All three come from one query, because each run asks for them.
+    """
+    if RUNS not in tables:
+        return []
+    runs, columns = connection.name(RUNS), ", ".join(each.name for each in fields(PastRun))
+    full = "status = 'succeeded' AND mode = 'incremental' AND window_since IS NULL AND window_until IS NULL"
+    unread, args = (unread_sql(connection), [UNREAD]) if REJECTS in tables else ("0", [])
+    return connection.query(
+        f"SELECT {columns}, (SELECT max(started_at) FROM {runs} WHERE {full}) AS fresh_at, {unread} AS unread "
+        f"FROM {runs} ORDER BY started_at DESC LIMIT {count}",
+        *args,
+    ).to_pylist()
 
 
 def _counted(ledger: Mapping[str, LedgerRow], found: Mapping[str, tuple[Standing, LedgerRow | None]]) -> dict[str, int]:

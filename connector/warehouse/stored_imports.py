@@ -69,12 +69,19 @@ def _values(rows: pa.Table, column: LedgerColumn) -> list[Any]:
 
 def imports_seen(connection: Connection, dataset: Dataset) -> dict[str, ImportSeen]:
     """Return the table `imports` by slug; a missing column is null."""
+    return imports_and_templates(connection, dataset)[0]
+
+
+def imports_and_templates(
+    connection: Connection, dataset: Dataset
+) -> tuple[dict[str, ImportSeen], set[tuple[str | None, str | None]]]:
+    """Return the table `imports` by slug, and the slug and name of each template in it, from one query."""
     if IMPORTS not in dataset.ours:
-        return {}
+        return {}, set()
     there = dataset.columns[IMPORTS]
-    content_hash, deleted_at, updated_at, row_count = (
+    content_hash, deleted_at, updated_at, row_count, template, title = (
         f"i.{connection.column(name)}" if name in there else "NULL"
-        for name in ("_content_hash", "_deleted_at", "updated_at", "row_count")
+        for name in ("_content_hash", "_deleted_at", "updated_at", "row_count", "template__slug", "template__name")
     )
     lost = "l.load_id IS NULL" if LOADS in dataset.ours else "1 = 0"
     # a row of a load that was never completed counts as neither written nor deleted, but its import is known:
@@ -83,8 +90,8 @@ def imports_seen(connection: Connection, dataset: Dataset) -> dict[str, ImportSe
         f"SELECT i.slug, CASE WHEN l.load_id IS NULL THEN NULL ELSE {content_hash} END AS content_hash, "
         f"CASE WHEN {lost} OR {deleted_at} IS NULL THEN 0 ELSE 1 END AS deleted, "
         f"CASE WHEN {deleted_at} IS NULL THEN 1 ELSE 0 END AS live, {updated_at} AS updated_at, "
-        f"{row_count} AS row_count FROM {connection.name(IMPORTS)} i "
-        f"LEFT JOIN {connection.completed_loads(dataset.ours)} l "
+        f"{row_count} AS row_count, {template} AS template_slug, {title} AS template_name "
+        f"FROM {connection.name(IMPORTS)} i LEFT JOIN {connection.completed_loads(dataset.ours)} l "
         f"ON l.load_id = i.{connection.column(LOAD_ID)}"
     )
     times, counts = values_of(rows.column("updated_at")), values_of(rows.column("row_count"))
@@ -95,7 +102,8 @@ def imports_seen(connection: Connection, dataset: Dataset) -> dict[str, ImportSe
     deleted = map(bool, values_of(rows.column("deleted")))
     slugs: list[Any] = rows.column("slug").to_pylist()
     hashes = rows.column("content_hash").to_pylist()
-    return dict(zip(slugs, map(ImportSeen, hashes, deleted, shown), strict=True))
+    templates = set(zip(*(values_of(rows.column(name)) for name in ("template_slug", "template_name")), strict=True))
+    return dict(zip(slugs, map(ImportSeen, hashes, deleted, shown), strict=True)), templates
 
 
 def selected(connection: Connection, dataset: Dataset, table: str, names: Sequence[str], alias: str) -> str:

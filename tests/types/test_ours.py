@@ -522,6 +522,21 @@ def test_tables_that_others_made_where_rows_are_staged_are_neither_filled_nor_dr
     check_whole(warehouse, service)
 
 
+@pytest.mark.parametrize("alone", [False, True], ids=["run", "dlt alone"])
+def test_a_staging_table_that_somebody_dropped_is_created_again(
+    warehouse: Warehouse, service: Service, alone: bool
+) -> None:
+    run = warehouse.run_dlt if alone else warehouse.run
+    run(service)
+    edit(service)
+    run(service)
+    beside(warehouse, f"{warehouse.dataset}_staging", "DROP TABLE records_customers", "DROP TABLE sync_imports")
+    run(service)  # nothing is loaded
+    edit(service)
+    run(service)
+    check_whole(warehouse, service)
+
+
 def test_a_layout_that_the_user_configured_stays(
     warehouse: Warehouse, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:

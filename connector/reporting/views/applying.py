@@ -7,7 +7,7 @@ prevent the others; its comment says so until it is replaced.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -23,7 +23,7 @@ from connector.reporting.views.layout import DIALECTS, VIEWS_SUFFIX, Layout, dia
 from connector.reporting.views.readers import OURS, OUTDATED
 from connector.reporting.views.statements import Ready, standing
 from connector.warehouse import Connection, Warehouse
-from connector.warehouse.connection import LOADS
+from connector.warehouse.connection import LOADS, OF_ANY_LOAD
 from connector.warehouse.destination import no_warehouse
 from connector.warehouse.failures import explain_failure
 from connector.warehouse.lock import sole_writer
@@ -98,17 +98,20 @@ def keep_current(pipeline: Pipeline, *, loaded: bool) -> str | None:
 def are_outdated(pipeline: Pipeline) -> bool:
     """Return whether a view was blocked, or the newest of those that every warehouse has is older than its rows."""
     warehouse = Warehouse(pipeline)
-    if not warehouse.traits.views or not warehouse.exists():
+    if not warehouse.traits.views or not warehouse.has_file():
         return False
     with warehouse.connect() as connection:
+        tables = connection.names()[0]
+        if tables.isdisjoint(OF_ANY_LOAD):
+            return False
         there = _relations(connection, warehouse.traits.dialect)
-        if not there.get(MISFITS, "").endswith(_made_after(connection)):
+        if not there.get(MISFITS, "").endswith(_made_after(connection, tables)):
             return True
         if any(comment.startswith(OUTDATED) for comment in there.values()):
             return True
         if any(not there.get(name, OURS).startswith(OURS) for name in _fixed_names()):
             return True
-        if not any("_history" in table for table in connection.names()[0]):
+        if not any("_history" in table for table in tables):
             return False
         layout = read_layout(connection, warehouse.traits.dialect, names_to_avoid(there))
         return lacks_functions(connection, layout)
@@ -250,7 +253,7 @@ def _carry_out(
             connection.client.execute_sql(grant)
     blocked |= make_functions(connection, layout)
     if MISFITS not in blocked:
-        _comment_on(connection, layout, MISFITS, wanted[MISFITS] + _made_after(connection))
+        _comment_on(connection, layout, MISFITS, wanted[MISFITS] + _made_after(connection, connection.names()[0]))
     return Applied(
         layout.views_schema,
         tuple(view.name for view in changed if view.name not in there),
@@ -272,9 +275,9 @@ def _comment(view: Ready) -> str:
     return f"{OURS}{digest}: {view.summary} Grain: {view.grain}"
 
 
-def _made_after(connection: Connection) -> str:
+def _made_after(connection: Connection, tables: Collection[str]) -> str:
     """Return the end of a comment that says which loads existed when the views were created."""
-    if LOADS not in connection.names()[0]:
+    if LOADS not in tables:
         return " Made before any load."
     sql = f"SELECT max(load_id) AS load_id FROM {connection.name(LOADS)} WHERE status = 0"
     return f" Made after load {connection.query(sql).to_pylist()[0]['load_id']}."

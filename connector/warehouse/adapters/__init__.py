@@ -20,7 +20,7 @@ from collections.abc import Mapping
 
 from dlt.pipeline.pipeline import Pipeline
 
-from connector.warehouse.adapters.base import Adapter, Traits
+from connector.warehouse.adapters.base import Adapter, Catalog, Traits
 from connector.warehouse.adapters.delta import Delta
 from connector.warehouse.adapters.dialect import Sql
 from connector.warehouse.adapters.duck import Duck
@@ -30,7 +30,7 @@ from connector.warehouse.adapters.postgres import Postgres
 from connector.warehouse.adapters.sqlite import Sqlite
 from connector.warehouse.destination import destination_type
 
-__all__ = ["Adapter", "Sql", "Traits", "adapter_of"]
+__all__ = ["Adapter", "Catalog", "Sql", "Traits", "adapter_of"]
 
 _FAMILIES: Mapping[str, type[Adapter]] = {
     "duckdb": Duck,

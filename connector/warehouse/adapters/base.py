@@ -65,6 +65,22 @@ class Traits:
     temporary: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """The tables and views of a schema.
+
+    `columns`: table or view → column → type, as `connector.transform.schema.parse_type` reads it if it can; `required`:
+    table → columns that cannot be null; `tables`: the names of tables, without views; `taken`: all names that no new
+    table may have. Columns are in lower case: DuckDB, and dlt on any destination, treat names that differ only in case
+    as the same. If PostgreSQL has both, the one in lower case counts, because our names are in lower case.
+    """
+
+    columns: dict[str, dict[str, str]]
+    required: dict[str, set[str]]
+    tables: set[str]
+    taken: set[str]
+
+
 class Adapter:
     """The behaviour of a destination with a standard catalog; a family overrides what differs."""
 
@@ -89,26 +105,54 @@ class Adapter:
         """Execute a statement that returns nothing."""
         client.execute_sql(sql, *args)
 
-    def columns(self, client: Client) -> dict[str, dict[str, str]]:
-        """Return table → column → type, as `connector.transform.schema.parse_type` reads it if it can.
+    def catalog(self, client: Client) -> Catalog:
+        """Return all tables and views with their columns, in one query."""
+        return self._catalog(client, self._columns_sql(client), self._names_sql(client))
 
-        Names are in lower case: DuckDB, and dlt on any destination, treat names that differ only in case as the same.
-        If PostgreSQL has both, the one in lower case counts, because our names are in lower case.
-        """
-        rows = self.fetch(
-            client,
-            "SELECT table_name, column_name, data_type, numeric_precision, numeric_scale "
-            f"FROM {self._columns_catalog()}",
-            [client.dataset_name],
-        )
-        found: dict[str, dict[str, str]] = defaultdict(dict)
-        for row in sorted(rows, key=lambda row: row["column_name"] != lower(row["column_name"])):
+    def columns(self, client: Client) -> dict[str, dict[str, str]]:
+        """Return only the columns."""
+        return self._catalog(client, self._columns_sql(client)).columns
+
+    def names(self, client: Client) -> tuple[set[str], set[str]]:
+        """Return only the names: of all tables, without views, and all names that no new table may have."""
+        found = self._catalog(client, self._names_sql(client))
+        return found.tables, found.taken
+
+    def _catalog(self, client: Client, *selects: str) -> Catalog:
+        sql = " UNION ALL ".join(selects)
+        rows = self.fetch(client, sql, [client.dataset_name] * sql.count("%s"))
+        found = Catalog({}, {}, set(), set())
+        for row in sorted(rows, key=lambda row: row["column_name"] != lower(row["column_name"] or "")):
+            table = row["table_name"]
+            if row["column_name"] is None:
+                found.taken.add(table)
+                if row["kind"] == "BASE TABLE":
+                    found.tables.add(table)
+                continue
+            name = lower(row["column_name"])
             kind = self.type_of(row["data_type"], row["numeric_precision"], row["numeric_scale"])
-            found[row["table_name"]].setdefault(lower(row["column_name"]), kind)
-        return dict(found)
+            found.columns.setdefault(table, {}).setdefault(name, kind)
+            if row["is_nullable"] in ("NO", False, 0):
+                found.required.setdefault(table, set()).add(name)
+        return found
+
+    def _columns_sql(self, client: Client) -> str:  # noqa: ARG002
+        """Return a SELECT of columns; it comes first in a union, because its columns have types."""
+        return (
+            "SELECT table_name, NULL AS kind, column_name, data_type, numeric_precision, numeric_scale, is_nullable "
+            f"FROM {self._columns_catalog()}"
+        )
 
     def _columns_catalog(self) -> str:
         return "information_schema.columns WHERE table_schema = %s"
+
+    def _names_sql(self, client: Client) -> str:  # noqa: ARG002
+        """Return a SELECT of names, with the kind `BASE TABLE` for tables."""
+        return self._select_names("table_name", "table_type", "information_schema.tables WHERE table_schema = %s")
+
+    def _select_names(self, name: str, kind: str, source: str) -> str:
+        nothing = "NULL AS column_name, NULL AS data_type, NULL AS numeric_precision, NULL AS numeric_scale"
+        return f"SELECT {name} AS table_name, {kind} AS kind, {nothing}, NULL AS is_nullable FROM {source}"
 
     def ordered_columns(self, client: Client) -> dict[str, dict[str, str]]:
         """Return table → column → type in the destination's words, in their order; tables only, no views."""
@@ -134,31 +178,6 @@ class Adapter:
             [client.dataset_name, table],
         )
         return {lower(row["name"]): row["kind"] for row in rows}
-
-    def required(self, client: Client) -> dict[str, set[str]]:
-        """Return table → its columns that cannot be null."""
-        rows = self.fetch(
-            client,
-            "SELECT table_name, column_name FROM information_schema.columns "
-            "WHERE table_schema = %s AND is_nullable = 'NO'",
-            [client.dataset_name],
-        )
-        found: dict[str, set[str]] = defaultdict(set)
-        for row in rows:
-            found[row["table_name"]].add(lower(row["column_name"]))
-        return dict(found)
-
-    def names(self, client: Client) -> tuple[set[str], set[str]]:
-        """Return the names of all tables, without views, and all names that no new table may have."""
-        sql = (
-            "SELECT table_name AS name, table_type AS kind FROM information_schema.tables WHERE table_schema = %s"
-            f"{self._more_names()}"
-        )
-        rows = self.fetch(client, sql, [client.dataset_name] * sql.count("%s"))
-        return {row["name"] for row in rows if row["kind"] == "BASE TABLE"}, {row["name"] for row in rows}
-
-    def _more_names(self) -> str:
-        return ""
 
     def type_of(self, declared: str, precision: int | None, scale: int | None) -> str:
         """Return our name of a type; return an unknown one unchanged, and its column is avoided."""

@@ -36,11 +36,9 @@ class Delta(Duck):
             found[row["table_name"]][row["column_name"]] = str(row["data_type"]).lower()
         return dict(found)
 
-    def names(self, client: Client) -> tuple[set[str], set[str]]:
-        sql = f"SELECT table_name AS name FROM duckdb_tables() WHERE {_OWN}"
-        tables = self.fetch(client, sql, [client.dataset_name])
-        taken = super().names(client)[1]
-        return {row["name"] for row in tables}, taken
+    def _names_sql(self, client: Client) -> str:
+        tables = self._select_names("table_name", "'BASE TABLE'", f"duckdb_tables() WHERE {_OWN}")
+        return f"{tables} UNION ALL {super()._names_sql(client)}"
 
     def empty(self, client: Client, tables: Sequence[str]) -> None:
         for table in tables:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, cast
@@ -52,19 +51,11 @@ class Duck(Adapter):
         rows = self.fetch(client, sql, [client.dataset_name, table])
         return {lower(row["name"]): row["kind"] for row in rows}
 
-    def required(self, client: Client) -> dict[str, set[str]]:
-        sql = f"SELECT table_name, column_name FROM {self._columns_catalog()} AND NOT is_nullable"
-        found: dict[str, set[str]] = defaultdict(set)
-        for row in self.fetch(client, sql, [client.dataset_name]):
-            found[row["table_name"]].add(lower(row["column_name"]))
-        return dict(found)
-
-    def names(self, client: Client) -> tuple[set[str], set[str]]:
+    def _names_sql(self, client: Client) -> str:  # noqa: ARG002
         here = "WHERE database_name = current_database() AND schema_name = %s"
-        sql = f"SELECT table_name AS name, 'BASE TABLE' AS kind FROM duckdb_tables() {here} "
-        sql += f"UNION ALL SELECT view_name, 'VIEW' FROM duckdb_views() {here}"
-        rows = self.fetch(client, sql, [client.dataset_name] * 2)
-        return {row["name"] for row in rows if row["kind"] == "BASE TABLE"}, {row["name"] for row in rows}
+        tables = self._select_names("table_name", "'BASE TABLE'", f"duckdb_tables() {here}")
+        views = self._select_names("view_name", "'VIEW'", f"duckdb_views() {here}")
+        return f"{tables} UNION ALL {views}"
 
     @contextmanager
     def relations(self, client: Client, slugs: Mapping[str, pa.ChunkedArray[Any]]) -> Iterator[None]:

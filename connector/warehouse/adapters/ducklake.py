@@ -20,7 +20,7 @@ class DuckLake(Duck):
         """Move the values into a new column, because a lake can only widen the type of a column."""
         name, replacement = client.escape_column_name(column), client.escape_column_name(f"{column}$importer")
         altered = f"ALTER TABLE {client.make_qualified_table_name(table)}"
-        required = column in self.required(client).get(table, ())
+        required = column in self.catalog(client).required.get(table, ())
         with client.begin_transaction():
             self.run(client, f"{altered} ADD COLUMN {replacement} {self.made_type(kind)}", [])
             values = f"SET {replacement} = CAST({name} AS {self.made_type(kind)})"

@@ -45,12 +45,10 @@ class Postgres(Adapter):
         rows = self.fetch(client, sql, [client.dataset_name, table])
         return {lower(row["name"]): row["kind"] for row in rows}
 
-    def _more_names(self) -> str:
-        """Return the SELECT of further names that are taken: those of indexes and of objects that are not visible."""
-        return (
-            " UNION ALL SELECT c.relname, '' FROM pg_catalog.pg_class c "
-            "JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s"
-        )
+    def _names_sql(self, client: Client) -> str:
+        """Return the SELECT of the names, also of those of indexes and of objects that are not visible."""
+        objects = "pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s"
+        return f"{super()._names_sql(client)} UNION ALL {self._select_names('c.relname', 'NULL', objects)}"
 
     def made_type(self, kind: str) -> str:
         return "TEXT" if kind == "json" else super().made_type(kind)

@@ -27,44 +27,36 @@ class Sqlite(Alchemy):
     traits: ClassVar[Traits] = Traits(dialect="sqlite", finds_slugs=True, indexes=True, history=True, temporary="temp")
     sql: ClassVar[Sql] = SqliteSql()
 
-    def columns(self, client: Client) -> dict[str, dict[str, str]]:
-        found: dict[str, dict[str, str]] = defaultdict(dict)
-        for row in self._catalog(client):
-            kind = self.type_of(row["data_type"], None, None)
-            found[row["table_name"]][lower(row["column_name"])] = kind
-        return dict(found)
-
     def ordered_columns(self, client: Client) -> dict[str, dict[str, str]]:
         found: dict[str, dict[str, str]] = defaultdict(dict)
-        for row in self._catalog(client):
+        for row in self._columns(client):
             if row["kind"] == "table":
                 found[row["table_name"]][row["column_name"]] = row["data_type"].lower()
         return dict(found)
 
     def declared(self, client: Client, table: str) -> dict[str, str]:
-        rows = self._catalog(client)
+        rows = self._columns(client)
         return {lower(row["column_name"]): row["data_type"] for row in rows if row["table_name"] == table}
 
-    def required(self, client: Client) -> dict[str, set[str]]:
-        found: dict[str, set[str]] = defaultdict(set)
-        for row in self._catalog(client):
-            if row["required"]:
-                found[row["table_name"]].add(lower(row["column_name"]))
-        return dict(found)
+    def _columns(self, client: Client) -> list[dict[str, Any]]:
+        sql = f"{self._columns_sql(client)} ORDER BY m.name, p.cid"
+        return self.fetch(client, sql, [client.dataset_name] * sql.count("%s"))
 
-    def names(self, client: Client) -> tuple[set[str], set[str]]:
-        sql = f"SELECT name, type AS kind FROM {_quoted(client.dataset_name)}.sqlite_master"
-        rows = self.ask(client, sql, []).to_pylist()
-        return {row["name"] for row in rows if row["kind"] == "table"}, {row["name"] for row in rows}
-
-    def _catalog(self, client: Client) -> list[dict[str, Any]]:
-        sql = (
+    def _columns_sql(self, client: Client) -> str:
+        return (
             "SELECT m.name AS table_name, m.type AS kind, p.name AS column_name, p.type AS data_type, "
-            f'p."notnull" AS required FROM {_quoted(client.dataset_name)}.sqlite_master AS m '
-            "JOIN pragma_table_info(m.name, %s) AS p WHERE m.type IN ('table', 'view') ORDER BY m.name, p.cid"
+            'NULL AS numeric_precision, NULL AS numeric_scale, NOT p."notnull" AS is_nullable '
+            f"FROM {self._master(client)} AS m JOIN pragma_table_info(m.name, %s) AS p "
+            "WHERE m.type IN ('table', 'view')"
         )
-        rows: list[dict[str, Any]] = self.ask(client, sql, [client.dataset_name]).to_pylist()
-        return rows
+
+    def _names_sql(self, client: Client) -> str:
+        return self._select_names(
+            "name", "CASE type WHEN 'table' THEN 'BASE TABLE' ELSE type END", self._master(client)
+        )
+
+    def _master(self, client: Client) -> str:
+        return f"{_quoted(client.dataset_name)}.sqlite_master"
 
     def type_of(self, declared: str, precision: int | None, scale: int | None) -> str:
         name, _, digits = declared.upper().partition("(")
@@ -84,7 +76,7 @@ class Sqlite(Alchemy):
     def indexed(self, client: Client) -> dict[str, set[str]]:
         sql = (
             "SELECT m.tbl_name AS table_name, i.name AS column_name "
-            f"FROM {_quoted(client.dataset_name)}.sqlite_master AS m "
+            f"FROM {self._master(client)} AS m "
             "JOIN pragma_index_info(m.name, %s) AS i WHERE m.type = 'index' AND i.seqno = 0"
         )
         found: dict[str, set[str]] = defaultdict(set)
