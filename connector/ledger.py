@@ -32,7 +32,7 @@ class Due(StrEnum):
     backfill = "backfill"  # a backfill selected it, and has not read it yet
     upgrade = "upgrade"  # an earlier version of this package read it and kept less of the reply
     vanished = "vanished"  # it was gone when its records were requested
-    incomplete = "torn"  # its rows in the warehouse are known to be incomplete
+    torn = "torn"  # of its rows in the warehouse, some may be missing or of another version
 
 
 INCOMPLETE_ROWS = (
@@ -65,9 +65,8 @@ class Listed(Protocol):
 class LedgerRow(msgspec.Struct, frozen=True, gc=False):
     """One row of `sync_imports`; each annotated field is a column of it, with its meaning (see `LEDGER_COLUMNS`).
 
-    Invariant: the Arrow schema, the SELECT list, reading, writing and the documentation follow from these fields, so
-    that a column is added here, and set where `load/package.py` makes the row; in a warehouse that lacks it, it is null
-    until the next load.
+    Invariant: the Arrow schema, the SELECT list, reading, writing and the documentation follow from these fields. A new
+    column is added here and set in `load/ledger_rows.py`; in a warehouse that lacks it, it is null until the next load.
 
     `trusted` is not a column: it is false if the row's load did not complete or its rows in the warehouse disagree.
     `has_raw` and `table_name` say where its rows are: the settings `raw` and `typed` may change between runs. `due` is
@@ -125,7 +124,7 @@ class LedgerRow(msgspec.Struct, frozen=True, gc=False):
         Invariant: it stays incomplete until a load that dlt completed brings all its rows, however often reading fails.
         """
         half_loaded = not self.trusted and self.state in (State.synced, State.unreconciled, State.deleted)
-        return half_loaded or self.due == Due.incomplete
+        return half_loaded or self.due == Due.torn
 
     @property
     def rules(self) -> str | None:

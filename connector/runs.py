@@ -67,7 +67,7 @@ class Tally:
     schema_changes: list[str] = field(default_factory=list)  # committed; sentences without a full stop
     fatal: BaseException | None = None
     interrupted_by: int | None = None
-    unsettled: bool = False  # the warehouse may contradict the ledger: the next run checks the rows themselves
+    needs_audit: bool = False  # the warehouse may contradict the ledger: the next run checks the rows themselves
     shortfall: bool = False  # something is known to be missing, so the run is partial
 
     @property
@@ -84,7 +84,7 @@ class Tally:
     def refused(self) -> bool:
         """Return whether a backfill did nothing because its selection is wrong; it does not count as a run."""
         wrong = isinstance(self.fatal, ConfigError) and not isinstance(self.fatal, NewerFormatError)
-        return wrong and self.mode == "backfill" and not self.load_ids and not self.unsettled
+        return wrong and self.mode == "backfill" and not self.load_ids and not self.needs_audit
 
     @property
     def error(self) -> str | None:
@@ -97,7 +97,7 @@ class Tally:
 
     @property
     def _error_kind(self) -> str | None:
-        if self.unsettled:
+        if self.needs_audit:
             return UNSETTLED
         return type(self.fatal).__name__ if self.fatal is not None else None
 

@@ -36,8 +36,8 @@ from connector.load.dlt_bridge import (
     hold_until_loaded,
     package_state,
 )
-from connector.load.emission import Emission
 from connector.load.source_changes import refuse_changes
+from connector.load.table_rows import TableRows
 from connector.load.working_directory import check_folders
 from connector.run.ports import Ports
 from connector.run.session import RunSession
@@ -230,12 +230,12 @@ class _SharedRun:
         self._release: Callable[[], None] = lambda: None
         self._unfinished: set[str] = set()
 
-    def emit(self, name: str, tables: Callable[[RunSession, str], Iterator[Emission]]) -> Iterator[Any]:
+    def emit(self, name: str, tables: Callable[[RunSession, str], Iterator[TableRows]]) -> Iterator[Any]:
         """Yield the tables of a resource; the last resource to end adds what belongs to the whole run."""
         with without_warnings_of_json():
             yield from self._emit(name, tables)
 
-    def _emit(self, name: str, tables: Callable[[RunSession, str], Iterator[Emission]]) -> Iterator[Any]:
+    def _emit(self, name: str, tables: Callable[[RunSession, str], Iterator[TableRows]]) -> Iterator[Any]:
         mark = Marker()
         load_id = _load_id()
         session = self._begin()

@@ -1,14 +1,14 @@
 """Read one import's records until they are proven complete (docs/guarantees.md, "Page numbers").
 
 Invariant: rows get the verdict `complete` only if they were read while the import's fingerprint did not change, the
-number of distinct rows equals its `row_count`, no page behind the last one is full, and no pass received more rows. A
+number of distinct rows equals its `row_count`, no page behind the last one is full, and no sweep received more rows. A
 change that shows in no single reply is not missed: an import that fits into one page with room to spare is a snapshot,
 and for every other import the fingerprint is read again after its pages. A page has room to spare if it is shorter than
 the longest page that the service has sent so far, because the service may clamp pages far below the requested size.
 
-If the count does not match, the rows of further passes are added as long as the fingerprint does not change (an order
-that changes at every request hides rows from any single pass). An unfinished import, whose `row_count` may lag, is also
-complete when two consistent passes in a row show exactly the same rows, or when further passes add nothing.
+If the count does not match, the rows of further sweeps are added as long as the fingerprint does not change (an order
+that changes at every request hides rows from any single sweep). An unfinished import, whose `row_count` may lag, is
+also complete when two consistent sweeps in a row show exactly the same rows, or when further sweeps add nothing.
 
 A page behind the first that the service refuses with a 4xx counts as empty, because the service may report the end in
 this way. It is the end only if no more rows are known than came on the pages before it; otherwise the count has to
@@ -45,8 +45,8 @@ from connector.ledger import COMPLETED
 from connector.models import Import, RecordPage, Reject
 
 MAX_MOVES = 5  # times the import may change while it is read before it is left to the next run
-MAX_PASSES = 40
-UNEVEN_QUIET = 6  # passes that add nothing, if pages were inconsistent: one of few rows may be missed twice by chance
+MAX_SWEEPS = 40
+UNEVEN_QUIET = 6  # sweeps that add nothing, if pages were inconsistent: one of few rows may be missed twice by chance
 PAGES_AHEAD = 64
 EMPTY_ENOUGH = 16  # pages within `row_count` in a row: if all are empty, `row_count` is too high
 EMPTY_PAGES = 2  # behind the last page, before the end is accepted although the count does not match
@@ -91,7 +91,7 @@ class ImportRead:
     verdict: Verdict
     records: Records = ()
     rejects: tuple[Reject, ...] = ()
-    passes: int = 0
+    sweeps: int = 0
     why: str | None = None
     asked_at: datetime | None = None
     records_metadata: bytes | None = None
@@ -107,8 +107,8 @@ class ImportRead:
 
 
 @dataclass(slots=True)
-class _Pass:
-    """One pass over the pages of `size`: the rows that it showed and whether it was inconsistent."""
+class _Sweep:
+    """One sweep over the pages of `size`: the rows that it showed and whether it was inconsistent."""
 
     size: int
     convention: PageConvention
@@ -140,7 +140,7 @@ class _Pass:
 
     @property
     def consistent(self) -> bool:
-        """Return whether the pass had as many rows as positions.
+        """Return whether the sweep had as many rows as positions.
 
         If so, order alone hides no row while nothing is added or deleted.
         """
@@ -154,14 +154,14 @@ class _Gathered:
     asked_at: datetime
     records: LatestRecords = field(default_factory=LatestRecords)
     rejects: dict[str, Reject] = field(default_factory=dict)
-    latest: _Pass | None = None
-    quiet: int = 0  # passes in a row that added nothing
-    misses: float = 0.0  # the largest share of the known rows that a pass did not show
-    uneven: bool = False  # whether a pass was not consistent
+    latest: _Sweep | None = None
+    quiet: int = 0  # sweeps in a row that added nothing
+    misses: float = 0.0  # the largest share of the known rows that a sweep did not show
+    uneven: bool = False  # whether a sweep was not consistent
     gap_error: ConnectorError | None = (
         None  # the error of a refused page that must have known rows, since the last new row
     )
-    metadata: bytes | None = None  # of the first page of the latest pass
+    metadata: bytes | None = None  # of the first page of the latest sweep
 
     def __len__(self) -> int:
         # a rejected row with a slug counts once, and not at all if there is a good row with that slug
@@ -173,23 +173,23 @@ class _Gathered:
         for reject in page.rejects:
             self.rejects[reject.payload] = reject
 
-    def close(self, swept: _Pass, known: int) -> bool:
-        """Close a pass that began with `known` rows.
+    def close(self, sweep: _Sweep, known: int) -> bool:
+        """Close a sweep that began with `known` rows.
 
-        Return whether two consistent passes in a row showed the same rows.
+        Return whether two consistent sweeps in a row showed the same rows.
         """
-        before, self.latest = self.latest, swept
+        before, self.latest = self.latest, sweep
         self.quiet = self.quiet + 1 if before is not None and len(self) == known else 0
         self.gap_error = self.gap_error if self.quiet else None
-        if swept.refusal is not None and swept.before_refusal < len(self):
-            self.gap_error = swept.refusal
+        if sweep.refusal is not None and sweep.before_refusal < len(self):
+            self.gap_error = sweep.refusal
         distinct = len(self.records) + len(self.rejects)
-        self.uneven = self.uneven or not swept.consistent
-        self.misses = max(self.misses, 1 - len(swept.shown) / distinct if distinct else 0.0)
-        return before is not None and before.consistent and swept.consistent and before.shown == swept.shown
+        self.uneven = self.uneven or not sweep.consistent
+        self.misses = max(self.misses, 1 - len(sweep.shown) / distinct if distinct else 0.0)
+        return before is not None and before.consistent and sweep.consistent and before.shown == sweep.shown
 
     @property
-    def settled(self) -> bool:
+    def sweeps_agree(self) -> bool:
         return self.quiet >= max(quiet_sweeps_needed(self.misses), UNEVEN_QUIET if self.uneven else 0)
 
 
@@ -289,45 +289,45 @@ async def _read(
     current = import_ if own is None else as_listed(import_, own)
     gathered, moves = _Gathered(client.service_time()), 0
     from_zero = convention.first == 1  # whether the service may count pages from 0, unnoticed so far
-    for passes in range(1, MAX_PASSES + 1):
+    for sweeps in range(1, MAX_SWEEPS + 1):
         known = len(gathered)
         if current.row_count > MAX_ROWS:
             raise ContractError(
                 f"Its row_count is {current.row_count:,}, more than the limit of {MAX_ROWS:,} records in an import; "
                 "report this to the operator of the service."
             )
-        shorter = SHORTENED_BY[(passes - 1) % len(SHORTENED_BY)] * size // MAX_PER_PAGE
-        swept = _Pass(size - shorter, convention)
-        await _read_pages(client, current, gathered, swept)
-        whole = passes == 1 and swept.replies == 1 and len(gathered) == current.row_count
-        if whole and swept.longest < min(_known_page_size(client, current), size):
-            return _outcome(current, gathered, passes)
+        shorter = SHORTENED_BY[(sweeps - 1) % len(SHORTENED_BY)] * size // MAX_PER_PAGE
+        sweep = _Sweep(size - shorter, convention)
+        await _read_pages(client, current, gathered, sweep)
+        whole = sweeps == 1 and sweep.replies == 1 and len(gathered) == current.row_count
+        if whole and sweep.longest < min(_known_page_size(client, current), size):
+            return _outcome(current, gathered, sweeps)
         if from_zero and len(gathered) != current.row_count:
-            from_zero = await _page_0_adds(client, current, gathered, swept)
+            from_zero = await _page_0_adds(client, current, gathered, sweep)
         before, own = own or import_, await request_import(client, current.slug)
         if own.fingerprint != before.fingerprint:
             moves += 1
             current = as_listed(import_, own)
             if moves > MAX_MOVES:
-                return _unstable(current, gathered, passes, f"it changed {moves} times while it was read")
+                return _unstable(current, gathered, sweeps, f"it changed {moves} times while it was read")
             gathered = _Gathered(client.service_time())
             continue
-        if swept.endless:
-            return _unstable(current, gathered, passes, "its pages never end")
-        same = gathered.close(swept, known)
-        if _is_complete(current, gathered, swept, same=same):
-            return _outcome(current, gathered, passes)
-        if gathered.settled:
+        if sweep.endless:
+            return _unstable(current, gathered, sweeps, "its pages never end")
+        same = gathered.close(sweep, known)
+        if _is_complete(current, gathered, sweep, same=same):
+            return _outcome(current, gathered, sweeps)
+        if gathered.sweeps_agree:
             if gathered.gap_error is not None:
                 raise gathered.gap_error
-            return _outcome(current, gathered, passes, Verdict.unreconciled, _count(current, gathered))
+            return _outcome(current, gathered, sweeps, Verdict.unreconciled, _count(current, gathered))
     count = len(gathered)
     why = (
-        f"its pages still repeat rows after {passes} passes"
+        f"its pages still repeat rows after {sweeps} sweeps"
         if count == current.row_count
         else _count(current, gathered)
     )
-    return _unstable(current, gathered, passes, why)
+    return _unstable(current, gathered, sweeps, why)
 
 
 def _known_page_size(client: RecordsClient, import_: Import) -> int:
@@ -339,39 +339,39 @@ def _count(import_: Import, gathered: _Gathered) -> str:
     return f"{len(gathered)} distinct records were found where row_count says {import_.row_count}"
 
 
-def _is_complete(import_: Import, gathered: _Gathered, swept: _Pass, *, same: bool) -> bool:
+def _is_complete(import_: Import, gathered: _Gathered, sweep: _Sweep, *, same: bool) -> bool:
     found, announced = len(gathered), import_.row_count
     if found == announced:
         # more rows than `row_count` arrived: the count may match only because rows are missing
-        return swept.received <= announced or gathered.settled
-    whole = found > announced or not swept.ragged
-    return import_.status != COMPLETED and gathered.gap_error is None and (same or (gathered.settled and whole))
+        return sweep.received <= announced or gathered.sweeps_agree
+    whole = found > announced or not sweep.ragged
+    return import_.status != COMPLETED and gathered.gap_error is None and (same or (gathered.sweeps_agree and whole))
 
 
-def _unstable(import_: Import, gathered: _Gathered, passes: int, why: str) -> ImportRead:
-    return _outcome(import_, gathered, passes, Verdict.unstable, why)
+def _unstable(import_: Import, gathered: _Gathered, sweeps: int, why: str) -> ImportRead:
+    return _outcome(import_, gathered, sweeps, Verdict.unstable, why)
 
 
 def _outcome(
-    import_: Import, gathered: _Gathered, passes: int, verdict: Verdict = Verdict.complete, why: str | None = None
+    import_: Import, gathered: _Gathered, sweeps: int, verdict: Verdict = Verdict.complete, why: str | None = None
 ) -> ImportRead:
     rejects = tuple(gathered.rejects.values())
     return ImportRead(
-        import_, verdict, gathered.records.all(), rejects, passes, why, gathered.asked_at, gathered.metadata
+        import_, verdict, gathered.records.all(), rejects, sweeps, why, gathered.asked_at, gathered.metadata
     )
 
 
-async def _read_pages(client: RecordsClient, import_: Import, gathered: _Gathered, swept: _Pass) -> None:
-    """Read one pass: the pages of `row_count` concurrently, then more until the count is met or the pages end."""
-    size = swept.size
+async def _read_pages(client: RecordsClient, import_: Import, gathered: _Gathered, sweep: _Sweep) -> None:
+    """Read one sweep: the pages of `row_count` concurrently, then more until the count is met or the pages end."""
+    size = sweep.size
     expected = max(import_.row_count, len(gathered))
     announced = expected // size + 1  # the last of them has room for more
     page, empty = 1, 0
     while page <= announced and empty < EMPTY_ENOUGH:
-        pages = (_page(client, import_.slug, number, swept) for number in range(page, announced + 1))
+        pages = (_page(client, import_.slug, number, sweep) for number in range(page, announced + 1))
         async with aclosing(run_in_order(pages, PAGES_AHEAD)) as replies:
             async for answer in replies:
-                reply = swept.note(answer)
+                reply = sweep.note(answer)
                 gathered.note(reply)
                 if page == 1:
                     gathered.metadata = reply.metadata
@@ -379,36 +379,37 @@ async def _read_pages(client: RecordsClient, import_: Import, gathered: _Gathere
                 empty = 0 if reply.size else empty + 1
                 if empty >= EMPTY_ENOUGH:
                     break
-        if 0 < swept.longest < size and len(swept.shown) < expected:
-            announced = max(announced, expected // swept.longest + 1)  # per_page is clamped below the requested size
-    full = swept.last >= (swept.longest if announced > 1 else min(size, _known_page_size(client, import_)))
+        if 0 < sweep.longest < size and len(sweep.shown) < expected:
+            announced = max(announced, expected // sweep.longest + 1)  # per_page is clamped below the requested size
+    full = sweep.last >= (sweep.longest if announced > 1 else min(size, _known_page_size(client, import_)))
     if len(gathered) != import_.row_count or full:
-        await _read_on(client, import_, gathered, swept, page)
+        await _read_on(client, import_, gathered, sweep, page)
 
 
-async def _read_on(client: RecordsClient, import_: Import, gathered: _Gathered, swept: _Pass, page: int) -> None:
-    """Read pages behind those of `row_count`, more and more at once, until they are empty or only repeat this pass."""
+async def _read_on(client: RecordsClient, import_: Import, gathered: _Gathered, sweep: _Sweep, page: int) -> None:
+    """Read pages behind those of `row_count`, more and more at once, until they are empty or only repeat this sweep."""
     idle, window, limit = 0, 1, page + MAX_PAGES_BEYOND
     while idle < (1 if len(gathered) == import_.row_count else EMPTY_PAGES):
         if page >= limit:
-            swept.endless = True
+            sweep.endless = True
             return
-        for answer in await _ask(client, import_, range(page, page + window), swept):
-            shown = len(swept.shown)
-            gathered.note(swept.note(answer))
-            idle = 0 if len(swept.shown) > shown else idle + 1
+        pages = (_page(client, import_.slug, number, sweep) for number in range(page, page + window))
+        for answer in await run_concurrently(pages):
+            shown = len(sweep.shown)
+            gathered.note(sweep.note(answer))
+            idle = 0 if len(sweep.shown) > shown else idle + 1
         page += window
         window = 1 if idle else min(2 * window, MAX_WINDOW_BEYOND)
 
 
-async def _page_0_adds(client: RecordsClient, import_: Import, gathered: _Gathered, swept: _Pass) -> bool:
+async def _page_0_adds(client: RecordsClient, import_: Import, gathered: _Gathered, sweep: _Sweep) -> bool:
     """Read page 0 and return whether it adds records, as it does if the service counts its pages from 0.
 
     Raises what the client raises if no other check would notice that records are missing.
     """
     known = len(gathered)
     try:
-        page = await client.list_records(import_.slug, 0, swept.size)
+        page = await client.list_records(import_.slug, 0, sweep.size)
     except AuthError:
         raise
     except TransientError:
@@ -420,21 +421,17 @@ async def _page_0_adds(client: RecordsClient, import_: Import, gathered: _Gather
     gathered.note(page)
     if len(gathered) == known:
         return False
-    swept.before_refusal += page.size
+    sweep.before_refusal += page.size
     return True
 
 
-async def _ask(client: RecordsClient, import_: Import, pages: range, swept: _Pass) -> list[RecordPage | ConnectorError]:
-    return await run_concurrently(_page(client, import_.slug, page, swept) for page in pages)
-
-
-async def _page(client: RecordsClient, slug: str, page: int, swept: _Pass) -> RecordPage | ConnectorError:
+async def _page(client: RecordsClient, slug: str, page: int, sweep: _Sweep) -> RecordPage | ConnectorError:
     """Return the page, or the error of a page that may be behind the last one.
 
     A deletion of the import is detected later.
     """
     try:
-        return await client.list_records(slug, swept.convention.number(page), swept.size)
+        return await client.list_records(slug, sweep.convention.number(page), sweep.size)
     except ConnectorError as error:
         if means_no_such_page(error, page):
             return error

@@ -139,7 +139,7 @@ class Builder:
         template_tables: Mapping[str, str],
         *,
         foreign: frozenset[str] = frozenset(),
-        settled: frozenset[str] = frozenset(),
+        frozen: frozenset[str] = frozenset(),
         limits: Limits | None,
         nul_safe: bool,
         width: Width | None = None,
@@ -149,7 +149,7 @@ class Builder:
         self._schemas = dict(schemas)
         self._template_tables = dict(template_tables)
         self._foreign = foreign
-        self._settled = settled  # tables that must not change
+        self._frozen = frozen  # tables that must not change
         self._limits = limits
         self._nul_safe = nul_safe
         self._width = width
@@ -181,7 +181,7 @@ class Builder:
         table = self._table_for(read.import_) if self._settings.typed else None
         before = self._schemas.get(table or "")
         rows, refusal = self._all_rows(read, table)
-        if before is not None and table in self._settled and self._schemas[table] != before:
+        if before is not None and table in self._frozen and self._schemas[table] != before:
             self._schemas[table] = before
             return BuiltImports((replace(read, records=()),), (0,), deferred=True)
         if refusal is not None:

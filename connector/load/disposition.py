@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from connector.load.dlt_bridge import WriteDispositions
-from connector.load.emission import replaced_rows
+from connector.load.table_rows import replaced_rows
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.lookup import incoming_slugs, index_keys
 from connector.warehouse.tables import keys_of

@@ -27,7 +27,7 @@ from dlt.load.configuration import LoaderConfiguration
 from dlt.pipeline.pipeline import Pipeline
 
 from connector.errors import ConfigError
-from connector.load.emission import Emission, hints
+from connector.load.table_rows import TableRows, hints
 from connector.warehouse.lock import check_lock_held
 from connector.warehouse.ownership import TYPED_PREFIX
 from connector.warehouse.tables import RECORDS, SOURCE
@@ -43,25 +43,25 @@ class LoadPackage(Protocol):
     def __call__(
         self,
         pipeline: Pipeline,
-        tables: Callable[[str], Iterator[Emission]],
+        tables: Callable[[str], Iterator[TableRows]],
         dispositions: Callable[[], WriteDispositions] = ...,
         /,
     ) -> str | None: ...
 
 
 class Marker:
-    """A function that marks each emission with its table and hints for dlt: the first in full, later ones by name."""
+    """Marks rows with their table and hints for dlt: in full the first time and whenever they differ, else by name."""
 
     def __init__(self) -> None:
         self._told: dict[str, Mapping[str, Any]] = {}
 
-    def __call__(self, emission: Emission) -> Any:
-        arguments = hints(emission)
-        if self._told.get(emission.table) == arguments:
-            return dlt.mark.with_table_name(emission.rows, emission.table)
-        self._told[emission.table] = arguments
+    def __call__(self, table_rows: TableRows) -> Any:
+        arguments = hints(table_rows)
+        if self._told.get(table_rows.table) == arguments:
+            return dlt.mark.with_table_name(table_rows.rows, table_rows.table)
+        self._told[table_rows.table] = arguments
         made = dlt.mark.make_hints(**arguments)
-        return dlt.mark.with_hints(emission.rows, made, create_table_variant=True)
+        return dlt.mark.with_hints(table_rows.rows, made, create_table_variant=True)
 
 
 def current_load_id() -> str:
@@ -143,7 +143,7 @@ def hold_until_loaded(pipeline: Pipeline, held: ExitStack) -> Callable[[], None]
 
 def load_package(
     pipeline: Pipeline,
-    tables: Callable[[str], Iterator[Emission]],
+    tables: Callable[[str], Iterator[TableRows]],
     dispositions: Callable[[], WriteDispositions] = dict,
     /,
 ) -> str | None:

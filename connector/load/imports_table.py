@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from connector.load.data_dictionary import Catalogue, FieldRows
-from connector.load.emission import Emission
+from connector.load.table_rows import TableRows
 from connector.models import Import
 from connector.transform.escaping import storable
 from connector.transform.members import flatten_members
@@ -81,7 +81,7 @@ def is_listed_as(stored_hash: str | None, import_: Import) -> bool:
     return stored_hash is not None and stored_hash.partition(":")[0] == listing_hash(import_)
 
 
-def import_emissions(
+def import_table_rows(
     imports: Sequence[ImportRow],
     catalogue: Catalogue,
     load_id: str,
@@ -89,7 +89,7 @@ def import_emissions(
     *,
     row_bytes: int | None,
     nul_safe: bool,
-) -> Iterable[Emission]:
+) -> Iterable[TableRows]:
     """Yield the rows of these imports, and the rows of `sync_fields` for the columns in which they have a value."""
     if not imports:
         return
@@ -102,13 +102,13 @@ def import_emissions(
     for name, column in flat.columns.items():
         rows = rows.append_column(name, column)
     catalogue.schemas[IMPORTS] = TableSchema(IMPORTS, {**known.fields, **flat.schema.fields}, known.physical)
-    yield Emission(IMPORTS, rows)
+    yield TableRows(IMPORTS, rows)
     seen = [flat.schema.fields[keys] for keys in flat.counts]
     seen += [Field((name,), name, OVERFLOWED) for name in sorted(members.overflowed)]
     writer = FieldRows(catalogue.first_seen, now, load_id, nul_safe=nul_safe)
     fields = [writer.row(IMPORTS, each) for each in seen]
     if fields:
-        yield Emission(FIELDS, table_of(FIELDS_SCHEMA, fields))
+        yield TableRows(FIELDS, table_of(FIELDS_SCHEMA, fields))
 
 
 def records_metadata_of(rows: pa.Table) -> dict[str, str | None]:
@@ -120,7 +120,7 @@ def records_metadata_of(rows: pa.Table) -> dict[str, str | None]:
     return dict(zip(slugs, texts, strict=True))
 
 
-def tombstones(old: pa.Table, slugs: Sequence[str], load_id: str, now: datetime, *, keeps: bool) -> Emission:
+def tombstones(old: pa.Table, slugs: Sequence[str], load_id: str, now: datetime, *, keeps: bool) -> TableRows:
     """Return the stored rows of deleted imports, marked as deleted.
 
     An import without a row gets one with its slug. Unless `keeps`, only the columns in `TOMBSTONE` are kept.
@@ -136,7 +136,7 @@ def tombstones(old: pa.Table, slugs: Sequence[str], load_id: str, now: datetime,
     there = set(rows.column("slug").to_pylist()) if rows.num_rows else set()
     missing = [{"slug": s, "_deleted_at": now, LOAD_ID: load_id} for s in slugs if s not in there]
     parts = [part for part in (rows, table_of(IMPORTS_SCHEMA, missing)) if part.num_rows]
-    return Emission(IMPORTS, pa.concat_tables(parts, promote_options="default"))
+    return TableRows(IMPORTS, pa.concat_tables(parts, promote_options="default"))
 
 
 def _row(row: ImportRow, load_id: str, nul_safe: bool) -> dict[str, Any]:

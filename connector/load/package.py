@@ -6,7 +6,6 @@ all rows of that import in the warehouse, in every typed table that ever had som
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,16 +16,16 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec.structs import replace
 
 from connector.extract.records import ImportRead
-from connector.ledger import INCOMPLETE_ROWS, Due, LedgerRow, State, privacy_mark
+from connector.ledger import Due, LedgerRow
 from connector.load.batches import Batch, BuiltImports
 from connector.load.data_dictionary import Catalogue, FieldRows, FieldTotals
 from connector.load.disposition import IncomingRows
-from connector.load.emission import Emission, placeholders
 from connector.load.kept_deletes import KeptDeletes
+from connector.load.ledger_rows import LedgerRows
 from connector.load.rejects import Rejects
+from connector.load.table_rows import TableRows, placeholders
 from connector.models import Import
 from connector.settings import Settings
 from connector.transform.schema import Keys, Kind, TableSchema, arrow_type, parse_type
@@ -51,7 +50,7 @@ FLUSH_ROWS = 20_000
 
 @dataclass(slots=True)
 class _Typed:
-    """Typed rows of one table waiting to be emitted, and what the package adds to its fields.
+    """Typed rows of one table waiting to be yielded, and what the package adds to its fields.
 
     `cleared` are imports whose existing rows may have to be removed: each gets a placeholder.
     """
@@ -83,7 +82,7 @@ class _Incoming:
 
 
 class Package:
-    """Builds the emissions of one load package; `rows` counts the records accepted so far."""
+    """Builds the tables of one load package; `rows` counts the records accepted so far."""
 
     def __init__(
         self,
@@ -100,7 +99,6 @@ class Package:
         self.loaded: Counter[str] = Counter()  # table of records → live rows
         self.of_templates: Counter[str] = Counter()  # slug of the template, '' for none → records
         self.largest_batch_bytes = 0
-        self._run_id = run_id
         self._now = now
         self._settings = settings
         self._state = state
@@ -113,6 +111,7 @@ class Package:
         self._incoming: dict[str, _Incoming] = defaultdict(_Incoming)
         self._sources = 0  # imports whose records were added, each as often as that happened
         self._ledger: list[LedgerRow] = []
+        self._ledger_rows = LedgerRows(load_id, run_id, now, settings)
         self.rejects = Rejects(load_id, run_id, now, nul_safe=not warehouse.traits.keeps_nul)
         self._kept = KeptDeletes(warehouse, state, load_id, now, keeps=settings.deletes == "keep")
         self._nul_safe = not warehouse.traits.keeps_nul
@@ -139,8 +138,8 @@ class Package:
 
     def add(
         self, built: BuiltImports, known: Sequence[LedgerRow | None], due: Sequence[Due | None]
-    ) -> Iterator[Emission]:
-        """Add imports whose records were read, and yield the emissions that are due.
+    ) -> Iterator[TableRows]:
+        """Add imports whose records were read, and yield the rows of tables that have enough of them.
 
         For each import, `known` is its ledger row so far, and `due` is why it was read again.
         """
@@ -167,7 +166,7 @@ class Package:
                 self._add_typed(table, built, rows)
                 _count_text_conflicts(rows, built.sizes, text_conflicts)
             if self._raw_rows >= FLUSH_ROWS or (table and self._typed[table].rows >= FLUSH_ROWS):
-                yield from self._due()
+                yield from self._flush()
         self._carry(old)
         self.rows += len(built)
         self.of_templates[imports[0].template_slug or ""] += len(built)
@@ -176,54 +175,19 @@ class Package:
         for read, size, before, again, conflicts in zip(
             built.reads, built.sizes, known, due, text_conflicts, strict=True
         ):
-            self._note(read, size, table, before, again, conflicts, built.refusal)
+            self._note(read, table, conflicts)
+            self._ledger.append(self._ledger_rows.read(read, size, table, before, again, conflicts, built.refusal))
         if self._raw_rows >= FLUSH_ROWS:
-            yield from self._due()
+            yield from self._flush()
 
-    def _note(
-        self,
-        read: ImportRead,
-        size: int,
-        table: str | None,
-        known: LedgerRow | None,
-        due: Due | None,
-        text_conflicts: Mapping[str, int],
-        refusal: str | None,
-    ) -> None:
-        """Add the ledger row of an import that was read, and its rejects."""
-        import_ = read.import_
+    def _note(self, read: ImportRead, table: str | None, text_conflicts: Mapping[str, int]) -> None:
+        """Note the rejects of an import that was read, and its text conflicts in place of earlier ones."""
+        slug = read.import_.slug
         for reject in read.rejects:
-            self.rejects.add(import_.slug, reject.record_slug, reject.reason, reject.payload)
-        self._catalogue.text_conflicts.pop(import_.slug, None)
+            self.rejects.add(slug, reject.record_slug, reject.reason, reject.payload)
+        self._catalogue.text_conflicts.pop(slug, None)
         if table is not None and text_conflicts:
-            self._catalogue.text_conflicts[import_.slug] = table, text_conflicts
-        state = State.synced
-        if read.unproven and not (read.miscounted and self._settings.reconcile == "off"):
-            state = State.unreconciled
-        again = state is State.unreconciled and known is not None and known.state is State.unreconciled
-        self._ledger.append(
-            LedgerRow(
-                slug=import_.slug,
-                state=state,
-                updated_at=import_.updated_at,
-                row_count=import_.row_count,
-                status=import_.status,
-                template_slug=import_.template_slug,
-                table_name=table,
-                has_raw=self._settings.raw,
-                records_loaded=size,
-                records_rejected=len(read.rejects),
-                text_conflicts=json.dumps(text_conflicts, sort_keys=True) if text_conflicts else None,
-                attempts=known.attempts + 1 if known is not None and again else 1,
-                error=refusal or read.why,
-                last_synced_at=self._now,
-                run_id=self._run_id,
-                due=due,
-                privacy=self._privacy_mark(import_),
-                history=known.history if known is not None else None,
-                load_id=self.load_id,
-            )
-        )
+            self._catalogue.text_conflicts[slug] = table, text_conflicts
 
     def add_failure(
         self,
@@ -233,52 +197,12 @@ class Package:
         killed_runs: int | None = None,
         fewer: int | None = None,
     ) -> None:
-        """Note an import that could not be read: its rows in the warehouse stay unchanged.
-
-        An import that killed runs is left out until it changes, so its ledger row gets its present version. `fewer` is
-        a number of records lower than the loaded ones; the ledger row stores since when it was found.
-        """
-        first = LedgerRow(import_.slug, State.failed, template_slug=import_.template_slug)
-        row = self._as_before(import_.slug, known or first)
-        if fewer is not None and fewer != row.fewer_found:
-            row = replace(row, fewer_found=fewer, fewer_since=self._now)
-        if killed_runs:
-            row = replace(
-                row,
-                updated_at=import_.updated_at,
-                row_count=import_.row_count,
-                status=import_.status,
-                template_slug=import_.template_slug,
-                killed_runs=killed_runs,
-            )
-        attempts = (known.attempts if known and known.state is State.failed else 0) + 1
-        self._ledger.append(replace(row, state=State.failed, attempts=attempts, error=error))
+        """Note an import that could not be read; see `LedgerRows.failed`."""
+        self._ledger.append(self._ledger_rows.failed(import_, known, error, killed_runs, fewer))
 
     def add_excluded(self, import_: Import, known: LedgerRow | None) -> None:
-        """Note an import that the settings leave out: rows that were loaded before stay, at their version.
-
-        An import that is only partly loaded counts as failed while it is left out.
-        """
-        if known is not None and known.is_incomplete:
-            row = self._as_before(import_.slug, known)
-            self._ledger.append(replace(row, state=State.failed, attempts=1, error=INCOMPLETE_ROWS))
-            return
-        row = known or LedgerRow(
-            import_.slug,
-            State.excluded,
-            updated_at=import_.updated_at,
-            row_count=import_.row_count,
-            status=import_.status,
-            template_slug=import_.template_slug,
-        )
-        row = replace(self._as_before(import_.slug, row), state=State.excluded, attempts=0, error=None, due=None)
-        if row.last_synced_at is None:  # all there is of it is its row in `imports`, which this run has listed
-            row = replace(row, privacy=self._privacy_mark(import_))
-        self._ledger.append(replace(row, fewer_found=None, fewer_since=None))
-
-    def _privacy_mark(self, import_: Import) -> str | None:
-        rules, of = self._settings.protection, (import_.template_slug, import_.template_name)
-        return privacy_mark(rules.fingerprint(*of), rules.sections_of(*of))
+        """Note an import that the settings leave out."""
+        self._ledger.append(self._ledger_rows.excluded(import_, known))
 
     def add_deleted(self, slug: str, known: LedgerRow | None) -> None:
         """Note an import that the service answers 404 for: remove its rows, or mark them if `deletes` says so."""
@@ -286,27 +210,18 @@ class Package:
         self._clear_rows(slug, known, None)
         self._carry(old)
         self._catalogue.text_conflicts.pop(slug, None)
-        row = self._as_before(slug, known)
-        nothing: dict[str, Any] = {"records_loaded": 0, "records_rejected": 0, "text_conflicts": None, "due": None}
-        nothing |= {"fewer_found": None, "fewer_since": None}
-        self._ledger.append(replace(row, state=State.deleted, attempts=1, error=None, **nothing))
+        self._ledger.append(self._ledger_rows.deleted(slug, known))
 
-    def finish(self) -> Iterator[Emission]:
+    def finish(self) -> Iterator[TableRows]:
         """Yield the remaining rows, then rejects, fields and ledger."""
         self._add_carried()
-        yield from self._due()
-        yield from self.rejects.emissions()
+        yield from self._flush()
+        yield from self.rejects.table_rows()
         fields = self._field_rows()
         if fields:
-            yield Emission(FIELDS, table_of(FIELDS_SCHEMA, fields))
+            yield TableRows(FIELDS, table_of(FIELDS_SCHEMA, fields))
         if self._ledger:
-            yield Emission(LEDGER, ledger_table(self._ledger))
-
-    def _as_before(self, slug: str, known: LedgerRow | None) -> LedgerRow:
-        """Return the ledger row of an import of which nothing new is loaded."""
-        row = known or LedgerRow(slug, State.failed)
-        due = Due.incomplete if row.is_incomplete else row.due
-        return replace(row, killed_runs=None, run_id=self._run_id, load_id=self.load_id, due=due)
+            yield TableRows(LEDGER, ledger_table(self._ledger))
 
     def _add_raw(self, built: BuiltImports, rows: Batch) -> None:
         if rows.data is None:
@@ -412,11 +327,11 @@ class Package:
         columns = {name: rows.column(name).combine_chunks() for name in rows.column_names}
         return {name: column.cast(declared.get(name, column.type)) for name, column in columns.items()}
 
-    def _due(self) -> Iterator[Emission]:
+    def _flush(self) -> Iterator[TableRows]:
         if self._raw_cleared:
             self._raw.append(placeholders(RECORDS_SCHEMA, RECORDS, self._raw_cleared, self.load_id))
         if self._raw:
-            yield Emission(RECORDS, pa.concat_tables(self._raw))
+            yield TableRows(RECORDS, pa.concat_tables(self._raw))
             self._raw, self._raw_rows, self._raw_cleared = [], 0, []
         for table, typed in self._typed.items():
             if typed.cleared:
@@ -425,7 +340,8 @@ class Package:
             if typed.batches:
                 rows = pa.concat_tables(typed.batches, promote_options="default")
                 typed.batches, typed.rows, typed.cleared = [], 0, []
-                yield Emission(table, rows, self._json_columns(table, rows), self._catalogue.template_tables.get(table))
+                template = self._catalogue.template_tables.get(table)
+                yield TableRows(table, rows, self._json_columns(table, rows), template)
 
     def _json_columns(self, table: str, rows: pa.Table) -> frozenset[str]:
         if not self._warehouse.traits.keeps_json:

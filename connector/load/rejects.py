@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
-from connector.load.emission import Emission
+from connector.load.table_rows import TableRows
 from connector.transform.escaping import storable
 from connector.warehouse.tables import LOAD_ID, REJECTS, REJECTS_SCHEMA, table_of
 
@@ -41,6 +41,6 @@ class Rejects:
             }
         )
 
-    def emissions(self) -> Iterator[Emission]:
+    def table_rows(self) -> Iterator[TableRows]:
         if self._rows:
-            yield Emission(REJECTS, table_of(REJECTS_SCHEMA, self._rows))
+            yield TableRows(REJECTS, table_of(REJECTS_SCHEMA, self._rows))

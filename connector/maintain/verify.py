@@ -21,7 +21,7 @@ from connector.errors import ConnectorError
 from connector.extract.records import ImportRead, Verdict, as_listed
 from connector.ledger import State
 from connector.load.data_dictionary import Catalogue
-from connector.load.imports_table import ImportRow, import_emissions, read_row, records_metadata_of
+from connector.load.imports_table import ImportRow, import_table_rows, read_row, records_metadata_of
 from connector.maintain.compare import (
     Difference,
     Holding,
@@ -208,7 +208,7 @@ class _Verification:
             some = there[start : start + IMPORTS_AT_ONCE]
             stored = connection.rows_of(IMPORTS, "slug", [i.slug for i in some])
             kept = records_metadata_of(stored)  # compared by its hash, or with the records
-            written = import_emissions(
+            written = import_table_rows(
                 [ImportRow(i, kept.get(i.slug)) for i in some],
                 Catalogue.of(state),
                 "",

@@ -11,15 +11,15 @@ from datetime import datetime
 
 from connector.extract.records import ImportRead
 from connector.load.data_dictionary import Catalogue
-from connector.load.emission import Emission
 from connector.load.imports_table import (
     ImportRow,
-    import_emissions,
+    import_table_rows,
     is_listed_as,
     read_row,
     records_metadata_of,
     tombstones,
 )
+from connector.load.table_rows import TableRows
 from connector.models import Import
 from connector.run.discover import Discovered
 from connector.settings import RunScope, Settings
@@ -84,8 +84,8 @@ class ImportRows:
         if self._force or seen is None or seen.deleted or seen.content_hash != row.content_hash:
             self._read.append(row)
 
-    def take(self, load_id: str, now: datetime) -> tuple[int, Iterator[Emission]]:
-        """Return the number of queued rows and their emissions; the queue is empty afterwards."""
+    def take(self, load_id: str, now: datetime) -> tuple[int, Iterator[TableRows]]:
+        """Return the number of queued rows, and what the package loads for them; the queue is empty afterwards."""
         unread, self._unread = self._unread, []
         rows, self._read = self._read, []
         known = [import_.slug for import_ in unread if import_.slug in self._state.imports]
@@ -94,9 +94,9 @@ class ImportRows:
             with self._warehouse.connect() as connection:
                 kept = records_metadata_of(connection.rows_of(IMPORTS, "slug", known))
         rows += [ImportRow(import_, kept.get(import_.slug)) for import_ in unread]
-        return len(rows), self._emissions(rows, load_id, now)
+        return len(rows), self._table_rows(rows, load_id, now)
 
-    def tombstones(self, deleted: Sequence[str], load_id: str, now: datetime) -> Iterator[Emission]:
+    def tombstones(self, deleted: Sequence[str], load_id: str, now: datetime) -> Iterator[TableRows]:
         """Yield the tombstones of deleted imports."""
         seen = self._state.imports
         gone = [slug for slug in deleted if slug not in seen or not seen[slug].deleted]
@@ -114,9 +114,9 @@ class ImportRows:
         as_listed = seen is not None and not seen.deleted and is_listed_as(seen.content_hash, import_)
         return self._force or not as_listed
 
-    def _emissions(self, rows: Sequence[ImportRow], load_id: str, now: datetime) -> Iterator[Emission]:
+    def _table_rows(self, rows: Sequence[ImportRow], load_id: str, now: datetime) -> Iterator[TableRows]:
         limits = LIMITS.get(self._warehouse.destination_type)
-        for emission in import_emissions(
+        for table_rows in import_table_rows(
             rows,
             self._catalogue,
             load_id,
@@ -124,5 +124,5 @@ class ImportRows:
             row_bytes=limits.row_bytes if limits else None,
             nul_safe=not self._warehouse.traits.keeps_nul,
         ):
-            if not (self._is_shard and emission.table == FIELDS):  # all shards would write the same rows of it
-                yield emission
+            if not (self._is_shard and table_rows.table == FIELDS):  # all shards would write the same rows of it
+                yield table_rows

@@ -24,7 +24,7 @@ from connector.warehouse.lookup import index_keys
 from connector.warehouse.ownership import Dataset, inspect_dataset, prepare_staging
 from connector.warehouse.repair import schedule_repairs
 from connector.warehouse.runs_table import fail_crashed_runs, latest_start, mark_runs_repaired
-from connector.warehouse.split import end_of_split, mark_duplicates_failed, settled_tables, split_of
+from connector.warehouse.split import end_of_split, intact_tables, mark_duplicates_failed, split_of
 from connector.warehouse.state import WarehouseState, load_state, unaudited_state
 from connector.warehouse.tables import FIELDS, IMPORTS, LEDGER, RECORDS, RUNS
 from connector.warehouse.typed_tables import discard_rebuild
@@ -38,7 +38,7 @@ class InitialState:
     """The state in which a run begins.
 
     `dataset` is what was there, and `taken` the names that others use where rows are staged. `latest` is when the
-    latest run began, if that matters. `unsettled` tells that earlier runs left problems, which this run may not all
+    latest run began, if that matters. `needs_audit` tells that earlier runs left problems, which this run may not all
     repair if it is bounded.
     """
 
@@ -46,7 +46,7 @@ class InitialState:
     dataset: Dataset
     taken: frozenset[str]
     latest: datetime | None = None
-    unsettled: bool = False
+    needs_audit: bool = False
 
 
 def prepare_dataset(
@@ -75,7 +75,7 @@ def prepare_dataset(
         if FIELDS in dataset.ours:
             invalidate_counts(connection, split.shared_tables)  # no shard counts them
     state = schedule_repairs(connection, load_state(connection, dataset, force_audit=split is not None))
-    latest, unsettled = None, split is not None and not state.consistent
+    latest, needs_audit = None, split is not None and not state.consistent
     if RUNS in state.tables:
         if settings.history and "started_at" in dataset.columns[RUNS]:
             latest = latest_start(connection)
@@ -90,10 +90,10 @@ def prepare_dataset(
             if state.audited:
                 mark_runs_repaired(connection)
         elif not {LEDGER, LOADS} <= state.tables or loaded_late(connection):
-            unsettled = True
+            needs_audit = True
     if split is not None:
         end_of_split(connection, split)
-    return InitialState(state, dataset, taken, latest, unsettled)
+    return InitialState(state, dataset, taken, latest, needs_audit)
 
 
 def _tables_of_records(dataset: Dataset) -> frozenset[str]:
@@ -108,7 +108,7 @@ def _prepare_shard(
     dataset = dataset.only(() if split is None else split.tables_of(part.templates) | shared)
     taken = prepare_staging(connection, dataset.ours)
     found = replace(unaudited_state(connection, dataset, part), shared=shared)
-    if settings.typed and (damaged := sorted(shared - settled_tables(found))):
+    if settings.typed and (damaged := sorted(shared - intact_tables(found))):
         raise ConfigError(
             f"Columns of {damaged[0]} were changed after the work was divided, and no shard may repair a table that "
             "all shards write; `importer-sync run` repairs it and ends the division."

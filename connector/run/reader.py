@@ -326,7 +326,7 @@ class Reader:
             self._state.schemas,
             self._state.template_tables,
             foreign=self._state.foreign | self._names_taken,
-            settled=self._state.shared,
+            frozen=self._state.shared,
             limits=LIMITS.get(self._warehouse.destination_type),
             width=width.WIDTH,
             nul_safe=not self._warehouse.traits.keeps_nul,

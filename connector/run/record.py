@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from connector.errors import NewerFormatError
-from connector.load.emission import Emission
+from connector.load.table_rows import TableRows
 from connector.runs import Tally
 from connector.warehouse import Warehouse
 from connector.warehouse.runs_table import begin_run, end_run, note_progress
@@ -83,11 +83,11 @@ class RunRecord:
         with self._warehouse.connect() as connection:
             end_run(connection, self.tally, self._columns, begun=self._begun)
 
-    def row(self, load_id: str) -> Emission:
+    def row(self, load_id: str) -> TableRows:
         """Return the row of a run by dlt alone. It is loaded with the records, because no step follows the load."""
         self.tally.load_ids.append(load_id)
         self._note_end()
-        return Emission(RUNS, table_of(RUNS_SCHEMA, [{**self.tally.as_row(), LOAD_ID: load_id}]))
+        return TableRows(RUNS, table_of(RUNS_SCHEMA, [{**self.tally.as_row(), LOAD_ID: load_id}]))
 
     def _note_end(self) -> None:
         self._count_requests()

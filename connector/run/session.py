@@ -14,8 +14,8 @@ from connector.ledger import Due
 from connector.load.batches import BuiltImports
 from connector.load.data_dictionary import Catalogue, schema_changes
 from connector.load.disposition import IncomingRows, other_imports
-from connector.load.emission import Emission, create_table_emission
 from connector.load.package import Package
+from connector.load.table_rows import TableRows, rows_that_create
 from connector.models import Import
 from connector.run.choice import Choice
 from connector.run.crash_suspects import MAX_CRASHES, CrashSuspects, KilledTwice
@@ -104,7 +104,7 @@ class RunSession:
         with self.warehouse.connect() as connection:
             found = prepare_dataset(connection, self._settings, self._scope, self.tally, self._ports.now())
         self.state, self.dataset, self.taken = found.state, found.dataset, found.taken
-        self.tally.unsettled = self.tally.unsettled or found.unsettled
+        self.tally.needs_audit = self.tally.needs_audit or found.needs_audit
         self._begin_after(found.latest)
         if RUNS in self.state.tables:
             self.record.begin(found.dataset.columns[RUNS])
@@ -187,17 +187,17 @@ class RunSession:
             with self.warehouse.connect() as connection:
                 forget_staged(connection)
 
-    def import_tables(self, load_id: str) -> Iterator[Emission]:
+    def import_tables(self, load_id: str) -> Iterator[TableRows]:
         """Yield the tombstones in `imports`, and its changed rows if no records are read to load them with."""
         self._begin_loading()
         if not self._reading:
             yield from self.listed_rows(load_id)
         yield from self.import_rows.tombstones(self.reader.discovered().deleted, load_id, self._ports.now())
 
-    def listed_rows(self, load_id: str) -> Iterator[Emission]:
+    def listed_rows(self, load_id: str) -> Iterator[TableRows]:
         """Yield the changed rows of `imports`, if no records are read to load them with."""
         self.import_rows.add_changed(self.reader.discovered())
-        yield from self._due_rows(load_id)
+        yield from self._queued_rows(load_id)
 
     def erase(self, connection: Connection, dataset: Dataset) -> None:
         """Erase the data that the service erased, and the copies of the last packages in the staging tables."""
@@ -206,10 +206,10 @@ class RunSession:
         else:
             empty_staging(connection)
 
-    def _due_rows(self, load_id: str) -> Iterator[Emission]:
-        rows, emissions = self.import_rows.take(load_id, self._ports.now())
+    def _queued_rows(self, load_id: str) -> Iterator[TableRows]:
+        rows, tables = self.import_rows.take(load_id, self._ports.now())
         self.record.pending.tables[IMPORTS] += rows
-        yield from emissions
+        yield from tables
 
     def is_idle(self) -> bool:
         """Return whether there is nothing to load, so that dlt, which takes time even then, need not be called."""
@@ -223,7 +223,7 @@ class RunSession:
         )
         return not work and not self.import_rows.changed(discovered)
 
-    def record_tables(self, load_id: str, limit: int | None = None) -> Iterator[Emission]:
+    def record_tables(self, load_id: str, limit: int | None = None) -> Iterator[TableRows]:
         """Yield records, typed rows, ledger, rejects and fields of about `limit` rows; an import is never split."""
         self._begin_loading()
         discovered = self.reader.discovered()
@@ -266,7 +266,7 @@ class RunSession:
             else:
                 yield from self._accept(package, planned, result)
         yield from package.finish()
-        yield from self._due_rows(load_id)
+        yield from self._queued_rows(load_id)
         self.record.pending.records = package.rows
         self.record.pending.tables.update(package.loaded)
         self.record.pending.templates.update(package.of_templates)
@@ -300,7 +300,7 @@ class RunSession:
         tables = self.catalogue.schemas.values()
         return max((sum(len(known.columns()) for known in table.fields.values()) for table in tables), default=0)
 
-    def run_row(self, load_id: str) -> Emission:
+    def run_row(self, load_id: str) -> TableRows:
         """Return the row of `sync_runs`, for a run by dlt alone, because no step follows the load."""
         self._check_shared_records()
         self.committed(None)
@@ -312,16 +312,16 @@ class RunSession:
             for rows in self.incoming:
                 known = self.warehouse.traits.finds_slugs and rows.table in self.state.tables
                 if not rows.distinct or (known and other_imports(connection, rows)):
-                    self.tally.shortfall = self.tally.unsettled = True
+                    self.tally.shortfall = self.tally.needs_audit = True
                     self.tally.problems.append(
                         f"Some records of {rows.table} came with more than one import and are stored once; the next "
                         "run reads the other imports again."
                     )
 
-    def missing_tables(self) -> Iterator[Emission]:
+    def missing_tables(self) -> Iterator[TableRows]:
         """Yield tables without rows, so that every public table exists with all columns after any run."""
         self._begin_loading()
-        yield from map(create_table_emission, self._incomplete())
+        yield from map(rows_that_create, self._incomplete())
 
     def lacks_tables(self) -> bool:
         return bool(self._incomplete())
@@ -354,7 +354,7 @@ class RunSession:
         package.add_failure(planned.import_, self.state.ledger.get(slug), str(result.error), killed_runs, fewer)
         self._progress.read(slug, 0, "failed")
 
-    def _accept(self, package: Package, planned: Sequence[Planned[Import]], built: BuiltImports) -> Iterator[Emission]:
+    def _accept(self, package: Package, planned: Sequence[Planned[Import]], built: BuiltImports) -> Iterator[TableRows]:
         if built.reads[0].verdict is Verdict.gone:
             self._accept_gone(planned[0], built)
             return

@@ -17,7 +17,7 @@ from dlt.pipeline.pipeline import Pipeline
 
 from connector.errors import ConfigError
 from connector.load.dlt_bridge import LoadPackage, load_package
-from connector.load.emission import Emission, placeholders
+from connector.load.table_rows import TableRows, placeholders
 from connector.load.working_directory import check_folders, rebuild_working_directory, use_own_working_directory
 from connector.models import Import
 from connector.run.crash_suspects import CrashSuspects
@@ -40,7 +40,7 @@ from connector.warehouse.failures import explain_failure
 from connector.warehouse.lock import shard_path, shard_writer
 from connector.warehouse.lookup import index_keys
 from connector.warehouse.ownership import inspect_dataset
-from connector.warehouse.split import SHARED, Split, settled_tables, split_of, staging_suffix, write_split
+from connector.warehouse.split import SHARED, Split, intact_tables, split_of, staging_suffix, write_split
 from connector.warehouse.state import unaudited_state
 from connector.warehouse.tables import NO_SLUG, RECORDS, TYPED_SCHEMA
 
@@ -67,13 +67,13 @@ def sync(
     return _Shard(pipeline, settings, scope.shard, progress, stop, ports or Ports.real(), load).sync()
 
 
-def divide(sizes: Mapping[str, Counter[int]], shards: int, settled: Collection[str]) -> dict[str, int]:
+def divide(sizes: Mapping[str, Counter[int]], shards: int, intact: Collection[str]) -> dict[str, int]:
     """Assign each template to a shard, counted from 1: the largest first, each to the shard that has least so far.
 
-    A `settled` template that is larger than one shard's part is shared by all shards; its number is SHARED. `sizes` has
-    the sizes of each template's imports, by the shard that would then read them.
+    A template whose tables are `intact` and that is larger than one shard's part is shared by all shards; its number is
+    SHARED. `sizes` has the sizes of each template's imports, by the shard that would then read them.
     """
-    assigned = {template: SHARED for template in too_large(sizes, shards) & set(settled) if len(sizes[template]) > 1}
+    assigned = {template: SHARED for template in too_large(sizes, shards) & set(intact) if len(sizes[template]) > 1}
     loads = Counter(dict.fromkeys(range(1, shards + 1), 0))
     for template in assigned:
         loads.update(sizes[template])
@@ -209,12 +209,12 @@ class _Shard:
         sizes = _sizes(self._listed, self._shards)
         large = too_large(sizes, self._shards)
         try:
-            samples = _samples(self._listed, large - self._settled(sizes))
+            samples = _samples(self._listed, large - self._intact(sizes))
             if samples:
                 session = self._session(RunScope(mode=f"split {self._shards}", selection=Selection(slugs=samples)))
                 carry_out(self._pipeline, session, self._settings, self._load)
             if not _ended_early(session.tally):
-                self._write(sizes, divide(sizes, self._shards, self._settled(sizes)))
+                self._write(sizes, divide(sizes, self._shards, self._intact(sizes)))
         except Exception as error:
             session.tally.fatal = explain_failure(error, self._pipeline)
         if _ended_early(session.tally):
@@ -236,14 +236,14 @@ class _Shard:
             _name_tables(self._tables, self._listed, session.state.foreign | session.taken)
         session.committed(load(pipeline, lambda load_id: _listing(session, self._tables, load_id)))
 
-    def _settled(self, templates: Iterable[str]) -> Set[str]:
+    def _intact(self, templates: Iterable[str]) -> Set[str]:
         """Return the templates that are expected to add no column: their typed tables exist and are complete."""
         if not self._settings.typed:
             return set(templates)
         with self._warehouse.connect() as connection:
-            there = settled_tables(unaudited_state(connection))
-        unsettled = {template for table, template in self._tables.items() if table not in there}
-        return set(self._tables.values()) - unsettled
+            there = intact_tables(unaudited_state(connection))
+        damaged = {template for table, template in self._tables.items() if table not in there}
+        return set(self._tables.values()) - damaged
 
     def _write(self, sizes: Mapping[str, Counter[int]], assigned: Mapping[str, int]) -> None:
         total = sum(each.total() for each in sizes.values())
@@ -301,8 +301,8 @@ def _name_tables(tables: dict[str, str], imports: Iterable[Import], foreign: fro
         tables.setdefault(table, import_.template_slug or "")
 
 
-def _listing(session: RunSession, tables: Mapping[str, str], load_id: str) -> Iterator[Emission]:
+def _listing(session: RunSession, tables: Mapping[str, str], load_id: str) -> Iterator[TableRows]:
     """Yield the rows of `imports`, and for each new typed table a row that the merge drops."""
     yield from session.listed_rows(load_id)
     for table in sorted(tables.keys() - session.state.tables):
-        yield Emission(table, placeholders(TYPED_SCHEMA, table, [NO_SLUG], load_id), template=tables[table])
+        yield TableRows(table, placeholders(TYPED_SCHEMA, table, [NO_SLUG], load_id), template=tables[table])

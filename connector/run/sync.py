@@ -19,7 +19,7 @@ from connector.errors import ConfigError
 from connector.files import let_group_read
 from connector.load.disposition import APPEND, other_imports, write_dispositions
 from connector.load.dlt_bridge import LoadPackage, WriteDispositions, load_again, load_package
-from connector.load.emission import Emission
+from connector.load.table_rows import TableRows
 from connector.load.working_directory import check_folders, rebuild_working_directory
 from connector.run.crash_suspects import CrashSuspects
 from connector.run.ports import Ports, Progress
@@ -149,7 +149,7 @@ def _load_packages(pipeline: Pipeline, session: RunSession, settings: Settings, 
         _load_each(pipeline, session, settings, load)
         check_lock_held(pipeline)
     except BaseException:
-        session.tally.unsettled = True
+        session.tally.needs_audit = True
         raise
 
 
@@ -235,7 +235,7 @@ def _check_shared_records(session: RunSession, dataset: Dataset) -> None:
         )
 
 
-def _first_package(session: RunSession, load_id: str, limit: int) -> Iterator[Emission]:
+def _first_package(session: RunSession, load_id: str, limit: int) -> Iterator[TableRows]:
     yield from session.import_tables(load_id)
     yield from session.record_tables(load_id, limit)
 
@@ -243,7 +243,7 @@ def _first_package(session: RunSession, load_id: str, limit: int) -> Iterator[Em
 def _load_package(
     pipeline: Pipeline,
     session: RunSession,
-    tables: Callable[[str], Iterator[Emission]],
+    tables: Callable[[str], Iterator[TableRows]],
     settings: Settings,
     load: LoadPackage,
 ) -> None:

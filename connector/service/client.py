@@ -58,7 +58,7 @@ from connector.service.retry import (
 from connector.service.transport import (
     Body,
     Call,
-    Room,
+    ReplyMemory,
     Transport,
     exchange,
     open_transport,
@@ -140,7 +140,7 @@ class ServiceClient:
         self._policy_after_reply = retry or RetryPolicy()
         self._policy = until_first_reply or self._policy_after_reply  # until the service has answered anything
         self._limits = limits
-        self._room = Room(limits.in_flight_bytes, max_concurrency)
+        self._memory = ReplyMemory(limits.in_flight_bytes, max_concurrency)
         self._limiter = RateLimiter(max_concurrency, requests_per_second, sleep=sleep, monotonic=monotonic)
         self._sleep = sleep
         self._monotonic = monotonic
@@ -363,7 +363,7 @@ class ServiceClient:
         limits = self._limits
         if left_s < limits.attempt_s:
             limits = replace(limits, attempt_s=left_s)
-        reply = await exchange(transport, call, headers, received, self._room, limits)
+        reply = await exchange(transport, call, headers, received, self._memory, limits)
         if watched is not None:
             watched.answered(reply.status)
         return reply

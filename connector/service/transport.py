@@ -83,7 +83,7 @@ class Body:
     age: str | None = None  # as sent by a cache on the way
 
 
-class Room:
+class ReplyMemory:
     """The memory for replies as they arrive: a share for each, and for one reply at a time up to its limit.
 
     Invariant: a reply that waits has no more than its share, and a reply that has more waits for no other, so that
@@ -175,7 +175,7 @@ async def exchange(
     call: Call,
     headers: Mapping[str, str],
     received: Callable[[int], None],
-    room: Room,
+    memory: ReplyMemory,
     limits: Limits,
 ) -> Body | AttemptFailure:
     """Send `call` and return its body or failure; `received` is called with the size of each piece of the body."""
@@ -191,7 +191,7 @@ async def exchange(
             if status // 100 != 2 or status == HTTPStatus.PARTIAL_CONTENT:
                 return AttemptFailure(Trouble.STATUS, f"answered {status}", status, reply.headers.get("retry-after"))
             async with AsyncExitStack() as until_read:
-                turn = _Turn(room, until_read, deadline)
+                turn = _Turn(memory, until_read, deadline)
                 return await _body(reply, call.max_bytes, received, turn, limits)
     except Unusable as why:
         return AttemptFailure(why.trouble, why.words, status)
@@ -202,18 +202,18 @@ async def exchange(
 class _Turn:
     """The turn of a reply with more than its share, until it is read; waiting for it does not count as time."""
 
-    def __init__(self, room: Room, until_read: AsyncExitStack, deadline: asyncio.Timeout) -> None:
-        self._room, self._until_read, self._deadline = room, until_read, deadline
+    def __init__(self, memory: ReplyMemory, until_read: AsyncExitStack, deadline: asyncio.Timeout) -> None:
+        self._memory, self._until_read, self._deadline = memory, until_read, deadline
         self._has_come = False
         self.waited_s = 0.0
 
     async def wait(self, size: int) -> None:
-        if size <= self._room.share or self._has_come:
+        if size <= self._memory.share or self._has_come:
             return
         clock = asyncio.get_running_loop().time
         began_s, ends_s = clock(), self._deadline.when()
         self._deadline.reschedule(None)
-        await self._until_read.enter_async_context(self._room.large)
+        await self._until_read.enter_async_context(self._memory.large)
         self._has_come = True
         self.waited_s = clock() - began_s
         self._deadline.reschedule(None if ends_s is None else ends_s + self.waited_s)

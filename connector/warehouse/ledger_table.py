@@ -63,7 +63,7 @@ def mark_failed(connection: Connection, slugs: Sequence[str], why: str) -> None:
     error = ", error = %s" if "error" in connection.columns()[LEDGER] else ""
     for some in batches(slugs):
         connection.execute(
-            f"UPDATE {connection.name(LEDGER)} SET state = '{State.failed}', {DUE} = '{Due.incomplete}'{error} "
+            f"UPDATE {connection.name(LEDGER)} SET state = '{State.failed}', {DUE} = '{Due.torn}'{error} "
             f"WHERE COALESCE(state, '') <> '{State.excluded}' AND slug IN ({', '.join(['%s'] * len(some))})",
             *([why] if error else []),
             *some,

@@ -163,7 +163,7 @@ def _reread_imports(connection: Connection, state: WarehouseState, slugs: Collec
     )
     if LEDGER in state.tables:  # otherwise no import counts as synced
         mark_failed(connection, slugs, f"{what}: it is read again.")
-    untrusted = {slug: structs.replace(state.ledger[slug], state=State.failed, due=Due.incomplete) for slug in slugs}
+    untrusted = {slug: structs.replace(state.ledger[slug], state=State.failed, due=Due.torn) for slug in slugs}
     return replace(state, ledger={**state.ledger, **untrusted})
 
 

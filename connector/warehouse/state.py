@@ -245,8 +245,8 @@ def _audited_state(connection: Connection, state: WarehouseState) -> WarehouseSt
 
 def _untrusted(slug: str, known: LedgerRow | None, *, half_loaded: bool) -> LedgerRow:
     if known is None:
-        return LedgerRow(slug, State.failed, has_raw=True, due=Due.incomplete)
-    return structs.replace(known, trusted=False, due=Due.incomplete if half_loaded else known.due)
+        return LedgerRow(slug, State.failed, has_raw=True, due=Due.torn)
+    return structs.replace(known, trusted=False, due=Due.torn if half_loaded else known.due)
 
 
 def _matches_ledger(known: LedgerRow, slug: str, present: Mapping[str, Mapping[str, tuple[int, set[str]]]]) -> bool:

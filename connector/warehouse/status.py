@@ -117,8 +117,8 @@ def read_status(connection: Connection, runs: int, state: WarehouseState | None 
         records = int(counted["n"])
     else:
         records = 0
-    unsettled = sorted((OPEN.index(each), slug) for slug, (each, _) in found.items() if each in OPEN)[:OPEN_SHOWN]
-    kept = {row["slug"]: row for row in connection.rows_of(LEDGER, "slug", [s for _, s in unsettled]).to_pylist()}
+    open_imports = sorted((OPEN.index(each), slug) for slug, (each, _) in found.items() if each in OPEN)[:OPEN_SHOWN]
+    kept = {row["slug"]: row for row in connection.rows_of(LEDGER, "slug", [s for _, s in open_imports]).to_pylist()}
     return WarehouseStatus(
         fresh_as_of=latest[0]["fresh_at"] if latest else None,
         runs=msgspec.convert(latest, tuple[PastRun, ...]),
@@ -127,7 +127,7 @@ def read_status(connection: Connection, runs: int, state: WarehouseState | None 
         rejects=_rejected(found) + (latest[0]["unread"] if latest else 0),
         standings=dict(Counter(each.value for each, _ in found.values())),
         due=dict(Counter(known.due for _, known in found.values() if known is not None and known.due)),
-        open=tuple(_open(slug, OPEN[place], kept.get(slug, {})) for place, slug in unsettled),
+        open=tuple(_open(slug, OPEN[place], kept.get(slug, {})) for place, slug in open_imports),
     )
 
 

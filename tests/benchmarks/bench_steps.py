@@ -22,8 +22,8 @@ from connector.extract.records import ImportRead, Verdict
 from connector.ledger import LedgerRow, State
 from connector.load.batches import Builder, BuiltImports
 from connector.load.data_dictionary import Catalogue
-from connector.load.emission import Emission
 from connector.load.package import Package
+from connector.load.table_rows import TableRows
 from connector.models import Import, Record, Reject, creation_time, key_of, replaces
 from connector.run.plan import Rules, make_plan
 from connector.service.decode import decode_import_page, decode_record_page
@@ -114,7 +114,7 @@ def test_arrow_of_20000_records(
     def build() -> int:
         package = Package("1", "run", NOW, settings, WarehouseState(), Catalogue.of(WarehouseState()), warehouse)
         built = Builder(settings, {}, {}, limits=None, nul_safe=False).build(read)
-        return sum(emission.rows.num_rows for emission in _emitted(package, built))
+        return sum(part.rows.num_rows for part in _emitted(package, built))
 
     assert benchmark(build) >= 2 * ROWS
 
@@ -132,9 +132,9 @@ def test_parquet_of_20000_records(benchmark: BenchmarkFixture, records: tuple[Re
     assert benchmark(write) > 0
 
 
-def _emitted(package: Package, built: BuiltImports) -> Iterator[Emission]:
+def _emitted(package: Package, built: BuiltImports) -> Iterator[TableRows]:
     yield from package.add(built, [None], [None])
-    yield from package._due()
+    yield from package._flush()
 
 
 def known(import_: Import, rows: int | None = None) -> LedgerRow:

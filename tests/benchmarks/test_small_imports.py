@@ -14,8 +14,8 @@ import pytest
 
 from connector.load import flatten_process
 from connector.load.batches import Batch
-from connector.load.emission import Emission
 from connector.load.flatten_process import Flattener, _Helper
+from connector.load.table_rows import TableRows
 from tests.benchmarks.conftest import Desk
 from tests.benchmarks.fixture import served
 from tests.benchmarks.test_counts import (
@@ -49,7 +49,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         monkeypatch.setattr(owner, name, counting)
 
     count(Batch, "__init__", BATCHES)
-    count(Emission, "__init__", TABLES)
+    count(TableRows, "__init__", TABLES)
     count(Flattener, "__call__", FLATTENED)
     count(flatten_process, "_send", MESSAGES)
     is_ready = _Helper.is_ready

@@ -28,7 +28,7 @@ from connector.errors import (
 )
 from connector.extract import records, spill
 from connector.extract.convention import PageConvention
-from connector.extract.records import MAX_MOVES, MAX_PASSES, ImportRead, Verdict, read_import
+from connector.extract.records import MAX_MOVES, MAX_SWEEPS, ImportRead, Verdict, read_import
 from connector.ledger import COMPLETED
 from connector.models import Import, Record, RecordPage, Reject, Template, microseconds
 from tests.simulation.virtual_time import VirtualLoop
@@ -204,7 +204,7 @@ def test_any_clamp_costs_one_pass(count: int, clamp: int, out_of_range_404: bool
     outcome = read(service)
     check(service, outcome)
     assert outcome.verdict is Verdict.complete, (count, clamp, outcome.why)
-    assert outcome.passes == 1
+    assert outcome.sweeps == 1
     assert len(service.pages) <= math.ceil(count / clamp) + 2
 
 
@@ -218,7 +218,7 @@ def test_a_shuffled_import_is_read_until_the_count_is_met(count: int, seed: int)
     outcome = read(service)
     check(service, outcome)
     assert outcome.verdict is Verdict.complete, f"seed {seed}"
-    assert outcome.passes <= 25
+    assert outcome.sweeps <= 25
 
 
 def short(slugs: list[str], page: int, size: int, dice: random.Random) -> list[str]:
@@ -266,8 +266,8 @@ def test_a_page_that_is_always_cut_is_not_complete(status: str) -> None:
     service = Service(290, status=status, mood=cut_at_120)
     outcome = read(service)
     check(service, outcome)
-    assert outcome.passes <= MAX_PASSES
-    assert service.requests <= 8 * MAX_PASSES
+    assert outcome.sweeps <= MAX_SWEEPS
+    assert service.requests <= 8 * MAX_SWEEPS
 
 
 # --- changes while reading
@@ -331,7 +331,7 @@ def test_a_swap_that_keeps_the_count_is_seen_by_the_fingerprint() -> None:
     outcome = read(service)
     check(service, outcome)
     assert outcome.verdict is Verdict.complete
-    assert outcome.passes == 2
+    assert outcome.sweeps == 2
     assert outcome.import_ == service.import_
 
 
@@ -340,7 +340,7 @@ def test_an_import_that_never_rests_is_left_to_the_next_run() -> None:
     outcome = read(service)
     assert outcome.verdict is Verdict.unstable
     assert outcome.why == f"it changed {MAX_MOVES + 1} times while it was read"
-    assert outcome.passes == MAX_MOVES + 1
+    assert outcome.sweeps == MAX_MOVES + 1
 
 
 @dataclass
@@ -402,7 +402,7 @@ def test_a_completed_import_with_a_wrong_count_is_unreconciled_with_all_its_rows
     assert outcome.verdict is Verdict.unreconciled
     assert {r.slug for r in outcome.records} == set(service.versions)
     assert outcome.why == f"{count} distinct records were found where row_count says {count + off}"
-    assert outcome.passes == 3
+    assert outcome.sweeps == 3
     assert service.requests <= 3 * (math.ceil(count / 61) + 20) + (200 if off > 1000 else 0)
 
 
@@ -418,7 +418,7 @@ def test_an_unfinished_import_whose_count_lags_is_complete_after_two_equal_passe
     outcome = read(service)
     check(service, outcome)
     assert outcome.verdict is Verdict.complete, outcome.why
-    assert outcome.passes == 2
+    assert outcome.sweeps == 2
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -436,7 +436,7 @@ def test_a_count_met_by_chance_on_the_way_to_more_rows_is_not_believed(off: int)
 
 
 def test_a_large_import_whose_count_still_says_none_is_read_to_its_end() -> None:
-    # more pages than a thousand, so that no bound cuts two passes at the same place
+    # more pages than a thousand, so that no bound cuts two sweeps at the same place
     service = Service(110_000, status="submitting", off=-110_000)
     listed = service.import_
     outcome = asyncio.run(_unchecked(service, listed))
@@ -477,15 +477,15 @@ def test_a_page_repeated_without_end_is_unreconciled_if_rows_are_missing(count: 
     service = Service(count, off=30, mood=lambda slugs, page, size, dice: slugs[:size])
     outcome = read(service)
     assert outcome.verdict is Verdict.unreconciled
-    assert outcome.passes <= MAX_PASSES
-    assert service.requests <= 8 * MAX_PASSES
+    assert outcome.sweeps <= MAX_SWEEPS
+    assert service.requests <= 8 * MAX_SWEEPS
 
 
 def test_a_count_that_is_met_by_pages_that_never_settle_is_not_blamed() -> None:
     service = Service(20, mood=lambda slugs, page, size, dice: [dice.choice(slugs)] * 9 if page < 6 else [])
     outcome = read(service)
     assert (outcome.verdict, len(outcome.records)) == (Verdict.unstable, 20)
-    assert outcome.why == f"its pages still repeat rows after {MAX_PASSES} passes"
+    assert outcome.why == f"its pages still repeat rows after {MAX_SWEEPS} sweeps"
 
 
 # --- 404
@@ -574,7 +574,7 @@ def test_rejects_count_as_rows(count: int, slug: str | None) -> None:
     service = Service(count, rejects={"r1": Reject(slug, "its data is no object", BROKEN)})
     outcome = read(service)
     assert outcome.verdict is Verdict.complete
-    assert outcome.passes == 1
+    assert outcome.sweeps == 1
     assert len(outcome.records) == count - 1
     assert [reject.payload for reject in outcome.rejects] == [BROKEN]
 
@@ -625,7 +625,7 @@ def test_a_slug_twice_is_one_row_short_of_the_count() -> None:
 
 
 def test_two_equal_passes_that_repeat_a_row_prove_nothing() -> None:
-    # r100 hides from the first two passes, which show r0 twice instead: as many elements as rows, but not the rows
+    # r100 hides from the first two sweeps, which show r0 twice instead: as many elements as rows, but not the rows
     def shy(slugs: list[str], page: int, size: int, dice: random.Random) -> list[str]:
         if size >= 99:
             slugs = [*slugs[:100], "r0"]
@@ -635,7 +635,7 @@ def test_two_equal_passes_that_repeat_a_row_prove_nothing() -> None:
     outcome = read(service)
     check(service, outcome)
     assert outcome.verdict is Verdict.complete
-    assert outcome.passes > 2
+    assert outcome.sweeps > 2
 
 
 @pytest.mark.parametrize(("count", "rounds"), [(99, 1), (100, 2), (250, 2), (300, 2)])

@@ -17,8 +17,8 @@ from connector.extract.records import ImportRead, Verdict
 from connector.ledger import LedgerRow
 from connector.load.batches import Builder, BuiltImports
 from connector.load.data_dictionary import Catalogue, FieldTotals
-from connector.load.emission import Emission
 from connector.load.package import Package
+from connector.load.table_rows import TableRows
 from connector.models import Import, Record, Template
 from connector.settings import Settings
 from connector.transform.row_limits import Limits
@@ -77,13 +77,13 @@ def loaded(all_built: Iterable[BuiltImports], builder: Builder, settings: Settin
     nowhere = cast("Warehouse", SimpleNamespace(traits=Duck.traits))
     package = Package("load", "run", AT, settings, WarehouseState(), catalogue, nowhere)
     found = Loaded()
-    emissions: list[Emission] = []
+    parts: list[TableRows] = []
     for built in all_built:
-        emissions += package.add(built, [None] * len(built.reads), [None] * len(built.reads))
-    for emission in [*emissions, *package._due()]:
-        for row in emission.rows.to_pylist():
+        parts += package.add(built, [None] * len(built.reads), [None] * len(built.reads))
+    for part in [*parts, *package._flush()]:
+        for row in part.rows.to_pylist():
             cells = {name: value for name, value in row.items() if value is not None}
-            found.rows[emission.table, row.get("slug") or row["_record_slug"]] = cells
+            found.rows[part.table, row.get("slug") or row["_record_slug"]] = cells
     found.ledger = sorted(package._ledger, key=lambda row: row.slug)
     for table, typed in package._typed.items():
         found.counts |= {(table, keys): count for keys, count in typed.counts.items() if count != FieldTotals()}

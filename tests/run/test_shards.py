@@ -84,15 +84,15 @@ def shards(postgres: PostgreSQL, service: Service) -> Iterator[Shards]:
 @given(
     st.dictionaries(st.text(max_size=3), st.lists(st.integers(0, 1000), min_size=1)), st.integers(2, 8), st.booleans()
 )
-def test_the_work_is_divided_evenly(sizes: dict[str, list[int]], count: int, settled: bool) -> None:
+def test_the_work_is_divided_evenly(sizes: dict[str, list[int]], count: int, intact: bool) -> None:
     by_shard: dict[str, Counter[int]] = {}
     for template, each in sizes.items():
         by_shard[template] = Counter()
         for number, size in enumerate(each):
             by_shard[template][shard_of(f"{template} {number}", count)] += size
-    assigned = divide(by_shard, count, sizes if settled else ())
+    assigned = divide(by_shard, count, sizes if intact else ())
     assert assigned.keys() == sizes.keys()
-    assert set(assigned.values()) <= {*range(1, count + 1), *[SHARED] * settled}
+    assert set(assigned.values()) <= {*range(1, count + 1), *[SHARED] * intact}
     split = Split(count, assigned, {})
     loads = Counter(dict.fromkeys(range(1, count + 1), 0))
     for template, each in sizes.items():

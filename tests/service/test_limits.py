@@ -220,7 +220,7 @@ def test_large_replies_take_turns_and_small_ones_pass(ask: Ask) -> None:
             ended.append(slug)
 
         hanging = asyncio.create_task(one("hangs"))
-        while not client._room.large.locked():  # noqa: ASYNC110
+        while not client._memory.large.locked():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
         await asyncio.gather(one("large"), one("small"), hanging)
 

@@ -19,7 +19,7 @@ from dlt.load.load import Load
 from dlt.pipeline.pipeline import Pipeline
 
 from connector.load.dlt_bridge import LoadPackage, load_package
-from connector.load.emission import Emission
+from connector.load.table_rows import TableRows
 from connector.warehouse import Connection
 from tests.simulation.holdings import Holdings
 from tests.simulation.kill_switch import KillSwitch
@@ -112,7 +112,7 @@ class _Machine:
 
 
 def _load_by_model(
-    pipeline: Any, tables: Callable[[str], Iterator[Emission]], dispositions: Callable[[], Ways] = dict, /
+    pipeline: Any, tables: Callable[[str], Iterator[TableRows]], dispositions: Callable[[], Ways] = dict, /
 ) -> str | None:
     loaded: str | None = pipeline.load(tables, dispositions)
     return loaded
@@ -125,7 +125,7 @@ class ModelMachine(_Machine):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self._packages: dict[str, list[Emission]] = {}
+        self._packages: dict[str, list[TableRows]] = {}
         self.clock: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     @contextmanager

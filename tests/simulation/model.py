@@ -27,7 +27,7 @@ import pyarrow as pa
 from dlt.destinations.impl.duckdb.sql_client import DuckDbSqlClient
 from dlt.pipeline.pipeline import Pipeline
 
-from connector.load.emission import Emission, hints
+from connector.load.table_rows import TableRows, hints
 from tests.simulation.kill_switch import KillSwitch
 
 Ways = Mapping[str, Mapping[str, Any]]
@@ -91,7 +91,7 @@ class ModelPipeline:
         folder: Path,
         kill_switch: KillSwitch,
         dice: Random,
-        packages: dict[str, list[Emission]],
+        packages: dict[str, list[TableRows]],
         clock: Callable[[], datetime],
     ) -> None:
         self.pipelines_dir = str(folder / "pipelines")
@@ -132,7 +132,7 @@ class ModelPipeline:
     def destination_client(self) -> type[_Client]:
         return _Client
 
-    def load(self, tables: Callable[[str], Iterator[Emission]], dispositions: Callable[[], Ways]) -> str | None:
+    def load(self, tables: Callable[[str], Iterator[TableRows]], dispositions: Callable[[], Ways]) -> str | None:
         """Act like `pipeline.run()`: if there is a pending package, finish it and do nothing else, as dlt does."""
         if self.has_pending_data:
             load_id = self._pending.read_text()
@@ -158,12 +158,12 @@ class ModelPipeline:
         self._kill_switch.step("file", "package done")
         return load_id
 
-    def _load_package(self, load_id: str, emissions: list[Emission], dispositions: Ways) -> None:
-        names = list(dict.fromkeys(emission.table for emission in emissions))
-        self._migrate({name: [e for e in emissions if e.table == name] for name in names})
+    def _load_package(self, load_id: str, parts: list[TableRows], dispositions: Ways) -> None:
+        names = list(dict.fromkeys(part.table for part in parts))
+        self._migrate({name: [e for e in parts if e.table == name] for name in names})
         self._dice.shuffle(names)
         for name in names:
-            some, way = [e for e in emissions if e.table == name], dispositions.get(name, {})
+            some, way = [e for e in parts if e.table == name], dispositions.get(name, {})
             if way.get("write_disposition") == "append":
                 self._append(name, some)
             else:
@@ -175,7 +175,7 @@ class ModelPipeline:
         self._kill_switch.step("sql", " ".join(sql.split()[:2]))
         self._connection.execute(sql, args)
 
-    def _migrate(self, emissions: dict[str, list[Emission]]) -> None:
+    def _migrate(self, parts: dict[str, list[TableRows]]) -> None:
         """Migrate all tables in one transaction, as dlt does with transactional DDL; then those of the staging dataset.
 
         The schema is stored with them, and tables are not compared with a schema that is already stored.
@@ -183,7 +183,7 @@ class ModelPipeline:
         self._sql(f"CREATE SCHEMA IF NOT EXISTS {DATASET}")
         known, schema = self._stored_schemas()
         required: dict[str, set[str]] = {}
-        for name, some in emissions.items():
+        for name, some in parts.items():
             required[name] = {f.name for e in some for f in e.rows.schema if not f.nullable}
             table = schema.setdefault(name, {"columns": {}})
             for column, kind in _columns(some).items():
@@ -204,7 +204,7 @@ class ModelPipeline:
                 f"CREATE TABLE IF NOT EXISTS {DATASET}.{VERSIONS} (n BIGINT, schema_name VARCHAR, version_hash VARCHAR,"
                 ' inserted_at TIMESTAMP WITH TIME ZONE, "schema" VARCHAR)'
             )
-            for name in emissions:
+            for name in parts:
                 wanted = {column: made["data_type"] for column, made in schema[name]["columns"].items()}
                 self._migrate_table(name, there.get(name, {}), wanted, required[name])
             self._sql(
@@ -218,7 +218,7 @@ class ModelPipeline:
         self._connection.execute(
             f"CREATE TABLE IF NOT EXISTS {self._staging}.{VERSIONS} AS FROM {DATASET}.{VERSIONS} WITH NO DATA"
         )
-        for name, some in emissions.items():
+        for name, some in parts.items():
             columns = (
                 f'"{column}" {kind}{" NOT NULL" if column in required[name] else ""}'
                 for column, kind in _columns(some).items()
@@ -260,21 +260,21 @@ class ModelPipeline:
             stored.setdefault(table, {})[column] = kind
         return stored
 
-    def _append(self, name: str, emissions: list[Emission]) -> None:
-        for emission in emissions:
-            self._connection.register("arriving", emission.rows)
+    def _append(self, name: str, parts: list[TableRows]) -> None:
+        for part in parts:
+            self._connection.register("arriving", part.rows)
             self._sql("BEGIN")
             self._sql(f"INSERT INTO {DATASET}.{name} BY NAME SELECT * FROM arriving")
             self._commit(f"appending to {name}")
             self._connection.unregister("arriving")
 
-    def _merge(self, name: str, emissions: list[Emission], *, distinct: bool) -> None:
+    def _merge(self, name: str, parts: list[TableRows], *, distinct: bool) -> None:
         table, staging = f"{DATASET}.{name}", f"{self._staging}.{name}"
-        for emission in emissions:
-            self._connection.register("arriving", emission.rows)
+        for part in parts:
+            self._connection.register("arriving", part.rows)
             self._sql(f"INSERT INTO {staging} BY NAME SELECT * FROM arriving")
             self._connection.unregister("arriving")
-        how = hints(emissions[0])
+        how = hints(parts[0])
         keys = ", ".join(f'"{key}"' for key in how["primary_key"])
         scope = how["write_disposition"].get("destination_scope")
         kept = how["write_disposition"].get("source_filter", "TRUE")
@@ -311,20 +311,20 @@ class _Client:
             return "model"
 
 
-def _columns(emissions: list[Emission]) -> dict[str, str]:
+def _columns(parts: list[TableRows]) -> dict[str, str]:
     columns: dict[str, str] = {}
-    for emission in emissions:
-        for column in emission.rows.schema:
-            kind = "JSON" if column.name in emission.json_columns else _sql_type(column.type)
+    for part in parts:
+        for column in part.rows.schema:
+            kind = "JSON" if column.name in part.json_columns else _sql_type(column.type)
             if columns.setdefault(column.name, kind) != kind:
-                raise TypeError(f"{emission.table}.{column.name} is both {columns[column.name]} and {kind}")
+                raise TypeError(f"{part.table}.{column.name} is both {columns[column.name]} and {kind}")
     return columns
 
 
-def _are_distinct(emissions: list[Emission]) -> bool:
+def _are_distinct(parts: list[TableRows]) -> bool:
     """Return whether no key occurs twice; dropping duplicates makes a merge take a third longer."""
-    keys = hints(emissions[0])["primary_key"]
-    arrived = [key for e in emissions for key in zip(*(e.rows.column(name).to_pylist() for name in keys), strict=True)]
+    keys = hints(parts[0])["primary_key"]
+    arrived = [key for e in parts for key in zip(*(e.rows.column(name).to_pylist() for name in keys), strict=True)]
     return len(set(arrived)) == len(arrived)
 
 

@@ -21,7 +21,7 @@ from connector.extract.listing import MAX_PER_PAGE, Lister, Listing
 from connector.extract.overlap import Positions, Segment
 from connector.extract.records import ImportRead, Verdict
 from connector.ledger import LedgerRow, State
-from connector.load import emission, package
+from connector.load import ledger_rows, package, table_rows
 from connector.load.batches import Builder, BuiltImports
 from connector.load.kept_deletes import KeptDeletes
 from connector.models import Import
@@ -456,8 +456,8 @@ def replace_rows_by_their_import_alone() -> AbstractContextManager[Any]:
         scope = f"{import_key} IN (SELECT {import_key} FROM {{staging_table}})"
         return {**replacing(record_key, import_key), "destination_scope": scope}
 
-    replacing = emission._replacing
-    return mock.patch.object(emission, "_replacing", of_imports)
+    replacing = table_rows._replacing
+    return mock.patch.object(table_rows, "_replacing", of_imports)
 
 
 @mutation()
@@ -585,7 +585,9 @@ def leave_versions_of_what_was_erased() -> AbstractContextManager[Any]:
 
 @mutation(first=116)
 def forget_what_is_recorded_of_what_is_read_again() -> AbstractContextManager[Any]:
-    return mock.patch.object(package, "LedgerRow", lambda *args, **more: LedgerRow(*args, **{**more, "history": None}))
+    return mock.patch.object(
+        ledger_rows, "LedgerRow", lambda *args, **more: LedgerRow(*args, **{**more, "history": None})
+    )
 
 
 @mutation(first=18)

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from connector.load.emission import replaced_rows
+from connector.load.table_rows import replaced_rows
 from connector.sandbox import Service
 from connector.warehouse import Warehouse
 from connector.warehouse.adapters.dialect import PostgresSql

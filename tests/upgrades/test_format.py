@@ -18,7 +18,7 @@ from connector import runs
 from connector.cli.exit_codes import USAGE, exit_code
 from connector.cli.main import make_parser
 from connector.errors import ConfigError
-from connector.load import emission
+from connector.load import table_rows
 from connector.maintain.compact import compact
 from connector.maintain.doctor import doctor
 from connector.maintain.planning import plan
@@ -71,7 +71,7 @@ def test_a_newer_format_is_refused_by_everything(tmp_path: Path, monkeypatch: py
         assert connector.sync(pipeline(), source).status == "succeeded"
         assert found() == FORMAT
         with monkeypatch.context() as newer:
-            for module in (emission, ownership):
+            for module in (table_rows, ownership):
                 newer.setattr(module, "FORMAT", FORMAT + 1)
             newer.setattr(runs, "connector_version", lambda: "9.1")
             assert connector.sync(pipeline(), source, scope=connector.Scope(full=True)).status == "succeeded"
@@ -126,7 +126,7 @@ def test_a_newer_format_is_refused_by_each_command_of_the_wheel(
     service.add_generated("customers", imports=2, rows=3)
     with serve(service) as url:
         with monkeypatch.context() as newer:
-            for module in (emission, ownership):
+            for module in (table_rows, ownership):
                 newer.setattr(module, "FORMAT", FORMAT + 1)
             newer.setattr(runs, "connector_version", lambda: "9.1")
             made = dlt.destinations.duckdb(str(file))

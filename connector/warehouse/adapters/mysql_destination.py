@@ -30,7 +30,7 @@ _SESSION = (
     "SET SESSION time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES', innodb_strict_mode = OFF, "
     f"lock_wait_timeout = {LOCK_TIMEOUT_S}, innodb_lock_wait_timeout = {LOCK_TIMEOUT_S}"
 )
-_DELETE = re.compile(  # as dlt generates it for the scope of `connector.load.emission`
+_DELETE = re.compile(  # as dlt generates it for the scope of `connector.load.table_rows`
     r"DELETE FROM (?P<table>\S+)\s+WHERE (?P<key>\w+) IN \(SELECT (?P=key) FROM (?P<staged>\S+) UNION ALL "
     r"SELECT (?P=key) FROM \S+ WHERE (?P<import>\w+) IN \(SELECT (?P=import) FROM (?P=staged)\)\)"
 )

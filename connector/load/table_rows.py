@@ -31,7 +31,7 @@ from connector.warehouse.tables import (
 
 
 @dataclass(frozen=True, slots=True)
-class Emission:
+class TableRows:
     """Rows for one table; `json_columns` are text columns whose type in the warehouse is JSON if it has that type.
 
     `template` is the template of a typed table, '' for imports without one.
@@ -43,16 +43,16 @@ class Emission:
     template: str | None = None
 
 
-def create_table_emission(table: str) -> Emission:
+def rows_that_create(table: str) -> TableRows:
     """Return a row that the merge drops; it makes dlt create the table, which an empty file would not."""
     schema = RECORDS_SCHEMA if table == RECORDS else SYSTEM_SCHEMAS[table]
     row = {column.name: NO_SLUG for column in schema if not column.nullable}
-    return Emission(table, table_of(schema, [row]))
+    return TableRows(table, table_of(schema, [row]))
 
 
-def hints(emission: Emission) -> dict[str, Any]:
+def hints(table_rows: TableRows) -> dict[str, Any]:
     """Return the arguments of `dlt.mark.make_hints`: key, merge, and the contract that no column changes its type."""
-    table = emission.table
+    table = table_rows.table
     if table != RECORDS and table in PRIMARY_KEYS:
         disposition, key = _upserting(PRIMARY_KEYS[table][0]), PRIMARY_KEYS[table]
     else:
@@ -65,15 +65,15 @@ def hints(emission: Emission) -> dict[str, Any]:
         "file_format": "parquet",
         # even if no row of this package has a value: dlt keeps the first type it gets and takes any change, even of
         # nullability, for another type
-        "columns": [{"name": n, "data_type": "json", "nullable": True} for n in sorted(emission.json_columns)],
-        "additional_table_hints": _own_hints(emission),
+        "columns": [{"name": n, "data_type": "json", "nullable": True} for n in sorted(table_rows.json_columns)],
+        "additional_table_hints": _own_hints(table_rows),
     }
 
 
-def _own_hints(emission: Emission) -> dict[str, Any]:
-    if emission.table == LEDGER:
+def _own_hints(table_rows: TableRows) -> dict[str, Any]:
+    if table_rows.table == LEDGER:
         return {FORMAT_HINT: FORMAT}
-    return {} if emission.template is None else {TEMPLATE_HINT: emission.template}
+    return {} if table_rows.template is None else {TEMPLATE_HINT: table_rows.template}
 
 
 def replaced_rows(record_key: str, import_key: str, sql: Sql) -> str:
