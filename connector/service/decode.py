@@ -2,13 +2,12 @@
 
 In the fast path msgspec decodes a whole page of records and keeps the bytes of each row. If it refuses the page (an
 invalid element, a lone surrogate escape, extreme depth), the page is split into its elements, and each is decoded
-separately. Undocumented fields are looked for only in a page that is known to have some.
+separately, member by member (`fields`). Undocumented fields are looked for only in a page that is known to have some.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -20,23 +19,37 @@ import pyarrow as pa
 from pydantic import SecretStr
 
 from connector.models import Import, ImportPage, Record, RecordPage, Reject, Session, Template, microseconds
+from connector.service.fields import (
+    BRACE,
+    INT64_MAX,
+    INT64_MIN,
+    LONGEST_KEY,
+    Refused,
+    instant_in,
+    integer_in,
+    is_encodable,
+    is_naive,
+    is_utf8,
+    key_in,
+    members_in,
+    parse_instant,
+    parse_leniently,
+    required,
+    slug_in,
+    text_in,
+)
 from connector.service.limits import LIMITS
 from connector.transform.json_slices import (
     SPACE,
     NotJson,
-    TooDeep,
     array_elements,
     is_json,
     members_of,
     object_members,
 )
 
-_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
-_BRACE = ord("{")
-_LONGEST_KEY = 2_000  # bytes of a slug: PostgreSQL has an index on it, which accepts up to 2,704
 _SHORT = 8 * 2**20  # bytes; a longer page may have millions of tiny elements and is not even split to count them
 _BOM = b"\xef\xbb\xbf"
-_UNUSUAL_TIME = re.compile(r"(\d{4}-?\d\d-?\d\d|\d{4}-?W\d\d-?\d)([ Tt][0-9:.,]+ ?([Zz]|[+-][0-9:]+)?)?", re.ASCII)
 _USUAL_LENGTHS = frozenset(map(len, (f"2026-01-01T00:00:00{fraction}Z" for fraction in ("", ".000", ".000000"))))
 _UTC_US = pa.timestamp("us", "UTC")
 # Arrow has years before and after these, datetime does not.
@@ -45,22 +58,16 @@ _IMPORT_FIELDS = frozenset({"slug", "row_count", "created_at", "updated_at", "st
 _NO_SLUGS = frozenset({".", ".."})
 _RECORD_FIELDS = frozenset({"slug", "data", "created_at", "updated_at", "sort"})
 
-_PLAIN_TEXT = re.compile(rb'"([ !#-\[\]-~]*)"')
-_PLAIN_NUMBER = re.compile(rb"0|[1-9][0-9]{0,17}")
 _FEW = 32  # so few times are parsed faster by Python than by Arrow
 _TEMPLATE_BYTES = 1_000  # templates up to this size are cached, as most imports have the same few
 
 _T = TypeVar("_T")
-_Slug = Annotated[str, msgspec.Meta(min_length=1, max_length=_LONGEST_KEY // 4)]  # longer ones are measured one by one
-_Int64 = Annotated[int, msgspec.Meta(ge=_INT64_MIN, le=_INT64_MAX)]
+_Slug = Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_KEY // 4)]  # longer ones are measured one by one
+_Int64 = Annotated[int, msgspec.Meta(ge=INT64_MIN, le=INT64_MAX)]
 
 
 class WrongShape(ValueError):
     """The reply is JSON, but does not match the interface; the message completes "the service sent …"."""
-
-
-class _Refused(ValueError):
-    """One element can't be used; the message says why."""
 
 
 class _Row(msgspec.Struct, gc=False, forbid_unknown_fields=True):
@@ -114,12 +121,11 @@ _ROW = msgspec.json.Decoder(_Row)
 _UPLOAD = msgspec.json.Decoder(_Upload)
 _UNCUT_PAGE = msgspec.json.Decoder(_UncutPage)
 _RAW_PAGE = msgspec.json.Decoder(_RawPage)
-_RAW_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def decode_record_page(body: bytes) -> RecordPage:
     """Decode a page of records. Raises `NotJson` or `WrongShape` if the page as a whole can't be read."""
-    if _is_utf8(body):
+    if is_utf8(body):
         for decode in (_usual_page, _page_with_extras):
             with suppress(ValueError, OverflowError, RecursionError):
                 return decode(body)
@@ -167,32 +173,10 @@ def decode_import(body: bytes) -> Import:
 
 
 def decode_session(body: bytes) -> Session:
-    token = _loosely(_top_level(_document(body)).get("token", b"null"))
+    token = parse_leniently(_top_level(_document(body)).get("token", b"null"))
     if not isinstance(token, str) or not token:
         raise WrongShape("a session without a token")
     return Session(token=SecretStr(token))
-
-
-def parse_instant(text: str) -> datetime:
-    """Return an ISO 8601 date-time as an instant in UTC; no offset means UTC, digits beyond microseconds are dropped.
-
-    Raises ValueError or OverflowError.
-    """
-    if text[10:11] != "T" or text[-1:] == "z":
-        if not _UNUSUAL_TIME.fullmatch(text):
-            raise ValueError("not ISO 8601")
-        text = text.upper()
-    found = datetime.fromisoformat(text)
-    zone = found.tzinfo
-    if zone is UTC:
-        return found
-    return found.replace(tzinfo=UTC) if zone is None else found.astimezone(UTC)
-
-
-def is_naive(text: str) -> bool:
-    """Return whether an ISO 8601 date-time has no offset."""
-    time = text[10:]  # after the date; even with a short form of the date, only an offset has `+` or `-` there
-    return time[-1:] not in ("Z", "z") and "+" not in time and "-" not in time
 
 
 def _page_with_extras(body: bytes) -> RecordPage:
@@ -215,7 +199,7 @@ def _object_text(members: Iterable[tuple[str, bytes | msgspec.Raw]]) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _key_text(key: str) -> bytes:
-    return json.dumps(key, ensure_ascii=not _encodable(key)).encode() + b":"
+    return json.dumps(key, ensure_ascii=not is_encodable(key)).encode() + b":"
 
 
 def _or_none(text: bytes | msgspec.Raw) -> bytes | None:
@@ -227,8 +211,8 @@ def _records(rows: Sequence[_Row], extras: Sequence[bytes | None] | None = None)
     """Build records from decoded rows. Raises ValueError or OverflowError if one of them can't be used."""
     slugs = [row.slug for row in rows]
     data = [bytes(row.data) for row in rows]  # copied, because a row must not keep its whole page in memory
-    if {text[0] for text in data} - {_BRACE} or "\0" in "".join(slugs):
-        raise _Refused("data is not an object, or slug holds a NUL character")
+    if {text[0] for text in data} - {BRACE} or "\0" in "".join(slugs):
+        raise Refused("data is not an object, or slug holds a NUL character")
     times = _instants([*[row.created_at for row in rows], *[row.updated_at for row in rows]])
     columns = (slugs, data, times[: len(rows)], times[len(rows) :], [row.sort for row in rows])
     return list(map(Record, *columns)) if extras is None else list(map(Record, *columns, extras))
@@ -246,66 +230,66 @@ def _instants(texts: Sequence[str | None]) -> Sequence[int | None]:
 
 
 def _read_record(text: bytes) -> Record | Reject:
-    if _is_utf8(text):
+    if is_utf8(text):
         try:
             return _records([_ROW.decode(text)])[0]
         except (ValueError, OverflowError, RecursionError):
             pass
     slug: str | None = None
     try:
-        members = _members(text, "the record")
-        slug = _key(members)
+        members = members_in(text, "the record")
+        slug = key_in(members)
         data = members.get("data", b"null")
         if data == b"null":
-            raise _Refused("data is missing")
-        if data[0] != _BRACE:
-            raise _Refused("data is not an object")
+            raise Refused("data is missing")
+        if data[0] != BRACE:
+            raise Refused("data is not an object")
         created_at, updated_at = (
             None if time is None else microseconds(time)
-            for time in (_instant(members, "created_at"), _instant(members, "updated_at"))
+            for time in (instant_in(members, "created_at"), instant_in(members, "updated_at"))
         )
         extra = _unnamed(members, _RECORD_FIELDS)
-        return Record(slug, data, created_at, updated_at, _integer(members, "sort"), extra)
-    except _Refused as why:
+        return Record(slug, data, created_at, updated_at, integer_in(members, "sort"), extra)
+    except Refused as why:
         return _rejected(slug, why, text)
 
 
-def _rejected(slug: str | None, why: _Refused, text: bytes) -> Reject:
+def _rejected(slug: str | None, why: Refused, text: bytes) -> Reject:
     """Build the reject of an element; try to read its slug even from invalid JSON."""
     if slug is None:
         with suppress(ValueError, RecursionError):
-            slug = _slug(object_members(text))
+            slug = slug_in(object_members(text))
     return Reject(slug, str(why), text.decode("utf-8", "backslashreplace"))
 
 
 def _read_import(text: bytes) -> Import | Reject:
-    if _is_utf8(text):
+    if is_utf8(text):
         try:
             return _usual_import(_UPLOAD.decode(text))
         except (ValueError, OverflowError, RecursionError):
             pass
     slug: str | None = None
     try:
-        members = _members(text, "the import")
-        slug = _key(members)
+        members = members_in(text, "the import")
+        slug = key_in(members)
         if slug in _NO_SLUGS:
-            raise _Refused("slug can't stand in an address")
+            raise Refused("slug can't stand in an address")
         template, rest = _template(members.get("template", b"null"))
         unnamed = [(key, value) for key, value in members.items() if key not in _IMPORT_FIELDS]
         if rest is not None:
             unnamed.append(("template", rest))
         return Import(
             slug=slug,
-            row_count=_required(_integer(members, "row_count"), "row_count"),
-            created_at=_required(_instant(members, "created_at"), "created_at"),
-            updated_at=_required(_instant(members, "updated_at"), "updated_at"),
-            updated_naive=is_naive(_loosely(members["updated_at"])),
-            status=_required(_text(members, "status"), "status"),
+            row_count=required(integer_in(members, "row_count"), "row_count"),
+            created_at=required(instant_in(members, "created_at"), "created_at"),
+            updated_at=required(instant_in(members, "updated_at"), "updated_at"),
+            updated_naive=is_naive(parse_leniently(members["updated_at"])),
+            status=required(text_in(members, "status"), "status"),
             template=template,
             metadata_json=_or_none(members.get("metadata", b"null")),
             extra_json=_object_text(unnamed) if unnamed else None,
         )
-    except _Refused as why:
+    except Refused as why:
         return _rejected(slug, why, text)
 
 
@@ -313,7 +297,7 @@ def _usual_import(found: _Upload) -> Import:
     """Build an import without undocumented fields. Raises ValueError or OverflowError if it needs the slower path."""
     template, rest = _template(bytes(found.template))
     if rest is not None or found.slug in _NO_SLUGS or "\0" in found.slug or "\0" in found.status:
-        raise _Refused("not as usual")
+        raise Refused("not as usual")
     return Import(
         slug=found.slug,
         row_count=found.row_count,
@@ -339,11 +323,11 @@ def _read_template(text: bytes) -> tuple[Template | None, bytes | None]:
     """Return the template, and the other members of its object as JSON."""
     if text == b"null":
         return None, None
-    members = _members(text, "template")
-    slug = _slug(members, "template.slug")
-    name = _loosely(members.get("name", b"null"))
+    members = members_in(text, "template")
+    slug = slug_in(members, "template.slug")
+    name = parse_leniently(members.get("name", b"null"))
     rest = _unnamed(members, frozenset({"slug", "name"}))
-    return Template(slug=slug, name=name if isinstance(name, str) and name and _encodable(name) else slug), rest
+    return Template(slug=slug, name=name if isinstance(name, str) and name and is_encodable(name) else slug), rest
 
 
 def _document(body: bytes) -> bytes:
@@ -361,7 +345,7 @@ def _elements(body: bytes) -> list[bytes]:
     """Return the exact text of each element of the page's `data`. Raises `NotJson` or `WrongShape`."""
     body = _document(body)
     try:
-        if len(body) <= _SHORT and _is_utf8(body):
+        if len(body) <= _SHORT and is_utf8(body):
             found = _RAW_PAGE.decode(body).data
             _check_elements(len(found))
             return [bytes(element) for element in found]
@@ -381,11 +365,11 @@ def _elements(body: bytes) -> list[bytes]:
 
 def _uncut(body: bytes) -> bytes | None:
     """Return the exact text of the page's `data`; its elements may be malformed, but nothing outside it."""
-    if _is_utf8(body):
+    if is_utf8(body):
         with suppress(ValueError, RecursionError):
             return bytes(_UNCUT_PAGE.decode(body).data)
     members = _top_level(body)
-    if not all(_is_utf8(text) and is_json(text) for key, text in members.items() if key != "data"):
+    if not all(is_utf8(text) and is_json(text) for key, text in members.items() if key != "data"):
         raise NotJson("what stands beside its data cannot be read")
     return members.get("data")
 
@@ -399,105 +383,3 @@ def _top_level(text: bytes) -> dict[str, bytes]:
     if text[:1] != b"{" and is_json(text):
         raise WrongShape("JSON that is not an object")
     return object_members(text)
-
-
-def _members(text: bytes, what: str) -> Mapping[str, bytes]:
-    if not _is_utf8(text):
-        raise _Refused(f"{what} is not UTF-8 text")
-    try:
-        return {key: bytes(value) for key, value in _RAW_MEMBERS.decode(text).items()}
-    except (ValueError, RecursionError):
-        pass
-    try:
-        if not is_json(text, LIMITS.nesting):
-            raise _Refused(f"{what} is not JSON")
-    except TooDeep:
-        raise _Refused(f"{what} is nested deeper than {LIMITS.nesting:,} levels") from None
-    if text[0] != _BRACE:
-        raise _Refused(f"{what} is not an object")
-    return object_members(text)
-
-
-def _key(members: Mapping[str, bytes]) -> str:
-    """Return the slug of a record or an import. Raises `_Refused` if it is too long for some destination's index."""
-    slug = _slug(members)
-    if len(slug.encode()) > _LONGEST_KEY:
-        raise _Refused(f"slug is longer than {_LONGEST_KEY:,} bytes")
-    return slug
-
-
-def _slug(members: Mapping[str, bytes], field: str = "slug") -> str:
-    slug = _text(members, "slug", field)
-    if slug is None:
-        raise _Refused(f"{field} is missing")
-    if not slug:
-        raise _Refused(f"{field} is empty")
-    return slug
-
-
-def _text(members: Mapping[str, bytes], key: str, field: str | None = None) -> str | None:
-    found = _loosely(members.get(key, b"null"))
-    if found is None:
-        return None
-    if not isinstance(found, str):
-        raise _Refused(f"{field or key} is not a string")
-    if not _encodable(found):
-        raise _Refused(f"{field or key} holds half a surrogate pair")
-    if "\0" in found:  # some destinations cannot store it, and a key has to be the same in all of them
-        raise _Refused(f"{field or key} holds a NUL character")
-    return found
-
-
-def _integer(members: Mapping[str, bytes], key: str) -> int | None:
-    found = _loosely(members.get(key, b"null"))
-    if found is None:
-        return None
-    if isinstance(found, bool) or not isinstance(found, int | float) or found != found // 1:
-        raise _Refused(f"{key} is not an integer")
-    if not _INT64_MIN <= found <= _INT64_MAX:
-        raise _Refused(f"{key} does not fit into 64 bits")
-    return int(found)
-
-
-def _instant(members: Mapping[str, bytes], key: str) -> datetime | None:
-    found = _loosely(members.get(key, b"null"))
-    if found is None:
-        return None
-    try:
-        if isinstance(found, str):
-            return parse_instant(found)
-    except (ValueError, OverflowError):
-        pass
-    raise _Refused(f"{key} is not a date-time")
-
-
-def _required(value: _T | None, field: str) -> _T:
-    if value is None:
-        raise _Refused(f"{field} is missing")
-    return value
-
-
-def _loosely(text: bytes) -> Any:
-    """Parse a value as leniently as the standard library; return the text itself if that fails too."""
-    if plain := _PLAIN_TEXT.fullmatch(text):
-        return plain[1].decode()
-    if _PLAIN_NUMBER.fullmatch(text):
-        return int(text)
-    try:
-        return json.loads(text.decode())
-    except (ValueError, RecursionError):
-        return text
-
-
-def _is_utf8(text: bytes) -> bool:
-    if text.isascii():
-        return True
-    try:
-        text.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def _encodable(text: str) -> bool:
-    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)

@@ -18,9 +18,8 @@ from connector.service.decode import (
     decode_import,
     decode_import_page,
     decode_record_page,
-    is_naive,
-    parse_instant,
 )
+from connector.service.fields import is_naive, parse_instant
 from connector.transform.json_slices import NotJson, array_elements, is_json, object_members
 from tests.service.conftest import Ask
 from tests.service.hostile import import_row, page, row
