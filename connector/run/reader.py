@@ -200,9 +200,9 @@ class Reader:
             read.asked_at,
             unit,
             naive=import_.updated_naive,
-            clock_uncertainty=self._client.clock_uncertainty,
-            clock_difference=self._client.clock_difference,
-            age=max(self._client.age_of(import_.slug), REPLICAS_LAG),
+            clock_uncertainty=self._client.clock.uncertainty,
+            clock_difference=self._client.clock.difference,
+            age=max(self._client.clock.age_of(import_.slug), REPLICAS_LAG),
         )
         return None if settled else Due.racy
 

@@ -14,9 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
-from functools import lru_cache
+from datetime import UTC, datetime
 from http import HTTPStatus
 from random import Random
 from types import TracebackType
@@ -55,6 +53,7 @@ from connector.service.retry import (
     retry_after_s,
     without_endless_wait,
 )
+from connector.service.service_clock import ServiceClock
 from connector.service.transport import (
     Body,
     Call,
@@ -70,7 +69,6 @@ log = logging.getLogger("connector.service.client")
 _T = TypeVar("_T")
 _Page = TypeVar("_Page", ImportPage, RecordPage)
 _TOKEN = re.compile(r"[\x21-\x7e]+", re.ASCII)
-_AGE = re.compile(r"[0-9]{1,9}", re.ASCII)  # seconds
 _PREFIX = "/api/v1"
 _HEADERS = {
     "Accept": "application/json",
@@ -79,11 +77,6 @@ _HEADERS = {
     "Content-Type": "application/json",
     "User-Agent": "importer-connector",
 }
-SERVICE_CLOCKS_DIFFER = timedelta(seconds=2)  # between the machine that replies and the one that sets `updated_at`
-OUR_CLOCK_DIFFERS = timedelta(minutes=5)
-MAX_CLOCK_DIFFERENCE = timedelta(
-    days=1
-)  # between a `Date` and our clock; a `Date` further off is not the time of any clock
 _RECORDS, _IMPORTS, _IMPORT, _SESSION = "list_records", "list_imports", "get_import", "create_session"
 
 
@@ -128,9 +121,8 @@ class ServiceClient:
         self.stats = ClientStats()
         self.largest_page = 0  # elements in the longest page so far: the page size that the service is known to send
         self.largest_page_of_records = 0
-        self.on_records_received: Callable[[str, int], None] | None = (
-            None  # called for each page of records before it is decoded
-        )
+        # called for each page of records before it is decoded
+        self.on_records_received: Callable[[str, int], None] | None = None
         self._base_url = _base_url(base_url)
         self._token = SecretStr(_sendable(token))
         self._guard = Guard(privacy, self._token) if privacy else None
@@ -147,10 +139,7 @@ class ServiceClient:
         self._now = now
         self._random = random or Random()
         self._outage = Outage(self._policy.outage_s, sleep=sleep, monotonic=monotonic, now=now, random=self._random)
-        self._dated: datetime | None = None
-        self._clock_difference = timedelta(0)  # its difference from this machine's clock when it arrived
-        self._newest: datetime | None = None  # the latest `Date` that can be the time of a clock
-        self._ages: dict[str, timedelta] = {}  # import → age of the oldest reply about it, where a cache sent one
+        self.clock = ServiceClock(now)
         self._instruments = telemetry.find()
 
     def __repr__(self) -> str:
@@ -171,34 +160,8 @@ class ServiceClient:
             await transport.close()
 
     def service_time(self) -> datetime:
-        """Return an instant that the service's clock has passed.
-
-        It is the `Date` of the latest reply, because only the service's own clock can be compared with `updated_at`. If
-        the service sends no `Date`, or one that no clock shows today, it is this machine's clock, which may differ by
-        more.
-        """
-        dated = self._service_clock()
-        return self._now() - OUR_CLOCK_DIFFERS if dated is None else dated - SERVICE_CLOCKS_DIFFER
-
-    @property
-    def clock_uncertainty(self) -> timedelta:
-        """Return how far the service's clock may be ahead of `service_time()`.
-
-        Clocks of machines differ by less than a minute.
-        """
-        return 2 * OUR_CLOCK_DIFFERS if self._service_clock() is None else timedelta(minutes=1)
-
-    @property
-    def clock_difference(self) -> timedelta:
-        """Return the difference between the service's `Date` and this machine's clock if either may be wrong."""
-        return self._clock_difference if self._dated is not None and self._service_clock() is None else timedelta(0)
-
-    def age_of(self, slug: str) -> timedelta:
-        """Return how old the oldest reply about an import and its records was when it arrived."""
-        return self._ages.get(slug, timedelta(0))
-
-    def _service_clock(self) -> datetime | None:
-        return self._dated if abs(self._clock_difference) <= MAX_CLOCK_DIFFERENCE else None
+        """Return an instant that the service's clock has passed."""
+        return self.clock.time()
 
     async def list_imports(self, page: int, per_page: int | None = 100, status: str | None = None) -> ImportPage:
         """Return one page of the listing; without `per_page` the service chooses the page size."""
@@ -378,29 +341,12 @@ class ServiceClient:
             self._outage.failed(reply.words)
         if isinstance(reply, Body):
             self._limiter.went_well()
-            if (dated := _instant(reply.date)) is not None:
-                self._dated, self._clock_difference = dated, dated - self._now()
-                if abs(self._clock_difference) <= MAX_CLOCK_DIFFERENCE:
-                    self._newest = max(self._newest or dated, dated)
-            if import_slug is not None:
-                self._note_age(import_slug, reply.age, dated)
+            self.clock.note(reply.date, reply.age, import_slug)
         elif reply.status == HTTPStatus.TOO_MANY_REQUESTS:
             self.stats.throttled += 1
             pause_s = retry_after_s(reply.retry_after, self._now()) or 0.0
             patient = pause_s <= self._policy.wait_budget_s
             self._limiter.throttled(started, min(pause_s, self._policy.retry_after_cap_s) if patient else 0.0)
-
-    def _note_age(self, slug: str, age_header: str | None, dated: datetime | None) -> None:
-        """Note the age of a reply: the `Age` of a cache, or the lag of its `Date` behind the latest one if larger."""
-        age = (
-            timedelta(seconds=int(age_header))
-            if age_header is not None and _AGE.fullmatch(age_header.strip())
-            else timedelta(0)
-        )
-        if dated is not None and self._newest is not None:
-            age = max(age, self._newest - dated)
-        if age > max(self.age_of(slug), SERVICE_CLOCKS_DIFFER):
-            self._ages[slug] = age
 
 
 def _both(first: Callable[[int], None], second: Callable[[int], None]) -> Callable[[int], None]:
@@ -409,16 +355,6 @@ def _both(first: Callable[[int], None], second: Callable[[int], None]) -> Callab
         second(size)
 
     return received
-
-
-@lru_cache(maxsize=16)  # replies within a second have the same date
-def _instant(date: str | None) -> datetime | None:
-    """Return the `Date` header of a reply as an instant; None if it is absent or unreadable."""
-    try:
-        found = parsedate_to_datetime(date or "")
-        return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
-    except (ValueError, OverflowError, TypeError, IndexError):
-        return None
 
 
 def _not_json(reply: Body, why: NotJson) -> AttemptFailure:
