@@ -23,13 +23,12 @@ from connector.cli.redaction import add_password_of, add_secret
 from connector.errors import ConfigError
 from connector.load.working_directory import open_in_scratch
 from connector.warehouse.destination import (
-    PROVEN,
-    check_proven,
     destination_config,
     duckdb_file,
     lake_catalog,
 )
 from connector.warehouse.storage_version import SETTING, checked, make_file
+from connector.warehouse.suitability import PROVEN, check_proven
 
 DUCKDB_FILE = "importer.duckdb"
 NO_PASSWORD = "not-given"  # noqa: S105

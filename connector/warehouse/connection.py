@@ -14,14 +14,13 @@ from dlt.pipeline.pipeline import Pipeline
 
 from connector.warehouse.adapters import Adapter, Catalog, Sql, Traits, adapter_of
 from connector.warehouse.destination import (
-    check_supported,
-    check_writable,
     destination_name,
     destination_type,
     local_file,
     open_client,
 )
 from connector.warehouse.memory_limit import MemoryLimit
+from connector.warehouse.suitability import check_supported, check_writable
 from connector.warehouse.tables import LEDGER, RECORDS, RUNS
 
 LOADS = "_dlt_loads"

@@ -19,7 +19,7 @@ from connector.cli.commands import check
 from connector.cli.configuration import open_pipeline
 from connector.cli.conformance import prove
 from connector.run.sync import sync
-from connector.warehouse import destination
+from connector.warehouse import suitability
 from connector.warehouse.lock import sole_writer
 from connector.warehouse.unused_file import remove_unused_file
 from tests.types.conftest import DuckDB, PostgreSQL, Warehouse
@@ -51,7 +51,7 @@ def test_every_guarantee_is_proven_and_nothing_is_left(warehouse: Warehouse) -> 
 
 
 def test_a_destination_that_nobody_has_proven_is_tried(duck: DuckDB, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(destination, "PROVEN", ())
+    monkeypatch.setattr(suitability, "PROVEN", ())
     with closing(prove(options(duck))) as tried:
         assert next(iter(tried)).proven
 
