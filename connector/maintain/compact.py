@@ -23,6 +23,7 @@ from dlt.pipeline.pipeline import Pipeline
 from connector.errors import ConfigError, ConnectorError
 from connector.maintain.compact_lake import lake_size, rewrite_lake
 from connector.warehouse import Connection, Warehouse
+from connector.warehouse.adapters.dialect import literal, quoted
 from connector.warehouse.destination import (
     dataset_name,
     delta_folder,
@@ -145,10 +146,10 @@ def _rewrite(pipeline: Pipeline, file: Path, storage: str | None) -> Compacted:
     copy = copy_of(file)
     with _scratch(copy), duckdb.connect(config={"temp_directory": str(copy.with_suffix(".tmp"))}) as session:
         # read-only, so that nobody can write to the file until the copy replaces it
-        session.execute(f"ATTACH '{_quoted(file)}' AS {_OLD} (READ_ONLY)")
+        session.execute(f"ATTACH {literal(str(file))} AS {_OLD} (READ_ONLY)")
         if file.with_name(f"{file.name}.wal").exists():
             raise ConnectorError(f"Another program has just written to {file}; compact it again when it is done.")
-        session.execute(f"ATTACH '{_quoted(copy)}' AS {_NEW}{_format(session, storage)}")
+        session.execute(f"ATTACH {literal(str(copy))} AS {_NEW}{_format(session, storage)}")
         session.execute(f"COPY FROM DATABASE {_OLD} TO {_NEW}")
         _compare(session, file)
         session.execute(f"DETACH {_NEW}")
@@ -187,7 +188,7 @@ def _compare(session: duckdb.DuckDBPyConnection, file: Path) -> None:
         f"SELECT schema_name, table_name FROM duckdb_tables() WHERE database_name = '{_OLD}'"
     ).fetchall()
     for schema, table in tables:
-        name = f'"{_doubled(schema)}"."{_doubled(table)}"'
+        name = f"{quoted(schema)}.{quoted(table)}"
         if _content(session, f"{_OLD}.{name}") != _content(session, f"{_NEW}.{name}"):
             differing.append(f"the rows of {schema}.{table}")
     if differing:
@@ -208,11 +209,3 @@ def _catalog(session: duckdb.DuckDBPyConnection, kind: str, database: str) -> An
     own = " AND NOT internal" if "internal" in compared else ""
     sql = f"SELECT {names} FROM duckdb_{kind}() WHERE database_name = ?{own} ORDER BY ALL"
     return session.execute(sql, [database]).fetchall()
-
-
-def _quoted(path: Path) -> str:
-    return str(path).replace("'", "''")
-
-
-def _doubled(name: str) -> str:
-    return name.replace('"', '""')

@@ -19,6 +19,7 @@ from dlt.pipeline.pipeline import Pipeline
 
 from connector.errors import ConfigError
 from connector.warehouse import Warehouse
+from connector.warehouse.adapters.dialect import literal
 from connector.warehouse.destination import (
     destination_config,
     lake_files,
@@ -46,7 +47,7 @@ def rewrite_lake(pipeline: Pipeline) -> None:
             "Only a DuckLake whose files are in a folder is compacted here; see DuckLake's documentation for others "
             "(ducklake_rewrite_data_files, ducklake_expire_snapshots, ducklake_cleanup_old_files)."
         )
-    lake = "'" + str(destination_config(pipeline).credentials.ducklake_name).replace("'", "''") + "'"
+    lake = literal(destination_config(pipeline).credentials.ducklake_name)
     unknown = f"CALL ducklake_delete_orphaned_files({lake}, cleanup_all => true, dry_run => true)"
     with Warehouse(pipeline).connect() as connection:
         native: Any = connection.client.native_connection

@@ -28,8 +28,9 @@ from connector.sandbox import Service, serve
 from connector.settings import Settings
 from connector.warehouse import Warehouse
 from connector.warehouse.adapters import delta_lake
-from connector.warehouse.adapters.delta_lake import Lake, _parts
+from connector.warehouse.adapters.delta_lake import Lake
 from connector.warehouse.adapters.delta_log import Commit, DeltaLog
+from connector.warehouse.adapters.delta_statements import clauses_of
 from connector.warehouse.destination import dataset_fingerprint
 from connector.warehouse.lock import lock_path, sole_writer
 from tests.destinations.test_destinations import run
@@ -448,4 +449,4 @@ def test_a_commit_that_failed_after_a_part_is_completed_before_the_next(
     ],
 )
 def test_the_parts_of_a_statement(rest: str, parts: tuple[str, str, str, int]) -> None:
-    assert _parts(rest) == parts
+    assert clauses_of(rest) == parts

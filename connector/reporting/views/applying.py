@@ -19,10 +19,11 @@ from connector.errors import ConnectorError, LockedError
 from connector.reporting.views import readers
 from connector.reporting.views.as_of import drop_function, functions_of_ours, lacks_functions, make_functions
 from connector.reporting.views.generated import GENERATED, MISFITS, ready_views
-from connector.reporting.views.layout import DIALECTS, VIEWS_SUFFIX, Layout, dialect_of, literal, quoted, read_layout
+from connector.reporting.views.layout import DIALECTS, VIEWS_SUFFIX, Layout, dialect_of, read_layout
 from connector.reporting.views.readers import OURS, OUTDATED
 from connector.reporting.views.statements import Ready, standing
 from connector.warehouse import Connection, Warehouse
+from connector.warehouse.adapters.dialect import literal, quoted
 from connector.warehouse.connection import LOADS, OF_ANY_LOAD
 from connector.warehouse.destination import no_warehouse
 from connector.warehouse.failures import explain_failure

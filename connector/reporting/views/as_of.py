@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from connector.reporting.views.generated import view_columns
-from connector.reporting.views.layout import Layout, TypedTable, literal, quoted, recorded
+from connector.reporting.views.layout import Layout, TypedTable, recorded
 from connector.reporting.views.readers import OURS, OUTDATED, blocked
+from connector.warehouse.adapters.dialect import literal, quoted
 from connector.warehouse.connection import Connection
 from connector.warehouse.history_tables import VALID_FROM, VALID_TO
 

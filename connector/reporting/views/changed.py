@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from connector.reporting.views.layout import Layout, TypedField, TypedTable, literal, quoted
+from connector.reporting.views.layout import Layout, TypedField, TypedTable
 from connector.reporting.views.statements import Ready, select, standing
+from connector.warehouse.adapters.dialect import literal, quoted
 from connector.warehouse.history_tables import CHANGE, RUN_ID, VALID_FROM, VALID_TO
 
 CHANGES = "v_changes"

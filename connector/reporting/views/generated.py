@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from connector.reporting.views.changed import CHANGES, changes_view
-from connector.reporting.views.layout import Layout, TypedField, TypedTable, literal, quoted, recorded
+from connector.reporting.views.layout import Layout, TypedField, TypedTable, recorded
 from connector.reporting.views.statements import Ready, Statement, select, standing, tables_of
 from connector.transform.schema import Kind as TypeKind
 from connector.transform.schema import parse_type
+from connector.warehouse.adapters.dialect import literal, quoted
 from connector.warehouse.tables import IMPORTS, LEDGER, RECORDS
 
 NULLS, DISTINCT, MISFITS = "v_field_nulls", "v_field_distinct", "v_misfits"

@@ -13,6 +13,7 @@ from connector.reporting.views.labels import label, misfit_label
 from connector.transform.naming import DOUBLE_VARIANT, SYSTEM_COLUMNS, TEXT_VARIANT
 from connector.transform.schema import Kind, parse_type
 from connector.warehouse import Connection, Warehouse
+from connector.warehouse.adapters.dialect import quoted
 from connector.warehouse.history_tables import history_of, set_aside_columns
 from connector.warehouse.ownership import inspect_dataset
 from connector.warehouse.tables import FIELDS, IMPORTS, LEDGER
@@ -152,14 +153,6 @@ def recorded(layout: Layout) -> Iterator[tuple[TypedTable, str]]:
             if f.column in there
         )
         yield replace(typed, fields=fields), name
-
-
-def quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
-def literal(text: str | None) -> str:
-    return "CAST(NULL AS TEXT)" if text is None else "'" + text.replace("'", "''") + "'"
 
 
 def _misfit(variant: str, value: str) -> str:

@@ -21,8 +21,9 @@ from sqlglot.errors import SqlglotError
 
 from connector.errors import ConfigError, ConnectorError
 from connector.reporting.views.lake_queries import lake_session
-from connector.reporting.views.layout import VIEWS_SUFFIX, quoted
+from connector.reporting.views.layout import VIEWS_SUFFIX
 from connector.warehouse import Warehouse
+from connector.warehouse.adapters.dialect import quoted
 from connector.warehouse.busy import WAIT_S, when_free
 from connector.warehouse.destination import (
     dataset_name,

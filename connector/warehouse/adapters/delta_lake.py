@@ -25,34 +25,17 @@ from typing import Any
 from uuid import uuid4
 
 import duckdb
-from sqlglot import TokenType, tokenize
 
 from connector.warehouse.adapters.base import lower
 from connector.warehouse.adapters.delta_log import OURS, Column, Commit, DeltaLog, Table, actions_of, sync
+from connector.warehouse.adapters.delta_statements import ALTERED, SCHEMA, STATEMENT, clauses_of, unquoted
+from connector.warehouse.adapters.dialect import literal, quoted
 
 ROWS = "$importer"  # behind the name of the dataset: the schema of the rows that are not in files yet
 _FILE = "importer$file"
 _SMALL_BYTES, _SMALL_FILES = 2**20, 16  # so many files of less than that are merged by the next commit
 _COMPACT_BYTES = 2**27
 _SPILLED = "importer-delta-"
-_NAME = r'(?:"(?:[^"]|"")+"|\w+)'
-_STATEMENT = re.compile(
-    r"\s*(?P<verb>INSERT\s+INTO|UPDATE|DELETE\s+FROM|TRUNCATE\s+TABLE|ALTER\s+TABLE|CREATE\s+TABLE(?:\s+IF\s+NOT\s+EXISTS)?|"
-    rf"DROP\s+TABLE(?:\s+IF\s+EXISTS)?)\s+(?P<schema>{_NAME})\.(?P<table>{_NAME})(?!\s*\.)",
-    re.IGNORECASE,
-)
-_SCHEMA = re.compile(
-    rf"\s*(?P<verb>CREATE|DROP)\s+SCHEMA(?:\s+IF(?:\s+NOT)?\s+EXISTS)?\s+(?P<schema>{_NAME})\s*(?P<all>CASCADE)?[\s;]*",
-    re.IGNORECASE,
-)
-_CLAUSES = (TokenType.SET, TokenType.FROM, TokenType.USING, TokenType.WHERE)
-_ALTERED = {
-    "add": rf"ADD\s+COLUMN\s+(?P<if>IF\s+NOT\s+EXISTS\s+)?(?P<column>{_NAME})\s+(?P<kind>.*?)(?:\s+NOT\s+NULL)?",
-    "drop": rf"DROP\s+COLUMN\s+(?P<column>{_NAME})",
-    "column": rf"RENAME\s+COLUMN\s+(?P<column>{_NAME})\s+TO\s+(?P<new>{_NAME})",
-    "table": rf"RENAME\s+TO\s+(?P<new>{_NAME})",
-    "type": rf"ALTER\s+COLUMN\s+(?P<column>{_NAME})\s+TYPE\s+(?P<kind>.+?)\s+USING\s+(?P<value>.+)",
-}
 
 
 @dataclass(slots=True)
@@ -77,7 +60,7 @@ class Lake:
         place = _spill_folder()
         weakref.finalize(self, shutil.rmtree, place, ignore_errors=True)
         self._root.execute("SET GLOBAL TimeZone = 'UTC'")
-        self._root.execute(f"SET GLOBAL temp_directory = {_literal(place)}")
+        self._root.execute(f"SET GLOBAL temp_directory = {literal(place)}")
 
     def connect(self) -> duckdb.DuckDBPyConnection:
         """Return a connection, to the current state of the logs if it is the only one."""
@@ -87,7 +70,7 @@ class Lake:
             self._opened += 1
             connection = self._root.cursor()
             with suppress(duckdb.CatalogException):  # there is no dataset yet
-                connection.execute(f"SET search_path = {_literal(_quoted(self.dataset))}")
+                connection.execute(f"SET search_path = {literal(quoted(self.dataset))}")
             return connection
 
     def close(self, connection: duckdb.DuckDBPyConnection) -> None:
@@ -111,7 +94,7 @@ class Lake:
         # DuckDB ignores case in names: of tables that differ only in case, the last one counts; ours are in lower case
         there = list({lower(name): name for name in self.log.tables()}.values())
         for schema in (self.dataset, self.dataset + ROWS):
-            self._root.execute(f"CREATE SCHEMA IF NOT EXISTS {_quoted(schema)}")
+            self._root.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(schema)}")
         for name in self._tables.keys() - set(there):
             self._undefine(self._root, name)
             del self._tables[name]
@@ -123,7 +106,7 @@ class Lake:
             table = self.log.read(name)
             if table is None:  # somebody else's, which only has its name here
                 why = f"The Delta table {name} has types or features that cannot be read here."
-                sql = f"SELECT CAST(error({_literal(why)}) AS INTEGER) AS unknown"
+                sql = f"SELECT CAST(error({literal(why)}) AS INTEGER) AS unknown"
                 self._root.execute(f"CREATE OR REPLACE VIEW {self.view(name)} AS {sql}")
                 continue
             self.define(self._root, name, table.columns, table.files)
@@ -132,7 +115,7 @@ class Lake:
 
     def _drop_schemas(self) -> None:
         for schema in (self.dataset, self.dataset + ROWS):
-            self._root.execute(f"DROP SCHEMA IF EXISTS {_quoted(schema)} CASCADE")
+            self._root.execute(f"DROP SCHEMA IF EXISTS {quoted(schema)} CASCADE")
         self._tables.clear()
 
     def create(self) -> None:
@@ -166,8 +149,8 @@ class Lake:
 
     def execute(self, sql: str) -> bool:
         """Create or drop the dataset, if that is what the statement says; return whether it was."""
-        found = _SCHEMA.fullmatch(sql)
-        if found is None or _unquoted(found["schema"]) != self.dataset:
+        found = SCHEMA.fullmatch(sql)
+        if found is None or unquoted(found["schema"]) != self.dataset:
             return False
         if found["verb"].upper() == "CREATE":
             self.create()
@@ -201,10 +184,10 @@ class Lake:
     # -- how a table is made in DuckDB ------------------------------------------------------------------------------
 
     def view(self, name: str) -> str:
-        return f"{_quoted(self.dataset)}.{_quoted(name)}"
+        return f"{quoted(self.dataset)}.{quoted(name)}"
 
     def rows(self, name: str) -> str:
-        return f"{_quoted(self.dataset + ROWS)}.{_quoted(name)}"
+        return f"{quoted(self.dataset + ROWS)}.{quoted(name)}"
 
     def define(
         self,
@@ -214,7 +197,7 @@ class Lake:
         files: Collection[str],
     ) -> None:
         """Create the view of a table, and its empty table of rows."""
-        made = ", ".join(f"{_quoted(c)} {each.kind}{' NOT NULL' * each.required}" for c, each in columns.items())
+        made = ", ".join(f"{quoted(c)} {each.kind}{' NOT NULL' * each.required}" for c, each in columns.items())
         connection.execute(f"CREATE OR REPLACE TABLE {self.rows(name)} ({made})")
         self.define_view(connection, name, columns, files)
 
@@ -225,7 +208,7 @@ class Lake:
         columns: Mapping[str, Column],
         files: Collection[str],
     ) -> None:
-        named = ", ".join(f"CAST({_quoted(c)} AS {each.kind}) AS {_quoted(c)}" for c, each in columns.items())
+        named = ", ".join(f"CAST({quoted(c)} AS {each.kind}) AS {quoted(c)}" for c, each in columns.items())
         sql = f"SELECT {named} FROM ({self.union(name, files)})"
         connection.execute(f"CREATE OR REPLACE VIEW {self.view(name)} AS {sql}")
 
@@ -240,7 +223,7 @@ class Lake:
     def reading(self, name: str, files: Collection[str], more: str = "") -> str:
         """Return SQL for the rows of these files of a table."""
         exactly = (re.sub(r"([*?[])", r"[\1]", self.log.path(name, file)) for file in files)  # no patterns
-        listed = ", ".join(map(_literal, exactly))
+        listed = ", ".join(map(literal, exactly))
         plain = "union_by_name = true, hive_partitioning = false"  # no columns from folders with names like a=b
         return f"SELECT * FROM read_parquet([{listed}], {plain}{more})"
 
@@ -258,11 +241,11 @@ class Transaction:
 
     def execute(self, sql: str, args: Sequence[Any]) -> None:
         """Execute a statement that changes something; one about another schema is DuckDB's alone."""
-        found = _STATEMENT.match(sql)
-        if found is None or _unquoted(found["schema"]) != self._lake.dataset:
+        found = STATEMENT.match(sql)
+        if found is None or unquoted(found["schema"]) != self._lake.dataset:
             self._connection.execute(sql, args or None).fetchall()
             return
-        name, verb, rest = _unquoted(found["table"]), found["verb"].upper().split(), sql[found.end() :]
+        name, verb, rest = unquoted(found["table"]), found["verb"].upper().split(), sql[found.end() :]
         if verb[0] == "CREATE":
             self._create(name, rest, args, anyway="IF" not in verb)
         elif verb[0] == "DROP":
@@ -295,11 +278,11 @@ class Transaction:
         """Return the files with rows that an UPDATE or DELETE may change; `rest` is what follows its table."""
         if not change.files:
             return []
-        alias, source, where, before = _parts(rest)
+        alias, source, where, before = clauses_of(rest)
         if not where:
             return list(change.files)
         rows = self._lake.union(name, change.files, f", filename = '{_FILE}'")
-        sql = f"SELECT DISTINCT {_quoted(_FILE)} FROM ({rows}) AS {alias or _quoted(name)}{source and f', {source}'} "
+        sql = f"SELECT DISTINCT {quoted(_FILE)} FROM ({rows}) AS {alias or quoted(name)}{source and f', {source}'} "
         found: Any = self._connection.execute(f"{sql} WHERE {where}", list(args)[before:] or None).fetchall()
         paths = {self._lake.log.path(name, file): file for file in change.files}
         return [paths[path] for (path,) in found if path is not None]
@@ -345,15 +328,15 @@ class Transaction:
 
     def _alter(self, name: str, how: str) -> None:
         what, found = next(
-            ((what, match) for what, form in _ALTERED.items() if (match := re.fullmatch(form, how, re.I | re.S))),
+            ((what, match) for what, form in ALTERED.items() if (match := re.fullmatch(form, how, re.I | re.S))),
             (None, None),
         )
         if found is None:
             raise duckdb.NotImplementedException(f"Not implemented on Delta tables: ALTER TABLE {how}")
         change = self._change(name)
         columns = dict(change.columns or {})
-        values = {column: _quoted(column) for column in columns}
-        column = _unquoted(found["column"]) if "column" in found.groupdict() else ""
+        values = {column: quoted(column) for column in columns}
+        column = unquoted(found["column"]) if "column" in found.groupdict() else ""
         if what == "add":
             if column in columns:
                 if found["if"]:
@@ -364,7 +347,7 @@ class Transaction:
             return
         self._take(name, change, list(change.files))
         if what == "table":
-            new = _unquoted(found["new"])
+            new = unquoted(found["new"])
             self._move(name, new)
             return
         if what == "drop":
@@ -373,9 +356,9 @@ class Transaction:
             columns[column] = Column(self._kind(found["kind"]), columns[column].required)
             values[column] = found["value"]
         else:
-            new = _unquoted(found["new"])
+            new = unquoted(found["new"])
             columns = {new if c == column else c: each for c, each in columns.items()}
-            values[new] = _quoted(column)
+            values[new] = quoted(column)
         self._recreate(name, change, columns, values)
 
     def _kind(self, kind: str) -> str:
@@ -385,8 +368,8 @@ class Transaction:
 
     def _recreate(self, name: str, change: _Change, columns: dict[str, Column], values: Mapping[str, str]) -> None:
         """Give a table other columns, with these values of its rows that are not in files."""
-        kept = f"temp.main.{_quoted(f'{name}{ROWS}')}"
-        selected = ", ".join(f"{values[column]} AS {_quoted(column)}" for column in columns)
+        kept = f"temp.main.{quoted(f'{name}{ROWS}')}"
+        selected = ", ".join(f"{values[column]} AS {quoted(column)}" for column in columns)
         self._connection.execute(f"CREATE TEMPORARY TABLE {kept} AS SELECT {selected} FROM {self._lake.rows(name)}")
         self._lake.define(self._connection, name, columns, change.files)
         self._connection.execute(f"INSERT INTO {self._lake.rows(name)} BY NAME SELECT * FROM {kept}").fetchall()
@@ -447,39 +430,12 @@ class Transaction:
         path = self._lake.log.folder / name / f"{OURS}{uuid4().hex}.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
         plain = {column: "VARCHAR" if each.kind == "JSON" else each.kind for column, each in columns.items()}
-        values = ", ".join(f"CAST({_quoted(column)} AS {kind}) AS {_quoted(column)}" for column, kind in plain.items())
-        copied = f"COPY (SELECT {values} FROM {self._lake.rows(name)}) TO {_literal(str(path))}"
+        values = ", ".join(f"CAST({quoted(column)} AS {kind}) AS {quoted(column)}" for column, kind in plain.items())
+        copied = f"COPY (SELECT {values} FROM {self._lake.rows(name)}) TO {literal(str(path))}"
         self._connection.execute(f"{copied} (FORMAT parquet, COMPRESSION zstd)").fetchall()
         sync(path)
         sync(path.parent)
         return path
-
-
-def _parts(rest: str) -> tuple[str, str, str, int]:
-    """Return the alias, the other tables, the condition, and the number of parameters before these two.
-
-    `rest` is what follows the table of an UPDATE or DELETE.
-    """
-    clauses: dict[TokenType, tuple[int, int]] = {}
-    depth, before, last = 0, 0, None
-    for token in tokenize(rest, read="duckdb"):
-        kind = token.token_type
-        depth += (kind is TokenType.L_PAREN) - (kind is TokenType.R_PAREN)
-        before += kind is TokenType.PLACEHOLDER and clauses.keys() <= {TokenType.SET}
-        if depth == 0 and kind in _CLAUSES and last is not TokenType.DISTINCT:
-            clauses[kind] = (token.start, token.end + 1)
-            if kind is TokenType.WHERE:
-                break
-        last = kind
-    starts = [start for start, _ in clauses.values()]
-    ends_at = [*starts, len(rest)][1:]
-    parts = {
-        kind: rest[begin:end].strip().rstrip(";")
-        for (kind, (_, begin)), end in zip(clauses.items(), ends_at, strict=True)
-    }
-    alias = re.sub(r"^AS\s", "", rest[: starts[0] if starts else 0].strip(), flags=re.IGNORECASE).strip()
-    source = parts.get(TokenType.FROM, parts.get(TokenType.USING, ""))
-    return alias, source, parts.get(TokenType.WHERE, ""), before
 
 
 def _spill_folder() -> str:
@@ -492,15 +448,3 @@ def _spill_folder() -> str:
         except (OSError, ValueError, OverflowError):  # a process of another user, or not one of our folders
             continue
     return tempfile.mkdtemp(prefix=f"{_SPILLED}{os.getpid()}-")
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
-def _unquoted(name: str) -> str:
-    return name[1:-1].replace('""', '"') if name.startswith('"') else name

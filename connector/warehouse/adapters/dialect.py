@@ -7,6 +7,16 @@ from collections.abc import Mapping
 _TEXTS = frozenset({"text", "varchar", "character varying", "longtext"})
 
 
+def quoted(name: str) -> str:
+    """Return a name as an identifier in SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def literal(text: str | None) -> str:
+    """Return a text as a literal in SQL."""
+    return "CAST(NULL AS TEXT)" if text is None else "'" + text.replace("'", "''") + "'"
+
+
 class Sql:
     """Standard SQL, as DuckDB and PostgreSQL accept it."""
 

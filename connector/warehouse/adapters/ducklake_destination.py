@@ -20,6 +20,7 @@ from dlt.destinations.impl.ducklake.factory import ducklake as dlts_ducklake
 from dlt.destinations.impl.ducklake.sql_client import DuckLakeSqlClient
 from dlt.destinations.sql_client import raise_open_connection_error
 
+from connector.warehouse.adapters.dialect import literal
 from connector.warehouse.tables import LEDGER, RUNS
 
 LAKE = "lake"  # the name of the lake in our sessions
@@ -103,7 +104,7 @@ def _packaged(name: str) -> str | None:
     for place in (found.submodule_search_locations or ()) if found else ():
         file = Path(place, "extensions", f"v{duckdb.__version__}", f"{name}.duckdb_extension")
         if file.is_file():
-            return "'" + str(file).replace("'", "''") + "'"
+            return literal(str(file))
     return None
 
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from connector.warehouse.adapters.alchemy import Alchemy
 from connector.warehouse.adapters.base import Client, Traits, lower
-from connector.warehouse.adapters.dialect import Sql, SqliteSql
+from connector.warehouse.adapters.dialect import Sql, SqliteSql, quoted
 
 _TYPES = {
     "BIGINT": "bigint",
@@ -56,7 +56,7 @@ class Sqlite(Alchemy):
         )
 
     def _master(self, client: Client) -> str:
-        return f"{_quoted(client.dataset_name)}.sqlite_master"
+        return f"{quoted(client.dataset_name)}.sqlite_master"
 
     def type_of(self, declared: str, precision: int | None, scale: int | None) -> str:
         name, _, digits = declared.upper().partition("(")
@@ -85,9 +85,5 @@ class Sqlite(Alchemy):
         return dict(found)
 
     def index(self, client: Client, table: str, column: str) -> None:
-        name = f"{_quoted(client.dataset_name)}.{_quoted(f'importer_{table}_{column}')}"
-        self.run(client, f"CREATE INDEX IF NOT EXISTS {name} ON {_quoted(table)} ({_quoted(column)})", [])
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
+        name = f"{quoted(client.dataset_name)}.{quoted(f'importer_{table}_{column}')}"
+        self.run(client, f"CREATE INDEX IF NOT EXISTS {name} ON {quoted(table)} ({quoted(column)})", [])

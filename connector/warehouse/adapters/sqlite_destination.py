@@ -25,6 +25,7 @@ from dlt.destinations.sql_client import SqlClientBase
 from sqlalchemy.pool import NullPool
 from sqlalchemy.types import UserDefinedType
 
+from connector.warehouse.adapters.dialect import quoted
 from connector.warehouse.adapters.sqlite import DECIMAL
 from connector.warehouse.destination import file_of
 
@@ -112,7 +113,7 @@ class _Client(SqlalchemyClient):
 
     def _attach(self, dataset: str) -> None:
         native = self._native
-        name = '"' + dataset.replace('"', '""') + '"'
+        name = quoted(dataset)
         if dataset not in {row[1] for row in native.execute("PRAGMA database_list")}:
             native.execute(f"ATTACH DATABASE ? AS {name}", [str(self._file(dataset))])
             native.execute(f"PRAGMA {name}.journal_mode = WAL")
