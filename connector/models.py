@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 from pydantic import BaseModel, ConfigDict, SecretStr
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
@@ -127,4 +127,4 @@ def creation_time(row: Import | Reject) -> datetime:
 
 def microseconds(instant: datetime) -> int:
     """Return an aware time as microseconds since 1970 in UTC."""
-    return (instant - _EPOCH) // _MICROSECOND
+    return (instant - EPOCH) // _MICROSECOND

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Protocol
 
@@ -42,7 +42,7 @@ from connector.extract.convention import FROM_ONE, PageConvention
 from connector.extract.listing import MAX_PER_PAGE, SHORTENED_BY, quiet_sweeps_needed, run_concurrently, run_in_order
 from connector.extract.spill import LatestRecords, Records
 from connector.ledger import COMPLETED
-from connector.models import Import, RecordPage, Reject
+from connector.models import EPOCH, Import, RecordPage, Reject
 
 MAX_MOVES = 5  # times the import may change while it is read before it is left to the next run
 MAX_SWEEPS = 40
@@ -54,7 +54,6 @@ MAX_PAGES_BEYOND = 10_000  # behind the pages of `row_count`: a million rows too
 MAX_WINDOW_BEYOND = 16
 MAX_ROWS = 1_000_000_000  # of one import; nobody uploads more, and reading on would never end
 SHORTER_PAGES = {MAX_PER_PAGE: 10, 10: 1}  # requested if a page exceeds the size limit
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNITS = tuple(timedelta(microseconds=n) for n in (1, 1_000, 1_000_000))  # the units in which a service may write times
 
 
@@ -275,7 +274,7 @@ def as_listed(listed: Import, own: Import) -> Import:
     next listing shows another time, and the import is read again.
     """
     earlier, later = sorted((listed.updated_at, own.updated_at))
-    same_time = any(earlier == later - (later - _EPOCH) % unit for unit in _UNITS)
+    same_time = any(earlier == later - (later - EPOCH) % unit for unit in _UNITS)
     if same_time and (listed.row_count, listed.status) == (own.row_count, own.status):
         return listed
     told = ("template", "metadata_json", "extra_json")

@@ -54,7 +54,8 @@ def hints(table_rows: TableRows) -> dict[str, Any]:
     """Return the arguments of `dlt.mark.make_hints`: key, merge, and the contract that no column changes its type."""
     table = table_rows.table
     if table != RECORDS and table in PRIMARY_KEYS:
-        disposition, key = _upserting(PRIMARY_KEYS[table][0]), PRIMARY_KEYS[table]
+        key = PRIMARY_KEYS[table]
+        disposition = {"disposition": "merge", "strategy": "delete-insert", "source_filter": f"{key[0]} <> '{NO_SLUG}'"}
     else:
         disposition, key = _replacing(*keys_of(table)), keys_of(table)[:1]
     return {
@@ -98,10 +99,6 @@ def _replacing(record_key: str, import_key: str) -> dict[str, Any]:
         "destination_scope": replaced_rows(record_key, import_key, Sql()),
         "source_filter": f"{record_key} <> '{NO_SLUG}'",
     }
-
-
-def _upserting(key: str) -> dict[str, Any]:
-    return {"disposition": "merge", "strategy": "delete-insert", "source_filter": f"{key} <> '{NO_SLUG}'"}
 
 
 def placeholders(schema: pa.Schema, table: str, slugs: Sequence[str], load_id: str) -> pa.Table:

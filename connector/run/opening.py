@@ -26,7 +26,7 @@ from connector.warehouse.repair import schedule_repairs
 from connector.warehouse.runs_table import fail_crashed_runs, latest_start, mark_runs_repaired
 from connector.warehouse.split import end_of_split, intact_tables, mark_duplicates_failed, split_of
 from connector.warehouse.state import WarehouseState, load_state, unaudited_state
-from connector.warehouse.tables import FIELDS, IMPORTS, LEDGER, RECORDS, RUNS
+from connector.warehouse.tables import FIELDS, IMPORTS, LEDGER, RUNS
 from connector.warehouse.typed_tables import discard_rebuild
 from connector.warehouse.upgrades import upgrade_dataset
 
@@ -68,7 +68,7 @@ def prepare_dataset(
         dataset = inspect_dataset(connection)
     split = split_of(connection, dataset)
     ledger = dataset.columns[LEDGER] if {LEDGER, FIELDS} <= dataset.ours else None
-    if ledger is not None and (index_keys(connection, _tables_of_records(dataset)) or "text_conflicts" not in ledger):
+    if ledger is not None and (index_keys(connection, dataset.tables_of_records) or "text_conflicts" not in ledger):
         invalidate_counts(connection, dataset.typed)  # they include rows that are gone, or conflicts that are lost
     if split is not None:
         mark_duplicates_failed(connection, dataset)
@@ -94,10 +94,6 @@ def prepare_dataset(
     if split is not None:
         end_of_split(connection, split)
     return InitialState(state, dataset, taken, latest, needs_audit)
-
-
-def _tables_of_records(dataset: Dataset) -> frozenset[str]:
-    return (dataset.typed | {RECORDS}) & dataset.ours
 
 
 def _prepare_shard(

@@ -95,7 +95,8 @@ def carry_out(
 ) -> None:
     """Open, load and end a run; by default `work` loads everything it reads. The caller holds the lock."""
     with telemetry.run(session.tally):
-        _log_begin(session.tally)
+        tally = session.tally
+        log.info("Run %s begins (%s).", tally.run_id, tally.mode, extra={"event": "run.began", "mode": tally.mode})
         _run(pipeline, session, settings, load, work or _load_all)
         _log_end(session.tally)
 
@@ -117,10 +118,6 @@ def _run(pipeline: Pipeline, session: RunSession, settings: Settings, load: Load
     except Exception as error:  # the destination could not be opened, or not closed properly
         session.tally.fatal = session.tally.fatal or explain_failure(error, pipeline)
         log.debug("The destination failed.", exc_info=True, extra={"event": "destination.failed"})
-
-
-def _log_begin(tally: Tally) -> None:
-    log.info("Run %s begins (%s).", tally.run_id, tally.mode, extra={"event": "run.began", "mode": tally.mode})
 
 
 def _log_end(tally: Tally) -> None:

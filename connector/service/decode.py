@@ -21,8 +21,6 @@ from pydantic import SecretStr
 from connector.models import Import, ImportPage, Record, RecordPage, Reject, Session, Template, microseconds
 from connector.service.fields import (
     BRACE,
-    INT64_MAX,
-    INT64_MIN,
     LONGEST_KEY,
     Refused,
     instant_in,
@@ -47,6 +45,7 @@ from connector.transform.json_slices import (
     members_of,
     object_members,
 )
+from connector.transform.numbers import INT64_MAX, INT64_MIN
 
 _SHORT = 8 * 2**20  # bytes; a longer page may have millions of tiny elements and is not even split to count them
 _BOM = b"\xef\xbb\xbf"

@@ -12,13 +12,13 @@ import msgspec
 
 from connector.service.limits import LIMITS
 from connector.transform.json_slices import TooDeep, is_json, object_members
+from connector.transform.numbers import INT64_MAX, INT64_MIN
 
 BRACE = ord("{")
 LONGEST_KEY = 2_000  # bytes of a slug: PostgreSQL has an index on it, which accepts up to 2,704
 _UNUSUAL_TIME = re.compile(r"(\d{4}-?\d\d-?\d\d|\d{4}-?W\d\d-?\d)([ Tt][0-9:.,]+ ?([Zz]|[+-][0-9:]+)?)?", re.ASCII)
 _PLAIN_TEXT = re.compile(rb'"([ !#-\[\]-~]*)"')
 _PLAIN_NUMBER = re.compile(rb"0|[1-9][0-9]{0,17}")
-INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 _RAW_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 _T = TypeVar("_T")

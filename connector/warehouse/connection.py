@@ -259,8 +259,8 @@ class Connection:
 
     def insert(self, table: str, names: Sequence[str], row: Mapping[str, Any]) -> None:
         columns = ", ".join(self.column(name) for name in names)
-        marks = ", ".join(["%s"] * len(names))
-        self.execute(f"INSERT INTO {self.name(table)} ({columns}) VALUES ({marks})", *[row[name] for name in names])
+        sql = f"INSERT INTO {self.name(table)} ({columns}) VALUES ({marks(names)})"
+        self.execute(sql, *[row[name] for name in names])
 
     def rows_of(self, table: str, import_key: str, slugs: Sequence[str], *, without: Collection[str] = ()) -> pa.Table:
         """Return all rows of these imports in one table; in DuckDB under names in lower case.
@@ -274,8 +274,7 @@ class Connection:
         return pa.concat_tables(parts, promote_options="default") if parts else pa.table({})
 
     def _rows_of(self, table: str, columns: str, import_key: str, slugs: Sequence[str]) -> pa.Table:
-        marks = ", ".join(["%s"] * len(slugs))
-        sql = f"SELECT {columns} FROM {self.name(table)} WHERE {self.column(import_key)} IN ({marks})"
+        sql = f"SELECT {columns} FROM {self.name(table)} WHERE {self.column(import_key)} IN ({marks(slugs)})"
         return self.rows_in(table, sql, *slugs)
 
     def set_type(self, table: str, column: str, kind: str) -> None:
@@ -284,6 +283,11 @@ class Connection:
 
     def drop_table(self, table: str) -> None:
         self.execute(f"DROP TABLE IF EXISTS {self.name(table)}")
+
+
+def marks(values: Collection[object]) -> str:
+    """Return the parameters of a statement for these values, with commas between them."""
+    return ", ".join(["%s"] * len(values))
 
 
 def batches(slugs: Sequence[str]) -> Iterator[Sequence[str]]:

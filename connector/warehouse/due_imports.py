@@ -11,7 +11,7 @@ from typing import Any
 
 from connector.ledger import Due, State
 from connector.settings import RunScope
-from connector.warehouse.connection import Connection, batches
+from connector.warehouse.connection import Connection, batches, marks
 from connector.warehouse.ledger_table import DUE, ensure_due_column
 from connector.warehouse.tables import IMPORTS, LEDGER
 
@@ -33,7 +33,7 @@ def mark_backfill_due(connection: Connection, scope: RunScope, status: str | Non
     if not selection.slugs:
         _mark_due(connection, Due.backfill, conditions)
     for some in batches(sorted(selection.slugs)):
-        _mark_due(connection, Due.backfill, {**conditions, f"slug IN ({', '.join(['%s'] * len(some))})": list(some)})
+        _mark_due(connection, Due.backfill, {**conditions, f"slug IN ({marks(some)})": list(some)})
 
 
 def mark_all_due(connection: Connection, why: Due) -> None:
@@ -44,7 +44,7 @@ def mark_all_due(connection: Connection, why: Due) -> None:
 def mark_due(connection: Connection, slugs: Sequence[str], why: Due) -> None:
     """Mark these imports as due for the next run, which reads imports that are not in the ledger anyway."""
     for some in batches(slugs):
-        _mark_due(connection, why, {f"slug IN ({', '.join(['%s'] * len(some))})": list(some)})
+        _mark_due(connection, why, {f"slug IN ({marks(some)})": list(some)})
 
 
 def _mark_due(connection: Connection, why: Due, conditions: Mapping[str, list[Any]]) -> None:

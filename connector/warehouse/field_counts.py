@@ -18,7 +18,7 @@ import pyarrow as pa
 from connector.ledger import LedgerRow
 from connector.transform.naming import decode_keys
 from connector.transform.schema import OVERFLOWED, Keys, TableSchema
-from connector.warehouse.connection import Connection
+from connector.warehouse.connection import Connection, marks
 from connector.warehouse.lookup import incoming_slugs
 from connector.warehouse.tables import FIELDS, IMPORTS, LOAD_ID, keys_of
 
@@ -65,8 +65,7 @@ def stored_totals(fields: Iterable[Mapping[str, Any]], ledger: Iterable[LedgerRo
 
 def totals(connection: Connection, schema: TableSchema, without: Sequence[str] = ()) -> TableTotals:
     """Count the rows of other imports by reading the whole table; a conflict is a value in a variant column."""
-    marks = ", ".join(["%s"] * len(without))
-    kept = f" AND r.{connection.column('_import_slug')} NOT IN ({marks})" if without else ""
+    kept = f" AND r.{connection.column('_import_slug')} NOT IN ({marks(without)})" if without else ""
     return _totals(connection, schema, f"{connection.name(schema.table)} AS r", kept, without)
 
 
@@ -115,6 +114,6 @@ def invalidate_counts(connection: Connection, tables: Collection[str]) -> None:
     if tables:
         connection.execute(
             f"UPDATE {connection.name(FIELDS)} SET {connection.column(LOAD_ID)} = '' "
-            f"WHERE table_name IN ({', '.join(['%s'] * len(tables))})",
+            f"WHERE table_name IN ({marks(tables)})",
             *sorted(tables),
         )

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from connector.warehouse.connection import Connection
+from connector.warehouse.connection import Connection, marks
 from connector.warehouse.history_tables import (
     OWN,
     VALID_FROM,
@@ -240,7 +240,7 @@ def _is_behind(connection: Connection, dataset: Dataset, tables: Sequence[Versio
         return bool(tables)
     recorded = {each.table for each in tables}
     paused = [table for table in histories(dataset) if table not in recorded]
-    elsewhere = f"COALESCE(table_name, '') NOT IN ({', '.join(['%s'] * len(paused))})" if paused else "TRUE"
+    elsewhere = f"COALESCE(table_name, '') NOT IN ({marks(paused)})" if paused else "TRUE"
     differs = connection.sql.differs("history", recorded_mark(connection, dataset.columns[LEDGER]))
     sql = f"SELECT 1 FROM {connection.name(LEDGER)} WHERE {differs} AND {elsewhere} LIMIT 1"
     return connection.query(sql, *paused).num_rows > 0

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 import pyarrow as pa
 
 from connector.ledger import Due, State
-from connector.warehouse.connection import Connection, batches
+from connector.warehouse.connection import Connection, batches, marks
 from connector.warehouse.tables import LEDGER, LOAD_ID, RECORDS, keys_of
 
 DUE = "due"
@@ -64,7 +64,7 @@ def mark_failed(connection: Connection, slugs: Sequence[str], why: str) -> None:
     for some in batches(slugs):
         connection.execute(
             f"UPDATE {connection.name(LEDGER)} SET state = '{State.failed}', {DUE} = '{Due.torn}'{error} "
-            f"WHERE COALESCE(state, '') <> '{State.excluded}' AND slug IN ({', '.join(['%s'] * len(some))})",
+            f"WHERE COALESCE(state, '') <> '{State.excluded}' AND slug IN ({marks(some)})",
             *([why] if error else []),
             *some,
         )
@@ -78,7 +78,7 @@ def invalidate(connection: Connection, slugs: Sequence[str], known: Collection[s
     for some in batches([slug for slug in slugs if slug in known]):
         connection.execute(
             f"UPDATE {connection.name(LEDGER)} SET {connection.column(LOAD_ID)} = '', error = %s "
-            f"WHERE slug IN ({', '.join(['%s'] * len(some))})",
+            f"WHERE slug IN ({marks(some)})",
             why,
             *some,
         )

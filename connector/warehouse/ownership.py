@@ -73,6 +73,10 @@ class Dataset:
     def typed(self) -> frozenset[str]:
         return frozenset(table for table in self.ours if table.startswith(TYPED_PREFIX))
 
+    @property
+    def tables_of_records(self) -> frozenset[str]:
+        return self.typed | (self.ours & {RECORDS})
+
     def only(self, typed: Collection[str]) -> Dataset:
         """Return the dataset for a shard: typed tables other than these count as foreign."""
         others = self.typed - set(typed)

@@ -25,7 +25,7 @@ from connector.warehouse.connection import VERSIONS, Connection
 from connector.warehouse.ledger_table import mark_failed
 from connector.warehouse.ownership import Dataset, staged
 from connector.warehouse.state import WarehouseState
-from connector.warehouse.tables import IMPORTS, LEDGER, RECORDS, keys_of
+from connector.warehouse.tables import IMPORTS, LEDGER, keys_of
 
 log = logging.getLogger("connector.run")
 
@@ -102,7 +102,7 @@ def mark_duplicates_failed(connection: Connection, dataset: Dataset) -> None:
     """Mark imports that share a record with another one, because two shards may have loaded it at the same time."""
     if LEDGER not in dataset.ours:
         return
-    for table in sorted(({RECORDS} | dataset.typed) & dataset.ours):
+    for table in sorted(dataset.tables_of_records):
         record, import_ = map(connection.column, keys_of(table))
         name = connection.name(table)
         rows = connection.query(

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from connector.ledger import LedgerRow
 from connector.standing import Standing, standing
-from connector.warehouse.connection import Connection, batches
+from connector.warehouse.connection import Connection, batches, marks
 from connector.warehouse.ownership import Dataset, inspect_dataset
 from connector.warehouse.stored_imports import ImportSeen, imports_seen, ledger_rows
 from connector.warehouse.tables import IMPORTS, OF_IMPORT, REJECTS, RUNS
@@ -58,6 +58,4 @@ def unread_sql(connection: Connection) -> str:
 def delete_unread(connection: Connection, slugs: Sequence[str]) -> None:
     """Delete the rows of imports that this run listed for the first time and that vanished before they were read."""
     for some in batches(slugs):
-        connection.execute(
-            f"DELETE FROM {connection.name(IMPORTS)} WHERE slug IN ({', '.join(['%s'] * len(some))})", *some
-        )
+        connection.execute(f"DELETE FROM {connection.name(IMPORTS)} WHERE slug IN ({marks(some)})", *some)

@@ -22,7 +22,7 @@ from msgspec import structs
 from connector.ledger import Due, LedgerRow, State
 from connector.scope import Part
 from connector.transform.schema import TableSchema
-from connector.warehouse.connection import LOADS, Connection, batches
+from connector.warehouse.connection import LOADS, Connection, batches, marks
 from connector.warehouse.field_counts import TableTotals, stored_totals
 from connector.warehouse.history_tables import names_of_templates
 from connector.warehouse.loads import all_runs_completed
@@ -158,7 +158,7 @@ def rows_by_import(
         key = connection.column(keys_of(table)[1])
         counts: dict[str, tuple[int, set[str]]] = {}
         for some in [()] if imports is None else batches(sorted(imports)):
-            chosen = f"WHERE {key} IN ({', '.join(['%s'] * len(some))}) " if some else ""
+            chosen = f"WHERE {key} IN ({marks(some)}) " if some else ""
             rows = connection.query(
                 f"SELECT {key} AS slug, {connection.column(LOAD_ID)} AS load_id, "
                 f"sum(CASE WHEN {connection.column('_deleted_at')} IS NULL THEN 1 ELSE 0 END) AS live "

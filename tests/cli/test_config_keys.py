@@ -65,14 +65,6 @@ def test_an_unknown_key_in_a_file_is_refused_with_the_nearest(configured, capsys
         importer_source()
 
 
-def test_an_unknown_key_in_the_environment_is_refused(configured, capsys, monkeypatch) -> None:
-    configured('[sources.importer]\nbase_url = "http://127.0.0.1:9"\n')
-    monkeypatch.setenv("SOURCES__IMPORTER__MAX_CONCURENCY", "3")
-    said = refused(capsys, "preview")
-    assert "the environment variable SOURCES__IMPORTER__MAX_CONCURENCY" in said
-    assert "did you mean max_concurrency?" in said
-
-
 @pytest.mark.parametrize(
     ("name", "value"), [("EXCLUDE_TEMPLATES__0", "Salaries"), ("HINTS__T__N", "bigint"), ("PRIVACY__T__N", "drop")]
 )

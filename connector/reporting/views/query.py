@@ -98,7 +98,9 @@ def check_reads(sql: str, dialect: str) -> None:
     try:
         trees = [tree for tree in sqlglot.parse(sql, read=dialect) if tree is not None]
     except SqlglotError as error:
-        raise ConfigError(f"This cannot be read as SQL ({_first_line(error)}); {_READS}.") from None
+        raise ConfigError(
+            f"This cannot be read as SQL ({str(error).splitlines()[0].rstrip('. ')}); {_READS}."
+        ) from None
     if len(trees) != 1 or not isinstance(trees[0], exp.Query | exp.Values) or trees[0].find(*_WRITES):
         raise ConfigError(f"This is not a query: {_READS}.")
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from connector.reporting.views.layout import VIEWS_SUFFIX, Layout
 from connector.warehouse import Connection
+from connector.warehouse.connection import marks
 
 OURS = "importer-sync "  # the comment on each view and function of ours begins with this
 OUTDATED = f"{OURS}outdated: "  # the same for one that cannot be replaced
@@ -33,7 +34,6 @@ def readers_of(connection: Connection, schema: str, names: Sequence[str]) -> lis
     """Return the views that read one of these tables, views and functions of a schema of PostgreSQL."""
     if not names:
         return []
-    marks = ", ".join(["%s"] * len(names))
     rows = connection.query(
         "WITH RECURSIVE uses AS (SELECT DISTINCT w.ev_class AS reader, d.refclassid AS kind, d.refobjid AS used "
         "FROM pg_depend d JOIN pg_rewrite w ON w.oid = d.objid AND d.classid = 'pg_rewrite'::regclass "
@@ -41,7 +41,7 @@ def readers_of(connection: Connection, schema: str, names: Sequence[str]) -> lis
         "roots AS (SELECT 'pg_class'::regclass::oid AS kind, oid, relname AS name, relnamespace AS home FROM pg_class "
         "UNION ALL SELECT 'pg_proc'::regclass::oid, oid, proname, pronamespace FROM pg_proc), "
         "found AS (SELECT u.reader, r.name FROM uses u JOIN roots r ON r.oid = u.used AND r.kind = u.kind "
-        f"JOIN pg_namespace n ON n.oid = r.home WHERE n.nspname = %s AND r.name IN ({marks}) "
+        f"JOIN pg_namespace n ON n.oid = r.home WHERE n.nspname = %s AND r.name IN ({marks(names)}) "
         "UNION SELECT u.reader, f.name FROM uses u JOIN found f ON f.reader = u.used AND u.kind = 'pg_class'::regclass)"
         " SELECT f.name AS read, n.nspname AS schema_name, v.relname AS view_name, v.relkind = 'v' AND n.nspname = %s "
         "AND COALESCE(obj_description(v.oid, 'pg_class'), '') LIKE %s AS ours "
