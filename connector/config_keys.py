@@ -163,15 +163,15 @@ def _each_file(sections: tuple[str, ...]) -> Iterator[dict[str, str]]:
         yield {str(name): _file(provider, str(name), sections) for name in (node if isinstance(node, dict) else ())}
 
 
-def location_of(name: str, sections: tuple[str, ...] = SOURCE) -> str | None:
-    """Return the environment variable or file in which dlt found the value of a key; None if it found none."""
-    variable = "__".join([*sections, name]).upper()
+def location_of(name: str) -> str | None:
+    """Return the environment variable or file in which dlt found the value of a setting; None if it found none."""
+    variable = "__".join([*SOURCE, name]).upper()
     if variable in os.environ:
         return f"the environment variable {variable}"
     for provider in _providers():
-        value, _ = provider.get_value(name, object, "", *sections)
+        value, _ = provider.get_value(name, object, "", *SOURCE)
         if value is not None:
-            return _file(provider, name, sections)
+            return _file(provider, name, SOURCE)
     return None
 
 

@@ -39,12 +39,12 @@ def add_password_of(uri: str) -> None:
         return
 
 
-def add_configured_secrets(files: Iterable[Path], environment: Mapping[str, str] = os.environ) -> None:
+def add_configured_secrets(files: Iterable[Path]) -> None:
     """Hide the secrets of these TOML files and of the environment, whether or not a command uses them."""
     for file in files:
         with suppress(OSError, ValueError):  # dlt itself reports what is wrong with a file
             _add_all(tomllib.loads(file.read_text(encoding="utf-8")))
-    _add_all({name: value for name, value in environment.items() if "__" in name or name == "PGPASSWORD"})
+    _add_all({name: value for name, value in os.environ.items() if "__" in name or name == "PGPASSWORD"})
 
 
 def _add_all(given: Mapping[str, Any]) -> None:

@@ -73,9 +73,7 @@ class DoctorReport:
         }
 
 
-def doctor(
-    pipeline: Pipeline, *, repair: bool = False, now: datetime | None = None, privacy: Privacy | None = None
-) -> DoctorReport:
+def doctor(pipeline: Pipeline, *, repair: bool = False, privacy: Privacy | None = None) -> DoctorReport:
     """Examine everything, and with `repair` make the repairs that lose nothing.
 
     Raises LockedError, which names the holder, while a run is under way. Rows are compared with the rules of `privacy`
@@ -91,7 +89,7 @@ def doctor(
         with nullcontext() if absent and not repair else sole_writer(pipeline):
             if stale is not None:
                 report.notes.append(_stale_lock_note(stale))
-            _Examination(pipeline, warehouse, report, repair, now or datetime.now(UTC), privacy).run()
+            _Examination(pipeline, warehouse, report, repair, privacy).run()
     except Exception as error:
         raise explain_failure(error, pipeline) from None
     return report
@@ -110,7 +108,6 @@ class _Examination:
     warehouse: Warehouse
     report: DoctorReport
     repair: bool
-    now: datetime
     privacy: Privacy | None = None
 
     def run(self) -> None:
@@ -175,7 +172,7 @@ class _Examination:
                 )
                 self._find(Finding("dead_run", sentence, fix))
         if self.repair:
-            fail_crashed_runs(connection, self.now)
+            fail_crashed_runs(connection, datetime.now(UTC))
 
     def _rows(self, connection: Connection, state: WarehouseState) -> set[str]:
         """Compare rows with the ledger; mark imports that disagree, so that the next run audits and rereads them."""

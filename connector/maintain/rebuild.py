@@ -30,7 +30,6 @@ from connector.load.data_dictionary import Catalogue, FieldRows, FieldTotals
 from connector.load.dlt_bridge import forget_tables, load_replacement
 from connector.load.working_directory import rebuild_working_directory
 from connector.reporting.views.applying import foreign_readers, recreated_views, refresh
-from connector.run.ports import Progress, Silent
 from connector.settings import Settings
 from connector.source import without_warnings_of_json
 from connector.transform import width
@@ -95,14 +94,7 @@ class _Written:
     text_conflicts: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
 
 
-def rebuild(
-    pipeline: Pipeline,
-    settings: Settings,
-    tables: Sequence[str] = (),
-    progress: Progress | None = None,
-    *,
-    now: datetime | None = None,
-) -> list[Rebuilt]:
+def rebuild(pipeline: Pipeline, settings: Settings, tables: Sequence[str] = ()) -> list[Rebuilt]:
     """Rebuild these typed tables, or all; afterwards each is either rebuilt or unchanged.
 
     Raises LockedError while a run is under way, and ConfigError if there is nothing to rebuild from.
@@ -121,8 +113,7 @@ def rebuild(
             raise ConfigError("There is no warehouse to rebuild yet; run `importer-sync run` first.")
         with sole_writer(pipeline), without_warnings_of_json():
             rebuild_working_directory(pipeline)
-            moment = now or datetime.now(UTC)
-            return list(_Rebuild(pipeline, settings, warehouse, progress or Silent(), moment).run(tables))
+            return list(_Rebuild(pipeline, settings, warehouse, datetime.now(UTC)).run(tables))
     except Exception as error:
         raise explain_failure(error, pipeline) from None
 
@@ -132,7 +123,6 @@ class _Rebuild:
     pipeline: Pipeline
     settings: Settings
     warehouse: Warehouse
-    progress: Progress
     now: datetime
 
     def run(self, wanted: Sequence[str]) -> Iterator[Rebuilt]:
@@ -148,7 +138,6 @@ class _Rebuild:
         tables = self._checked(wanted, state)
         if not tables:
             return
-        self.progress.planned(len(tables), 0)
         load_id = forget_tables(self.pipeline, tables, self.now)
         if SOURCE in self.pipeline.schemas:
             with self.warehouse.connect() as connection:
@@ -156,7 +145,6 @@ class _Rebuild:
         for table in tables:
             done = self._rebuild(table, state, load_id)
             log.info("Rebuilt %s: %d rows, %d columns of another type.", table, done.rows, len(done.retyped))
-            self.progress.read(table, done.rows, "rebuilt")
             yield done
         with self.warehouse.connect() as connection:
             refresh(connection, connection.traits.dialect)

@@ -94,11 +94,11 @@ def carry_out(
     pipeline: Pipeline, session: RunSession, settings: Settings, load: LoadPackage, work: Work | None = None
 ) -> None:
     """Open, load and end a run; by default `work` loads everything it reads. The caller holds the lock."""
-    with telemetry.run(session.tally):
-        tally = session.tally
+    tally = session.tally
+    with telemetry.run(tally):
         log.info("Run %s begins (%s).", tally.run_id, tally.mode, extra={"event": "run.began", "mode": tally.mode})
         _run(pipeline, session, settings, load, work or _load_all)
-        _log_end(session.tally)
+        _log_end(tally)
 
 
 def _run(pipeline: Pipeline, session: RunSession, settings: Settings, load: LoadPackage, work: Work) -> None:

@@ -13,7 +13,7 @@ from functools import cached_property
 import httpx
 
 from connector.errors import ConfigError
-from connector.service.limits import LIMITS, Limits
+from connector.service.limits import LIMITS
 from connector.service.retry import Trouble
 from connector.service.transport import Reply, Unusable
 
@@ -23,9 +23,9 @@ _ENDED = "disconnected without sending a response"  # httpcore identifies it onl
 class OwnClient:
     """A transport over the client that `make` returns, created and closed on the event loop that uses it."""
 
-    def __init__(self, make: Callable[[], httpx.AsyncClient], limits: Limits = LIMITS) -> None:
+    def __init__(self, make: Callable[[], httpx.AsyncClient]) -> None:
         self._make = make
-        self._timeout = httpx.Timeout(None, connect=limits.connect_s, read=limits.silence_s)
+        self._timeout = httpx.Timeout(None, connect=LIMITS.connect_s, read=LIMITS.silence_s)
 
     @cached_property
     def _client(self) -> httpx.AsyncClient:

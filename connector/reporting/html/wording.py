@@ -76,12 +76,12 @@ def visible(text: str) -> str:
     return text_visible(text, keep="\n\t")
 
 
-def distinct_labels(names: Sequence[str], taken: str = "", longest: int = LONGEST_NAME) -> dict[str, str]:
+def distinct_labels(names: Sequence[str], taken: str) -> dict[str, str]:
     """Return name → label short enough for a chart; labels are distinct, and none equals `taken`."""
     labels: dict[str, str] = {}
     for name in names:
         text = visible(" ".join(name.split())) or "(blank)"
-        label = base = text if len(text) <= longest else text[: longest - 1] + "…"
+        label = base = text if len(text) <= LONGEST_NAME else text[: LONGEST_NAME - 1] + "…"
         twin = 1
         while label in (taken, *labels.values()):
             twin += 1

@@ -264,7 +264,3 @@ def _refused(error: Exception) -> Exception:
     if type(error).__module__.split(".")[0] not in ("duckdb", "_duckdb", "psycopg2", "sqlite3", "pymysql"):
         return error
     return ConnectorError(f"The database refused the query: {' '.join(str(error).split())}")
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0].rstrip(". ")

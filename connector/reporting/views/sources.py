@@ -158,7 +158,7 @@ def _tests(layout: Layout, table: str, column: str) -> list[Any]:
     if _UNIQUE.get(table) == column:
         tests += ["unique", "not_null"]
     if _OF_IMPORT.get(table) == column and IMPORTS in layout.tables:
-        tests += ["not_null", _relationship(IMPORTS, "slug")]
+        tests += ["not_null", _names_an_import()]
     if (table, column) in _ACCEPTED:
         tests.append({"accepted_values": {"arguments": {"values": _ACCEPTED[table, column]}}})
     return tests
@@ -168,9 +168,10 @@ def _typed_tests(layout: Layout, column: str) -> list[Any]:
     if column == "_record_slug":
         return ["unique", "not_null"]
     if column == "_import_slug" and IMPORTS in layout.tables:
-        return ["not_null", _relationship(IMPORTS, "slug")]
+        return ["not_null", _names_an_import()]
     return []
 
 
-def _relationship(table: str, column: str) -> dict[str, Any]:
-    return {"relationships": {"arguments": {"to": f"source('{SOURCE_NAME}', '{table}')", "field": column}}}
+def _names_an_import() -> dict[str, Any]:
+    """Return a new object each time, because PyYAML writes one that occurs twice as an anchor and an alias."""
+    return {"relationships": {"arguments": {"to": f"source('{SOURCE_NAME}', '{IMPORTS}')", "field": "slug"}}}
