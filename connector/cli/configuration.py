@@ -174,7 +174,7 @@ def require(module: str, extra: str) -> None:
 
 
 def address_of(uri: str) -> tuple[str, str]:
-    """Return what --to says: dlt's name of the destination, and its credentials, for DuckDB an absolute path."""
+    """Return dlt's name of the destination that --to gives, and its credentials; for a file, its absolute path."""
     add_password_of(uri)
     scheme, _, rest = uri.partition(":")
     if scheme == "duckdb" and rest.strip("/"):

@@ -249,8 +249,8 @@ class Builder:
         for some in _pieces(read):
             texts = _texts(some)
             # Variants that earlier pieces created leave less room for the fields of later pieces.
-            deferred = Room(max(min(most - schema.size, room.columns - schema.width), 0), room.columns)
-            flat = self._flatten(texts, schema, hints, nul_safe=self._nul_safe, room=deferred)
+            left = Room(max(min(most - schema.size, room.columns - schema.width), 0), room.columns)
+            flat = self._flatten(texts, schema, hints, nul_safe=self._nul_safe, room=left)
             refusal = self._limits.refusal(flat.schema, [flat.columns]) if self._limits is not None else None
             if refusal is not None:
                 return (), refusal

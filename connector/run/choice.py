@@ -24,7 +24,7 @@ PROBLEMS_SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Misnamed:
-    """A template name in the settings that no listed import has; `lacks` if the run may not do what they ask."""
+    """A template name in the settings that no listed import has; `lacks` if rows may be missing because of it."""
 
     name: str
     sentence: str
@@ -35,7 +35,8 @@ class Misnamed:
 class Misruled:
     """Templates that are not read, because their privacy rules are probably not the intended ones.
 
-    `renamed`: slug → name of the section that no longer names it; `taken`: slugs of templates with such a name now.
+    `renamed`: slug → the section that named the template before it was renamed; `taken`: slugs of the templates that
+    now have the name of such a section.
     """
 
     renamed: Mapping[str, str]
@@ -74,11 +75,12 @@ class Choice:
         return self.wants(import_) and self.settings.includes(import_.template_slug, import_.template_name)
 
     def without_their_rules(self, imports: Sequence[Import], ledger: Mapping[str, LedgerRow]) -> Misruled:
-        """Find the templates that a section of privacy rules no longer names, or names for another one's sake.
+        """Find the templates that are not read because a renaming took their privacy rules away or gave them others.
 
-        Invariant: a template of which an import was ever read under a section by its name, as the ledger says, is not
-        read while that section is there and does not name it, unless it has one of its own: by its slug, or by a name
-        under which no other template was read. A template that has taken the name is not read either.
+        Invariant: if an import of a template was ever read under a section of rules, as the ledger says, and that
+        section still exists but no longer names the template, the template is not read, unless it has a section of its
+        own: by its slug, or by a name under which no other template was read. Nor is a template read that now has the
+        name of such a section.
         """
         protection = self.settings.protection
         ruled = set(protection.templates)
@@ -103,9 +105,10 @@ class Choice:
         return Misruled(renamed, frozenset(taken))
 
     def _sections_by_fingerprint(self, known: LedgerRow, present: Set[str | None]) -> Set[str]:
-        """Return the sections under which an import was read whose ledger row, of an earlier version, names none.
+        """Return the sections under which an import was read, for a ledger row of an earlier version that names none.
 
-        Of several with the same rules, those with a `present` name of its template.
+        They are found by the fingerprint of their rules. Of several with the same rules, return those that are
+        `present` names of the template, or all if none is.
         """
         protection, rules = self.settings.protection, known.rules
         if rules is None:

@@ -30,7 +30,7 @@ from connector.warehouse.tables import FIELDS, IMPORTS, IMPORTS_SCHEMA
 
 
 class ImportRows:
-    """The rows queued for the next package. `listed` tells whether some of them changed only in the listing."""
+    """The rows queued for the next package; without `listed`, only those of imports whose records are read."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class ImportRows:
         return [import_ for import_ in discovered.imports if self._is_due(import_)]
 
     def add_changed(self, discovered: Discovered) -> None:
-        """Queue the rows of all these, with their records or without."""
+        """Queue the rows of all changed imports, whether or not their records are read."""
         self._unread = self.changed(discovered)
 
     def add_unread(self, discovered: Discovered) -> None:
@@ -75,7 +75,7 @@ class ImportRows:
 
     def add_read(self, listed: Import, read: ImportRead) -> None:
         """Queue the row of an import whose records come with it."""
-        # the listing's version, because an import's own URL may show other fields, and the listing is compared
+        # the listing's version, because the next listing is compared with it, and an import's own URL may show others
         # a shard writes the row as it was when the work was divided, so that `imports` gets no new column
         same = self._is_shard or listed.fingerprint == read.import_.fingerprint
         shown = listed if same else read.import_

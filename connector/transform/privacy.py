@@ -130,8 +130,8 @@ class Privacy:
 def unread(title: str, names: Sequence[str]) -> str:
     """Return the sentence about a section that is probably misspelt, and the templates that are therefore not read."""
     return (
-        f"privacy has rules for {title!r}, which no template is called: did you mean {' or '.join(names)}? Nothing is "
-        f"read of what they may be for. Correct the name, or add an empty section, "
+        f"privacy has rules for {title!r}, which no template is called: did you mean {' or '.join(names)}? Nothing of "
+        f"a template that the rules may be meant for is read. Correct the name, or add an empty section, "
         f'[sources.importer.privacy."{names[0]}"], if that template needs no rules.'
     )
 

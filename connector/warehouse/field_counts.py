@@ -64,7 +64,10 @@ def stored_totals(fields: Iterable[Mapping[str, Any]], ledger: Iterable[LedgerRo
 
 
 def totals(connection: Connection, schema: TableSchema, without: Sequence[str] = ()) -> TableTotals:
-    """Count the rows of other imports by reading the whole table; a conflict is a value in a variant column."""
+    """Count the rows and values of all imports but some by reading the whole table.
+
+    A conflict is a value in a variant column.
+    """
     kept = f" AND r.{connection.column('_import_slug')} NOT IN ({marks(without)})" if without else ""
     return _totals(connection, schema, f"{connection.name(schema.table)} AS r", kept, without)
 
@@ -72,7 +75,7 @@ def totals(connection: Connection, schema: TableSchema, without: Sequence[str] =
 def replaced_totals(
     connection: Connection, schema: TableSchema, imports: Sequence[str], records: pa.ChunkedArray[Any]
 ) -> TableTotals:
-    """Count the rows that a package replaces, those of its imports and of its records elsewhere, as `totals` does."""
+    """Count the rows that a package replaces, as `totals` does: those of its imports, and of its records elsewhere."""
     table = connection.name(schema.table)
     record, import_ = map(connection.column, keys_of(schema.table))
     keys = (

@@ -19,7 +19,7 @@ from connector.warehouse.tables import FIELDS, FIELDS_SCHEMA, IMPORTS, IMPORTS_S
 
 
 def field_rows(connection: Connection, dataset: Dataset) -> list[dict[str, Any]]:
-    """Return the rows of `sync_fields`; a row without its field counts as lost."""
+    """Return the rows of `sync_fields`, except those whose `keys` are null, by which no field can be found."""
     if FIELDS not in dataset.ours or not {"keys", "data_type"} <= set(dataset.columns[FIELDS]):
         return []
     rows = connection.query(
@@ -33,6 +33,7 @@ def field_rows(connection: Connection, dataset: Dataset) -> list[dict[str, Any]]
 
 
 def schemas_of(dataset: Dataset, fields: Sequence[Mapping[str, Any]]) -> dict[str, TableSchema]:
+    """Return the schemas of `imports` and of the typed tables, by these rows of `sync_fields` and the columns there."""
     by_table: dict[str, dict[Keys, Field]] = defaultdict(dict)
     overflowed: dict[str, set[Keys]] = defaultdict(set)
     for row in fields:

@@ -156,7 +156,7 @@ def test_what_misspelt_rules_are_probably_for_is_not_read(place: Command, people
     slug = people.slugs()[0]
     assert place("backfill", "--import", slug, **wrong).code == 3
     assert leaks(place) == []
-    assert "Nothing is read of what they may be for" in place("check", **wrong).out
+    assert "Nothing of a template that the rules may be meant for is read" in place("check", **wrong).out
     assert place("run", **rules(people=RULES["people"])).code == 0
     assert leaks(place) == []
     to_come: dict[str, Any] = {"people": RULES["people"], "planet": {"name": "drop"}}

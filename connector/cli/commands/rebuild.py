@@ -23,7 +23,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     done = rebuild(pipeline, settings, arguments.table)
     output.document({"status": "succeeded", "tables": [table.as_json() for table in done]})
     for table in done:
-        conflicts = f"values beside their column {table.conflicts_before:,} → {table.conflicts:,}"
+        conflicts = f"values that do not fit their column {table.conflicts_before:,} → {table.conflicts:,}"
         output.say(f"{table.table}: {amount(table.rows, 'row')}, {conflicts}")
         for column, before, after in table.retyped:
             output.say(f"  {column}: {before or 'no type yet'} → {after}")

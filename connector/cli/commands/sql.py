@@ -23,11 +23,11 @@ EXAMPLES = (
 
 def configure(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    applying = actions.add_parser("apply", help="make the views, in a schema of their own beside the dataset")
-    applying.add_argument("--drop", action="store_true", help="drop them instead, as `rebuild` needs it on PostgreSQL")
+    applying = actions.add_parser("apply", help="create or update the views, in a separate schema beside the dataset")
+    applying.add_argument("--drop", action="store_true", help="drop the views instead")
     checking = actions.add_parser("check", help="run the checks; exit 3 if a row violates one")
     checking.add_argument("check", nargs="*", metavar="CHECK", help="only these (all)")
-    actions.add_parser("list", help="list every view and check, and what a row of each is")
+    actions.add_parser("list", help="list every view and check, with what one row of it means")
     for action in actions.choices.values():
         add_global(action, again=True)
 

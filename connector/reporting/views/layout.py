@@ -47,7 +47,7 @@ class TypedField:
 
     @property
     def value(self) -> str:
-        """Return one expression for distinct values, whichever column a value is in, in both dialects.
+        """Return an expression for the value, whichever column it is in, that differs for different values.
 
         If all columns are numbers it is a double, which may round a whole number beyond 2^53; if any is text, all are.
         """
@@ -59,19 +59,20 @@ class TypedField:
 
     @property
     def misfit(self) -> str:
-        """Return one expression for a value that does not fit the column, as text, if there are variants.
+        """Return an expression for a value that does not fit the column, as text, if there are variants.
 
         A double that is whole keeps its `.0`, by which it differs from the values that fit; PostgreSQL omits it.
         """
         return _first_text([_misfit(variant, quoted(variant)) for variant in self.variants])
 
     def text(self, row: str) -> str:
-        """Return one expression for the value in the row of this alias, as text."""
+        """Return an expression for the value in the row of this alias, as text."""
         base = f"CAST({row}.{quoted(self.column)} AS TEXT)"
         return _first_text([base, *(_misfit(variant, f"{row}.{quoted(variant)}") for variant in self.variants)])
 
     @property
     def is_there(self) -> str:
+        """Return a condition: the field has a value, in whichever column."""
         return " OR ".join(f"{quoted(column)} IS NOT NULL" for column in self.columns)
 
 
