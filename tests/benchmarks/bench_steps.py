@@ -15,11 +15,11 @@ import dlt
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from msgspec import structs
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from connector.extract.listing import Lister, Listing
 from connector.extract.records import ImportRead, Verdict
-from connector.ledger import LedgerRow, State
 from connector.load.batches import Builder, BuiltImports
 from connector.load.data_dictionary import Catalogue
 from connector.load.package import Package
@@ -33,6 +33,7 @@ from connector.transform.schema import TableSchema
 from connector.warehouse import Warehouse
 from connector.warehouse.state import WarehouseState
 from tests.benchmarks.workload import BLOCK, Shape, Workload
+from tests.support.ledger import known
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ROWS = 20_000
@@ -84,7 +85,7 @@ def test_flatten_2000_rows(benchmark: BenchmarkFixture, records: tuple[Record, .
 def test_plan_100000_imports(benchmark: BenchmarkFixture, listed: list[Import]) -> None:
     ledger = {import_.slug: known(import_) for import_ in listed}
     for import_ in listed[::1_000]:
-        ledger[import_.slug] = known(import_, rows=1)
+        ledger[import_.slug] = structs.replace(ledger[import_.slug], row_count=1)
     plan = benchmark(make_plan, listed, ledger, Rules(NOW))
     assert len(plan.read) == IMPORTS // 1_000
 
@@ -135,21 +136,3 @@ def test_parquet_of_20000_records(benchmark: BenchmarkFixture, records: tuple[Re
 def _emitted(package: Package, built: BuiltImports) -> Iterator[TableRows]:
     yield from package.add(built, [None], [None])
     yield from package._flush()
-
-
-def known(import_: Import, rows: int | None = None) -> LedgerRow:
-    return LedgerRow(
-        slug=import_.slug,
-        state=State.synced,
-        updated_at=import_.updated_at,
-        row_count=import_.row_count if rows is None else rows,
-        status=import_.status,
-        template_slug=import_.template_slug,
-        table_name="records_template_0",
-        records_loaded=import_.row_count,
-        records_rejected=0,
-        attempts=1,
-        last_synced_at=NOW,
-        has_raw=True,
-        trusted=True,
-    )

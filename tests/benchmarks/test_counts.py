@@ -12,12 +12,10 @@ import re
 import sys
 import tracemalloc
 from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from dataclasses import replace
 
 import pytest
 
-from connector.ledger import COMPLETED, LedgerRow, State
 from connector.load.package import _Incoming
 from connector.models import Record
 from connector.run.plan import Rules, make_plan
@@ -27,11 +25,11 @@ from connector.transform.schema import TableSchema
 from tests.benchmarks.conftest import Desk
 from tests.benchmarks.fixture import served
 from tests.benchmarks.workload import BLOCK, Shape, Workload
+from tests.support.ledger import THEN, Shown, known
 
 pytestmark = pytest.mark.thorough
 
 MakeDesk = Callable[[str], Desk]
-THEN = datetime(2026, 1, 1, tzinfo=UTC)
 
 # docs/performance.md says what each of them proves
 UNCHANGED_STATEMENTS = 10
@@ -204,7 +202,7 @@ def test_a_long_ledger_is_planned_in_little_memory() -> None:
     listed = [Shown(f"{n:036}") for n in range(100_000)]
     tracemalloc.start()
     try:
-        ledger = {shown.slug: known(shown, moved=n % 1_000 == 0) for n, shown in enumerate(listed)}
+        ledger = {shown.slug: known(replace(shown, row_count=3 + (n % 1_000 == 0))) for n, shown in enumerate(listed)}
         plan = make_plan(listed, ledger, Rules(THEN))
         _, peak = tracemalloc.get_traced_memory()
     finally:
@@ -233,30 +231,3 @@ def pages_of(rows: int) -> list[bytes]:
 
 def decode_all(pages: list[bytes]) -> list[Record]:
     return [record for page in pages for record in decode_record_page(page).records]
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    slug: str
-    row_count: int = 10
-    updated_at: datetime = THEN
-    status: str = COMPLETED
-    template_slug: str | None = "template-0"
-
-
-def known(shown: Shown, *, moved: bool) -> LedgerRow:
-    return LedgerRow(
-        slug=shown.slug,
-        state=State.synced,
-        updated_at=shown.updated_at - timedelta(days=moved),
-        row_count=shown.row_count,
-        status=shown.status,
-        template_slug=shown.template_slug,
-        table_name="records_template_0",
-        records_loaded=shown.row_count,
-        records_rejected=0,
-        attempts=1,
-        last_synced_at=THEN,
-        has_raw=True,
-        trusted=True,
-    )

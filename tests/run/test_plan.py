@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
@@ -12,36 +12,9 @@ from msgspec import structs
 
 from connector.ledger import COMPLETED, LedgerRow, State
 from connector.run.plan import Plan, Planned, Reason, Rules, make_plan, too_many_vanished
+from tests.support.ledger import THEN, Shown, known
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
-THEN = datetime(2026, 2, 1, 8, 30, 15, 123456, tzinfo=UTC)
-
-
-@dataclass(frozen=True)
-class Shown:
-    slug: str = "a"
-    row_count: int = 3
-    updated_at: datetime = THEN
-    status: str = COMPLETED
-    template_slug: str | None = "t"
-
-
-def known(shown: Shown, state: State = State.synced, *, trusted: bool = True) -> LedgerRow:
-    return LedgerRow(
-        slug=shown.slug,
-        state=state,
-        updated_at=shown.updated_at,
-        row_count=shown.row_count,
-        status=shown.status,
-        template_slug=shown.template_slug,
-        table_name="records_t",
-        records_loaded=shown.row_count,
-        records_rejected=0,
-        attempts=1,
-        last_synced_at=NOW,
-        has_raw=True,
-        trusted=trusted,
-    )
 
 
 def plan(shown: list[Shown], ledger: list[LedgerRow], **options: object) -> Plan[Shown]:
