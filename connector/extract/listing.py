@@ -401,10 +401,8 @@ class Lister(Generic[T]):
         self._refused.clear()
 
         def swept_to(ending: _Ending) -> _Swept:
-            pages_known_to_differ = pages_differ or (
-                before_refusal is not None and reach > 1
-            )  # some numbers are pages, others are not
-            return _Swept(len(shown), longest, pages_known_to_differ, ending, received, before_refusal)
+            some_refused = before_refusal is not None and reach > 1  # some numbers are pages, others are not
+            return _Swept(len(shown), longest, pages_differ or some_refused, ending, received, before_refusal)
 
         enough = max(MOVING_END_PROOF, math.ceil(MOVING_END_PROOF * self._size / size))
         while page < MAX_PAGES and not self._stop():

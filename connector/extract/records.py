@@ -157,9 +157,7 @@ class _Gathered:
     quiet: int = 0  # sweeps in a row that added nothing
     misses: float = 0.0  # the largest share of the known rows that a sweep did not show
     uneven: bool = False  # whether a sweep was not consistent
-    gap_error: ConnectorError | None = (
-        None  # the error of a refused page that must have known rows, since the last new row
-    )
+    gap_error: ConnectorError | None = None  # of a refused page that must have known rows, since the last new row
     metadata: bytes | None = None  # of the first page of the latest sweep
 
     def __len__(self) -> int:

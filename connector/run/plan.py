@@ -19,9 +19,7 @@ from connector.ledger import COMPLETED, LedgerRow, Listed, State
 
 T = TypeVar("T", bound=Listed)
 
-FEWER_CONFIRMED_AFTER = timedelta(
-    days=1
-)  # longer than a restart, a cache or the rebuilding of an index may hide records
+FEWER_CONFIRMED_AFTER = timedelta(days=1)  # a restart, a cache or the rebuilding of an index hides records for less
 
 
 class Reason(StrEnum):

@@ -90,9 +90,6 @@ class ClientStats:
     throttled: int = 0
     by_endpoint: Counter[str] = field(default_factory=Counter)
 
-    def received(self, size: int) -> None:
-        self.bytes_received += size
-
 
 class ServiceClient:
     """The service's endpoints; use it with `async with`. The token is sent to `base_url` and never shown."""
@@ -318,10 +315,14 @@ class ServiceClient:
     ) -> Body | AttemptFailure:
         self.stats.requests += 1
         self.stats.by_endpoint[call.operation] += 1
-        received: Callable[[int], None] = self.stats.received
         if watched is not None:
             watched.sent()
-            received = _both(received, watched.received)
+
+        def received(size: int) -> None:
+            self.stats.bytes_received += size
+            if watched is not None:
+                watched.received(size)
+
         headers = {"Authorization": f"Bearer {self._token.get_secret_value()}", **_HEADERS}
         limits = self._limits
         if left_s < limits.attempt_s:
@@ -347,14 +348,6 @@ class ServiceClient:
             pause_s = retry_after_s(reply.retry_after, self._now()) or 0.0
             patient = pause_s <= self._policy.wait_budget_s
             self._limiter.throttled(started, min(pause_s, self._policy.retry_after_cap_s) if patient else 0.0)
-
-
-def _both(first: Callable[[int], None], second: Callable[[int], None]) -> Callable[[int], None]:
-    def received(size: int) -> None:
-        first(size)
-        second(size)
-
-    return received
 
 
 def _not_json(reply: Body, why: NotJson) -> AttemptFailure:

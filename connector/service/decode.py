@@ -19,23 +19,8 @@ import pyarrow as pa
 from pydantic import SecretStr
 
 from connector.models import Import, ImportPage, Record, RecordPage, Reject, Session, Template, microseconds
-from connector.service.fields import (
-    BRACE,
-    LONGEST_KEY,
-    Refused,
-    instant_in,
-    integer_in,
-    is_encodable,
-    is_naive,
-    is_utf8,
-    key_in,
-    members_in,
-    parse_instant,
-    parse_leniently,
-    required,
-    slug_in,
-    text_in,
-)
+from connector.service import fields
+from connector.service.fields import BRACE, LONGEST_KEY, Refused, is_utf8, parse_instant
 from connector.service.limits import LIMITS
 from connector.transform.json_slices import (
     SPACE,
@@ -172,7 +157,7 @@ def decode_import(body: bytes) -> Import:
 
 
 def decode_session(body: bytes) -> Session:
-    token = parse_leniently(_top_level(_document(body)).get("token", b"null"))
+    token = fields.parse_leniently(_top_level(_document(body)).get("token", b"null"))
     if not isinstance(token, str) or not token:
         raise WrongShape("a session without a token")
     return Session(token=SecretStr(token))
@@ -198,7 +183,7 @@ def _object_text(members: Iterable[tuple[str, bytes | msgspec.Raw]]) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _key_text(key: str) -> bytes:
-    return json.dumps(key, ensure_ascii=not is_encodable(key)).encode() + b":"
+    return json.dumps(key, ensure_ascii=not fields.is_encodable(key)).encode() + b":"
 
 
 def _or_none(text: bytes | msgspec.Raw) -> bytes | None:
@@ -236,8 +221,8 @@ def _read_record(text: bytes) -> Record | Reject:
             pass
     slug: str | None = None
     try:
-        members = members_in(text, "the record")
-        slug = key_in(members)
+        members = fields.members_in(text, "the record")
+        slug = fields.key_in(members)
         data = members.get("data", b"null")
         if data == b"null":
             raise Refused("data is missing")
@@ -245,10 +230,10 @@ def _read_record(text: bytes) -> Record | Reject:
             raise Refused("data is not an object")
         created_at, updated_at = (
             None if time is None else microseconds(time)
-            for time in (instant_in(members, "created_at"), instant_in(members, "updated_at"))
+            for time in (fields.instant_in(members, "created_at"), fields.instant_in(members, "updated_at"))
         )
         extra = _unnamed(members, _RECORD_FIELDS)
-        return Record(slug, data, created_at, updated_at, integer_in(members, "sort"), extra)
+        return Record(slug, data, created_at, updated_at, fields.integer_in(members, "sort"), extra)
     except Refused as why:
         return _rejected(slug, why, text)
 
@@ -257,7 +242,7 @@ def _rejected(slug: str | None, why: Refused, text: bytes) -> Reject:
     """Build the reject of an element; try to read its slug even from invalid JSON."""
     if slug is None:
         with suppress(ValueError, RecursionError):
-            slug = slug_in(object_members(text))
+            slug = fields.slug_in(object_members(text))
     return Reject(slug, str(why), text.decode("utf-8", "backslashreplace"))
 
 
@@ -269,8 +254,8 @@ def _read_import(text: bytes) -> Import | Reject:
             pass
     slug: str | None = None
     try:
-        members = members_in(text, "the import")
-        slug = key_in(members)
+        members = fields.members_in(text, "the import")
+        slug = fields.key_in(members)
         if slug in _NO_SLUGS:
             raise Refused("slug can't stand in an address")
         template, rest = _template(members.get("template", b"null"))
@@ -279,11 +264,11 @@ def _read_import(text: bytes) -> Import | Reject:
             unnamed.append(("template", rest))
         return Import(
             slug=slug,
-            row_count=required(integer_in(members, "row_count"), "row_count"),
-            created_at=required(instant_in(members, "created_at"), "created_at"),
-            updated_at=required(instant_in(members, "updated_at"), "updated_at"),
-            updated_naive=is_naive(parse_leniently(members["updated_at"])),
-            status=required(text_in(members, "status"), "status"),
+            row_count=fields.required(fields.integer_in(members, "row_count"), "row_count"),
+            created_at=fields.required(fields.instant_in(members, "created_at"), "created_at"),
+            updated_at=fields.required(fields.instant_in(members, "updated_at"), "updated_at"),
+            updated_naive=fields.is_naive(fields.parse_leniently(members["updated_at"])),
+            status=fields.required(fields.text_in(members, "status"), "status"),
             template=template,
             metadata_json=_or_none(members.get("metadata", b"null")),
             extra_json=_object_text(unnamed) if unnamed else None,
@@ -302,7 +287,7 @@ def _usual_import(found: _Upload) -> Import:
         row_count=found.row_count,
         created_at=parse_instant(found.created_at),
         updated_at=parse_instant(found.updated_at),
-        updated_naive=is_naive(found.updated_at),
+        updated_naive=fields.is_naive(found.updated_at),
         status=found.status,
         template=template,
         metadata_json=_or_none(found.metadata),
@@ -322,11 +307,12 @@ def _read_template(text: bytes) -> tuple[Template | None, bytes | None]:
     """Return the template, and the other members of its object as JSON."""
     if text == b"null":
         return None, None
-    members = members_in(text, "template")
-    slug = slug_in(members, "template.slug")
-    name = parse_leniently(members.get("name", b"null"))
+    members = fields.members_in(text, "template")
+    slug = fields.slug_in(members, "template.slug")
+    name = fields.parse_leniently(members.get("name", b"null"))
     rest = _unnamed(members, frozenset({"slug", "name"}))
-    return Template(slug=slug, name=name if isinstance(name, str) and name and is_encodable(name) else slug), rest
+    usable = isinstance(name, str) and name and fields.is_encodable(name)
+    return Template(slug=slug, name=name if usable else slug), rest
 
 
 def _document(body: bytes) -> bytes:

@@ -53,9 +53,8 @@ _NO_TIMEOUT = "(SELECT set_config(name, '0', false) FROM pg_settings WHERE name 
 
 POLL_S = 0.2
 _sessions: WeakKeyDictionary[Pipeline, Any] = WeakKeyDictionary()
-_acquired: WeakKeyDictionary[ExitStack, tuple[int, Path, Path]] = (
-    WeakKeyDictionary()
-)  # the thread that holds them, and the locks
+# Held locks → the thread that holds them, and their files.
+_acquired: WeakKeyDictionary[ExitStack, tuple[int, Path, Path]] = WeakKeyDictionary()
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connector.models import Import, Template, microseconds
-from connector.service import decode
+from connector.service import decode, fields
 from connector.service.decode import (
     WrongShape,
     decode_import,
@@ -471,7 +471,7 @@ def test_an_import_is_the_same_however_it_is_read(text: bytes) -> None:
 
 
 def test_an_import_as_the_interface_shows_it_is_read_the_short_way() -> None:
-    with mock.patch.object(decode, "members_in", side_effect=AssertionError):
+    with mock.patch.object(fields, "members_in", side_effect=AssertionError):
         found = decode_import(import_row("i", row_count=2, metadata={"a": 1.50}).encode())
     assert (found.slug, found.row_count, found.metadata_json) == ("i", 2, b'{"a": 1.5}')
 
