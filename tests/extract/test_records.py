@@ -199,7 +199,7 @@ def test_a_larger_import_costs_its_pages_and_one_look_at_its_fingerprint(count: 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(st.integers(0, 420), st.integers(1, 100), st.booleans())
-def test_any_clamp_costs_one_pass(count: int, clamp: int, out_of_range_404: bool) -> None:
+def test_any_clamp_costs_one_sweep(count: int, clamp: int, out_of_range_404: bool) -> None:
     service = Service(count, clamp=clamp, out_of_range_404=out_of_range_404)
     outcome = read(service)
     check(service, outcome)
@@ -411,7 +411,7 @@ def test_a_completed_import_with_a_wrong_count_is_unreconciled_with_all_its_rows
 @pytest.mark.parametrize(
     ("count", "off"), [(0, 5), (7, -7), (7, 5), (100, -100), (250, -250), (250, 50), (250, -90), (300, 1)]
 )
-def test_an_unfinished_import_whose_count_lags_is_complete_after_two_equal_passes(
+def test_an_unfinished_import_whose_count_lags_is_complete_after_two_equal_sweeps(
     count: int, off: int, status: str, clamp: int
 ) -> None:
     service = Service(count, status=status, off=off, clamp=clamp)
@@ -624,7 +624,7 @@ def test_a_slug_twice_is_one_row_short_of_the_count() -> None:
     assert read(service).verdict is Verdict.unreconciled
 
 
-def test_two_equal_passes_that_repeat_a_row_prove_nothing() -> None:
+def test_two_equal_sweeps_that_repeat_a_row_prove_nothing() -> None:
     # r100 hides from the first two sweeps, which show r0 twice instead: as many elements as rows, but not the rows
     def shy(slugs: list[str], page: int, size: int, dice: random.Random) -> list[str]:
         if size >= 99:

@@ -243,7 +243,10 @@ def _dies_after(patch: pytest.MonkeyPatch, moment: str) -> None:
     patch.setattr(Connection if moment == "swap" else module, "drop_table" if moment == "swap" else moment, dies)
 
 
-def test_a_half_written_table_is_no_typed_table(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_half_written_table_is_no_typed_table_and_the_next_run_drops_it(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would keep what a privacy rule or a deletion removes from the table."""
     with monkeypatch.context() as patch:
         _dies_after(patch, "load_replacement")
         with pytest.raises(ConnectorError):
@@ -251,15 +254,6 @@ def test_a_half_written_table_is_no_typed_table(place: Place, monkeypatch: pytes
     assert place.types("sync_rebuild")
     with Warehouse(place.pipeline()).connect() as connection:
         assert "sync_rebuild" not in load_state(connection).schemas
-
-
-def test_the_next_run_drops_a_half_written_table(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would keep what a privacy rule or a deletion removes from the table."""
-    with monkeypatch.context() as patch:
-        _dies_after(patch, "load_replacement")
-        with pytest.raises(ConnectorError):
-            place.rebuild()
-    assert place.types("sync_rebuild")
     assert place.sync() == "succeeded"
     assert not place.types("sync_rebuild")
     assert [table.rows for table in place.rebuild("records_orders")] == [21]
