@@ -92,6 +92,7 @@ class Discovery:
         )
 
     async def make(self) -> Discovered:
+        """List the imports, request those that are not listed, and return the decisions."""
         if self._scope.selection.slugs:
             lister = self._lister(0)
             await lister.counts_from_zero()
@@ -218,7 +219,7 @@ class Discovery:
         return () if unlisted else gone
 
     async def _request_unlisted(
-        self, suspects: list[str], *, request_all: bool = False
+        self, suspects: list[str], *, request_all: bool
     ) -> tuple[list[Import], tuple[str, ...]]:
         """Request each import that was not listed; return (those that exist, those that the service answers 404 for).
 

@@ -82,7 +82,7 @@ class Reader:
         self._listing: asyncio.Task[Discovered] | None = None
         self._discovered: Discovered | None = None
         self._prefetcher: Prefetcher | None = None
-        self._taken: deque[ReadResult] = deque()
+        self._ready: deque[ReadResult] = deque()  # outcomes that `next` returns before others
         self._missed: list[ReadResult] = []  # imports that answered 404 while they were read
         self._confirmed_deleted: frozenset[str] = frozenset()  # those of them that are not listed any more
         self._flattener = Flattener()
@@ -139,12 +139,12 @@ class Reader:
         prefetcher = self._prefetcher
         if prefetcher is None:
             return None
-        if not self._taken:
-            self._taken.extend(self._loop.call(prefetcher.take))
-        if not self._taken and self._missed:
-            self._taken.extend(self._resolve_missed(stopped=prefetcher.stopped or prefetcher.fatal is not None))
-        if self._taken:
-            return self._taken.popleft()
+        if not self._ready:
+            self._ready.extend(self._loop.call(prefetcher.take))
+        if not self._ready and self._missed:
+            self._ready.extend(self._resolve_missed(stopped=prefetcher.stopped or prefetcher.fatal is not None))
+        if self._ready:
+            return self._ready.popleft()
         self._tally.fatal = self._tally.fatal or prefetcher.fatal
         if prefetcher.stopped:
             self._note_stop()
@@ -152,7 +152,7 @@ class Reader:
 
     def put_back(self, outcome: ReadResult) -> None:
         """Make `next` return this outcome again, for another package."""
-        self._taken.appendleft(outcome)
+        self._ready.appendleft(outcome)
 
     def postpone(self, planned: Planned[Import], built: BuiltImports) -> bool:
         """Postpone an import that answered 404 until it is known whether it is gone; return False if that is known."""
@@ -165,7 +165,7 @@ class Reader:
         """Once all others are loaded, start reading one suspect for the package that begins now."""
         if (
             self._prefetcher is None
-            or self._taken
+            or self._ready
             or self._missed
             or not self._prefetcher.drained
             or not self._suspects
@@ -263,7 +263,7 @@ class Reader:
             if not self._is_suspect(import_):
                 others.append(planned)
             elif self._crash_suspects.killed_twice(import_) and not self._scope.selection.slugs:
-                self._taken.append(((planned,), Failure(KilledTwice(import_.slug))))
+                self._ready.append(((planned,), Failure(KilledTwice(import_.slug))))
             else:
                 self._suspects.append(planned)
         return tuple(others)
@@ -273,6 +273,7 @@ class Reader:
         self._prefetcher.start()
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, R]) -> R:
+        """Return the result of `work`. Raises Stopped once the run is asked to stop, and cancels it."""
         task = asyncio.ensure_future(work)
         try:
             while not task.done():
