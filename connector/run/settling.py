@@ -9,10 +9,8 @@ offset may be local time anywhere, so the condition has to hold for every offset
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from math import gcd
-
-from connector.models import microseconds
 
 MICROSECOND, SECOND, MINUTE = timedelta(microseconds=1), timedelta(seconds=1), timedelta(minutes=1)
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -20,6 +18,7 @@ UNITS = (MINUTE, SECOND, timedelta(milliseconds=1), MICROSECOND)
 REPLICAS_LAG = timedelta(seconds=30)  # the assumed lag of the replica that records are read from, behind the listing
 MOST_AHEAD = timedelta(days=2)  # a time a day ahead of ours and the service's clock, which are a day apart at most
 OFFSETS = tuple(timedelta(minutes=15) * quarters for quarters in range(-12 * 4, 14 * 4 + 1))  # of local time from UTC
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def resolution(instants: Iterable[datetime]) -> timedelta:
@@ -28,7 +27,7 @@ def resolution(instants: Iterable[datetime]) -> timedelta:
     A small number of times does no harm: if the only one is a full minute by chance, its import is read again within
     that minute.
     """
-    times = set(map(microseconds, instants))
+    times = {(instant - _EPOCH) // MICROSECOND for instant in instants}
     if not times:
         return SECOND
     for unit in (DAY, HOUR):

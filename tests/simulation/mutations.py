@@ -394,12 +394,13 @@ def audit_once_only() -> AbstractContextManager[Any]:
 
 @mutation(600, likely=_with_deaths_while_loading)
 def forget_imports_of_loads_that_never_completed() -> AbstractContextManager[Any]:
-    original = stored_imports.imports_seen
+    original = stored_imports.imports_and_templates
 
     def forgetful(connection: Connection, dataset: Dataset) -> Any:
-        return {slug: seen for slug, seen in original(connection, dataset).items() if seen.content_hash is not None}
+        imports, templates = original(connection, dataset)
+        return {slug: seen for slug, seen in imports.items() if seen.content_hash is not None}, templates
 
-    return mock.patch.object(state, "imports_seen", forgetful)
+    return mock.patch.object(state, "imports_and_templates", forgetful)
 
 
 @mutation(40, likely=_with_packages_left_pending)
