@@ -196,6 +196,7 @@ class RunSession:
 
     def listed_rows(self, load_id: str) -> Iterator[TableRows]:
         """Yield the changed rows of `imports`, if no records are read to load them with."""
+        self._begin_loading()
         self.import_rows.add_changed(self.reader.discovered())
         yield from self._queued_rows(load_id)
 

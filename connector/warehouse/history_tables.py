@@ -182,17 +182,17 @@ def recorded_mark(connection: Connection, columns: Collection[str]) -> str:
 def record_again(connection: Connection, dataset: Dataset, imports: Sequence[str]) -> None:
     """Make the imports that these SELECTs of one column return due to be recorded by the next run.
 
-    Whether they were read under the present privacy rules stays known.
+    Whether they were read under the present privacy rules stays known. SQLite takes no more than 500 SELECTs at once.
     """
     columns = dataset.columns[LEDGER]
-    if "history" not in columns or not imports:
+    if "history" not in columns:
         return
     rules = connection.sql.joined("' '", "privacy") if "privacy" in columns else "NULL"
     recorded = connection.sql.same("history", recorded_mark(connection, columns))
-    connection.execute(
-        f"UPDATE {connection.name(LEDGER)} SET history = {rules} "
-        f"WHERE {recorded} AND slug IN ({' UNION '.join(imports)})"
-    )
+    for select in imports:
+        connection.execute(
+            f"UPDATE {connection.name(LEDGER)} SET history = {rules} WHERE {recorded} AND slug IN ({select})"
+        )
 
 
 def refresh_open(connection: Connection, each: Versioned, only: Collection[str] | None = None) -> None:

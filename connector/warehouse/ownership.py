@@ -22,7 +22,7 @@ from connector.runs import connector_version
 from connector.transform.naming import DOUBLE_VARIANT, SYSTEM_COLUMNS, TEXT_VARIANT
 from connector.transform.schema import OVERFLOWED
 from connector.warehouse.adapters import Catalog
-from connector.warehouse.connection import LOADS, VERSIONS, Connection
+from connector.warehouse.connection import LOADS, VERSIONS, Connection, batches
 from connector.warehouse.tables import (
     FIELDS,
     FORMAT,
@@ -230,15 +230,15 @@ class _Stored:
         """Return the union of all versions for these tables, because dlt's schema may have been recreated since."""
         found = cls()
         content = connection.column("schema")
-        if tables:
+        for some in batches(sorted(tables)):  # SQLite takes no more than 1,000 conditions
             rows = connection.rows(
                 f"SELECT {content} AS content FROM {connection.name(VERSIONS)} WHERE schema_name = %s "
-                f"AND ({content} NOT LIKE %s{f' OR {content} LIKE %s' * len(tables)}) ORDER BY inserted_at",
+                f"AND ({content} NOT LIKE %s{f' OR {content} LIKE %s' * len(some)}) ORDER BY inserted_at",
                 SOURCE,
                 "{%",
-                *(f'%"{table}"%' for table in sorted(tables)),
+                *(f'%"{table}"%' for table in some),
             )
-            found._add((row["content"] for row in rows), only=tables)
+            found._add((row["content"] for row in rows), only=some)
         return found
 
     def _add(self, contents: Iterable[str], only: Collection[str] | None = None) -> None:

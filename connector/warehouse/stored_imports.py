@@ -102,8 +102,9 @@ def imports_and_templates(
     deleted = map(bool, values_of(rows.column("deleted")))
     slugs: list[Any] = rows.column("slug").to_pylist()
     hashes = rows.column("content_hash").to_pylist()
-    templates = set(zip(*(values_of(rows.column(name)) for name in ("template_slug", "template_name")), strict=True))
-    return dict(zip(slugs, map(ImportSeen, hashes, deleted, shown), strict=True)), templates
+    named = {"template__slug", "template__name"} <= there.keys()  # a name without its slug is of no template
+    templates = zip(*(values_of(rows.column(name)) for name in ("template_slug", "template_name")), strict=True)
+    return dict(zip(slugs, map(ImportSeen, hashes, deleted, shown), strict=True)), set(templates) if named else set()
 
 
 def selected(connection: Connection, dataset: Dataset, table: str, names: Sequence[str], alias: str) -> str:

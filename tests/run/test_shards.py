@@ -195,6 +195,17 @@ def test_a_division_that_dies_leaves_no_staged_rows_that_no_run_empties(
     assert shards.postgres.tuples(f"SELECT count(*) FROM {staging}.imports") == [(0,)]
 
 
+def test_a_division_creates_the_staging_tables_that_somebody_dropped(shards: Shards, service: Service) -> None:
+    for number in range(2):
+        assert shards.close().status is Status.succeeded
+        service.set_metadata(service.slugs()[0], {"changed": number})
+    with psycopg2.connect(shards.postgres.uri) as connection, connection.cursor() as cursor:
+        cursor.execute(f"DROP TABLE {shards.postgres.dataset}_staging.imports")
+    assert shards.run(1).error is None
+    assert shards.close().status is Status.succeeded
+    assert shards.differences() == []
+
+
 def test_what_changes_meanwhile_is_left_to_the_run_after_them(shards: Shards, service: Service) -> None:
     first = shards.run(1)
     other = next(i for i in service.imports() if i["template"] and i["template"]["slug"] not in first.templates)

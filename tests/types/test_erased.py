@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,11 @@ from connector.maintain import compact as compacting
 from connector.maintain.compact import compact
 from connector.runs import Status
 from connector.sandbox import Service
+from connector.warehouse import Warehouse as DatasetOf
+from connector.warehouse.erasing import erase_kept
 from connector.warehouse.lock import sole_rewriter
-from tests.types.conftest import DuckDB, Warehouse
+from connector.warehouse.ownership import inspect_dataset
+from tests.types.conftest import DuckDB, SQLite, Warehouse
 from tests.types.test_ours import check_whole, execute
 
 pytestmark = pytest.mark.thorough
@@ -157,6 +161,21 @@ def test_compact_removes_what_was_kept_before_deletes_were_mirrored(warehouse: W
     assert warehouse.run(service, history=True).status is Status.succeeded
     assert CANARY not in texts(warehouse)
     check_whole(warehouse, service)
+
+
+def test_compact_removes_what_was_kept_in_more_tables_than_a_statement_of_sqlite_has(
+    tmp_path: Path, service: Service
+) -> None:
+    warehouse = SQLite(tmp_path)
+    erase(warehouse, service, deletes="keep", history=True)
+    copies = [f"records_copy_{n}" for n in range(501)]
+    execute(warehouse, *(f"CREATE TABLE {copy} AS SELECT * FROM records_customers" for copy in copies))
+    with DatasetOf(warehouse.pipeline()).connect() as connection:
+        dataset = inspect_dataset(connection)
+        erase_kept(connection, replace(dataset, ours=dataset.ours | set(copies)))
+    assert warehouse.tuples("SELECT count(*) FROM records_copy_500") == [(50,)]
+    assert warehouse.run(service, history=True).status is Status.succeeded
+    assert warehouse.tuples("SELECT count(*) FROM records_customers_history") == [(50,)]
 
 
 def test_a_file_stays_as_it_was_where_its_copy_is_not_equal_or_another_program_has_it_open(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -21,6 +22,8 @@ from connector.maintain.verify import verify
 from connector.runs import Status
 from connector.sandbox import Service, Template, serve
 from connector.settings import RunScope, Selection, Settings
+from connector.warehouse import Warehouse as DatasetOf
+from connector.warehouse.state import load_state
 from tests.types.conftest import DuckDB, MySQL, PostgreSQL, SQLite, Warehouse
 
 pytestmark = pytest.mark.thorough
@@ -114,6 +117,18 @@ def test_a_template_whose_name_is_taken_gets_another_table(warehouse: Warehouse,
     own = [t for t in warehouse.tables() if t.startswith(("records_archive_", "records_untemplated_"))]
     assert len(own) == 2
     check_whole(warehouse, service)
+
+
+def test_more_copies_of_our_tables_than_a_statement_of_sqlite_has_conditions(tmp_path: Path, service: Service) -> None:
+    """Tables with versions are looked up in the same way."""
+    warehouse = SQLite(tmp_path)
+    warehouse.run(service)
+    execute(
+        warehouse,
+        *(f"CREATE TABLE records_copy_{n} AS SELECT * FROM records_customers WHERE 1 = 0" for n in range(1001)),
+    )
+    service.add_import("Customers", ROWS)
+    assert warehouse.run(service).error is None
 
 
 @pytest.mark.dialect
@@ -328,6 +343,15 @@ def test_a_dropped_column_is_made_whole(warehouse: Warehouse, service: Service, 
 
     assert column in warehouse.columns(table)
     check_whole(warehouse, service)
+
+
+def test_names_of_templates_whose_slugs_were_dropped_are_not_those_of_imports_without_one(
+    duck: DuckDB, service: Service
+) -> None:
+    duck.run(service)
+    execute(duck, "ALTER TABLE imports DROP COLUMN template__slug")
+    with DatasetOf(duck.pipeline()).connect() as connection:
+        assert load_state(connection).template_names.get("", set()) == set()
 
 
 @pytest.mark.parametrize("column", ["state", "error", "due"])
