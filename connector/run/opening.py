@@ -54,7 +54,7 @@ def prepare_dataset(
 ) -> InitialState:
     """Prepare the dataset, and return the state that earlier runs left. The caller holds the lock, a shard its own."""
     dataset = inspect_dataset(connection)
-    dataset.check()
+    dataset.check(ignores_case=connection.traits.ignores_case)
     if scope.selection.part is not None:
         return _prepare_shard(connection, dataset, scope.selection.part, settings, tally.mode, now)
     if discard_rebuild(connection, dataset.ours):

@@ -22,6 +22,7 @@ from connector.runs import connector_version
 from connector.transform.naming import DOUBLE_VARIANT, SYSTEM_COLUMNS, TEXT_VARIANT
 from connector.transform.schema import OVERFLOWED
 from connector.warehouse.adapters import Catalog
+from connector.warehouse.adapters.base import lower
 from connector.warehouse.connection import LOADS, VERSIONS, Connection, batches
 from connector.warehouse.tables import (
     FIELDS,
@@ -54,10 +55,11 @@ class Dataset:
     """The contents of the dataset.
 
     `columns`: of each table and view, with their types; `ours`: our tables; `foreign`: the names of all other objects,
-    in lower case; `made`: the columns that dlt created in each table, by all of its schemas; `current`: by the newest
-    schema, which lacks a table that was rebuilt since; `added`: columns that others added to `imports` and tables of
-    records, which are never handed to dlt, kept in versions, emptied or dropped; `templates`: typed table → slug of its
-    template, by dlt's schema; `format`: the format of the warehouse, 0 if it was written before formats had a number.
+    in lower case, without those of ours; `made`: the columns that dlt created in each table, by all of its schemas;
+    `current`: by the newest schema, which lacks a table that was rebuilt since; `added`: columns that others added to
+    `imports` and tables of records, which are never handed to dlt, kept in versions, emptied or dropped; `templates`:
+    typed table → slug of its template, by dlt's schema; `format`: the format of the warehouse, 0 if it was written
+    before formats had a number.
     """
 
     columns: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -82,13 +84,20 @@ class Dataset:
         others = self.typed - set(typed)
         return replace(self, ours=self.ours - others, foreign=self.foreign | {table.casefold() for table in others})
 
-    def check(self) -> None:
-        """Raise ConfigError if a name that this package needs is taken by another object."""
+    def check(self, *, ignores_case: bool) -> None:
+        """Raise ConfigError if a name that this package needs is taken by another object.
+
+        With `ignores_case`, names that differ only in case are the same in the destination.
+        """
+        names = _as_compared((*(self.foreign if ignores_case else ()), *self.columns), ignores_case=ignores_case)
         for table in _SYSTEM:
-            if table in self.columns and table not in self.ours:
-                lacking = ", ".join(c for c in _identity(table) if c not in self.columns[table]) or "being a table"
+            name = names.get(table)
+            if name is not None and table not in self.ours:
+                there = self.columns.get(name, ())
+                other = "being a table" if name == table else f"the name {table!r}"
+                lacking = ", ".join(c for c in _identity(table) if c not in there) or other
                 raise ConfigError(
-                    f"The {table!r} in the dataset is not, or no longer, the connector's own table (it lacks "
+                    f"The {name!r} in the dataset is not, or no longer, the connector's own table (it lacks "
                     f"{lacking}). Rename or drop it, or choose another dataset; then run again."
                 )
 
@@ -118,7 +127,7 @@ def inspect_dataset(connection: Connection) -> Dataset:
     older = _Stored.any_version(connection, unsure) if VERSIONS in shaped else _Stored()
     ours = frozenset(shaped & (named | set(older.columns)))
     made = {t: frozenset(stored.columns.get(t, set()) | older.columns.get(t, set())) for t in ours}
-    foreign = frozenset(name.casefold() for name in catalog.taken - ours)
+    foreign = frozenset(name.casefold() for name in catalog.taken - ours) - {table.casefold() for table in ours}
     current = {t: frozenset(stored.columns.get(t, set())) for t in ours}
     templates = {**older.templates, **stored.templates}
     of_records = [t for t in ours if t in _FIXED or t.startswith(TYPED_PREFIX)]
@@ -170,7 +179,8 @@ def prepare_staging(connection: Connection, ours: Collection[str]) -> frozenset[
     if LOADS in found.tables or (whole and found.tables and VERSIONS not in found.tables):
         raise ConfigError(_not_staged_there(name, min(found.tables), "Rename that schema"))
     others = found.taken - {VERSIONS} - _staged_in(found)
-    lost = sorted(others & set(ours))
+    names = _as_compared(others, ignores_case=connection.traits.ignores_case)
+    lost = sorted(names[table] for table in names.keys() & set(ours))
     if lost:
         raise ConfigError(_not_staged_there(name, lost[0], "Rename or drop it, or rename that schema"))
     return frozenset(table.casefold() for table in others)
@@ -270,6 +280,11 @@ def _named_in(connection: Connection, tables: Sequence[str]) -> set[str]:
         return set()
     rows = connection.rows(" UNION ".join(f"SELECT table_name FROM {connection.name(table)}" for table in tables))
     return {row["table_name"] for row in rows} - {None}
+
+
+def _as_compared(names: Iterable[str], *, ignores_case: bool) -> dict[str, str]:
+    """Return each name by the one of ours that it would be for the destination."""
+    return {lower(name) if ignores_case else name: name for name in names}
 
 
 def _identity(table: str) -> tuple[str, ...]:

@@ -397,6 +397,15 @@ def test_a_table_of_another_program_is_left_alone(
     assert "The Delta table theirs has types" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("name", "value"), [("Imports", 1), ("imports", [1])])
+def test_a_table_of_another_program_under_a_name_of_ours_is_refused(
+    name: str, value: Any, address: str, tmp_path: Path, served: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_deltalake(tmp_path / "lake" / "importer_data" / name, pa.table({"a": pa.array([value])}))
+    assert invoke(["run", "--to", address]) == 2
+    assert f"The {name!r} in the dataset is not" in capsys.readouterr().err
+
+
 def test_a_table_that_differs_only_in_case_does_not_hide_ours(lake: Lake) -> None:
     theirs = lake.log.folder / "T"
     for n in (77, 78):

@@ -153,6 +153,37 @@ def test_a_name_that_cannot_be_another_is_refused_in_one_sentence(warehouse: War
     assert "Rename or drop it" in str(ran.error)
 
 
+@pytest.mark.parametrize("kind", [DuckDB, SQLite])
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("Imports", "TABLE {} AS SELECT 1 AS one"),
+        ("SYNC_RUNS", "VIEW {} AS SELECT 1 AS one"),
+        ("_DLT_loads", "TABLE {} AS SELECT 1 AS one"),
+    ],
+)
+def test_a_name_that_only_differs_in_case_is_refused_where_it_is_the_same(
+    tmp_path: Path, service: Service, kind: type[DuckDB | SQLite], name: str, what: str
+) -> None:
+    warehouse = kind(tmp_path)
+    warehouse.run(service)
+    execute(warehouse, f"DROP TABLE {name}", f"CREATE {what.format(name)}")
+
+    ran = warehouse.run(service)
+
+    assert isinstance(ran.fatal, ConfigError)
+    assert name in str(ran.error)
+    assert warehouse.tuples(f"SELECT * FROM {name}") == [(1,)]
+
+
+@pytest.mark.dialect
+def test_a_name_that_differs_in_case_is_left_alone_where_it_is_another(postgres: PostgreSQL, service: Service) -> None:
+    postgres.run(service)
+    execute(postgres, 'CREATE TABLE "Imports" AS SELECT 1 AS one')
+    check_whole(postgres, service)
+    assert postgres.tuples('SELECT * FROM "Imports"') == [(1,)]
+
+
 @pytest.mark.parametrize("name", [pytest.param("note", marks=pytest.mark.long), "Note"])
 def test_a_column_of_the_user_is_neither_emptied_nor_taken_over(
     warehouse: Warehouse, service: Service, name: str
@@ -544,6 +575,18 @@ def test_tables_that_others_made_where_rows_are_staged_are_neither_filled_nor_dr
     )
     assert warehouse.run(service).status is Status.succeeded
     check_whole(warehouse, service)
+
+
+def test_a_name_among_staging_tables_that_only_differs_in_case_is_refused(duck: DuckDB, service: Service) -> None:
+    duck.run(service)
+    edit(service)
+    duck.run(service)
+    mine = "CREATE TABLE Records_Customers AS SELECT 1 AS one"
+    beside(duck, f"{duck.dataset}_staging", "DROP TABLE records_customers", mine)
+    edit(service)
+    ran = duck.run(service)
+    assert isinstance(ran.fatal, ConfigError)
+    assert "such as 'Records_Customers'" in str(ran.error)
 
 
 @pytest.mark.parametrize("alone", [False, True], ids=["run", "dlt alone"])

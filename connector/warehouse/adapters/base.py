@@ -42,15 +42,17 @@ _MADE_TYPES = {"double": "DOUBLE PRECISION", "bool": "BOOLEAN", "timestamp": "TI
 class Traits:
     """The abilities of a family of destinations.
 
-    `dialect` is sqlglot's name for its SQL. `keeps_nul`: a text may hold U+0000. `keeps_json`: a column of type JSON
-    returns what was written. `knows_types`: its catalog shows the types that a load creates. `finds_slugs`: arriving
-    slugs can be looked up in a table, by their hashes with `hashes_slugs`. `indexes`: a look-up by key needs an index.
-    `counts_rows`: the planner is told to count rows, and no index takes long keys. `views`: analysts' views can be
-    made, and with `functions` those of a moment. `binds_views`: a table that a view reads cannot be dropped. `history`:
-    versions of rows can be kept. `temporary` is the schema of temporary tables.
+    `dialect` is sqlglot's name for its SQL. `ignores_case`: names of tables that differ only in case are the same.
+    `keeps_nul`: a text may hold U+0000. `keeps_json`: a column of type JSON returns what was written. `knows_types`:
+    its catalog shows the types that a load creates. `finds_slugs`: arriving slugs can be looked up in a table, by their
+    hashes with `hashes_slugs`. `indexes`: a look-up by key needs an index. `counts_rows`: the planner is told to count
+    rows, and no index takes long keys. `views`: analysts' views can be made, and with `functions` those of a moment.
+    `binds_views`: a table that a view reads cannot be dropped. `history`: versions of rows can be kept. `temporary` is
+    the schema of temporary tables.
     """
 
     dialect: str
+    ignores_case: bool = False
     keeps_nul: bool = False
     keeps_json: bool = False
     knows_types: bool = False

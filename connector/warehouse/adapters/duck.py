@@ -17,6 +17,7 @@ class Duck(Adapter):
 
     traits: ClassVar[Traits] = Traits(
         dialect="duckdb",
+        ignores_case=True,
         keeps_nul=True,
         keeps_json=True,
         knows_types=True,

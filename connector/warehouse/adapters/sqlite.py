@@ -24,7 +24,9 @@ DECIMAL = "DECIMAL_TEXT"  # a type whose values SQLite keeps as text, digit for 
 class Sqlite(Alchemy):
     """A SQLite file, attached under the name of the dataset; the connection's own database stays empty."""
 
-    traits: ClassVar[Traits] = Traits(dialect="sqlite", finds_slugs=True, indexes=True, history=True, temporary="temp")
+    traits: ClassVar[Traits] = Traits(
+        dialect="sqlite", ignores_case=True, finds_slugs=True, indexes=True, history=True, temporary="temp"
+    )
     sql: ClassVar[Sql] = SqliteSql()
 
     def ordered_columns(self, client: Client) -> dict[str, dict[str, str]]:
