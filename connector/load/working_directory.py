@@ -31,12 +31,13 @@ log = logging.getLogger("connector.run")
 _PACKAGES = ("normalize/extracted", "load/normalized")
 _MARK_OF_FIRST_LAYOUT = "importer_destination.json"
 _permanent: WeakKeyDictionary[Pipeline, Path] = WeakKeyDictionary()
+_delete_scratch: WeakKeyDictionary[Pipeline, weakref.finalize[..., Pipeline]] = WeakKeyDictionary()
 
 
 def open_in_scratch(make: Callable[[str], Pipeline]) -> Pipeline:
     """Return the pipeline that `make` opens in an empty directory.
 
-    `rebuild_working_directory` moves it to the permanent one.
+    `rebuild_working_directory` replaces it by the permanent one, so that a killed run leaves nothing in it.
     """
     scratch = tempfile.mkdtemp(prefix="importer-sync-")
     try:
@@ -45,7 +46,7 @@ def open_in_scratch(make: Callable[[str], Pipeline]) -> Pipeline:
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
         raise
-    weakref.finalize(pipeline, shutil.rmtree, scratch, ignore_errors=True)
+    _delete_scratch[pipeline] = weakref.finalize(pipeline, shutil.rmtree, scratch, ignore_errors=True)
     _permanent[pipeline] = permanent
     return pipeline
 
@@ -83,7 +84,9 @@ def rebuild_working_directory(pipeline: Pipeline) -> None:
                 shutil.rmtree(left)
         permanent.mkdir(PRIVATE, parents=True, exist_ok=True)
         pipeline.pipelines_dir = str(permanent)
-    pipeline.drop()
+    pipeline.drop()  # empties the former directory
+    if permanent is not None:
+        _delete_scratch[pipeline]()
 
 
 def use_own_working_directory(pipeline: Pipeline, name: str) -> None:

@@ -20,7 +20,7 @@ from connector.load.working_directory import rebuild_working_directory, use_own_
 from connector.maintain.doctor import doctor
 from connector.maintain.rebuild import rebuild
 from connector.run.sync import sync
-from connector.runs import Tally
+from connector.runs import Status, Tally
 from connector.sandbox import Service, serve
 from connector.settings import Settings
 from connector.warehouse import Warehouse
@@ -80,6 +80,15 @@ def test_a_run_removes_the_working_directory_of_a_killed_shard(project: Project)
     (left := Path(shard.pipelines_dir, "records.parquet")).write_text("of a shard that was killed")
     project.run()
     assert not left.exists()
+
+
+def test_a_run_that_is_killed_leaves_no_temporary_directory(project: Project) -> None:
+    scratch = Path((pipeline := project.pipeline()).pipelines_dir)
+    assert scratch.exists()
+    with sole_writer(pipeline):
+        rebuild_working_directory(pipeline)
+        assert not scratch.exists()
+    assert project.run(pipeline).status is Status.succeeded
 
 
 @pytest.mark.parametrize(
