@@ -36,6 +36,7 @@ from connector.warehouse.erasing import empty_staging, erase_deleted, erase_kept
 from connector.warehouse.failures import explain_failure
 from connector.warehouse.history_tables import histories
 from connector.warehouse.left_copy import copy_of, remove_copy
+from connector.warehouse.left_spill import remove_left_spill
 from connector.warehouse.lock import check_lock_held, sole_rewriter, sole_writer
 from connector.warehouse.ownership import inspect_dataset, staged
 from connector.warehouse.typed_tables import discard_rebuild
@@ -74,6 +75,8 @@ def compact(pipeline: Pipeline, *, mirrors: bool, storage: str | None = None) ->
             with warehouse.connect() as connection:
                 dataset = inspect_dataset(connection)
                 discard_rebuild(connection, dataset.ours)
+                if (file := duckdb_file(pipeline)) is not None:
+                    remove_left_spill(file, connection.client.native_connection)
                 if mirrors:
                     erase_deleted(connection, dataset)
                     erase_kept(connection, dataset)
@@ -90,7 +93,6 @@ def compact(pipeline: Pipeline, *, mirrors: bool, storage: str | None = None) ->
                 return _vacuum_file(file)
             if (folder := delta_folder(pipeline)) is not None:
                 return _rewrite_tables(folder, dataset_name(pipeline), ours)
-            file = duckdb_file(pipeline)
             if file is None:
                 raise ConfigError(
                     "Only a warehouse in a file, in PostgreSQL, in a DuckLake or in Delta tables can be compacted."

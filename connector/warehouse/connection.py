@@ -16,9 +16,11 @@ from connector.warehouse.adapters import Adapter, Catalog, Sql, Traits, adapter_
 from connector.warehouse.destination import (
     destination_name,
     destination_type,
+    duckdb_file,
     local_file,
     open_client,
 )
+from connector.warehouse.left_spill import remove_left_spill
 from connector.warehouse.memory_limit import MemoryLimit
 from connector.warehouse.suitability import check_supported, check_writable
 from connector.warehouse.tables import LEDGER, RECORDS, RUNS
@@ -96,6 +98,8 @@ class Warehouse:
         """
         with self._holding:
             self._open(limited_memory=self.destination_type == "duckdb")
+            if self._held is not None and (file := duckdb_file(self._pipeline)) is not None:
+                remove_left_spill(file, self._held.client.native_connection)
             yield
 
     @property

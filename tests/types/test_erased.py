@@ -113,6 +113,43 @@ def test_a_run_removes_the_copy_of_a_killed_compaction(duck: DuckDB, service: Se
     assert not list(duck.folder.glob("*.compact*"))
 
 
+SPILL = """if True:
+    import duckdb, os, signal, sys
+    connection = duckdb.connect(sys.argv[1])
+    connection.execute("SET memory_limit = '60MB'; SET threads = 1")
+    text = "'{canary}' || repeat(md5(CAST(n AS VARCHAR)), 20)"
+    connection.execute(f"CREATE TEMP TABLE t AS SELECT {text} AS text FROM range(150000) AS r(n)")
+    print(connection.execute("SELECT count(*) FROM duckdb_temporary_files()").fetchall(), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+""".replace("{canary}", CANARY)
+
+
+@pytest.mark.parametrize("next_is", ["run", "compact"])
+def test_the_rows_that_a_killed_process_spilled_to_disk_are_removed(
+    duck: DuckDB, service: Service, next_is: str
+) -> None:
+    duck.run(service)
+    subprocess.run([sys.executable, "-c", SPILL, str(duck.file)], check=False)
+    folder = duck.file.with_name(f"{duck.file.name}.tmp")
+    assert any(CANARY.encode() in each.read_bytes() for each in folder.iterdir())
+    if next_is == "run":
+        duck.run(service)
+    else:
+        compact(duck.pipeline(), mirrors=True)
+    assert [each for each in folder.glob("*") if each.stat().st_size] == []
+
+
+def test_rows_that_another_connection_of_the_process_spilled_to_disk_stay(duck: DuckDB, service: Service) -> None:
+    duck.run(service)
+    with duckdb.connect(str(duck.file)) as beside:
+        beside.execute("SET memory_limit = '60MB'; SET threads = 1")
+        text = "repeat(md5(CAST(n AS VARCHAR)), 20)"
+        beside.execute(f"CREATE TEMP TABLE t AS SELECT {text} AS text FROM range(150000) AS r(n)")
+        assert duck.run(service).fatal is None
+        assert list(duck.file.with_name(f"{duck.file.name}.tmp").glob("*.tmp"))
+        assert beside.execute("SELECT sum(length(text)) FROM t").fetchall() == [(150000 * 20 * 32,)]
+
+
 @pytest.mark.dialect
 def test_compacted_warehouses_are_equal_and_hold_no_deleted_bytes(warehouse: Warehouse, service: Service) -> None:
     erase(warehouse, service)
