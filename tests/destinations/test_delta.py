@@ -27,7 +27,7 @@ from connector.run.sync import sync
 from connector.sandbox import Service, serve
 from connector.settings import Settings
 from connector.warehouse import Warehouse
-from connector.warehouse.adapters import delta_lake
+from connector.warehouse.adapters import delta_lake, delta_log
 from connector.warehouse.adapters.delta_lake import Lake
 from connector.warehouse.adapters.delta_log import Commit, DeltaLog
 from connector.warehouse.adapters.delta_statements import clauses_of
@@ -244,6 +244,21 @@ def test_a_run_reads_what_another_process_wrote_while_a_connection_was_open_here
             again = sync(here, made)
             assert (again.status, again.error, again.imports_changed) == ("succeeded", None, 1)
         assert verify(here, made, deep=True).differences == []
+
+
+def test_the_folders_of_a_new_table_are_on_disk_before_its_commit_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(delta_log, "sync", synced.append)
+    lake = Lake(tmp_path / "new", "d")
+    lake.create()
+    execute(lake, 'CREATE TABLE "d"."t" (n BIGINT)')
+    folder = lake.log.folder
+    assert synced == [folder.parent, folder, folder / "t", folder / "t" / "_delta_log"]
+    synced.clear()
+    execute(lake, 'INSERT INTO "d"."t" VALUES (1)')
+    assert synced == [folder / "t" / "_delta_log"]
 
 
 def test_a_table_that_another_program_wrote_at_the_same_time_is_not_overwritten(lake: Lake) -> None:

@@ -160,6 +160,9 @@ class DeltaLog:
             return
         path = self._version(commit.table, commit.version)
         path.parent.mkdir(parents=True, exist_ok=True)
+        if not commit.version:  # new folders, which a power cut would remove with the table
+            for folder in (self.folder.parent, self.folder, path.parent.parent):
+                sync(folder)
         try:
             _write_once(path, commit.actions)
         except FileExistsError:
