@@ -156,7 +156,7 @@ class Connection:
         `tables` are those of the dataset, if the caller knows them.
         """
         if LOADS not in (self.names()[0] if tables is None else tables):
-            return "(SELECT load_id FROM (SELECT '' AS load_id) AS nothing WHERE 1 = 0)"
+            return "(SELECT load_id FROM (SELECT '' AS load_id) AS no_load WHERE 1 = 0)"
         return f"(SELECT DISTINCT load_id FROM {self.name(LOADS)} WHERE status = 0)"
 
     def limited_memory(self, *, columns: int, slugs: int) -> AbstractContextManager[None]:

@@ -147,8 +147,8 @@ def _not_fields(
     if beyond and {"table_name", "column_name", "keys", "data_type"} <= set(known):
         flags = {flag: variant for flag, variant in _VARIANT_OF.items() if flag in known}
         chosen = ", ".join(["table_name", "column_name", *flags])
-        sql = f"SELECT {chosen} FROM {connection.name(FIELDS)} WHERE keys IS NOT NULL AND data_type <> '{OVERFLOWED}'"
-        for row in connection.rows(sql):
+        named = f"{connection.column('keys')} IS NOT NULL AND data_type <> '{OVERFLOWED}'"
+        for row in connection.rows(f"SELECT {chosen} FROM {connection.name(FIELDS)} WHERE {named}"):
             own = ["", *(variant for flag, variant in flags.items() if row[flag])]
             fields[row["table_name"]] |= {f"{row['column_name']}{variant}" for variant in own}
     return {table: frozenset(left) for table, names in beyond.items() if (left := set(names) - fields[table])}

@@ -577,6 +577,16 @@ def test_tables_that_others_made_where_rows_are_staged_are_neither_filled_nor_dr
     check_whole(warehouse, service)
 
 
+@pytest.mark.parametrize("table", ["_dlt_loads", "_dlt_version"])
+def test_a_table_of_dlt_that_somebody_dropped_is_made_anew_everywhere(
+    recording: Warehouse, service: Service, table: str
+) -> None:
+    recording.run(service)
+    execute(recording, f"DROP TABLE {table}")
+    assert recording.run(service).error is None
+    check_whole(recording, service)
+
+
 def test_a_name_among_staging_tables_that_only_differs_in_case_is_refused(duck: DuckDB, service: Service) -> None:
     duck.run(service)
     edit(service)
