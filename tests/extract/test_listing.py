@@ -168,6 +168,10 @@ def test_segments_overlap_and_cover_every_position(size: int) -> None:
     assert requests <= math.ceil(1.5 * covered / size)
 
 
+def test_pages_too_small_to_overlap_are_no_sequence() -> None:
+    assert [len(list(itertools.islice(overlapping_segments(size), 3))) for size in (1, 5, 6)] == [1, 1, 3]
+
+
 def test_segments_of_full_pages_cost_a_sixth_more() -> None:
     segments = list(itertools.takewhile(lambda s: s.first <= 100_000, overlapping_segments(100)))
     assert len(segments) <= 1.16 * 1000

@@ -9,7 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from connector.transform.flatten import FieldCount, Flattened, flatten
+from connector.transform.flatten import FieldCount, Flattened, flatten, leaf_values
+from connector.transform.json_rows import read_exactly
+from connector.transform.members import MOST_WITH_VARIANTS, Members, flatten_members
+from connector.transform.row_limits import Limits
 from connector.transform.schema import TableSchema, arrow_type
 
 EMPTY = TableSchema("records_t")
@@ -330,3 +333,36 @@ def test_a_thousand_columns() -> None:
     assert len(flat.columns) == 1000
     assert cells(flat)["field_999"] == [999, 1000, 1001]
     assert run(*rows, schema=flat.schema).schema == flat.schema
+
+
+def test_values_beside_one_that_is_nested_too_deep_to_parse_are_found() -> None:
+    deep = "[" * 200_000 + "]" * 200_000
+    found = {keys: list(values) for keys, values in leaf_values([f'{{"a":{deep},"b":1}}'.encode()], EMPTY)}
+    assert found[("b",)] == [1]
+    assert found[("a",)] == [deep]
+
+
+@pytest.mark.parametrize("text", ['{"a":[1', '{"a":[1}'])
+def test_text_that_ends_within_a_container_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="not JSON"):
+        read_exactly(text.encode())
+
+
+@pytest.mark.parametrize(("others", "fits"), [(MOST_WITH_VARIANTS - 2, True), (MOST_WITH_VARIANTS - 1, False)])
+def test_metadata_gets_a_variant_where_the_table_has_room_for_one(others: int, fits: bool) -> None:
+    def flat(text: str, known: TableSchema, others: int) -> Members:
+        names = {f"c{n}" for n in range(others)}
+        rows = [{"metadata": text.encode()}]
+        return flatten_members(rows, known, other_columns=names, row_bytes=None, nul_safe=False)
+
+    found = flat('{"n":"x"}', flat('{"n":1}', EMPTY, 0).flat.schema, others)
+    assert set(found.flat.columns) == {"metadata__n", *(["metadata__n__v_text"] if fits else [])}
+    assert found.overflowed == frozenset(() if fits else {"metadata"})
+
+
+@pytest.mark.parametrize(("filled", "refused"), [(10, False), (11, True)])
+def test_decimals_count_for_the_width_of_a_row_unless_they_are_null(filled: int, refused: bool) -> None:
+    limits = Limits("a destination", columns=2_000, row_bytes=250, system_bytes=0)
+    values = [Decimal("1.5")] * filled + [None] * (11 - filled)
+    row = {f"c{n}": pa.array([value], pa.decimal128(12, 2)) for n, value in enumerate(values)}
+    assert (limits.refusal(EMPTY, [row]) is not None) == refused

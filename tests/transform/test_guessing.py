@@ -49,6 +49,8 @@ from connector.transform.written import parse_hint
         (["171 123 456", "30 123 456"], None),
         (["0,5", "00,5"], None),
         (["1.2.3", "1.2.4"], None),
+        (["1.234", "1'234,5", "7,50"], None),
+        (["0,1234567890123", "7,1"], None),
         (["192.168.0.1", "10.0.0.1"], None),
         (["ja", "nein", "Ja"], "bool:ja/nein"),
         (["ja", "ja"], None),
