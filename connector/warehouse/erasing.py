@@ -8,7 +8,7 @@ dies in between.
 from __future__ import annotations
 
 from connector.warehouse.connection import Connection
-from connector.warehouse.history_tables import histories, record_again
+from connector.warehouse.history_tables import CHANGE, histories, record_again
 from connector.warehouse.ownership import Dataset, staged
 from connector.warehouse.tables import IMPORTS, LEDGER, RECORDS, REJECTS, TOMBSTONE, keys_of
 
@@ -37,14 +37,19 @@ def erase_kept(connection: Connection, dataset: Dataset) -> None:
     """Erase the rows of records that runs with `deletes = "keep"` marked as deleted; this reads each table.
 
     A run with `mirror` looks rows up by the import that it reads, and so misses those of imports that are deleted, and
-    those in the table of a template that the import had before. The next run erases the versions of these rows.
+    those in the table of a template that the import had before. The next run erases the versions of these rows, and of
+    those whose deletion has a version, which only runs with `keep` add.
     """
     deleted = f"{connection.column('_deleted_at')} IS NOT NULL"
     tables = sorted({RECORDS, *dataset.typed} & dataset.ours)
     imports = [f"SELECT {connection.column(keys_of(t)[1])} FROM {connection.name(t)} WHERE {deleted}" for t in tables]
-    if (of_imports := histories(dataset).get(IMPORTS)) is not None:
-        versions = f"SELECT slug FROM {connection.name(of_imports.history)}"
-        imports.append(f"SELECT slug FROM {connection.name(IMPORTS)} WHERE {deleted} AND slug IN ({versions})")
+    for table, each in histories(dataset).items():
+        imported, history = connection.column(each.import_key), connection.name(each.history)
+        imports.append(f"SELECT {imported} FROM {history} WHERE {connection.column(CHANGE)} = 'delete'")
+        if table == IMPORTS:
+            imports.append(
+                f"SELECT slug FROM {connection.name(IMPORTS)} WHERE {deleted} AND slug IN (SELECT slug FROM {history})"
+            )
     with connection.client.begin_transaction():
         if LEDGER in dataset.ours:
             record_again(connection, dataset, imports)

@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import duckdb
 import pytest
@@ -213,6 +214,20 @@ def test_compact_removes_what_was_kept_in_more_tables_than_a_statement_of_sqlite
     assert warehouse.tuples("SELECT count(*) FROM records_copy_500") == [(50,)]
     assert warehouse.run(service, history=True).status is Status.succeeded
     assert warehouse.tuples("SELECT count(*) FROM records_customers_history") == [(50,)]
+
+
+def test_compact_reaches_versions_of_a_row_that_was_removed_before_its_deletion_was_kept(
+    duck: DuckDB, service: Service
+) -> None:
+    """A run with `mirror` that died before it recorded versions leaves the deletion to one with `keep`."""
+    duck.run(service, history=True)
+    service.delete_row(service.slugs()[0], next(iter(service.record_slugs(service.slugs()[0]))))
+    with mock.patch("connector.run.sync.make_versions"):
+        duck.run(service, history=True)
+    duck.run(service, history=True, deletes="keep")
+    compact(duck.pipeline(), mirrors=True)
+    duck.run(service, history=True)
+    assert duck.tuples(f"SELECT _change FROM records_customers_history WHERE mail = '{CANARY}'") == []
 
 
 def test_a_file_stays_as_it_was_where_its_copy_is_not_equal_or_another_program_has_it_open(
