@@ -1,4 +1,4 @@
-"""Erase what is left of deleted imports: with `deletes = "mirror"`, nothing stays in the warehouse.
+"""Erase what is left of deleted imports and records: with `deletes = "mirror"`, nothing stays in the warehouse.
 
 The package that marks an import as deleted removes its rows and reduces its row in `imports` to what identifies it.
 Everything else is erased here, based only on the state of the warehouse, so that the next run completes it if a run
