@@ -29,7 +29,6 @@ from connector.warehouse.tables import (
     FORMAT,
     FORMAT_HINT,
     IMPORTS,
-    IMPORTS_SCHEMA,
     LEDGER,
     LOAD_ID,
     PRIMARY_KEYS,
@@ -45,7 +44,8 @@ from connector.warehouse.tables import (
 TYPED_PREFIX = "records_"
 REBUILD_TABLE = "sync_rebuild"  # a typed table while it is rebuilt; not `records_…`, so that no run mistakes it for one
 REBUILD_SCHEMA = "importer_rebuild"  # dlt's schema of that table
-_FIXED = {IMPORTS: {*IMPORTS_SCHEMA.names, "_dlt_id"}, RECORDS: {*RECORDS_SCHEMA.names, "_dlt_id"}}
+_COLUMNS = {table: set[str](schema.names) for table, schema in {**SYSTEM_SCHEMAS, RECORDS: RECORDS_SCHEMA}.items()}
+_FIXED = {table: {*_COLUMNS[table], "_dlt_id"} for table in (IMPORTS, RECORDS)}
 _VARIANT_OF = {"has_text": TEXT_VARIANT, "has_double": DOUBLE_VARIANT}
 _SYSTEM = (*SYSTEM_SCHEMAS, RECORDS, LOADS, VERSIONS)
 
@@ -56,10 +56,10 @@ class Dataset:
 
     `columns`: of each table and view, with their types; `ours`: our tables; `foreign`: the names of all other objects,
     in lower case, without those of ours; `made`: the columns that dlt created in each table, by all of its schemas;
-    `current`: by the newest schema, which lacks a table that was rebuilt since; `added`: columns that others added to
-    `imports` and tables of records, which are never handed to dlt, kept in versions, emptied or dropped; `templates`:
-    typed table → slug of its template, by dlt's schema; `format`: the format of the warehouse, 0 if it was written
-    before formats had a number.
+    `current`: by the newest schema, which lacks a table that was rebuilt since, or as this version creates the table if
+    there is no schema; `added`: columns that others added to `imports` and tables of records, which are never handed to
+    dlt, kept in versions, emptied or dropped; `templates`: typed table → slug of its template, by dlt's schema;
+    `format`: the format of the warehouse, 0 if it was written before formats had a number.
     """
 
     columns: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -128,7 +128,7 @@ def inspect_dataset(connection: Connection) -> Dataset:
     ours = frozenset(shaped & (named | set(older.columns)))
     made = {t: frozenset(stored.columns.get(t, set()) | older.columns.get(t, set())) for t in ours}
     foreign = frozenset(name.casefold() for name in catalog.taken - ours) - {table.casefold() for table in ours}
-    current = {t: frozenset(stored.columns.get(t, set())) for t in ours}
+    current = {t: frozenset(stored.columns.get(t) or _COLUMNS.get(t, set())) for t in ours}
     templates = {**older.templates, **stored.templates}
     of_records = [t for t in ours if t in _FIXED or t.startswith(TYPED_PREFIX)]
     beyond = {t: left for t in of_records if (left := set(columns[t]) - made[t] - _FIXED.get(t, SYSTEM_COLUMNS))}
