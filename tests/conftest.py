@@ -77,6 +77,8 @@ FOREIGN_PREFIXES = (
 settings.register_profile("same", deadline=None, derandomize=True, print_blob=True)
 settings.register_profile("long", deadline=None, print_blob=True)
 LONG_FACTOR = 100
+# Destinations on which, of the tests that are the same on each, only those marked `dialect` run without --long.
+OTHERS = {"postgres", "sqlite", "mysql"}
 WITHOUT_WAREHOUSE = {"extract", "service", "transform", "sandbox"}  # folders of tests that take milliseconds
 
 
@@ -139,7 +141,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def skip_combinations(items: list[pytest.Item]) -> None:
     """Mark as long, of the cases of a test with a warehouse, those that only combine parameters anew.
 
-    Each value of each parameter has a case that is left; PostgreSQL only where a test is about what differs there.
+    Each value of each parameter has a case that is left; OTHERS only where a test is about what differs there.
     """
     cases: dict[str, list[pytest.Function]] = defaultdict(list)
     for item in items:
@@ -147,7 +149,8 @@ def skip_combinations(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("long") or WITHOUT_WAREHOUSE.intersection(folders):
             continue
         if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
-            if "postgres" in item.callspec.params.values() and not item.get_closest_marker("dialect"):
+            other = OTHERS.intersection(map(str, item.callspec.params.values()))
+            if other and not item.get_closest_marker("dialect"):
                 item.add_marker("long")
             else:
                 cases[item.nodeid.partition("[")[0]].append(item)

@@ -119,6 +119,7 @@ def test_plan_and_templates_before_and_after_a_run(command) -> None:
     ]
 
 
+@pytest.mark.thorough
 def test_hints_are_suggested_pasted_and_applied(command, service: Service) -> None:
     assert command("hints", "suggest").code == 2, "there is no warehouse yet"
     rows = [{"Betrag": f"{n}.250,50 €", "on": f"{n}.12.2026", "zip": f"{n:05}", "ok": "ja"} for n in range(1, 21)]
@@ -191,6 +192,7 @@ def test_the_sandbox_serves_until_it_is_stopped(command, number: int, code: int)
     assert command.end(process).code == code
 
 
+@pytest.mark.thorough
 def test_the_demo(command) -> None:
     ended = command("demo", "--json")
     shown = ended.document

@@ -140,6 +140,7 @@ def test_rules_for_an_unknown_template_are_a_warning(place: Command) -> None:
     assert "The privacy rules for peopel match no template" in place("check", **rules).out
 
 
+@pytest.mark.thorough
 def test_what_misspelt_rules_are_probably_for_is_not_read(place: Command, people: Service) -> None:
     people.add_import("planets", [{"name": "Mars"}])
 
@@ -165,6 +166,7 @@ def test_what_misspelt_rules_are_probably_for_is_not_read(place: Command, people
     assert (ended.code, "planet match no template" in ended.err) == (0, True), "it is said that planets needs no rules"
 
 
+@pytest.mark.thorough
 def test_a_misspelt_path_is_a_warning(place: Command) -> None:
     right = {"email": "hash", "ssn": "drop", "contacts.*.mail": "null", "contacts.*.none": "null", "re:nothing": "drop"}
     wrong = {"Iban": "mask:4", "homephone": "drop", "emial": "null", "contacts.x": "drop", "mail": "drop"}

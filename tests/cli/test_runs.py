@@ -68,6 +68,7 @@ def test_a_run_an_idle_one_and_a_backfill(command, service: Service) -> None:
     assert "→ No run that loaded everything is recent enough" in stale.out
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("option", ["--import", "--template"])
 def test_a_backfill_with_a_typo_is_no_run(option: str, command, service: Service) -> None:
     assert command("run").code == 0

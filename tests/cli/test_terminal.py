@@ -48,6 +48,7 @@ def test_what_cannot_stand_side_by_side_becomes_blocks() -> None:
     assert shown[1].split() == ["column_0", "value", "0"]
 
 
+@pytest.mark.thorough
 def test_a_terminal_has_its_width_and_colours(command, service: Service) -> None:
     assert command("run").code == 0
     for width in (80, 100):

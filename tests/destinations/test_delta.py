@@ -81,6 +81,7 @@ def rows(lake: Lake, table: str = "t") -> list[tuple[Any, ...]]:
 # -- what a run leaves ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_any_reader_of_delta_tables_sees_what_the_service_has(
     address: str, tmp_path: Path, served: Service, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -104,6 +105,7 @@ def test_any_reader_of_delta_tables_sees_what_the_service_has(
     assert not DeltaTable(folder / "_dlt_loads").to_pyarrow_table().column("status").to_pylist().count(1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("folder", ["lake", "a läke #1/[x]*?'%", "slug=x/sort=7"])
 def test_dlt_alone_loads_it(folder: str, address: str, served: Service) -> None:
     into = pipeline(f"delta:{quote(folder)}")
@@ -229,6 +231,7 @@ def test_the_lock_is_in_the_folder_whatever_link_leads_to_it(tmp_path: Path) -> 
         pass
 
 
+@pytest.mark.thorough
 def test_a_run_reads_what_another_process_wrote_while_a_connection_was_open_here(
     address: str, served: Service, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -35,6 +35,7 @@ def run(capsys: pytest.CaptureFixture[str], *command: str) -> tuple[int, Any]:
     return code, json.loads(out) if out.strip() else None
 
 
+@pytest.mark.dialect
 @pytest.mark.thorough
 @pytest.mark.parametrize("deletes", ["mirror", "keep"])
 def test_a_service_that_changes(

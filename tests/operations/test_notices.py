@@ -106,6 +106,7 @@ def test_a_run_that_found_another_one_is_told_only_on_request(listener: Listener
     assert len(listener.posts) == 1
 
 
+@pytest.mark.thorough
 def test_what_stays_bad_is_told_once_and_that_it_is_well_again(command, service: Service, listener: Listener) -> None:
     hook = {HOOK: listener.url + PATH}
     service.faults = Faults(failing_imports={service.slugs()[0]})
@@ -120,6 +121,7 @@ def test_what_stays_bad_is_told_once_and_that_it_is_well_again(command, service:
     assert "succeeded again; it had not since 20" in last["text"]
 
 
+@pytest.mark.thorough
 def test_what_could_not_be_told_is_told_by_the_next_run(command, service: Service, listener: Listener) -> None:
     hook = {HOOK: listener.url + PATH}
     service.faults = Faults(failing_imports={service.slugs()[0]})

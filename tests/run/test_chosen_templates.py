@@ -132,6 +132,7 @@ def test_a_table_of_an_excluded_template_may_be_dropped(warehouse: Warehouse) ->
     assert states(warehouse) == dict.fromkeys((kept, left, loose), "synced")
 
 
+@pytest.mark.thorough
 def test_rows_that_a_crashed_run_left_elsewhere_are_not_forgotten(warehouse: Warehouse) -> None:
     """A run that moved the import to another table and died: once it is read again, its rows there go."""
     service, _, left, _ = make_service()
@@ -278,6 +279,7 @@ def unlisted(hidden: str) -> Iterator[None]:
         yield
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("named", [True, False])
 def test_an_import_whose_template_nobody_tells_is_not_read_without_its_rules(warehouse: Warehouse, named: bool) -> None:
     service, _, left, _ = make_service()
@@ -296,6 +298,7 @@ def test_an_import_whose_template_nobody_tells_is_not_read_without_its_rules(war
     assert warehouse.query("SELECT data FROM records WHERE import_slug = ?", left) == [("{}",)] * 4
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("earlier", [False, True])
 def test_a_template_that_is_renamed_is_not_read_without_its_rules(warehouse: Warehouse, earlier: bool) -> None:
     """The ledger of an earlier version has the fingerprint of the rules, and not the names of their sections."""
@@ -324,6 +327,7 @@ def test_a_template_that_is_renamed_is_not_read_without_its_rules(warehouse: War
     assert ("777",) in warehouse.query("SELECT salary::VARCHAR FROM records_payroll")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "now",
     [
@@ -351,6 +355,7 @@ def test_a_template_that_is_renamed_while_rules_change_is_not_read_without_them(
     )
 
 
+@pytest.mark.thorough
 def test_a_template_is_not_read_without_its_rules_though_no_import_read_under_them_is_left(
     warehouse: Warehouse,
 ) -> None:
@@ -369,6 +374,7 @@ def test_a_template_is_not_read_without_its_rules_though_no_import_read_under_th
     assert warehouse.query("SELECT data FROM records WHERE import_slug = ?", new) == [('{"salary":888}',)]
 
 
+@pytest.mark.thorough
 def test_two_templates_of_one_name_are_each_known_by_the_rules_they_were_read_under(warehouse: Warehouse) -> None:
     service, other, left, _ = make_service()
     slugs = {row["slug"]: row["template"] for row in service.imports() if row.get("template")}
@@ -386,6 +392,7 @@ def test_two_templates_of_one_name_are_each_known_by_the_rules_they_were_read_un
     )
 
 
+@pytest.mark.thorough
 def test_templates_that_swap_their_names_are_not_read_under_each_others_rules(warehouse: Warehouse) -> None:
     service, other, left, _ = make_service()
     rules: dict[str, Any] = {"payroll": {"salary": "drop"}}
@@ -408,6 +415,7 @@ def test_templates_that_swap_their_names_are_not_read_under_each_others_rules(wa
     assert ('{"salary":888}',) in warehouse.query("SELECT data FROM records WHERE import_slug = ?", other)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("meanwhile", ["listed", "listed again", "edited", "read twice"])
 def test_a_template_that_is_renamed_while_a_run_reads_keeps_its_rules(warehouse: Warehouse, meanwhile: str) -> None:
     service = Service(seed=5)
@@ -437,6 +445,7 @@ def test_a_template_that_is_renamed_while_a_run_reads_keeps_its_rules(warehouse:
     assert warehouse.query("SELECT DISTINCT data FROM records") == [("{}",)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("key", ["templates", "exclude_templates"])
 def test_a_template_that_is_renamed_between_two_pages_is_chosen_whole_or_not_at_all(
     warehouse: Warehouse, key: str
@@ -480,6 +489,7 @@ def test_records_are_under_the_rules_of_the_template_that_was_listed(warehouse: 
     assert warehouse.query("SELECT DISTINCT data FROM records WHERE import_slug = ?", left) == [("{}",)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("left_out", [{"exclude_templates": ["payroll"]}, {"status": "completed"}])
 @pytest.mark.parametrize("named", [True, False])
 def test_rules_that_do_not_reach_what_is_left_out_make_a_run_partial(
@@ -499,6 +509,7 @@ def test_rules_that_do_not_reach_what_is_left_out_make_a_run_partial(
     assert warehouse.run(service, **rules, **left_out).status == "succeeded"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("left_out", [{"status": "completed"}, {"exclude_templates": ("payroll",)}])
 def test_metadata_of_an_import_without_records_does_not_stay_under_older_rules_unnoticed(
     warehouse: Warehouse, left_out: dict[str, Any]
@@ -558,6 +569,7 @@ def test_what_the_service_has_at_the_chosen_status_and_does_not_list_deletes_not
     assert warehouse.query("SELECT count(*) FROM records WHERE import_slug = ?", left) == [(3,)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("without", [{"exclude_templates": ["payroll"]}, {"status": "completed"}])
 @pytest.mark.parametrize("in_ledger", [True, False])
 def test_what_a_dead_run_loaded_in_part_is_named_though_it_is_left_out(
@@ -585,6 +597,7 @@ def test_what_a_dead_run_loaded_in_part_is_named_though_it_is_left_out(
     assert warehouse.run(service, **without).status == "succeeded"
 
 
+@pytest.mark.thorough
 def test_two_sections_with_the_same_rules_are_told_apart_in_a_ledger_of_before(warehouse: Warehouse) -> None:
     service, *_ = make_service()
     rules: dict[str, Any] = {"payroll": {"salary": "drop"}, "customers": {"salary": "drop"}}

@@ -24,7 +24,7 @@ from tests.types.conftest import postgres_uri
 
 __all__ = ["postgres_uri"]
 
-pytestmark = pytest.mark.thorough
+pytestmark = pytest.mark.long
 
 SHARDS = 4
 KILLS = 6

@@ -127,6 +127,7 @@ def test_shards_and_the_run_after_them_load_each_import_once(shards: Shards, ser
     assert modes == [(mode, "succeeded") for mode in ("split 2", "shard 1/2", "shard 2/2", "incremental")]
 
 
+@pytest.mark.thorough
 def test_a_backfill_reads_again_what_is_loaded_and_a_shard_that_is_started_again_does_not(
     shards: Shards, service: Service
 ) -> None:
@@ -142,7 +143,7 @@ def test_a_backfill_reads_again_what_is_loaded_and_a_shard_that_is_started_again
     assert shards.differences() == []
 
 
-@pytest.mark.parametrize("package", [1, 2, 3])
+@pytest.mark.parametrize("package", [2, *[pytest.param(each, marks=pytest.mark.long) for each in (1, 3)]])
 def test_a_shard_that_is_killed_goes_on_where_it_was(shards: Shards, service: Service, package: int) -> None:
     loads = []
 
@@ -160,6 +161,7 @@ def test_a_shard_that_is_killed_goes_on_where_it_was(shards: Shards, service: Se
     assert shards.differences() == []
 
 
+@pytest.mark.thorough
 def test_a_shard_dies_behind_the_rows_of_a_package(shards: Shards, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are there, and the ledger does not know them: the shard that is started again looks at its part."""
     assert shards.run(2).status is Status.succeeded
@@ -179,6 +181,7 @@ def _kill(*_: object) -> None:
     raise Killed
 
 
+@pytest.mark.thorough
 def test_a_division_that_dies_leaves_no_staged_rows_that_no_run_empties(
     shards: Shards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,6 +198,7 @@ def test_a_division_that_dies_leaves_no_staged_rows_that_no_run_empties(
     assert shards.postgres.tuples(f"SELECT count(*) FROM {staging}.imports") == [(0,)]
 
 
+@pytest.mark.thorough
 def test_a_division_creates_the_staging_tables_that_somebody_dropped(shards: Shards, service: Service) -> None:
     for number in range(2):
         assert shards.close().status is Status.succeeded
@@ -275,6 +279,7 @@ def as_counted(shards: Shards) -> dict[str, tuple[int, int, int]]:
     return found
 
 
+@pytest.mark.thorough
 def test_shards_share_a_large_template_by_its_imports(
     sharing: Shards, large: Large, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -291,6 +296,7 @@ def test_shards_share_a_large_template_by_its_imports(
     assert fields_of(sharing) == as_counted(sharing)
 
 
+@pytest.mark.thorough
 def test_what_a_shared_table_has_no_column_for_is_left_to_the_run_after_the_shards(
     sharing: Shards, large: Large, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -347,7 +353,7 @@ def test_no_shard_mends_a_shared_table(sharing: Shards) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("package", [1, 3])
+@pytest.mark.parametrize("package", [pytest.param(1, marks=pytest.mark.long), 3])
 def test_a_shard_that_is_killed_goes_on_in_a_shared_table(sharing: Shards, package: int) -> None:
     sharing.run(2)
     loads = []
@@ -365,6 +371,7 @@ def test_a_shard_that_is_killed_goes_on_in_a_shared_table(sharing: Shards, packa
     assert sharing.differences() == []
 
 
+@pytest.mark.thorough
 def test_a_record_that_two_shards_bring_is_there_once(shards: Shards, service: Service, postgres: PostgreSQL) -> None:
     """Each of two that write at once finds no row of the other; here one is brought back, as if it had come so."""
     shards.run(1)
@@ -379,6 +386,7 @@ def test_a_record_that_two_shards_bring_is_there_once(shards: Shards, service: S
     assert shards.differences() == []
 
 
+@pytest.mark.thorough
 def test_shards_are_refused_where_they_cannot_write_side_by_side(
     shards: Shards, service: Service, duck: DuckDB
 ) -> None:
@@ -404,6 +412,7 @@ def replace_dataset(shards: Shards, name: str) -> Shards:
     return Shards(postgres, shards.settings.base_url, shards.settings.access_token.get_secret_value())
 
 
+@pytest.mark.thorough
 def test_a_run_and_a_shard_exclude_each_other_and_shards_do_not(shards: Shards) -> None:
     shards.run(1)
     with held(shards, 1):
@@ -431,6 +440,7 @@ def held(shards: Shards, number: int) -> Iterator[None]:
         entered.__exit__(None, None, None)
 
 
+@pytest.mark.thorough
 def test_each_shard_has_its_part_of_the_rate(shards: Shards, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[float | None] = []
     opened = Settings.model_copy

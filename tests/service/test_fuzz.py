@@ -98,7 +98,7 @@ class Dripping:
 
     def __init__(self, seed: int) -> None:
         self._dice = Random(f"drip {seed}")
-        self._pause_s = self._dice.choice((0.001, 0.1, 1.0, 10.0, 59.0))
+        self._pause_s = self._dice.choice((0.05, 0.3, 1.0, 10.0, 59.0))
         self._size = self._dice.choice((0, 1, 9, 1_000))
         self.body = spoilt(seed).body or WHOLE
         self.ends = self._dice.random() < 0.5

@@ -74,6 +74,7 @@ def test_a_row_that_is_lost_is_noticed(duck: DuckDB, monkeypatch: pytest.MonkeyP
     assert [path.name for path in duck.folder.iterdir()] == [duck.file.name]
 
 
+@pytest.mark.dialect
 @pytest.mark.parametrize("kind", ["duckdb", "sqlite"])
 @pytest.mark.parametrize("meanwhile", ["nothing", "a table", "a reader", "a run"])
 def test_a_file_is_removed_only_if_nothing_came_into_it_and_nobody_uses_it(

@@ -155,6 +155,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.thorough
 def test_what_would_break_the_sync_is_refused_in_a_sentence_before_anything_is_read(duck: DuckDB) -> None:
     service = populated()
     duck.run_dlt(service)
@@ -171,6 +172,7 @@ def test_what_would_break_the_sync_is_refused_in_a_sentence_before_anything_is_r
     assert_rows_without_reject(duck, service)
 
 
+@pytest.mark.thorough
 def test_arguments_of_the_run_are_refused_likewise(duck: DuckDB) -> None:
     service = populated()
     with serve(service) as url:
@@ -189,6 +191,7 @@ def test_arguments_of_the_run_are_refused_likewise(duck: DuckDB) -> None:
     assert_rows_without_reject(duck, service)
 
 
+@pytest.mark.thorough
 def test_two_syncs_are_not_extracted_before_the_first_is_loaded(duck: DuckDB) -> None:
     """The second would note the imports of the first as excluded."""
     service = Service(seed=3)
@@ -226,6 +229,7 @@ def test_what_changes_nothing_is_accepted(duck: DuckDB) -> None:
     assert_rows_without_reject(duck, service)
 
 
+@pytest.mark.thorough
 def test_an_id_that_dlt_is_to_add_is_refused_unless_this_pipeline_is_excepted(
     duck: DuckDB, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -186,6 +186,7 @@ def as_text(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("deletes", ["mirror", "keep"])
 def test_fields_of_one_letter_are_no_aliases(duck: DuckDB, deletes: str) -> None:
     """In a subquery `h.x` is a member of the column h, before it is the column x of an outer h."""
@@ -215,6 +216,7 @@ def test_fields_of_one_letter_are_no_aliases(duck: DuckDB, deletes: str) -> None
     assert shown == [("name", "x", "y")]
 
 
+@pytest.mark.thorough
 def test_fields_may_be_called_like_the_columns_of_versions(duck: DuckDB) -> None:
     service = Service(1)
     slug = service.add_import("Exports", [{name: f"{name} 1" for name in OWN}])
@@ -303,6 +305,7 @@ def test_no_field_ends_the_text_of_a_function(warehouse: Warehouse) -> None:
     assert set(range(len(names))) <= set(shown[0])
 
 
+@pytest.mark.thorough
 @pytest.mark.dialect
 def test_a_function_that_somebody_has_or_reads_is_not_touched(warehouse: Warehouse, service: Service) -> None:
     place = Place(warehouse, service)
@@ -336,6 +339,7 @@ def test_a_function_that_somebody_has_or_reads_is_not_touched(warehouse: Warehou
     assert "theirs depends on it" in str(keep_current(warehouse.pipeline(), loaded=False)), "each run says it again"
 
 
+@pytest.mark.thorough
 @pytest.mark.dialect
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
 def test_a_column_of_the_users_own_makes_no_version(before: bool, warehouse: Warehouse, service: Service) -> None:
@@ -370,6 +374,7 @@ def test_a_column_of_the_users_own_makes_no_version(before: bool, warehouse: War
     assert len(place.versions()) == len(kept[0]) + 1
 
 
+@pytest.mark.thorough
 @pytest.mark.dialect
 def test_dropped_views_leave_no_function_behind(warehouse: Warehouse, service: Service) -> None:
     place = Place(warehouse, service)
@@ -393,6 +398,7 @@ def test_dropped_views_leave_no_function_behind(warehouse: Warehouse, service: S
         assert warehouse.tuples(f"SELECT count(*) FROM {views}.customers") == [(shown,)], "nothing was changed"
 
 
+@pytest.mark.thorough
 def test_versions_that_a_hand_changed_are_found(duck: DuckDB, service: Service) -> None:
     place = Place(duck, service)
     place.run()
@@ -404,6 +410,7 @@ def test_versions_that_a_hand_changed_are_found(duck: DuckDB, service: Service) 
     assert found[0].sentence.startswith("3 rows of")
 
 
+@pytest.mark.thorough
 @pytest.mark.dialect
 @pytest.mark.parametrize("pauses", [False, True], ids=["", "while it is off"])
 def test_open_versions_get_a_column_back_that_a_hand_dropped(
@@ -435,6 +442,7 @@ def test_tables_that_only_look_like_versions_are_left_alone(duck: DuckDB, servic
     check_whole(duck, service)
 
 
+@pytest.mark.thorough
 def test_versions_follow_each_other_though_a_clock_was_ahead(duck: DuckDB, service: Service) -> None:
     place = Place(duck, service)
     slug, record = first_record(service)

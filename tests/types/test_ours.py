@@ -577,6 +577,7 @@ def test_tables_that_others_made_where_rows_are_staged_are_neither_filled_nor_dr
     check_whole(warehouse, service)
 
 
+@pytest.mark.dialect
 @pytest.mark.parametrize("table", ["_dlt_loads", "_dlt_version"])
 def test_a_table_of_dlt_that_somebody_dropped_is_made_anew_everywhere(
     recording: Warehouse, service: Service, table: str

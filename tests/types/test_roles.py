@@ -38,6 +38,7 @@ def address(postgres_uri: str) -> Iterator[str]:
         cursor.execute(f"DROP ROLE {PERSON}, {READER}, {LOADER}")
 
 
+@pytest.mark.thorough
 def test_the_loader_can_do_everything_and_readers_can_read(address: str, tmp_path: Path) -> None:
     service = Service(seed=1, token=TOKEN)
     service.add_generated("customers", imports=3, rows=40)

@@ -31,7 +31,8 @@ __all__ = ["postgres_uri"]
 
 pytestmark = pytest.mark.thorough
 FROZEN = sorted((Path(__file__).parent / "frozen").iterdir())
-NAMES = ("rest", "killed", "torn", "keep", "views")
+LONG = pytest.mark.long
+NAMES = (pytest.param("rest", marks=LONG), "killed", "torn", "keep", pytest.param("views", marks=LONG))
 ALL = {"steady", "edited", "odd", "untemplated", "unfinished", "empty", "new"}
 
 # Die behind a commit of the run that takes the warehouse over.
@@ -170,7 +171,6 @@ def test_a_warehouse_of_an_earlier_version_is_taken_over(thaw: Thaw, version: Pa
 
 
 @pytest.mark.parametrize("version", FROZEN, ids=lambda folder: folder.name)
-@pytest.mark.dialect
 def test_a_take_over_that_dies_again_and_again_goes_on(thaw: Thaw, version: Path) -> None:
     service = Service(after())
     with served(service) as url:

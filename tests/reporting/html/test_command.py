@@ -17,6 +17,7 @@ from tests.types.conftest import DuckDB
 __all__ = ["command", "service"]
 
 
+@pytest.mark.thorough
 def test_from_an_empty_directory_to_a_page(command: Any) -> None:
     ended = command("report", "--json", "--out", "early.html")
     assert ended.code == 2

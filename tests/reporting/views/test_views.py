@@ -289,6 +289,7 @@ def test_no_warehouse_yet(duck_place: Place) -> None:
             act()
 
 
+@pytest.mark.thorough
 def test_grants_outlive_a_change_and_a_dependent_stops_that_view_alone(postgres_place: Place) -> None:
     place = postgres_place
     role = f"analyst_{place.warehouse.dataset}"
@@ -339,6 +340,7 @@ def test_grants_outlive_a_change_and_a_dependent_stops_that_view_alone(postgres_
     place.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
+@pytest.mark.thorough
 @pytest.mark.dialect
 def test_a_rebuild_brings_the_views_along(place: Place) -> None:
     place.service.add_import("orders", [{"n": "a few"}])
