@@ -24,7 +24,7 @@ from connector.warehouse.destination import local_file
 from connector.warehouse.lock import sole_writer
 from tests.support.mariadb import MariaDB
 
-KILLS = int(os.environ.get("KILLS", "3"))
+KILLS = int(os.environ.get("KILLS", "2"))
 
 
 def run(capsys: pytest.CaptureFixture[str], *command: str) -> tuple[int, Any]:
@@ -83,7 +83,7 @@ def test_a_service_that_changes(
 
 @pytest.mark.thorough
 def test_every_guarantee_is_proven(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """KILLS of them (3): `make destinations` has 20."""
+    """KILLS of them (2): `make destinations` has 20."""
     monkeypatch.setattr(conformance, "KILLED", ("committed", *["loading"] * (KILLS - 1)))
 
     found = list(prove(argparse.Namespace(to=address, destination=None, dataset="d", pipeline_name="importer")))

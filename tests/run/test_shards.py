@@ -181,7 +181,7 @@ def _kill(*_: object) -> None:
     raise Killed
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 def test_a_division_that_dies_leaves_no_staged_rows_that_no_run_empties(
     shards: Shards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,7 +198,7 @@ def test_a_division_that_dies_leaves_no_staged_rows_that_no_run_empties(
     assert shards.postgres.tuples(f"SELECT count(*) FROM {staging}.imports") == [(0,)]
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 def test_a_division_creates_the_staging_tables_that_somebody_dropped(shards: Shards, service: Service) -> None:
     for number in range(2):
         assert shards.close().status is Status.succeeded
@@ -296,7 +296,7 @@ def test_shards_share_a_large_template_by_its_imports(
     assert fields_of(sharing) == as_counted(sharing)
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 def test_what_a_shared_table_has_no_column_for_is_left_to_the_run_after_the_shards(
     sharing: Shards, large: Large, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -325,7 +325,7 @@ def test_what_a_shared_table_has_no_column_for_is_left_to_the_run_after_the_shar
     assert fields_of(sharing) == as_counted(sharing)
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 def test_fields_are_counted_anew_though_rows_are_as_many_as_before(sharing: Shards, large: Large) -> None:
     sharing.close()
     for shard in (1, 2):
@@ -340,7 +340,7 @@ def test_fields_are_counted_anew_though_rows_are_as_many_as_before(sharing: Shar
     assert sharing.differences() == []
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 def test_no_shard_mends_a_shared_table(sharing: Shards) -> None:
     sharing.run(1)
     with psycopg2.connect(sharing.postgres.uri) as connection, connection.cursor() as cursor:
