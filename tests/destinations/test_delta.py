@@ -322,7 +322,7 @@ def test_what_a_killed_process_spilled_is_removed(tmp_path: Path, monkeypatch: p
     dead = subprocess.Popen(["true"])
     dead.wait()
     left, alive, theirs = (
-        tmp_path / f"importer-delta-{who}" for who in (f"{dead.pid}-x", f"{os.getppid()}-x", "notes")
+        tmp_path / f"importer-spill-{who}" for who in (f"{dead.pid}-x", f"{os.getppid()}-x", "notes")
     )
     for folder in (left, alive, theirs):
         folder.mkdir()

@@ -114,6 +114,24 @@ def test_each_value_comes_back_from_a_package_of_a_few_rows(
 
 
 @pytest.mark.thorough
+def test_rows_that_exceed_memory_are_not_left_in_the_working_directory(
+    lake: str, served: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(capsys, "run", "--to", lake)[0] == 0
+    sql = "SELECT current_setting('temp_directory') AS place"
+    with Warehouse(pipeline(lake)).connect() as connection:
+        [loading] = connection.query(sql).to_pylist()
+    _, asking = run(capsys, "query", sql, "--to", lake)
+    for place in (loading["place"], asking["rows"][0]["place"]):
+        assert Path(place).name.startswith(f"importer-spill-{os.getpid()}-")
+    with Warehouse(pipeline(lake)).connect() as connection:
+        connection.execute("SET memory_limit = '40MB'")
+        connection.execute("CREATE TEMP TABLE large AS SELECT range AS n, md5(range::VARCHAR) AS t FROM range(2000000)")
+        assert list(Path(loading["place"]).iterdir())
+    assert not Path(".tmp").exists()
+
+
+@pytest.mark.thorough
 def test_a_run_excludes_others_whatever_their_machine(lake: str, tmp_path: Path) -> None:
     """Another data directory of dlt is what another machine has: only the catalog is common."""
     elsewhere = {**os.environ, "DLT_DATA_DIR": str(tmp_path / "elsewhere")}

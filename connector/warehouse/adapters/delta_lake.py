@@ -11,12 +11,8 @@ the state is read from the logs again.
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import tempfile
 import threading
-import weakref
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -30,12 +26,12 @@ from connector.warehouse.adapters.base import lower
 from connector.warehouse.adapters.delta_log import OURS, Column, Commit, DeltaLog, Table, actions_of, sync
 from connector.warehouse.adapters.delta_statements import ALTERED, SCHEMA, STATEMENT, clauses_of, unquoted
 from connector.warehouse.adapters.dialect import literal, quoted
+from connector.warehouse.left_spill import spill_folder
 
 ROWS = "$importer"  # behind the name of the dataset: the schema of the rows that are not in files yet
 _FILE = "importer$file"
 _SMALL_BYTES, _SMALL_FILES = 2**20, 16  # so many files of less than that are merged by the next commit
 _COMPACT_BYTES = 2**27
-_SPILLED = "importer-delta-"
 
 
 @dataclass(slots=True)
@@ -56,11 +52,8 @@ class Lake:
         self._tables: dict[str, Table] = {}
         self._marks: dict[str, object] = {}  # of the versions that were read
         self._stale, self._opened = True, 0
-        self._root = duckdb.connect(":memory:")
-        place = _spill_folder()
-        weakref.finalize(self, shutil.rmtree, place, ignore_errors=True)
+        self._root = duckdb.connect(":memory:", config={"temp_directory": spill_folder()})
         self._root.execute("SET GLOBAL TimeZone = 'UTC'")
-        self._root.execute(f"SET GLOBAL temp_directory = {literal(place)}")
 
     def connect(self) -> duckdb.DuckDBPyConnection:
         """Return a connection, to the current state of the logs if it is the only one."""
@@ -436,15 +429,3 @@ class Transaction:
         sync(path)
         sync(path.parent)
         return path
-
-
-def _spill_folder() -> str:
-    """Create a folder for rows that exceed memory; remove those of processes that were killed."""
-    for left in Path(tempfile.gettempdir()).glob(f"{_SPILLED}*") if os.name == "posix" else ():
-        try:
-            os.kill(int(left.name.split("-")[2]), 0)
-        except ProcessLookupError:
-            shutil.rmtree(left, ignore_errors=True)
-        except (OSError, ValueError, OverflowError):  # a process of another user, or not one of our folders
-            continue
-    return tempfile.mkdtemp(prefix=f"{_SPILLED}{os.getpid()}-")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from dlt.destinations.impl.ducklake.sql_client import DuckLakeSqlClient
 from dlt.destinations.sql_client import raise_open_connection_error
 
 from connector.warehouse.adapters.dialect import literal
+from connector.warehouse.left_spill import spill_folder
 from connector.warehouse.tables import LEDGER, RUNS
 
 LAKE = "lake"  # the name of the lake in our sessions
@@ -73,7 +75,7 @@ class _Client(DuckLakeSqlClient):
     def open_connection(self) -> duckdb.DuckDBPyConnection:
         attach, storage = f"{self.attach_statement.removesuffix(')')}{_NOT_INLINED})", self.credentials.storage
         shared = hashlib.blake2b(attach.encode(), digest_size=8).hexdigest()
-        self._conn = duckdb.connect(f":memory:lake {shared}")
+        self._conn = duckdb.connect(f":memory:lake {shared}", config={"temp_directory": _spill_folder(shared)})
         self._conn.execute("SET TimeZone = 'UTC'")
         for statement in extensions(self.credentials):
             self._conn.execute(statement)
@@ -91,6 +93,12 @@ class _Client(DuckLakeSqlClient):
         connection, untyped._conn = self._conn, None
         if connection is not None:
             connection.close()
+
+
+@cache
+def _spill_folder(_lake: str) -> str:
+    """Return the folder of the instance for this lake, which all connections to it have to name."""
+    return spill_folder()
 
 
 def extensions(credentials: DuckLakeCredentials) -> list[str]:
@@ -117,7 +125,7 @@ def read_only(credentials: DuckLakeCredentials) -> Iterator[duckdb.DuckDBPyConne
         catalog=credentials.catalog,
         storage_url=credentials.storage_url,
     )
-    with duckdb.connect() as connection:
+    with duckdb.connect(config={"temp_directory": spill_folder()}) as connection:
         for statement in extensions(credentials):
             connection.execute(statement)
         _attach(connection, f"{attach.removesuffix(')')}, READ_ONLY)", credentials)
