@@ -155,7 +155,7 @@ requirements:  ## update the pinned versions within the requirements (needs uv)
 # The core tests: the service, rows and types, runs into both destinations, and the command.
 LOWEST := build/lowest
 LOWEST_TESTS ?= tests/service tests/extract tests/transform tests/load tests/types/test_conformance.py \
-	tests/types/test_drivers.py tests/run/test_guarantees.py tests/cli/test_commands.py tests/cli/test_runs.py tests/maintain
+	tests/types/test_drivers.py tests/run/test_guarantees.py tests/run/test_memory.py tests/cli/test_commands.py tests/cli/test_runs.py tests/maintain
 
 lowest: $(INSTALLED)  ## the lowest versions that pyproject.toml allows, and LOWEST_TESTS on them (needs uv)
 	@rm -rf $(LOWEST) && $(PYTHON) -m venv $(LOWEST)

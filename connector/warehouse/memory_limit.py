@@ -55,9 +55,11 @@ class MemoryLimit:
         wanted = int(BASE_MB * 2**20 + self._threads * each_thread + REPLACED_BYTES * replaced)
         wanted = min(wanted, int(_bytes(_default())))
         if self._may_set_limit() and (math.isinf(self._limit_bytes) or wanted > self._limit_bytes):
-            with suppress(duckdb.OutOfMemoryException):  # it already uses more than that
+            try:
                 self._limit(wanted)
                 self._limit_bytes = wanted
+            except duckdb.OutOfMemoryException:  # it already uses more than that
+                self._limit(self._limit_bytes)  # before DuckDB 2, the refused one would be shown
 
     @contextmanager
     def for_query(self, columns: int, slugs: int) -> Iterator[None]:
@@ -127,8 +129,10 @@ class MemoryLimit:
 
     def _limit(self, size: float) -> None:
         """Set `memory_limit` to `size` bytes; infinity restores DuckDB's default."""
-        how = "RESET memory_limit" if math.isinf(size) else f"SET memory_limit = '{int(size)} bytes'"
-        self._native.execute(how).fetchall()
+        restores = math.isinf(size)
+        self._native.execute(f"SET memory_limit = '{_default() if restores else f'{int(size)} bytes'}'").fetchall()
+        if restores:  # exactly; before DuckDB 2, RESET alone changes only what is shown
+            self._native.execute("RESET memory_limit").fetchall()
 
     def _set_threads(self, count: int) -> None:
         with suppress(duckdb.Error):  # it only saves time, and some settings of users do not allow it

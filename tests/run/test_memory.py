@@ -70,6 +70,14 @@ def test_a_limit_of_the_users_own_stays() -> None:
         assert not given.remove()
 
 
+def test_after_a_query_there_is_as_much_memory_as_before() -> None:
+    with duckdb.connect(":memory:", config={"temp_directory": ""}) as native:
+        limit = MemoryLimit(native)
+        with limit.for_query(columns=1, slugs=1):
+            pass
+        native.execute("CREATE TABLE large AS SELECT md5(range::VARCHAR) AS text FROM range(2000000)")
+
+
 def test_an_allowance_below_what_is_taken_already_is_none() -> None:
     with duckdb.connect(":memory:", config={"threads": 1, "temp_directory": ""}) as native:
         native.execute("CREATE TABLE taken AS SELECT md5(range::VARCHAR) AS text FROM range(5_000_000)")
