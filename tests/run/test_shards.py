@@ -352,8 +352,8 @@ def test_no_shard_mends_a_shared_table(sharing: Shards) -> None:
     assert sharing.differences() == []
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("package", [pytest.param(1, marks=pytest.mark.long), 3])
+@pytest.mark.long
+@pytest.mark.parametrize("package", [1, 3])
 def test_a_shard_that_is_killed_goes_on_in_a_shared_table(sharing: Shards, package: int) -> None:
     sharing.run(2)
     loads = []
