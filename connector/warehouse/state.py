@@ -25,7 +25,7 @@ from connector.transform.schema import TableSchema
 from connector.warehouse.connection import LOADS, Connection, batches, marks
 from connector.warehouse.field_counts import TableTotals, stored_totals
 from connector.warehouse.history_tables import names_of_templates
-from connector.warehouse.loads import all_runs_completed
+from connector.warehouse.loads import all_runs_completed, loaded_late
 from connector.warehouse.ownership import Dataset, inspect_dataset
 from connector.warehouse.stored_fields import (
     altered_columns,
@@ -36,7 +36,7 @@ from connector.warehouse.stored_fields import (
     unexplained_columns,
 )
 from connector.warehouse.stored_imports import ImportSeen, imports_and_templates, ledger_rows
-from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID, RECORDS, SYSTEM_SCHEMAS, keys_of
+from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID, RECORDS, RUNS, SYSTEM_SCHEMAS, keys_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,8 +218,9 @@ def _mismatched(
 def _audited_state(connection: Connection, state: WarehouseState) -> WarehouseState:
     """Mark every import as untrusted whose rows do not match its ledger row exactly.
 
-    If there is one, all values are counted anew: a crashed run may have replaced or moved rows without updating the
-    counts in `sync_fields`, and this run may not get to read the imports that would tell where.
+    If there is one, or another reason to (`_may_be_miscounted`), all values are counted anew: a crashed run may have
+    replaced or moved rows without updating the counts in `sync_fields`, and this run may not get to read the imports
+    that would tell where.
     """
     ledger, tables_by_import = dict(state.ledger), dict(state.tables_by_import)
     repaired = 0
@@ -231,16 +232,34 @@ def _audited_state(connection: Connection, state: WarehouseState) -> WarehouseSt
         repaired += known is None or known.trusted
         ledger[slug] = _untrusted(slug, known, half_loaded=slug in half_loaded)
         tables_by_import[slug] = tables_by_import.get(slug, frozenset()) | (where - {RECORDS})
+    recount = bool(wrong) or _may_be_miscounted(connection, state, present)
     return replace(
         state,
         ledger=ledger,
         tables_by_import=tables_by_import,
-        miscounted=frozenset(state.schemas) - {IMPORTS} if wrong else state.miscounted,
-        totals={} if wrong else state.totals,
+        miscounted=frozenset(state.schemas) - {IMPORTS} if recount else state.miscounted,
+        totals={} if recount else state.totals,
         repaired=repaired,
         consistent=not wrong,
         audited=True,
     )
+
+
+def _may_be_miscounted(
+    connection: Connection, state: WarehouseState, present: Mapping[str, Mapping[str, tuple[int, set[str]]]]
+) -> bool:
+    """Return whether the counts in `sync_fields` may be wrong although the rows match the ledger.
+
+    A crashed run may have removed rows of failed or excluded imports, whose number is not compared, and a package that
+    was completed late brings the counts of its time.
+    """
+    for slug, known in state.ledger.items():
+        counts = present.get(known.table_name or "")
+        if counts is not None and known.state in (State.failed, State.excluded):
+            live, _ = counts.get(slug, (0, set()))
+            if live != known.records_loaded:
+                return True
+    return {RUNS, LOADS} <= state.tables and loaded_late(connection)
 
 
 def _untrusted(slug: str, known: LedgerRow | None, *, half_loaded: bool) -> LedgerRow:
