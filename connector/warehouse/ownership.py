@@ -2,8 +2,9 @@
 
 A table is ours if this package names it (in its fixed names, the ledger, `sync_fields`, or the schema that dlt stores
 in the dataset in one transaction with every table it creates), if it is not a view, and if it has the columns that
-identify its rows. Anything else with a similar name belongs to others: it is neither read nor written, and its name
-counts as taken.
+identify its rows. The ledger may name a table that does not exist, because it would have no rows; a history table that
+got this name since is not that table. Anything else with a similar name belongs to others: it is neither read nor
+written, and its name counts as taken.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 
 from connector.errors import ConfigError, NewerFormatError
 from connector.runs import connector_version
-from connector.transform.naming import DOUBLE_VARIANT, SYSTEM_COLUMNS, TEXT_VARIANT
+from connector.transform.naming import DOUBLE_VARIANT, SYSTEM_COLUMNS, TEXT_VARIANT, VERSION_COLUMNS
 from connector.transform.schema import OVERFLOWED
 from connector.warehouse.adapters import Catalog
 from connector.warehouse.adapters.base import lower
@@ -116,8 +117,10 @@ def inspect_dataset(connection: Connection) -> Dataset:
     if stored.format > FORMAT:
         raise NewerFormatError(_too_new(connection, stored.format, RUNS in shaped))
     named = {*_SYSTEM, REBUILD_TABLE, *stored.columns}
-    if not shaped <= named:
-        named |= _named_in(connection, [t for t in (LEDGER, FIELDS) if t in shaped and "table_name" in columns[t]])
+    histories = {table for table in shaped if set(VERSION_COLUMNS) <= set(columns[table])}
+    if not shaped - histories <= named:
+        naming = [t for t in (LEDGER, FIELDS) if t in shaped and "table_name" in columns[t]]
+        named |= _named_in(connection, naming) - histories
     # a load that died may have created columns that no later version of the schema has
     unsure = {
         table

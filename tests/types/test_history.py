@@ -442,6 +442,27 @@ def test_tables_that_only_look_like_versions_are_left_alone(duck: DuckDB, servic
     check_whole(duck, service)
 
 
+@pytest.mark.parametrize("history", [True, False])
+def test_versions_are_not_mixed_with_the_rows_of_a_template_whose_table_would_have_their_name(
+    history: bool, duck: DuckDB, service: Service
+) -> None:
+    """While its imports have no rows, its table is only named in the ledger, and the name is free for versions."""
+    other = service.add_import("Customers history", [])
+    assert duck.run(service, history=True).status is Status.succeeded
+    versions = duck.tuples(f"SELECT * FROM {H} ORDER BY 1")
+    assert versions
+    service.append_rows(other, [{"a": 9}])
+
+    assert duck.run(service, history=history).status is Status.succeeded
+
+    assert duck.tuples(f"SELECT * FROM {H} ORDER BY 1") == versions
+    [(table,)] = duck.tuples(f"SELECT table_name FROM sync_imports WHERE slug = '{other}'")
+    assert duck.tuples(f"SELECT a FROM {table}") == [(9,)]
+    assert duck.run(service, history=True).status is Status.succeeded
+    assert duck.tuples(f"SELECT * FROM {H} ORDER BY 1") == versions
+    check_whole(duck, service)
+
+
 @pytest.mark.thorough
 def test_versions_follow_each_other_though_a_clock_was_ahead(duck: DuckDB, service: Service) -> None:
     place = Place(duck, service)
