@@ -22,7 +22,7 @@ class IncomingRows:
     """The rows of a package for one table of records: the slugs of its records and of its imports.
 
     `distinct` if no slug occurs twice, `replacing` if it has rows that only a merge can handle (placeholders, rows
-    carried over).
+    carried over), `carried` if it has such whose slugs are not among `records`.
     """
 
     table: str
@@ -30,30 +30,40 @@ class IncomingRows:
     imports: Sequence[str]
     distinct: bool
     replacing: bool
+    carried: bool = False
 
 
-def write_dispositions(warehouse: Warehouse, incoming: Sequence[IncomingRows]) -> WriteDispositions:
-    """Choose append or merge for each table of the package just built.
+def write_dispositions(warehouse: Warehouse, incoming: Sequence[IncomingRows]) -> tuple[WriteDispositions, set[str]]:
+    """Choose append or merge for each table of the package just built; return the imports that lose records, too.
 
     Rows are appended if the destination has none of these records and imports; this process is its only writer and has
-    just checked. Otherwise a merge skips the search for duplicates if there are none. Both are safe because the package
-    is loaded at once or never (`rebuild_working_directory`), and its rows are counted afterwards in any case.
+    just checked. Otherwise a merge skips the search for duplicates if there are none, and the search for rows of other
+    imports if it has just found none. All are safe because the package is loaded at once or never
+    (`rebuild_working_directory`), and its rows are counted afterwards in any case.
     """
     found: dict[str, dict[str, Any]] = {}
+    losing: set[str] = set()
     with warehouse.connect() as connection:
         able = warehouse.traits.finds_slugs
         there = connection.names()[0] if able and incoming else set()
         index_keys(connection, {rows.table for rows in incoming} & there)
         for rows in incoming:
-            may_append = able and rows.distinct and not rows.replacing
-            appends = may_append and (rows.table not in there or is_new(connection, rows))
-            found[rows.table] = APPEND if appends else _merge(connection, rows)
-    return found
+            exists = rows.table in there
+            if able and rows.distinct and not rows.replacing and not (exists and not is_new(connection, rows)):
+                found[rows.table] = APPEND
+                continue
+            others = other_imports(connection, rows) if exists else {}
+            losing |= {slug for slug, live in others.items() if live}
+            found[rows.table] = _merge(connection, rows, moves=not exists or rows.carried or bool(others))
+    return found, losing
 
 
-def _merge(connection: Connection, rows: IncomingRows) -> dict[str, Any]:
-    """Return what dlt's schema says of a merge: whether rows are distinct, and which ones it replaces."""
-    scope = replaced_rows(*keys_of(rows.table), connection.sql)
+def _merge(connection: Connection, rows: IncomingRows, *, moves: bool) -> dict[str, Any]:
+    """Return what dlt's schema says of a merge: whether rows are distinct, and which ones it replaces.
+
+    Without `moves`, no other import has one of these records.
+    """
+    scope = replaced_rows(*keys_of(rows.table), connection.sql, moves=moves)
     return {"x-stage-data-deduplicated": rows.distinct, "x-merge-destination-scope": scope}
 
 
@@ -75,18 +85,18 @@ def is_new(connection: Connection, incoming: IncomingRows) -> bool:
             return not _any_row(connection, incoming.table, records)
 
 
-def other_imports(connection: Connection, incoming: IncomingRows) -> set[str]:
-    """Return the other imports of which the table has some of these records."""
+def other_imports(connection: Connection, incoming: IncomingRows) -> dict[str, bool]:
+    """Return the other imports of which the table has some of these records, and whether such a row is live."""
     record, import_ = map(connection.column, keys_of(incoming.table))
     table = connection.name(incoming.table)
     with incoming_slugs(connection, incoming.imports, incoming.records):
         found = connection.rows(
-            f"SELECT DISTINCT r.{import_} AS slug "
+            f"SELECT r.{import_} AS slug, "
+            f"max(CASE WHEN r.{connection.column('_deleted_at')} IS NULL THEN 1 ELSE 0 END) AS live "
             f"FROM {connection.sql.rows_with_keys(table, 'r', record, 'SELECT slug FROM incoming_records')} "
-            f"WHERE r.{connection.column('_deleted_at')} IS NULL "
-            f"AND r.{import_} NOT IN (SELECT slug FROM incoming_imports)"
+            f"WHERE r.{import_} NOT IN (SELECT slug FROM incoming_imports) GROUP BY 1"
         )
-    return {row["slug"] for row in found}
+    return {row["slug"]: bool(row["live"]) for row in found}
 
 
 def _any_row(connection: Connection, table: str, where: str) -> bool:

@@ -77,13 +77,17 @@ def _own_hints(table_rows: TableRows) -> dict[str, Any]:
     return {} if table_rows.template is None else {TEMPLATE_HINT: table_rows.template}
 
 
-def replaced_rows(record_key: str, import_key: str, sql: Sql) -> str:
-    """Return which rows a merge deletes, as dlt's `destination_scope`.
+def replaced_rows(record_key: str, import_key: str, sql: Sql, *, moves: bool = True) -> str:
+    """Return which rows a merge deletes, as dlt's `destination_scope`: those of its imports, and of its records.
+
+    Without `moves`, no other import has one of the records, and a search for them would read every row.
 
     Rows are deleted by a single set of keys: PostgreSQL can look those up in an index or in a hash table, while it
     would evaluate both parts of an OR of two sets for each row of the table.
     """
     of_imports = sql.equals_one_of(import_key, f"SELECT {import_key} FROM {{staging_table}}")
+    if not moves:
+        return of_imports
     return (
         f"{record_key} IN (SELECT {record_key} FROM {{staging_table}} UNION ALL "
         f"SELECT {record_key} FROM {{table}} WHERE {of_imports})"

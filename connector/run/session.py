@@ -312,7 +312,7 @@ class RunSession:
         with self.warehouse.connect() as connection:
             for rows in self.incoming:
                 known = self.warehouse.traits.finds_slugs and rows.table in self.state.tables
-                if not rows.distinct or (known and other_imports(connection, rows)):
+                if not rows.distinct or (known and any(other_imports(connection, rows).values())):
                     self.tally.shortfall = self.tally.needs_audit = True
                     self.tally.problems.append(
                         f"Some records of {rows.table} came with more than one import and are stored once; the next "

@@ -17,7 +17,7 @@ from dlt.pipeline.pipeline import Pipeline
 from connector import telemetry
 from connector.errors import ConfigError
 from connector.files import let_group_read
-from connector.load.disposition import APPEND, other_imports, write_dispositions
+from connector.load.disposition import APPEND, write_dispositions
 from connector.load.dlt_bridge import LoadPackage, WriteDispositions, load_again, load_package
 from connector.load.table_rows import TableRows
 from connector.load.working_directory import check_folders, rebuild_working_directory
@@ -290,14 +290,10 @@ def _load_package(
 def _write_dispositions(session: RunSession) -> WriteDispositions:
     """Choose append or merge for each table, and size DuckDB's memory and threads for it."""
     incoming, session.incoming = session.incoming, []  # the slugs are not needed during the load
-    found = write_dispositions(session.warehouse, incoming)
+    found, losing = write_dispositions(session.warehouse, incoming)
+    session.losing |= losing
     replacing = [rows for rows in incoming if found[rows.table] != APPEND]
     session.merged.update(rows.table for rows in replacing)
-    if session.warehouse.traits.finds_slugs:
-        with session.warehouse.connect() as connection:
-            tables, _ = connection.names()
-            for rows in replacing:
-                session.losing |= other_imports(connection, rows) if rows.table in tables else set()
     if memory_limit := session.warehouse.memory_limit:
         replaced = sum(len(rows.records) for rows in replacing)
         memory_limit.fit(session.max_columns, session.largest_batch_bytes, replaced)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import duckdb
 import pytest
 from dlt.destinations.impl.duckdb.duck import DuckDbCopyJob
 
 from connector.models import Import
-from connector.sandbox import Service
+from connector.sandbox import Service, serve
 from connector.service.client import ServiceClient
 from connector.settings import RunScope, Selection
 
@@ -117,6 +118,49 @@ def test_a_record_that_moves_to_another_import_is_there_once(warehouse: Warehous
     assert warehouse.query("SELECT import_slug, count(*) FROM records GROUP BY 1") == [(two, 2)]
 
 
+def searches_other_imports(warehouse: Warehouse) -> bool:
+    """Whether the last merge deleted rows by the slugs of its records, and not only by those of its imports."""
+    table: dict[str, Any] = dict(warehouse.pipeline().default_schema.tables["records_t"])
+    return "_record_slug" in table["x-merge-destination-scope"]
+
+
+@pytest.mark.parametrize("deletes", ["mirror", "keep"])
+def test_rows_of_other_imports_are_replaced_where_there_are_some(warehouse: Warehouse, deletes: str) -> None:
+    """A row that is kept as deleted is one as well."""
+    from connector import importer_source
+
+    service = Service(seed=1)
+    one, two = (service.add_import(template="t", rows=[{"n": n} for n in range(3)]) for _ in range(2))
+    warehouse.run(service, deletes=deletes)
+    slug = next(service.record_slugs(one))
+    service.edit_row(one, slug, {"n": 9})
+    warehouse.run(service, deletes=deletes)
+    assert not searches_other_imports(warehouse)
+
+    service.move_row(one, slug, two)
+    assert warehouse.run(service, deletes=deletes).status == "succeeded"
+    assert records_with_slug(warehouse, slug) == [two]
+    service.delete_row(two, slug)
+    assert warehouse.run(service, deletes=deletes).status == "succeeded"
+    assert not searches_other_imports(warehouse) or deletes == "keep"
+    service.add_raw_record(one, f'{{"slug":"{slug}","data":{{"n":9}}}}')
+    assert warehouse.run(service, deletes=deletes).status == "succeeded"
+    assert searches_other_imports(warehouse) is (deletes == "keep")
+    assert records_with_slug(warehouse, slug) == [one]
+
+    service.edit_row(two, next(service.record_slugs(two)), {"n": 8})
+    warehouse.run(service, deletes=deletes)
+    assert not searches_other_imports(warehouse)
+    service.delete_import(one)
+    service.add_raw_record(two, f'{{"slug":"{slug}","data":{{"n":9}}}}')
+    with serve(service) as url:
+        warehouse.pipeline().run(
+            importer_source(base_url=url, access_token=str(service.token), deletes=deletes, mass_delete_limit=1)
+        )
+    assert searches_other_imports(warehouse)
+    assert records_with_slug(warehouse, slug) == [two]
+
+
 def test_rows_that_nobody_knows_of_are_replaced(warehouse: Warehouse) -> None:
     service = populated()
     warehouse.run(service)
@@ -133,7 +177,6 @@ def test_rows_that_nobody_knows_of_are_replaced(warehouse: Warehouse) -> None:
 def test_dlt_alone_never_appends(warehouse: Warehouse) -> None:
     """It finishes a package that a dead process may have half loaded."""
     from connector import importer_source
-    from connector.sandbox import serve
 
     service = populated()
     warehouse.run(service)
