@@ -14,21 +14,30 @@ from connector.warehouse.history import is_due, record
 from connector.warehouse.history_tables import histories, names_of_templates
 from connector.warehouse.ownership import Dataset, inspect_dataset
 from connector.warehouse.ruled_columns import ruled_columns
+from connector.warehouse.runs_table import loaded_by_dlt_alone
 from connector.warehouse.state import WarehouseState
-from connector.warehouse.tables import IMPORTS, IMPORTS_SCHEMA, LEDGER, TYPED_SCHEMA
+from connector.warehouse.tables import IMPORTS, IMPORTS_SCHEMA, LEDGER, RUNS, TYPED_SCHEMA
 
 
 def versions_are_due(warehouse: Warehouse, settings: Settings, state: WarehouseState, dataset: Dataset | None) -> bool:
-    """Return whether there may be something to record although nothing is loaded: a run died, or did not record.
+    """Return whether there may be something to record or erase although nothing is loaded.
 
-    `dataset` is what is there, if the caller knows it.
+    That is so if an earlier run died, or did not do it. `dataset` is what is there, if the caller knows it.
     """
     if not settings.history:
-        return state.audited
+        return state.audited or (settings.deletes == "mirror" and _may_be_left(warehouse, state, dataset))
     if state.audited or IMPORTS not in state.tables:
         return True
     with warehouse.connect() as connection:
         return is_due(connection, dataset or inspect_dataset(connection), settings.keeps_history_of)
+
+
+def _may_be_left(warehouse: Warehouse, state: WarehouseState, dataset: Dataset | None) -> bool:
+    """Return whether there may be versions of rows that dlt alone has erased."""
+    if RUNS not in state.tables:
+        return False
+    with warehouse.connect() as connection:
+        return bool(histories(dataset or inspect_dataset(connection))) and loaded_by_dlt_alone(connection)
 
 
 def make_versions(

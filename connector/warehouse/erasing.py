@@ -10,7 +10,8 @@ from __future__ import annotations
 from connector.warehouse.connection import Connection
 from connector.warehouse.history_tables import CHANGE, histories, record_again
 from connector.warehouse.ownership import Dataset, staged
-from connector.warehouse.tables import IMPORTS, LEDGER, RECORDS, REJECTS, TOMBSTONE, keys_of
+from connector.warehouse.runs_table import unsettle_latest_run
+from connector.warehouse.tables import IMPORTS, LEDGER, RECORDS, REJECTS, RUNS, TOMBSTONE, keys_of
 
 
 def erase_deleted(connection: Connection, dataset: Dataset) -> None:
@@ -53,6 +54,9 @@ def erase_kept(connection: Connection, dataset: Dataset) -> None:
     with connection.client.begin_transaction():
         if LEDGER in dataset.ours:
             record_again(connection, dataset, imports)
+        # a run with nothing to load looks for versions to erase while history is off only if it checks all rows
+        if histories(dataset) and any(connection.query(f"{some} LIMIT 1").num_rows for some in imports):
+            unsettle_latest_run(connection, dataset.columns.get(RUNS, ()))
         for table in tables:
             connection.execute(f"DELETE FROM {connection.name(table)} WHERE {deleted}")
 

@@ -54,6 +54,23 @@ def latest_start(connection: Connection) -> datetime | None:
     return latest
 
 
+def loaded_by_dlt_alone(connection: Connection) -> bool:
+    """Return whether a run by dlt alone, which erases no versions, has loaded since the last run that erased all."""
+    runs, load_id = connection.name(RUNS), f"COALESCE({connection.column(LOAD_ID)}, '')"
+    last = f"SELECT max(started_at) FROM {runs} WHERE {load_id} = '' AND status = '{Status.succeeded}' AND mode = %s"
+    sql = f"SELECT 1 FROM {runs} WHERE {load_id} <> '' AND (started_at > ({last}) OR ({last}) IS NULL) LIMIT 1"
+    return connection.query(sql, "incremental", "incremental").num_rows > 0
+
+
+def unsettle_latest_run(connection: Connection, columns: Collection[str]) -> None:
+    """Make the next run check all rows; `columns` are those of the table."""
+    if {"started_at", "error_kind"} <= set(columns):
+        latest = f"SELECT max(started_at) FROM {connection.name(RUNS)}"
+        connection.execute(
+            f"UPDATE {connection.name(RUNS)} SET error_kind = '{UNSETTLED}' WHERE started_at = ({latest})"
+        )
+
+
 def mark_runs_repaired(connection: Connection) -> None:
     """Record that everything left by crashed runs is repaired, so that the next run need not check again."""
     connection.execute(

@@ -201,6 +201,19 @@ def test_compact_removes_what_was_kept_before_deletes_were_mirrored(warehouse: W
     check_whole(warehouse, service)
 
 
+def test_the_run_after_compact_erases_versions_of_what_was_kept_though_history_is_off(
+    warehouse: Warehouse, service: Service
+) -> None:
+    erase(warehouse, service, deletes="keep", history=True)
+    warehouse.run(service, history=False)
+    compact(warehouse.pipeline(), mirrors=True)
+    assert CANARY in texts(warehouse)
+    ran = warehouse.run(service, history=False)
+    assert ran.status is Status.succeeded
+    assert not ran.load_ids
+    assert CANARY not in texts(warehouse)
+
+
 def test_compact_removes_what_was_kept_in_more_tables_than_a_statement_of_sqlite_has(
     tmp_path: Path, service: Service
 ) -> None:

@@ -500,3 +500,27 @@ def test_versions_follow_each_other_though_a_clock_was_ahead(duck: DuckDB, servi
     place.run()
     versions = duck.tuples(f"SELECT a FROM {H} WHERE _record_slug = '{record}' ORDER BY _valid_from")
     assert versions == [(0,), (40,), (41,)]
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["an import", "a record"])
+def test_versions_of_what_dlt_alone_erased_go_with_the_next_run_though_history_is_off(
+    whole: bool, duck: DuckDB, service: Service
+) -> None:
+    """dlt alone erases no version, and the run after it has nothing to load."""
+    assert duck.run(service, history=True).status is Status.succeeded
+    assert duck.run(service, history=False).status is Status.succeeded
+    slug, record = first_record(service)
+    if whole:
+        service.delete_import(slug)
+    else:
+        service.delete_row(slug, record)
+    for _ in range(2):
+        duck.run_dlt(service, history=False, mass_delete_limit=1)
+
+    ran = duck.run(service, history=False)
+
+    assert ran.status is Status.succeeded
+    assert not ran.load_ids
+    assert duck.tuples(f"SELECT 1 FROM {H} WHERE _record_slug = '{record}'") == []
+    if whole:
+        assert duck.tuples(f"SELECT 1 FROM imports_history WHERE slug = '{slug}'") == []
