@@ -25,7 +25,7 @@ from connector.transform.schema import TableSchema
 from connector.warehouse.connection import LOADS, Connection, batches, marks
 from connector.warehouse.field_counts import TableTotals, stored_totals
 from connector.warehouse.history_tables import names_of_templates
-from connector.warehouse.loads import all_runs_completed, loaded_late
+from connector.warehouse.loads import all_runs_completed
 from connector.warehouse.ownership import Dataset, inspect_dataset
 from connector.warehouse.stored_fields import (
     altered_columns,
@@ -36,7 +36,7 @@ from connector.warehouse.stored_fields import (
     unexplained_columns,
 )
 from connector.warehouse.stored_imports import ImportSeen, imports_and_templates, ledger_rows
-from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID, RECORDS, RUNS, SYSTEM_SCHEMAS, keys_of
+from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID, RECORDS, SYSTEM_SCHEMAS, keys_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +232,7 @@ def _audited_state(connection: Connection, state: WarehouseState) -> WarehouseSt
         repaired += known is None or known.trusted
         ledger[slug] = _untrusted(slug, known, half_loaded=slug in half_loaded)
         tables_by_import[slug] = tables_by_import.get(slug, frozenset()) | (where - {RECORDS})
-    recount = bool(wrong) or _may_be_miscounted(connection, state, present)
+    recount = bool(wrong) or _may_be_miscounted(state, present)
     return replace(
         state,
         ledger=ledger,
@@ -245,13 +245,10 @@ def _audited_state(connection: Connection, state: WarehouseState) -> WarehouseSt
     )
 
 
-def _may_be_miscounted(
-    connection: Connection, state: WarehouseState, present: Mapping[str, Mapping[str, tuple[int, set[str]]]]
-) -> bool:
+def _may_be_miscounted(state: WarehouseState, present: Mapping[str, Mapping[str, tuple[int, set[str]]]]) -> bool:
     """Return whether the counts in `sync_fields` may be wrong although the rows match the ledger.
 
-    A crashed run may have removed rows of failed or excluded imports, whose number is not compared, and a package that
-    was completed late brings the counts of its time.
+    A crashed run may have removed rows of failed or excluded imports, whose number is not compared.
     """
     for slug, known in state.ledger.items():
         counts = present.get(known.table_name or "")
@@ -259,7 +256,7 @@ def _may_be_miscounted(
             live, _ = counts.get(slug, (0, set()))
             if live != known.records_loaded:
                 return True
-    return {RUNS, LOADS} <= state.tables and loaded_late(connection)
+    return False
 
 
 def _untrusted(slug: str, known: LedgerRow | None, *, half_loaded: bool) -> LedgerRow:
