@@ -22,7 +22,7 @@ class IncomingRows:
     """The rows of a package for one table of records: the slugs of its records and of its imports.
 
     `distinct` if no slug occurs twice, `replacing` if it has rows that only a merge can handle (placeholders, rows
-    carried over), `carried` if it has such whose slugs are not among `records`.
+    carried over).
     """
 
     table: str
@@ -30,21 +30,21 @@ class IncomingRows:
     imports: Sequence[str]
     distinct: bool
     replacing: bool
-    carried: bool = False
 
 
 def write_dispositions(warehouse: Warehouse, incoming: Sequence[IncomingRows]) -> tuple[WriteDispositions, set[str]]:
     """Choose append or merge for each table of the package just built; return the imports that lose records, too.
 
     Rows are appended if the destination has none of these records and imports; this process is its only writer and has
-    just checked. Otherwise a merge skips the search for duplicates if there are none, and the search for rows of other
-    imports if it has just found none. All are safe because the package is loaded at once or never
+    just checked. Otherwise a merge skips the search for duplicates if there are none. It skips the search for rows of
+    other imports if there have just been none, and no index makes it cheap; rows carried over are of the table and the
+    import that they return to. All are safe because the package is loaded at once or never
     (`rebuild_working_directory`), and its rows are counted afterwards in any case.
     """
     found: dict[str, dict[str, Any]] = {}
     losing: set[str] = set()
     with warehouse.connect() as connection:
-        able = warehouse.traits.finds_slugs
+        able, indexed = warehouse.traits.finds_slugs, warehouse.traits.indexes
         there = connection.names()[0] if able and incoming else set()
         index_keys(connection, {rows.table for rows in incoming} & there)
         for rows in incoming:
@@ -54,7 +54,7 @@ def write_dispositions(warehouse: Warehouse, incoming: Sequence[IncomingRows]) -
                 continue
             others = other_imports(connection, rows) if exists else {}
             losing |= {slug for slug, live in others.items() if live}
-            found[rows.table] = _merge(connection, rows, moves=not exists or rows.carried or bool(others))
+            found[rows.table] = _merge(connection, rows, moves=not exists or indexed or bool(others))
     return found, losing
 
 

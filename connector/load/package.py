@@ -70,7 +70,6 @@ class _Incoming:
     records: list[pa.Array[Any]] = field(default_factory=list)
     imports: list[str] = field(default_factory=list)
     replacing: bool = False
-    carried: bool = False
 
     @property
     def slugs(self) -> pa.ChunkedArray[Any]:
@@ -130,7 +129,7 @@ class Package:
             self._settings.raw and RECORDS in incoming and incoming[RECORDS].are_distinct()
         )
         return [
-            IncomingRows(table, got.slugs, got.imports, all_distinct or got.are_distinct(), got.replacing, got.carried)
+            IncomingRows(table, got.slugs, got.imports, all_distinct or got.are_distinct(), got.replacing)
             for table, got in incoming.items()
         ]
 
@@ -306,7 +305,7 @@ class Package:
 
     def _carry(self, old: Mapping[str, pa.Table]) -> None:
         for table, rows in old.items():
-            self._incoming[table].replacing = self._incoming[table].carried = True
+            self._incoming[table].replacing = True
             self._kept.carry(table, rows)
 
     def _add_carried(self) -> None:

@@ -132,9 +132,7 @@ def two_million_records(warehouse: Warehouse) -> AbstractContextManager[Connecti
 
 
 def is_new_with(connection: Connection, records: pa.ChunkedArray[Any], import_: str) -> bool:
-    return is_new(
-        connection, IncomingRows("records", records, [import_], distinct=True, replacing=False, carried=False)
-    )
+    return is_new(connection, IncomingRows("records", records, [import_], distinct=True, replacing=False))
 
 
 def kept(native: duckdb.DuckDBPyConnection) -> int:
