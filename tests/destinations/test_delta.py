@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import tempfile
 from contextlib import closing, suppress
@@ -29,7 +30,7 @@ from connector.settings import Settings
 from connector.warehouse import Warehouse
 from connector.warehouse.adapters import delta_lake, delta_log
 from connector.warehouse.adapters.delta_lake import Lake
-from connector.warehouse.adapters.delta_log import Commit, DeltaLog
+from connector.warehouse.adapters.delta_log import Commit, DeltaLog, new_name
 from connector.warehouse.adapters.delta_statements import clauses_of
 from connector.warehouse.destination import dataset_fingerprint
 from connector.warehouse.lock import lock_path, sole_writer
@@ -141,18 +142,19 @@ def test_what_was_erased_is_in_no_file_after_compact(
     assert run(capsys, "run", "--to", address)[0] == 0
     served.delete_import(served.slugs()[-1])
     assert run(capsys, "run", "--to", address)[0] == 0
-    orphan = tmp_path / "lake" / "importer_data" / "records" / "importer-killed.parquet"
-    orphan.write_bytes(b"secret-zzzz")
-    never = tmp_path / "lake" / "importer_data" / "records_never" / orphan.name  # committed
+    folder = tmp_path / "lake" / "importer_data"
+    orphan, never = (folder / table / new_name(table) for table in ("records", "records_never"))  # never committed
     never.parent.mkdir()
-    never.write_bytes(b"secret-zzzz")
-    theirs = orphan.with_name("theirs.parquet")
-    theirs.write_bytes(b"")
+    theirs = [folder / "records" / name for name in ("theirs.parquet", f"{orphan.stem} (copy).parquet")]
+    theirs += [folder / "my_copy" / each.name for each in folder.glob("records/importer-*.parquet")]
+    theirs[-1].parent.mkdir()
+    for path in (orphan, never, *theirs):
+        path.write_bytes(b"secret-zzzz")
     code, told = run(capsys, "compact", "--to", address)
     assert (code, told["bytes_after"] < told["bytes_before"]) == (0, True)
-    assert (orphan.exists(), never.exists(), theirs.exists()) == (False, False, True)
+    assert (orphan.exists(), never.exists(), [path.exists() for path in theirs]) == (False, False, [True] * len(theirs))
     for file in (tmp_path / "lake").rglob("*.parquet"):
-        if file != theirs and "_delta_log" not in file.parts:
+        if file not in theirs and "_delta_log" not in file.parts:
             sql = f"SELECT count(*) FROM '{file}' AS t WHERE CAST(t AS VARCHAR) LIKE '%secret-%'"
             assert duckdb.execute(sql).fetchall() == [(0,)], file
     assert run(capsys, "verify", "--deep", "--to", address)[1]["differences"] == []
@@ -288,6 +290,61 @@ def test_an_aborted_transaction_leaves_nothing(lake: Lake) -> None:
         raise ZeroDivisionError
     assert rows(lake) == before == sorted(connection.execute('SELECT * FROM "d"."t"').fetchall())
     lake.close(connection)
+
+
+@pytest.mark.parametrize("published", [0, 1])
+def test_of_a_commit_to_two_tables_no_half_is_kept_if_another_program_writes_meanwhile(
+    published: int, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It writes the second table after the first was written, or before the killed commit is completed."""
+    execute(lake, 'CREATE TABLE "d"."u" AS SELECT * FROM "d"."t"')
+    publish, left = DeltaLog._publish, [None] * published
+
+    def overtaken(log: DeltaLog, commit: Commit) -> None:
+        if not left:
+            write_deltalake(lake.log.folder / "u", pa.table({"n": [9], "word": ["theirs"]}), mode="append")
+            raise KeyboardInterrupt
+        left.pop()
+        publish(log, commit)
+
+    monkeypatch.setattr(DeltaLog, "_publish", overtaken)
+    with pytest.raises(KeyboardInterrupt):
+        execute(lake, 'DELETE FROM "d"."t" WHERE n < 3', 'DELETE FROM "d"."u" WHERE n < 3')
+    monkeypatch.undo()
+
+    into = pipeline(f"delta:///{tmp_path}", "d")
+    if not published:  # nothing of it was written, so it is given up
+        with pytest.raises(ConnectorError, match="nothing of this was committed"), sole_writer(into):
+            pass
+        with sole_writer(into):
+            assert (len(rows(lake)), len(rows(lake, "u"))) == (3, 4)
+        return
+    theirs = lake.log.folder / "u" / "_delta_log" / f"{1:020d}.json"
+    for _ in range(2):  # no run goes on until somebody has decided
+        with pytest.raises(ConnectorError, match=f"Remove {re.escape(str(theirs))}"), sole_writer(into):
+            pass
+    theirs.unlink()
+    with sole_writer(into):
+        assert rows(lake) == rows(lake, "u") == [(3, "three")]
+        assert list(lake.log.folder.glob(".journal-*")) == []
+
+
+def test_a_table_that_another_program_wrote_is_not_dropped_with_a_killed_commit(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute(lake, 'CREATE TABLE "d"."u" AS SELECT * FROM "d"."t"')
+
+    def killed(log: DeltaLog, commit: Commit) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(DeltaLog, "_publish", killed)
+    with pytest.raises(KeyboardInterrupt):
+        execute(lake, 'DROP TABLE "d"."u"', 'DELETE FROM "d"."t" WHERE n < 3')
+    monkeypatch.undo()
+    write_deltalake(lake.log.folder / "u", pa.table({"n": [9], "word": ["theirs"]}), mode="append")
+    with pytest.raises(ConnectorError, match="Another program"), sole_writer(pipeline(f"delta:///{tmp_path}", "d")):
+        pass
+    assert (len(rows(lake)), len(rows(lake, "u"))) == (3, 4)
 
 
 @pytest.mark.parametrize("published", [0, 1, 2])

@@ -23,7 +23,7 @@ from uuid import uuid4
 import duckdb
 
 from connector.warehouse.adapters.base import lower
-from connector.warehouse.adapters.delta_log import OURS, Column, Commit, DeltaLog, Table, actions_of, sync
+from connector.warehouse.adapters.delta_log import Column, Commit, DeltaLog, Table, actions_of, new_name, sync
 from connector.warehouse.adapters.delta_statements import ALTERED, SCHEMA, STATEMENT, clauses_of, unquoted
 from connector.warehouse.adapters.dialect import literal, quoted
 from connector.warehouse.left_spill import spill_folder
@@ -420,7 +420,7 @@ class Transaction:
         return int(found[0][0])
 
     def _write(self, name: str, columns: Mapping[str, Column]) -> Path:
-        path = self._lake.log.folder / name / f"{OURS}{uuid4().hex}.parquet"
+        path = self._lake.log.folder / name / new_name(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         plain = {column: "VARCHAR" if each.kind == "JSON" else each.kind for column, each in columns.items()}
         values = ", ".join(f"CAST({quoted(column)} AS {kind}) AS {quoted(column)}" for column, kind in plain.items())

@@ -6,8 +6,10 @@ the next run completes the commit of a killed one. So what a run reads was commi
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +25,7 @@ import pyarrow as pa
 from connector.errors import ConnectorError
 
 LOG, OURS = "_delta_log", "importer-"  # the folder of a table's log, and how the names of our files begin
+_OUR_NAME = re.compile(rf"{OURS}(?:(?P<table>[0-9a-f]{{8}})-)?[0-9a-f]{{32}}\.parquet")
 _JOURNAL, _DROPPED = ".journal-", ".dropped-"
 _CHECKPOINT_EVERY = 20  # commits: readers begin at the last checkpoint
 _TYPE = "importer.type"  # in the metadata of a field: DuckDB's type, where Delta has only texts
@@ -64,6 +67,14 @@ class Commit:
     table: str
     version: int
     actions: str | None
+
+
+class OvertakenError(ConnectorError):
+    """Another program has written the version that a commit was to be; `path` is that version in the log."""
+
+    def __init__(self, message: str, path: Path = Path()) -> None:
+        super().__init__(message)
+        self.path = path
 
 
 class DeltaLog:
@@ -130,12 +141,13 @@ class DeltaLog:
         """Commit to all these tables. Raises ConnectorError if another program has written one of them meanwhile."""
         for each in commits:
             if self._version(each.table, each.version).exists():
-                raise _conflict(self.folder / each.table)
+                raise self._conflict(each)
         if len(commits) == 1:
             self._publish(commits[0])
         elif commits:
             journal = self.folder / f"{_JOURNAL}{uuid4().hex}.json"
-            _write_once(journal, json.dumps([asdict(each) for each in commits]))
+            ordered = sorted(commits, key=lambda each: each.actions is None)  # a table that is dropped is gone
+            _write_once(journal, json.dumps([asdict(each) for each in ordered]))
             self._committing = True
             self._apply(journal)
             self._committing = False
@@ -145,13 +157,49 @@ class DeltaLog:
                     self._checkpoint(each.table)
 
     def _apply(self, journal: Path) -> None:
+        """Publish what is not published yet.
+
+        Raises ConnectorError if another program has written one of the tables. A part that was published is not taken
+        back, because readers may have seen it: then the journal stays, and no run goes on without the other part.
+        """
+        commits = [Commit(**each) for each in json.loads(journal.read_text())]
         try:
-            for each in json.loads(journal.read_text()):
-                self._publish(Commit(**each))
-        except ConnectorError:
+            for each in [each for each in commits if not self._is_published(each)]:
+                self._publish(each)
+        except OvertakenError as error:
+            if any(self._is_there(each) for each in commits):
+                raise OvertakenError(
+                    f"Another program has written the Delta table {error.path.parents[1]} before a change to several "
+                    f"tables was complete there. Remove {error.path} and all later files beside it, which undoes what "
+                    "that program wrote, and run again: the run completes the change."
+                ) from None
             journal.unlink(missing_ok=True)
             raise
         journal.unlink(missing_ok=True)
+
+    def _is_there(self, commit: Commit) -> bool:
+        try:
+            return self._is_published(commit)
+        except OvertakenError:
+            return False
+
+    def _is_published(self, commit: Commit) -> bool:
+        """Return whether a commit is in its log. Raises OvertakenError if another program's is in its place."""
+        path = self._version(commit.table, commit.version)
+        try:
+            written = path.read_text()
+        except FileNotFoundError:
+            return commit.actions is None and not (self.folder / commit.table).exists()
+        if written != commit.actions:
+            raise self._conflict(commit)
+        return True
+
+    def _conflict(self, commit: Commit) -> OvertakenError:
+        return OvertakenError(
+            f"Another program has written the Delta table {self.folder / commit.table} at the same time, so nothing of "
+            "this was committed there; only the connector may write its tables. Run again.",
+            self._version(commit.table, commit.version),
+        )
 
     def _publish(self, commit: Commit) -> None:
         """Write the commit into the log, unless that has been done."""
@@ -166,8 +214,7 @@ class DeltaLog:
         try:
             _write_once(path, commit.actions)
         except FileExistsError:
-            if path.read_text() != commit.actions:
-                raise _conflict(self.folder / commit.table) from None
+            self._is_published(commit)
 
     def remove(self, *, with_tables: bool) -> None:
         """Remove the folder; without `with_tables`, raise OSError if there is something in it."""
@@ -192,7 +239,7 @@ class DeltaLog:
             shutil.rmtree(left, ignore_errors=True)
         there = self.tables()
         for left in self.folder.glob(f"*/{OURS}*.parquet"):
-            if left.parent.name not in there:  # of a table that was never committed
+            if left.parent.name not in there and is_ours(left.parent.name, left.name):  # it was never committed
                 left.unlink(missing_ok=True)
         for name, table in tables.items():
             for file in self.files(name):
@@ -205,7 +252,22 @@ class DeltaLog:
 
     def files(self, table: str) -> Iterator[Path]:
         """Yield the data files that we wrote for a table, current or not."""
-        return (self.folder / table).glob(f"{OURS}*.parquet")
+        return (each for each in (self.folder / table).glob(f"{OURS}*.parquet") if _OUR_NAME.fullmatch(each.name))
+
+
+def new_name(table: str) -> str:
+    """Return a name for a new file of a table; it says which table, because a user's copy of a file is not ours."""
+    return f"{OURS}{_digest(table)}-{uuid4().hex}.parquet"
+
+
+def is_ours(table: str, file: str) -> bool:
+    """Return whether `new_name` made this name for this table."""
+    found = _OUR_NAME.fullmatch(file)
+    return found is not None and found["table"] == _digest(table)
+
+
+def _digest(table: str) -> str:
+    return hashlib.blake2b(table.encode(), digest_size=4).hexdigest()
 
 
 def actions_of(old: Table | None, new: Table, rows: Mapping[str, int]) -> str:
@@ -253,13 +315,6 @@ def _field(name: str, column: Column) -> dict[str, Any]:
         raise ConnectorError(f"The column {name!r} has the type {column.kind}, which a Delta table cannot have.")
     metadata = {_TYPE: column.kind} if column.kind == "JSON" else {}
     return {"name": name, "type": kind, "nullable": not column.required, "metadata": metadata}
-
-
-def _conflict(folder: Path) -> ConnectorError:
-    return ConnectorError(
-        f"Another program has written the Delta table {folder} at the same time, so nothing of this was committed "
-        "there; only the connector may write its tables. Run again."
-    )
 
 
 def _remove(folder: Path, beside: Path) -> None:
