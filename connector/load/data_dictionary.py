@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -41,13 +41,7 @@ class Catalogue:
             for each in state.ledger.values()
             if each.text_conflicts and each.table_name
         }
-        made = cls(*known, set(state.miscounted), conflicts)
-        by_table: dict[str, Counter[str]] = defaultdict(Counter)
-        for table, counts in conflicts.values():
-            by_table[table].update(counts)
-        for table, totals in state.totals.items():
-            made.keep_totals(table, totals, by_table[table])
-        return made
+        return cls(*known, set(state.miscounted), conflicts, dict(state.totals))
 
     def keep_totals(self, table: str, totals: TableTotals, in_text: Mapping[str, int]) -> None:
         """Keep the totals of a table for the next package; `in_text` are those conflicts that are in text columns."""

@@ -54,6 +54,7 @@ class Kind(StrEnum):
     record_rejected = "record_rejected"
     typed_differs = "typed_differs"
     history_differs = "history_differs"
+    counts_differ = "counts_differ"
 
 
 @dataclass(frozen=True, slots=True)

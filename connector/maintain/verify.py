@@ -164,6 +164,8 @@ class _Verification:
         self._extras({*listed, *(row.record_slug for row in listing.rows if isinstance(row, Reject))})
         if report.deep and self.settings.history:
             self._compare_history()
+        if report.deep and not report.differences:  # otherwise the values that are counted differ
+            self._compare_counts()
         report.unchecked += (f"Import {slug} could not be read: {error}" for slug, error in sorted(self.unread.items()))
         report.imports, report.records = len(listed.keys() - self.unread), sum(self.sizes.values())
         report.differences = sorted_lines(report.differences)
@@ -176,6 +178,13 @@ class _Verification:
             for history, n in mismatched_versions(connection, self.settings.keeps_history_of).items():
                 sentence = f"{n} rows of {history} that should be current differ from the rows they are versions of."
                 self.report.differences.append(Difference(Kind.history_differs, sentence, table=history))
+
+    def _compare_counts(self) -> None:
+        with self.warehouse.connect() as connection:
+            state = load_state(connection, force_audit=True)
+        for table in sorted(state.miscounted & state.stored.keys()):  # a run knows that it has to count the others
+            sentence = f"The counts in sync_fields are not those of the values in {table}; a backfill counts them anew."
+            self.report.differences.append(Difference(Kind.counts_differ, sentence, table=table))
 
     # -- one comparison ------------------------------------------------------------------------------------------
 

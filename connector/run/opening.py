@@ -75,6 +75,8 @@ def prepare_dataset(
         if FIELDS in dataset.ours:
             invalidate_counts(connection, split.shared_tables)  # no shard counts them
     state = schedule_repairs(connection, load_state(connection, dataset, force_audit=split is not None))
+    if scope.force:
+        state = replace(state, totals={})  # count whole tables, as the counts may be what the backfill is to correct
     latest, needs_audit = None, split is not None and not state.consistent
     if RUNS in state.tables:
         if settings.history and "started_at" in dataset.columns[RUNS]:

@@ -2,13 +2,15 @@
 
 Invariant: a package adds its own values to the counts that `sync_fields` has, and subtracts those of the rows that it
 replaces, which are looked up by key. So it costs in proportion to its rows, not to the table. That is exact only if the
-counts were: after a run that did not end properly, all tables are counted anew (`state`), as is a table whose counts
-disagree with the ledger. The conflicts in `sync_fields` are those in variant columns and those that the ledger has.
+counts were: wherever the rows are audited, they are compared with the values too (`state`), and a table whose counts
+disagree with the ledger is counted anew. The conflicts in `sync_fields` are those in variant columns and those that the
+ledger has.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+import json
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -41,26 +43,34 @@ class TableTotals:
 
 
 def stored_totals(fields: Iterable[Mapping[str, Any]], ledger: Iterable[LedgerRow]) -> dict[str, TableTotals]:
-    """Return the totals in the rows of `sync_fields`, of tables for which they agree with each other and the ledger.
-
-    The counts of conflicts include scalars that a text column stores as their text.
-    """
-    loaded: dict[str, int] = defaultdict(int)
-    for known in ledger:
-        if known.table_name:
-            loaded[known.table_name] += known.records_loaded
+    """Return the totals in the rows of `sync_fields`, as `totals` counts them, of tables whose rows are consistent."""
+    in_text = _conflicts_in_text(ledger)
     found: dict[str, dict[Keys, tuple[int, int]]] = defaultdict(dict)
+    rows: dict[str, int] = {}
     unusable = {IMPORTS}
     for row in fields:
         table = row["table_name"]
         if row["data_type"] == OVERFLOWED or table in unusable:
             continue
         values, nulls, conflicts = row["value_count"], row["null_count"], row["conflict_count"]
-        if not row["trusted"] or None in (values, nulls, conflicts) or values + nulls != loaded[table]:
+        if (
+            not row["trusted"]
+            or None in (values, nulls, conflicts)
+            or values + nulls != rows.setdefault(table, values + nulls)
+        ):
             unusable.add(table)
         else:
-            found[table][decode_keys(row["keys"])] = values, conflicts
-    return {table: TableTotals(loaded[table], each) for table, each in found.items() if table not in unusable}
+            found[table][decode_keys(row["keys"])] = values, conflicts - in_text[table][row["column_name"]]
+    return {table: TableTotals(rows[table], each) for table, each in found.items() if table not in unusable}
+
+
+def _conflicts_in_text(ledger: Iterable[LedgerRow]) -> dict[str, Counter[str]]:
+    """Return table → column → scalars that the text column stores as their text, which the ledger counts."""
+    found: dict[str, Counter[str]] = defaultdict(Counter)
+    for known in ledger:
+        if known.text_conflicts and known.table_name:
+            found[known.table_name].update(json.loads(known.text_conflicts))
+    return found
 
 
 def totals(connection: Connection, schema: TableSchema, without: Sequence[str] = ()) -> TableTotals:
@@ -95,7 +105,7 @@ def _totals(
     values: Sequence[str] = (),
     slugs: int = 0,
 ) -> TableTotals:
-    fields = [f for f in schema.fields.values() if any(c in schema.physical for c in f.columns())]
+    fields = list(schema.fields.values())
     counts = [f"count(r.{connection.column(c)})" for f in fields for c in f.columns() if c in schema.physical]
     selected = ", ".join(f"{what} AS c{n}" for n, what in enumerate(["count(*)", *counts]))
     with connection.limited_memory(columns=len(counts) + 2, slugs=slugs):

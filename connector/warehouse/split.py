@@ -93,9 +93,8 @@ def write_split(connection: Connection, split: Split) -> None:
 
 def intact_tables(state: WarehouseState) -> frozenset[str]:
     """Return the typed tables that have columns of fields, all of which exist unchanged and are in `sync_fields`."""
-    damaged = state.dropped.keys() | state.altered.keys() | state.unexplained.keys()
     filled = {table for table, schema in state.schemas.items() if any(each.type for each in schema.fields.values())}
-    return frozenset(filled & state.tables - damaged - {IMPORTS})
+    return frozenset(filled & state.intact - {IMPORTS})
 
 
 def mark_duplicates_failed(connection: Connection, dataset: Dataset) -> None:

@@ -12,7 +12,7 @@ All other imports are read again. Imports that have rows but are not in the ledg
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -23,7 +23,7 @@ from connector.ledger import Due, LedgerRow, State
 from connector.scope import Part
 from connector.transform.schema import TableSchema
 from connector.warehouse.connection import LOADS, Connection, batches, marks
-from connector.warehouse.field_counts import TableTotals, stored_totals
+from connector.warehouse.field_counts import TableTotals, stored_totals, totals
 from connector.warehouse.history_tables import names_of_templates
 from connector.warehouse.loads import all_runs_completed
 from connector.warehouse.ownership import Dataset, inspect_dataset
@@ -44,12 +44,13 @@ class WarehouseState:
     """Everything that a run needs to know about earlier ones.
 
     `tables` are our tables, `foreign` the names that others use (see `ownership`). `tables_by_import` are the typed
-    tables that have rows of an import. `miscounted` are those whose counts in `sync_fields` may be wrong, and `totals`
-    are the counts of others. `template_names` are the present and past names of each template, by its slug.
-    `consistent` is false while rows contradict the ledger. `audited` tells that the rows themselves were checked,
-    because an earlier run did not end properly. By table, `dropped` are columns of ours that are missing, `altered`
-    those whose type differs from that of their field, with the field's type, and `unexplained` those that dlt created
-    for a field that is not in `sync_fields`; `added` are columns that others added to our tables.
+    tables that have rows of an import. `stored` are the counts of values in `sync_fields`, `miscounted` the tables for
+    which they are wrong, and `totals` the counts of those that need not be counted. `template_names` are the present
+    and past names of each template, by its slug. `consistent` is false while rows contradict the ledger. `audited`
+    tells that the rows themselves were checked, because an earlier run did not end properly. By table, `dropped` are
+    columns of ours that are missing, `altered` those whose type differs from that of their field, with the field's
+    type, and `unexplained` those that dlt created for a field that is not in `sync_fields`; `added` are columns that
+    others added to our tables.
 
     A shard has only the ledger rows of its part, and the names of `imports_of_other_shards`. All shards write the typed
     tables in `shared`; no shard changes their columns or their counts in `sync_fields`.
@@ -68,6 +69,7 @@ class WarehouseState:
     template_tables: Mapping[str, str] = field(default_factory=dict)
     template_names: Mapping[str, Set[str]] = field(default_factory=dict)
     tables_by_import: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    stored: Mapping[str, TableTotals] = field(default_factory=dict)
     miscounted: frozenset[str] = frozenset()
     totals: Mapping[str, TableTotals] = field(default_factory=dict)
     repaired: int = 0
@@ -75,6 +77,11 @@ class WarehouseState:
     audited: bool = False
     imports_of_other_shards: frozenset[str] = frozenset()
     shared: frozenset[str] = frozenset()
+
+    @property
+    def intact(self) -> frozenset[str]:
+        """Return the tables whose columns all exist, unchanged, and belong to a field that is known."""
+        return self.tables - {*self.dropped, *self.altered, *self.unexplained}
 
     @property
     def missing_tables(self) -> frozenset[str]:
@@ -121,8 +128,11 @@ def unaudited_state(connection: Connection, dataset: Dataset | None = None, part
     schemas = schemas_of(dataset, fields)
     dropped, altered = dropped_columns(dataset, schemas), altered_columns(schemas)
     unexplained = unexplained_columns(dataset, schemas)
-    intact = tables - {*dropped, *altered, *unexplained} if part is None else frozenset[str]()
-    return WarehouseState(
+    stored = stored_totals(fields, ledger.values())
+    loaded: Counter[str | None] = Counter()
+    for known in ledger.values():
+        loaded[known.table_name] += known.records_loaded
+    state = WarehouseState(
         tables=tables,
         foreign=dataset.foreign,
         dropped=dropped,
@@ -138,8 +148,10 @@ def unaudited_state(connection: Connection, dataset: Dataset | None = None, part
         tables_by_import={slug: alone[known.table_name] for slug, known in ledger.items()},
         miscounted=frozenset(f["table_name"] for f in fields if not f["trusted"]) - {IMPORTS},
         imports_of_other_shards=frozenset(everything.keys() - ledger.keys()),
-        totals={t: found for t, found in stored_totals(fields, ledger.values()).items() if t in intact},
+        stored=stored,
     )
+    usable = state.intact if part is None else frozenset[str]()
+    return replace(state, totals={t: each for t, each in stored.items() if t in usable and each.rows == loaded[t]})
 
 
 def rows_by_import(
@@ -218,9 +230,8 @@ def _mismatched(
 def _audited_state(connection: Connection, state: WarehouseState) -> WarehouseState:
     """Mark every import as untrusted whose rows do not match its ledger row exactly.
 
-    If there is one, or another reason to (`_may_be_miscounted`), all values are counted anew: a crashed run may have
-    replaced or moved rows without updating the counts in `sync_fields`, and this run may not get to read the imports
-    that would tell where.
+    The values are counted too, because a crashed run, or a package that was completed late, may have replaced rows
+    without counting them in `sync_fields`, in a way that no number of rows shows.
     """
     ledger, tables_by_import = dict(state.ledger), dict(state.tables_by_import)
     repaired = 0
@@ -232,31 +243,24 @@ def _audited_state(connection: Connection, state: WarehouseState) -> WarehouseSt
         repaired += known is None or known.trusted
         ledger[slug] = _untrusted(slug, known, half_loaded=slug in half_loaded)
         tables_by_import[slug] = tables_by_import.get(slug, frozenset()) | (where - {RECORDS})
-    recount = bool(wrong) or _may_be_miscounted(state, present)
+    counted = _counted(connection, state)
     return replace(
         state,
         ledger=ledger,
         tables_by_import=tables_by_import,
-        miscounted=frozenset(state.schemas) - {IMPORTS} if recount else state.miscounted,
-        totals={} if recount else state.totals,
+        miscounted=frozenset(t for t, each in counted.items() if t not in state.stored or state.stored[t] != each),
+        totals={table: each for table, each in counted.items() if table in state.intact},
         repaired=repaired,
         consistent=not wrong,
         audited=True,
     )
 
 
-def _may_be_miscounted(state: WarehouseState, present: Mapping[str, Mapping[str, tuple[int, set[str]]]]) -> bool:
-    """Return whether the counts in `sync_fields` may be wrong although the rows match the ledger.
-
-    A crashed run may have removed rows of failed or excluded imports, whose number is not compared.
-    """
-    for slug, known in state.ledger.items():
-        counts = present.get(known.table_name or "")
-        if counts is not None and known.state in (State.failed, State.excluded):
-            live, _ = counts.get(slug, (0, set()))
-            if live != known.records_loaded:
-                return True
-    return False
+def _counted(connection: Connection, state: WarehouseState) -> dict[str, TableTotals]:
+    """Count the values of all typed tables that have columns of fields."""
+    typed = {table: schema for table, schema in state.schemas.items() if table != IMPORTS and schema.fields}
+    nothing = {table: TableTotals(0, dict.fromkeys(schema.fields, (0, 0))) for table, schema in typed.items()}
+    return nothing | {t: totals(connection, schema) for t, schema in typed.items() if t in state.tables}
 
 
 def _untrusted(slug: str, known: LedgerRow | None, *, half_loaded: bool) -> LedgerRow:

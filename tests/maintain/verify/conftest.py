@@ -16,7 +16,7 @@ from dlt.pipeline.pipeline import Pipeline
 from connector.maintain.verify import VerifyReport, verify
 from connector.run.sync import sync
 from connector.sandbox import Service, serve
-from connector.settings import Settings
+from connector.settings import RunScope, Settings
 
 ROWS = [
     {"name": "Ada", "score": 1, "when": "2024-01-01", "deep": {"a": 1, "b": [1, 2]}},
@@ -59,10 +59,10 @@ class Place:
         json.dumps(report.as_json())
         return report
 
-    def sync(self, **settings: Any) -> str:
+    def sync(self, scope: RunScope | None = None, **settings: Any) -> str:
         with serve(self.service) as url:
             made = Settings.load(base_url=url, access_token=self.service.token, **settings)
-            tally = sync(pipeline_at(self.folder), made)
+            tally = sync(pipeline_at(self.folder), made, scope)
             return tally.error or "succeeded" if tally.status != "partial" else "partial"
 
     def execute(self, sql: str, *args: Any) -> list[tuple[Any, ...]]:

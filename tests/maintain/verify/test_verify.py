@@ -11,7 +11,7 @@ import pytest
 from connector.errors import AuthError, ConnectorError
 from connector.maintain.verify import VerifyReport, verify
 from connector.sandbox import Faults, Request, Service, Switches
-from connector.settings import Settings
+from connector.settings import RunScope, Selection, Settings
 
 from .conftest import Place, pipeline_at
 
@@ -126,6 +126,15 @@ def test_a_failed_import_is_not_synced(place: Place) -> None:
 def test_a_load_that_never_completed_is_not_trusted(place: Place) -> None:
     place.execute("UPDATE _dlt_loads SET status = 1")
     assert kinds(place.verify())["not_synced"] == 5
+
+
+def test_counts_of_other_values_are_found(place: Place) -> None:
+    place.execute("UPDATE sync_fields SET value_count = 3, null_count = 1 WHERE path = 'score'")
+    assert kinds(place.verify()) == {}
+    [found] = place.verify(deep=True).differences
+    assert (str(found.kind), found.table) == ("counts_differ", "records_mixed")
+    place.sync(RunScope(selection=Selection(template="mixed"), force=True))
+    assert kinds(place.verify(deep=True)) == {}
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------
