@@ -88,12 +88,11 @@ def is_new(connection: Connection, incoming: IncomingRows) -> bool:
 def other_imports(connection: Connection, incoming: IncomingRows) -> dict[str, bool]:
     """Return the other imports of which the table has some of these records, and whether such a row is live."""
     record, import_ = map(connection.column, keys_of(incoming.table))
-    table = connection.name(incoming.table)
     with incoming_slugs(connection, incoming.imports, incoming.records):
         found = connection.rows(
             f"SELECT r.{import_} AS slug, "
             f"max(CASE WHEN r.{connection.column('_deleted_at')} IS NULL THEN 1 ELSE 0 END) AS live "
-            f"FROM {connection.sql.rows_with_keys(table, 'r', record, 'SELECT slug FROM incoming_records')} "
+            f"FROM {connection.rows_with_keys(incoming.table, 'r', record, 'SELECT slug FROM incoming_records')} "
             f"WHERE r.{import_} NOT IN (SELECT slug FROM incoming_imports) GROUP BY 1"
         )
     return {row["slug"]: bool(row["live"]) for row in found}

@@ -255,6 +255,10 @@ class Connection:
         if tables:
             self.adapter.empty(self.client, tables)
 
+    def rows_with_keys(self, table: str, alias: str, key: str, keys: str) -> str:
+        """Return a FROM clause: rows, called `alias`, whose `key` is in the column `slug` of the SELECT `keys`."""
+        return self.adapter.rows_with_keys(self.client, table, alias, key, keys)
+
     @contextmanager
     def relations(self, slugs: Mapping[str, pa.ChunkedArray[Any]]) -> Iterator[None]:
         """Make each array a relation of that name with one column, `slug`, for the queries within."""

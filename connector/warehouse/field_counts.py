@@ -93,7 +93,7 @@ def replaced_totals(
         f"SELECT {record} FROM {table} WHERE {import_} IN (SELECT slug FROM incoming_imports)"
     )
     with incoming_slugs(connection, imports, records):
-        rows = connection.sql.rows_with_keys(table, "r", record, keys)
+        rows = connection.rows_with_keys(schema.table, "r", record, keys)
         return _totals(connection, schema, rows, slugs=len(imports) + len(records))
 
 

@@ -42,8 +42,8 @@ def _rows_of_load(connection: Connection, table: str, load_id: str, imports: Seq
     source, where, args = f"{connection.name(table)} AS r", f"WHERE {load} ", [load_id, load_id]
     listed: AbstractContextManager[None] = nullcontext()
     if connection.traits.indexes:
-        source, where, args = connection.name(table), "", [load_id]
-        source = connection.sql.rows_with_keys(source, "r", key, "SELECT slug FROM loaded_imports")
+        source = connection.rows_with_keys(table, "r", key, "SELECT slug FROM loaded_imports")
+        where, args = "", [load_id]
         listed = connection.relations({"loaded_imports": pa.chunked_array([pa.array(imports, pa.string())])})
     live = f"CASE WHEN {load} AND r.{connection.column('_deleted_at')} IS NULL THEN 1 ELSE 0 END"
     with listed:

@@ -43,6 +43,25 @@ def test_a_table_is_counted_anew_that_a_crashed_run_took_rows_out_of(warehouse: 
     assert warehouse.query(counts, "records_u") == [(1, 1)]
 
 
+@pytest.mark.parametrize("value", [None, 7])
+def test_values_are_counted_by_keys_beside_a_column_called_as_positions_are(
+    warehouse: Warehouse, value: int | None
+) -> None:
+    """Where a column has that name, DuckDB takes `rowid` for the column."""
+    service = Service(seed=1)
+    service.add_import("t", [{"rowid": 7, "n": 0}])
+    edited = service.add_import("t", [{"rowid": value, "n": 1}, {"rowid": value, "n": 2}])
+    warehouse.run(service)
+    [record, _] = service.record_slugs(edited)
+    service.edit_row(edited, record, {"rowid": value, "n": 3})
+
+    assert warehouse.run(service).status == "succeeded"
+
+    counts = warehouse.query("SELECT path, value_count, null_count FROM sync_fields WHERE table_name = 'records_t'")
+    filled = 1 + 2 * (value is not None)
+    assert sorted(counts) == [("n", 3, 0), ("rowid", filled, 3 - filled)]
+
+
 def test_a_rebuilt_table_is_counted_anew_after_a_crash_though_nothing_is_loaded_into_it(warehouse: Warehouse) -> None:
     """dlt does not know a table from its rebuild on until rows are loaded into it."""
     service = Service(seed=1)

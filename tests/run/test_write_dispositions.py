@@ -214,3 +214,15 @@ def test_a_table_that_is_only_appended_to_is_loaded_by_one_thread(
     with duckdb.connect() as fresh:
         ((all_threads,),) = fresh.execute("SELECT current_setting('threads')").fetchall()
     assert seen == [("append", 1), ("append", 1), ("merge", all_threads)]
+
+
+def test_a_record_that_moves_is_found_beside_a_column_called_as_positions_are(warehouse: Warehouse) -> None:
+    service = Service(seed=1)
+    one, two = (service.add_import(template="t", rows=[{"n": 1}]) for _ in range(2))
+    service.add_raw_record(one, '{"slug":"same","data":{"rowid":null}}')
+    service.add_raw_record(one, '{"slug":"other","data":{"rowid":1}}')
+    warehouse.run(service, raw=False)
+    service.add_raw_record(two, '{"slug":"same","data":{"rowid":null}}')
+
+    assert warehouse.run(service, raw=False).status == "partial", "the first import is short of a row"
+    assert warehouse.query("SELECT _import_slug FROM records_t WHERE _record_slug = 'same'") == [(two,)]

@@ -45,10 +45,10 @@ class Traits:
     `dialect` is sqlglot's name for its SQL. `ignores_case`: names of tables that differ only in case are the same.
     `keeps_nul`: a text may hold U+0000. `keeps_json`: a column of type JSON returns what was written. `knows_types`:
     its catalog shows the types that a load creates. `finds_slugs`: arriving slugs can be looked up in a table, by their
-    hashes with `hashes_slugs`. `indexes`: a look-up by key needs an index. `counts_rows`: the planner is told to count
-    rows, and no index takes long keys. `views`: analysts' views can be made, and with `functions` those of a moment.
-    `binds_views`: a table that a view reads cannot be dropped. `history`: versions of rows can be kept. `temporary` is
-    the schema of temporary tables.
+    hashes with `hashes_slugs`. `positions`: rows can be read by their positions. `indexes`: a look-up by key needs an
+    index. `counts_rows`: the planner is told to count rows, and no index takes long keys. `views`: analysts' views can
+    be made, and with `functions` those of a moment. `binds_views`: a table that a view reads cannot be dropped.
+    `history`: versions of rows can be kept. `temporary` is the schema of temporary tables.
     """
 
     dialect: str
@@ -58,6 +58,7 @@ class Traits:
     knows_types: bool = False
     finds_slugs: bool = False
     hashes_slugs: bool = False
+    positions: bool = False
     indexes: bool = False
     counts_rows: bool = False
     views: bool = False
@@ -246,6 +247,13 @@ class Adapter:
         """Create a temporary table of all rows of SELECTs of one column, `k`; a user's table of that name stays."""
         self.run(client, f"DROP TABLE IF EXISTS {self.traits.temporary}.{name}", [])
         self.run(client, f"CREATE TEMPORARY TABLE {name} AS {' UNION ALL '.join(selects)}", [])
+
+    def rows_with_keys(self, client: Client, table: str, alias: str, key: str, keys: str) -> str:
+        """Return a FROM clause: the rows of a table whose `key` is among the column `slug` that the SELECT `keys` has.
+
+        Both `alias` and `key` are escaped names, and the clause calls the rows `alias`.
+        """
+        return self.sql.rows_with_keys(client.make_qualified_table_name(table), alias, key, keys)
 
     def relations(self, client: Client, slugs: Mapping[str, pa.ChunkedArray[Any]]) -> AbstractContextManager[None]:
         """Make each array a relation of that name with one column, `slug`, for the queries within."""

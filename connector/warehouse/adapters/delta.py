@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import ClassVar
 
 from connector.warehouse.adapters.base import Client, Traits
-from connector.warehouse.adapters.dialect import DuckSql, Sql
 from connector.warehouse.adapters.duck import Duck
 
 _OWN = (
@@ -20,8 +19,7 @@ _OWN = (
 class Delta(Duck):
     """Like DuckDB, without views and functions, because a folder of Delta tables has no place for them."""
 
-    traits: ClassVar[Traits] = replace(Duck.traits, views=False, functions=False)
-    sql: ClassVar[Sql] = DuckSql()
+    traits: ClassVar[Traits] = replace(Duck.traits, positions=False, views=False, functions=False)
 
     # In the schema of the dataset all tables are views; the schema with their rows has their types. Staging tables are
     # in their own schema, as in DuckDB.

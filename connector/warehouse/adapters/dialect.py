@@ -86,15 +86,6 @@ class DuckSql(Sql):
     tries_casts = True
 
 
-class DuckFileSql(DuckSql):
-    """The dialect on tables whose rows have positions."""
-
-    def rows_with_keys(self, table: str, alias: str, key: str, keys: str) -> str:
-        """Find the positions first, because DuckDB then reads the other columns only there."""
-        positions = f"SELECT rowid FROM {table} WHERE {key} IN ({keys})"
-        return f"(SELECT * FROM {table} WHERE rowid IN ({positions})) AS {alias}"
-
-
 class SqliteSql(Sql):
     """A dialect in which a column takes any value, and a cast never fails."""
 

@@ -9,7 +9,9 @@ from typing import Any, ClassVar, cast
 import pyarrow as pa
 
 from connector.warehouse.adapters.base import Adapter, Client, Traits, lower
-from connector.warehouse.adapters.dialect import DuckFileSql, Sql
+from connector.warehouse.adapters.dialect import DuckSql, Sql
+
+_POSITION = "rowid"  # DuckDB's name of the position of a row
 
 
 class Duck(Adapter):
@@ -23,12 +25,13 @@ class Duck(Adapter):
         knows_types=True,
         finds_slugs=True,
         hashes_slugs=True,
+        positions=True,
         views=True,
         functions=True,
         history=True,
         temporary="temp.main",
     )
-    sql: ClassVar[Sql] = DuckFileSql()
+    sql: ClassVar[Sql] = DuckSql()
 
     def ask(self, client: Client, sql: str, args: Sequence[Any]) -> pa.Table:
         # dlt's own conversion to Arrow calls a method that DuckDB 2 no longer has
@@ -57,6 +60,17 @@ class Duck(Adapter):
         tables = self._select_names("table_name", "'BASE TABLE'", f"duckdb_tables() {here}")
         views = self._select_names("view_name", "'VIEW'", f"duckdb_views() {here}")
         return f"{tables} UNION ALL {views}"
+
+    def rows_with_keys(self, client: Client, table: str, alias: str, key: str, keys: str) -> str:
+        """Find the positions first, because DuckDB then reads the other columns only there.
+
+        A column of the name of the positions hides them.
+        """
+        if not self.traits.positions or _POSITION in self.declared(client, table):
+            return super().rows_with_keys(client, table, alias, key, keys)
+        name = client.make_qualified_table_name(table)
+        positions = f"SELECT {_POSITION} FROM {name} WHERE {key} IN ({keys})"
+        return f"(SELECT * FROM {name} WHERE {_POSITION} IN ({positions})) AS {alias}"
 
     @contextmanager
     def relations(self, client: Client, slugs: Mapping[str, pa.ChunkedArray[Any]]) -> Iterator[None]:

@@ -6,15 +6,13 @@ from dataclasses import replace
 from typing import ClassVar
 
 from connector.warehouse.adapters.base import Client, Traits
-from connector.warehouse.adapters.dialect import DuckSql, Sql
 from connector.warehouse.adapters.duck import Duck
 
 
 class DuckLake(Duck):
     """Like DuckDB, except that a function cannot have the comment that marks ours."""
 
-    traits: ClassVar[Traits] = replace(Duck.traits, functions=False)
-    sql: ClassVar[Sql] = DuckSql()
+    traits: ClassVar[Traits] = replace(Duck.traits, positions=False, functions=False)
 
     def set_type(self, client: Client, table: str, column: str, kind: str) -> None:
         """Move the values into a new column, because a lake can only widen the type of a column."""
