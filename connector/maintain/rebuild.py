@@ -180,6 +180,11 @@ class _Rebuild:
                         f"{table} has columns that are not the connector's, and a rebuild would drop them: "
                         f"{', '.join(added)}. Move them to a table of your own, by _record_slug; nothing was changed."
                     )
+                if attached := connection.attached(table):
+                    raise ConfigError(
+                        f"A rebuild would drop what you added to {table}: {', '.join(attached)}. Drop it, rebuild, and "
+                        "create it again; nothing was changed."
+                    )
             self._check_unread(connection, filled)
         return filled
 

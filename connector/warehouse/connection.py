@@ -289,6 +289,10 @@ class Connection:
         """Change a column, with its values, to one of our types, on a destination whose catalog shows types."""
         self.adapter.set_type(self.client, table, column, kind)
 
+    def attached(self, table: str) -> list[str]:
+        """Return, in words, what others attached to a table and lose if it is replaced, such as triggers."""
+        return self.adapter.attached(self.client, table)
+
     def drop_table(self, table: str) -> None:
         self.execute(f"DROP TABLE IF EXISTS {self.name(table)}")
 

@@ -240,6 +240,60 @@ def test_a_column_of_the_user_that_is_called_like_one_of_a_field_is_not_emptied(
     check_whole(duck, service)
 
 
+TRIGGER = "CREATE TRIGGER mine AFTER INSERT ON records_customers"
+INDEX = "CREATE INDEX mine ON records_customers (a_b)"
+ATTACHED = {
+    DuckDB: {INDEX: "index mine"},
+    SQLite: {INDEX: "index mine", f"{TRIGGER} BEGIN DELETE FROM seen; END": "trigger mine"},
+    MySQL: {
+        INDEX: "index mine",
+        f"{TRIGGER} FOR EACH ROW DELETE FROM seen": "trigger mine",
+        "ALTER TABLE records_customers ADD CONSTRAINT mine CHECK (a_b < 9)": "constraint mine",
+    },
+    PostgreSQL: {
+        "CREATE POLICY mine ON records_customers USING (a_b = 1)": "policy mine",
+        "ALTER TABLE records_customers ENABLE ROW LEVEL SECURITY": "row-level security of records_customers",
+        "ALTER TABLE records_customers ADD CONSTRAINT mine UNIQUE (_record_slug)": "constraint mine",
+        "GRANT SELECT (name) ON records_customers TO PUBLIC": "right to the column name",
+        "CREATE RULE mine AS ON DELETE TO records_customers WHERE old.a_b = 9 DO NOTHING": "rule mine",
+        f"{TRIGGER} FOR EACH ROW WHEN (new.a_b = 9) EXECUTE FUNCTION suppress_redundant_updates_trigger()": (
+            "trigger mine"
+        ),
+        "CREATE PUBLICATION mine FOR TABLE records_customers": "place in the publication mine",
+    },
+}
+
+
+@pytest.mark.dialect
+def test_what_the_user_attached_to_a_table_is_not_dropped_by_a_rebuild(recording: Warehouse, service: Service) -> None:
+    recording.run(service)
+    execute(recording, "CREATE TABLE seen (n INT)")
+    attached = ATTACHED[type(recording)]
+    execute(recording, *attached)
+    with serve(service) as url, pytest.raises(ConfigError) as refused:
+        rebuild(recording.pipeline(), Settings.load(base_url=url, access_token=service.token))
+    names = ", ".join(sorted(attached.values()))
+    assert f"A rebuild would drop what you added to records_customers: {names}." in str(refused.value)
+
+
+@pytest.mark.dialect
+@pytest.mark.parametrize("kind", [pytest.param(MySQL, marks=pytest.mark.long), SQLite, DuckDB])
+def test_a_view_of_the_user_reads_the_table_that_a_rebuild_puts_in_place(
+    kind: type[Warehouse], tmp_path: Path, service: Service, request: pytest.FixtureRequest
+) -> None:
+    server = [request.getfixturevalue("mariadb_server")] if kind is MySQL else []
+    warehouse = kind(tmp_path, *server)
+    warehouse.run(service)
+    execute(warehouse, "CREATE VIEW mine AS SELECT a_b FROM records_customers")
+    rows = warehouse.tuples("SELECT a_b FROM mine ORDER BY 1")
+
+    with serve(service) as url:
+        rebuild(warehouse.pipeline(), Settings.load(base_url=url, access_token=service.token))
+
+    assert warehouse.tuples("SELECT a_b FROM mine ORDER BY 1") == rows
+    assert warehouse.run(service).status == "succeeded"
+
+
 def test_without_dlts_schema_the_imports_keep_their_columns(duck: DuckDB, service: Service) -> None:
     gone = service.add_import("Customers", ROWS)
     duck.run(service, deletes="keep", history=True)

@@ -215,6 +215,16 @@ class Adapter:
         old, new = client.make_qualified_table_name(replacement), client.escape_column_name(table)
         self.run(client, f"ALTER TABLE {old} RENAME TO {new}", [])
 
+    def attached(self, client: Client, table: str) -> list[str]:
+        """Return, in words, what others attached to the table and `replace_table` would drop with it."""
+        sql = self._attached_sql(client)
+        rows = self.fetch(client, sql, [client.dataset_name, table] * (sql.count("%s") // 2)) if sql else []
+        return sorted(f"{row['kind']} {row['name']}" for row in rows)
+
+    def _attached_sql(self, client: Client) -> str:  # noqa: ARG002
+        """Return a SELECT of a `kind` and a `name`; each pair of its parameters are a dataset and a table."""
+        return ""
+
     def empty(self, client: Client, tables: Sequence[str]) -> None:
         """Delete all rows of these tables."""
         client.execute_sql("; ".join(f"TRUNCATE TABLE {client.make_qualified_table_name(t)}" for t in tables))

@@ -72,6 +72,10 @@ class Duck(Adapter):
         positions = f"SELECT {_POSITION} FROM {name} WHERE {key} IN ({keys})"
         return f"(SELECT * FROM {name} WHERE {_POSITION} IN ({positions})) AS {alias}"
 
+    def _attached_sql(self, client: Client) -> str:  # noqa: ARG002
+        here = "WHERE database_name = current_database() AND schema_name = %s AND table_name = %s"
+        return f"SELECT 'index' AS kind, index_name AS name FROM duckdb_indexes() {here}"
+
     @contextmanager
     def relations(self, client: Client, slugs: Mapping[str, pa.ChunkedArray[Any]]) -> Iterator[None]:
         native: Any = client.native_connection

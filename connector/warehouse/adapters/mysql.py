@@ -75,6 +75,17 @@ class MySql(Alchemy):
         client.execute_sql(f"RENAME TABLE {name} TO {old}, {new} TO {name}, {old} TO {new}")
         client.execute_sql(f"DROP TABLE {new}")
 
+    def _attached_sql(self, client: Client) -> str:  # noqa: ARG002
+        schema = "information_schema"
+        return (
+            f"SELECT DISTINCT 'index' AS kind, index_name AS name FROM {schema}.statistics "
+            "WHERE table_schema = %s AND table_name = %s AND index_name NOT LIKE 'importer!_%%' ESCAPE '!' "
+            f"UNION ALL SELECT 'trigger', trigger_name FROM {schema}.triggers "
+            "WHERE event_object_schema = %s AND event_object_table = %s "
+            f"UNION ALL SELECT 'constraint', constraint_name FROM {schema}.table_constraints "
+            "WHERE table_schema = %s AND table_name = %s AND constraint_type = 'CHECK'"
+        )
+
     def gather(self, client: Client, name: str, selects: Sequence[str]) -> None:
         """Fill an indexed temporary table, one SELECT at a time.
 

@@ -98,6 +98,22 @@ class Postgres(Adapter):
                     reason = str(error).partition("\n")[0]
                     log.warning("An index of %s does not fit the rebuilt table (%s): %s", table, reason, definition)
 
+    def _attached_sql(self, client: Client) -> str:  # noqa: ARG002
+        selects = {
+            "policy": "polname FROM pg_policy x WHERE x.polrelid = t.oid",
+            "trigger": "tgname FROM pg_trigger x WHERE x.tgrelid = t.oid AND NOT x.tgisinternal",
+            "constraint": "conname FROM pg_constraint x WHERE t.oid IN (x.conrelid, x.confrelid) AND x.contype <> 'n'",
+            "rule": "rulename FROM pg_rewrite x WHERE x.ev_class = t.oid",
+            "right to the column": "attname FROM pg_attribute x WHERE x.attrelid = t.oid AND x.attacl IS NOT NULL",
+            "place in the publication": "pubname FROM pg_publication x JOIN pg_publication_rel y ON y.prpubid = x.oid "
+            "WHERE y.prrelid = t.oid",
+            "row-level security of": "relname FROM pg_class x WHERE x.oid = t.oid AND x.relrowsecurity",
+        }
+        found = " UNION ALL ".join(f"SELECT '{kind}' AS kind, x.{select}" for kind, select in selects.items())
+        ours = "SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+        named = f"({ours} WHERE n.nspname = %s AND c.relname = %s) AS t"
+        return f"SELECT a.kind, a.name FROM {named}, LATERAL ({found}) AS a (kind, name)"
+
     def _rights(self, client: Client, table: str) -> list[dict[str, Any]]:
         sql = (
             "SELECT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END AS role, "
