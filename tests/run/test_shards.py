@@ -127,7 +127,7 @@ def test_shards_and_the_run_after_them_load_each_import_once(shards: Shards, ser
     assert modes == [(mode, "succeeded") for mode in ("split 2", "shard 1/2", "shard 2/2", "incremental")]
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 def test_a_backfill_reads_again_what_is_loaded_and_a_shard_that_is_started_again_does_not(
     shards: Shards, service: Service
 ) -> None:
@@ -161,7 +161,7 @@ def test_a_shard_that_is_killed_goes_on_where_it_was(shards: Shards, service: Se
     assert shards.differences() == []
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 def test_a_shard_dies_behind_the_rows_of_a_package(shards: Shards, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are there, and the ledger does not know them: the shard that is started again looks at its part."""
     assert shards.run(2).status is Status.succeeded
@@ -386,7 +386,7 @@ def test_a_record_that_two_shards_bring_is_there_once(shards: Shards, service: S
     assert shards.differences() == []
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 def test_shards_are_refused_where_they_cannot_write_side_by_side(
     shards: Shards, service: Service, duck: DuckDB
 ) -> None:
@@ -440,7 +440,7 @@ def held(shards: Shards, number: int) -> Iterator[None]:
         entered.__exit__(None, None, None)
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 def test_each_shard_has_its_part_of_the_rate(shards: Shards, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[float | None] = []
     opened = Settings.model_copy
