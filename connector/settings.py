@@ -233,7 +233,9 @@ class Settings(BaseModel):
         )
 
     def keeps_history_of(self, template_slug: str | None, template_names: Collection[str]) -> bool:
-        """Return whether the versions of the rows of a template are kept."""
+        """Return whether the versions of the rows of a template are kept; they are versions of typed rows."""
+        if not self.typed:
+            return False
         if isinstance(self.history, bool):
             return self.history
         return not {template_slug, *template_names}.isdisjoint(self.history)

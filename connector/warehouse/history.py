@@ -83,7 +83,7 @@ def record(
                 _empty_moved(connection, dataset, each, ruled)
         for each in tables:
             _Recorder(connection, each, started_at, run_id, each.table in new).record(keeps=keeps)
-        left = [sql for each in paused for sql in _imports_with_rows(connection, each)]
+        left = [sql for each in paused for sql in _imports_with_rows(connection, each, f"SELECT k FROM {_DUE}")]
         if not keeps:
             holding = [*sorted(dataset.typed), *({RECORDS} & dataset.ours)]
             left += _erase(connection, tables, paused, holding, whole=whole)
@@ -111,15 +111,15 @@ def _gather(connection: Connection, name: str, *selects: str) -> None:
     _analyze(connection, [name], temporary=True)
 
 
-def _imports_with_rows(connection: Connection, each: Versioned) -> tuple[str, ...]:
-    """Return SQL for the imports with rows in a table whose versions are not kept now, or with open versions of it.
+def _imports_with_rows(connection: Connection, each: Versioned, imports: str) -> tuple[str, ...]:
+    """Return SQL for those of some imports (SQL for their slugs) that have rows or open versions of a paused table.
 
-    Such an import stays due until versions are kept again.
+    The versions of such a table are not kept now, and such an import stays due until they are kept again.
     """
     if each.table == IMPORTS:
         return ()
     imported, still = connection.column(each.import_key), f"{connection.column(VALID_TO)} IS NULL"
-    due = f"{imported} IN (SELECT k FROM {_DUE})"
+    due = f"{imported} IN ({imports})"
     return (
         f"SELECT DISTINCT {imported} AS k FROM {connection.name(each.table)} WHERE {due}",
         f"SELECT DISTINCT {imported} AS k FROM {connection.name(each.history)} WHERE {due} AND {still}",
@@ -239,11 +239,15 @@ def _is_behind(connection: Connection, dataset: Dataset, tables: Sequence[Versio
     if not tables or LEDGER not in dataset.ours or "history" not in dataset.columns[LEDGER]:
         return bool(tables)
     recorded = {each.table for each in tables}
-    paused = [table for table in histories(dataset) if table not in recorded]
-    elsewhere = f"COALESCE(table_name, '') NOT IN ({marks(paused)})" if paused else "TRUE"
+    paused = [each for table, each in histories(dataset).items() if table not in recorded]
+    names = [each.table for each in paused]
+    elsewhere = f"COALESCE(table_name, '') NOT IN ({marks(names)})" if paused else "TRUE"
     differs = connection.sql.differs("history", recorded_mark(connection, dataset.columns[LEDGER]))
-    sql = f"SELECT 1 FROM {connection.name(LEDGER)} WHERE {differs} AND {elsewhere} LIMIT 1"
-    return connection.query(sql, *paused).num_rows > 0
+    due = f"SELECT slug FROM {connection.name(LEDGER)} WHERE {differs}"
+    if not (found := connection.query(f"{due} AND {elsewhere} LIMIT 1", *names).num_rows) or not paused:
+        return found > 0
+    left = " UNION ALL ".join(sql for each in paused for sql in _imports_with_rows(connection, each, due))
+    return connection.query(f"{due} AND {elsewhere} AND slug NOT IN ({left}) LIMIT 1", *names).num_rows > 0
 
 
 @dataclass(frozen=True, slots=True)

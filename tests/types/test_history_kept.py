@@ -429,6 +429,24 @@ def test_versions_of_a_record_stay_while_it_is_only_in_records(duck_place: Place
     assert {n for n, *_ in place.versions("n", "records_customers")} == {7}
 
 
+def test_a_record_that_is_only_in_records_for_a_while_is_not_deleted(duck_place: Place) -> None:
+    place = duck_place
+    place.settings["deletes"] = "keep"
+    slug = place.service.add_import("Customers", [{"n": 1}, {"n": 7}])
+    place.run()
+    place.edit(slug, {"n": 2})
+    place.run(typed=False)
+    kept = [(1, "insert", True), (7, "insert", True)]
+    assert place.versions("n", "records_customers") == kept
+    place.check(typed=False)
+    execute(place.warehouse, "UPDATE imports_history SET row_count = 9")
+    with pytest.raises(AssertionError, match="imports_history"):
+        place.check(typed=False)
+    execute(place.warehouse, "UPDATE imports_history SET row_count = 2")
+    place.run()
+    assert place.versions("n", "records_customers") == [(1, "insert", False), (7, "insert", True), (2, "update", True)]
+
+
 def test_versions_of_imports_that_a_hand_changed_are_found(duck_place: Place) -> None:
     place = duck_place
     place.service.add_import("Customers", [{"n": 1}], {"who": "ann"})
