@@ -15,7 +15,7 @@ from msgspec import structs
 
 from connector.errors import ConnectorError
 from connector.ledger import Due, State
-from connector.transform.schema import NOT_OURS, TableSchema
+from connector.transform.schema import NOT_OURS
 from connector.warehouse.connection import LOADS, VERSIONS, Connection
 from connector.warehouse.ledger_table import mark_failed
 from connector.warehouse.loads import forget_schemas
@@ -151,7 +151,7 @@ def _with_foreign_columns(state: WarehouseState, table: str, columns: Collection
         return state
     schema = state.schemas[table]
     physical = {name: NOT_OURS if name in columns else kind for name, kind in schema.physical.items()}
-    return replace(state, schemas={**state.schemas, table: TableSchema(table, schema.fields, physical)})
+    return replace(state, schemas={**state.schemas, table: replace(schema, physical=physical)})
 
 
 def _reread_imports(connection: Connection, state: WarehouseState, slugs: Collection[str], what: str) -> WarehouseState:

@@ -12,6 +12,8 @@ from connector import importer_source
 from connector.maintain.rebuild import rebuild
 from connector.sandbox import Service, serve
 from connector.settings import Settings
+from connector.transform import width
+from connector.transform.width import Width
 
 from .conftest import Warehouse, service_token
 
@@ -142,3 +144,24 @@ def test_values_are_counted_anew_once_dlt_has_completed_a_package_late(warehouse
 
     counts = "SELECT value_count, null_count FROM sync_fields WHERE table_name = 'records_t' AND path = 'n'"
     assert warehouse.query(counts) == [(1, 1)]
+
+
+def test_a_field_without_column_gets_none_because_another_is_forgotten(
+    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row that is kept has a value in the column of a field that is not in `sync_fields` any more."""
+    monkeypatch.setattr(width, "WIDTH", Width(columns=1, listed=5))
+    service = Service(seed=1)
+    kept = service.add_import("t", [{"x": 1, "more": 2}, {"x": 1}])
+    warehouse.run(service)
+    service.delete_import(kept)
+    service.add_import("t", [{"more": 3}])
+    warehouse.run(service, deletes="keep", mass_delete_limit=1.0)
+    with duckdb.connect(str(warehouse.file)) as connection:
+        connection.execute("DELETE FROM importer_data.sync_fields WHERE table_name = 'records_t' AND path = 'x'")
+    service.add_import("t", [{"more": 4}])
+
+    assert warehouse.run(service, deletes="keep").status == "succeeded"
+
+    fields = "SELECT path, data_type FROM sync_fields WHERE table_name = 'records_t' AND path = 'more'"
+    assert warehouse.query(fields) == [("more", "overflowed")]
