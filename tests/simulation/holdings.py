@@ -118,7 +118,7 @@ class Holdings:
         return {row[key[0]] if len(key) == 1 else tuple(row[k] for k in key): row for row in self.of_table(table)}
 
     def without_runs(self) -> dict[str, list[str]]:
-        everything = {**self.tables, **self.typed}
+        everything = {**self.tables, **self.typed, **self.versions}
         return {name: sorted(map(repr, rows)) for name, rows in everything.items() if name != "sync_runs"}
 
     def fingerprint(self) -> dict[str, list[str]]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from decimal import Decimal
 from typing import Any
+
+from tests.simulation.hinting import is_read_as
 
 MAX_DEPTH = 3
 
@@ -39,7 +41,8 @@ def stored(row: Mapping[str, Any], field: Mapping[str, Any]) -> tuple[bool, bool
     return base or variant, variant
 
 
-def gives_back(row: Mapping[str, Any], field: Mapping[str, Any], value: Any) -> bool:
+def gives_back(row: Mapping[str, Any], field: Mapping[str, Any], value: Any, hints: Collection[str] = ()) -> bool:
+    """Return whether a row has a value in the column of its field or in a variant; `hints` are all it ever had."""
     column, kind = field["column_name"], field["data_type"]
     base, text, double = row.get(column), row.get(f"{column}__v_text"), row.get(f"{column}__v_double")
     there = [cell for cell in (base, text, double) if cell is not None]
@@ -55,8 +58,12 @@ def gives_back(row: Mapping[str, Any], field: Mapping[str, Any], value: Any) -> 
         return same_json(base, value)
     if kind == "text" and is_scalar(value):
         return bool(base == written(value))
+    if type(value) is str and kind != "text":
+        return is_read_as(value, base, kind, hints)
     if kind == "double":
         return _is_number(value) and _same_number(base, value)
+    if kind.startswith("decimal"):
+        return _is_number(value) and bool(base == Decimal(value))
     return type(base) is type(value) and bool(base == value)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from connector.runs import Status, Tally
 from connector.settings import Settings
 from connector.transform.width import Width
+from tests.simulation.hinting import Hints, given_for
 from tests.simulation.holdings import Holdings, Rows, duplicates
 from tests.simulation.leaves import at, gives_back, is_scalar, leaves, parse, same, same_json, stored
 from tests.simulation.protecting import Protected, Rules, is_protected, named_sections
@@ -265,8 +266,11 @@ def _check_record(held: Mapping[str, Any], row: Row, truth: ImportTruth | None) 
         require(held["template_slug"] == truth.template_slug, "a record has its import's template", held["slug"])
 
 
-def check_equal(ran: Ran, watch: Watch) -> None:
-    """Check after an undisturbed run that the warehouse equals the service, row by row, and has nothing else."""
+def check_equal(ran: Ran, watch: Watch, all_hints: Sequence[Hints] = ({},)) -> None:
+    """Check after an undisturbed run that the warehouse equals the service, row by row, and has nothing else.
+
+    A table that is not written any more may lack rows; those it has are right. `all_hints` are those of each run.
+    """
     truth = watch.truth
     after = ran.after
     imports = after.by_key("imports", "slug")
@@ -277,12 +281,12 @@ def check_equal(ran: Ran, watch: Watch) -> None:
         _check_import(imports[slug], each, known)
     expected = {slug: row for each in truth.values() for slug, row in each.rows.items()}
     _check_records(ran, expected, truth, "every record is there")
-    if ran.settings.raw:
-        none_of(set(after.live_records()) - set(expected), "no record is there that the service has not")
-    if ran.settings.typed:
-        none_of(set(after.live_typed()) - set(expected), "no typed row is there that the service has not")
-        _check_typed(after, truth)
-        _check_dictionary(after, {slug: parse(row.data) for slug, row in expected.items()})
+    none_of(set(after.live_records()) - set(expected), "no record is there that the service has not")
+    for slug, held in after.live_records().items() if not ran.settings.raw else ():
+        _check_record(held, expected[slug], truth[expected[slug].import_slug])
+    none_of(set(after.live_typed()) - set(expected), "no typed row is there that the service has not")
+    _check_typed(after, truth, all_hints)
+    _check_dictionary(after, {slug: parse(row.data) for slug, row in expected.items()}, all_hints)
     _check_ledger(ran, truth)
 
 
@@ -322,24 +326,41 @@ def _fields_by_table(after: Holdings) -> dict[str, Fields]:
     return fields
 
 
-def _check_typed(after: Holdings, truth: Mapping[str, ImportTruth]) -> None:
+def _check_typed(after: Holdings, truth: Mapping[str, ImportTruth], all_hints: Sequence[Hints]) -> None:
+    """Check the typed rows that there are."""
     fields = _fields_by_table(after)
+    given = {
+        table: {keys: given_for(all_hints, known) for keys, known in by_keys.items()}
+        for table, by_keys in fields.items()
+    }
+    for table, by_keys in fields.items():
+        for keys, known in by_keys.items():
+            hint, *others = sorted(given[table][keys])
+            fits = known["data_type"] in (None, OVERFLOWED, hint.partition(":")[0])
+            require(others or not hint or fits, "a hint gives a column its type", known, hint)
     places = after.live_typed()
     tables: dict[str | None, set[str]] = {}
     for each in truth.values():
         for slug, row in each.rows.items():
+            if slug not in places:
+                continue
             table, typed = places[slug][0]
             tables.setdefault(each.template_slug, set()).add(table)
             head = (typed["_import_slug"], typed["_sort"], typed["_created_at"], typed["_updated_at"])
             wanted = (row.import_slug, row.sort, row.created_at, row.updated_at)
             require(head == wanted, "a typed row has its record's columns", slug, head, wanted)
-            _check_leaves(typed, fields.get(table, {}), row)
+            _check_leaves(typed, fields.get(table, {}), row, given.get(table, {}))
     for template, several in tables.items():
         require(len(several) == 1, "a template has one table", template, several)
     none_of(duplicates(next(iter(t)) for t in tables.values()), "a table has one template")
 
 
-def _check_leaves(typed: Mapping[str, Any], fields: Mapping[tuple[str, ...], dict[str, Any]], row: Row) -> None:
+def _check_leaves(
+    typed: Mapping[str, Any],
+    fields: Fields,
+    row: Row,
+    given: Mapping[tuple[str, ...], Collection[str]],
+) -> None:
     values = dict(leaves(parse(row.data)))
     rest = _rest(typed, fields)
     for keys, value in values.items():
@@ -349,7 +370,8 @@ def _check_leaves(typed: Mapping[str, Any], fields: Mapping[tuple[str, ...], dic
             require(not _has_column(typed, fields.get(keys)), "a value is in one place", keys, typed)
             continue
         require(keys in fields, "every field is in sync_fields or in _more", keys, row)
-        require(gives_back(typed, fields[keys], value), "a typed row gives back its values", keys, value, typed)
+        back = gives_back(typed, fields[keys], value, given[keys])
+        require(back, "a typed row gives back its values", keys, value, typed)
     for keys, field in fields.items():
         if keys and keys not in values:
             require(not _has_column(typed, field), "a typed row has no values of its own", keys, typed)
@@ -380,7 +402,8 @@ def check_width(after: Holdings, width: Width) -> None:
     none_of(wide.items(), "a table has no more columns than it may")
 
 
-def _check_dictionary(after: Holdings, data: Mapping[str, Any]) -> None:
+def _check_dictionary(after: Holdings, data: Mapping[str, Any], all_hints: Sequence[Hints]) -> None:
+    """Check the counts; scalars that a text column takes are no conflicts if its hint was text when they were read."""
     for field in after.of_table("sync_fields"):
         table = field["table_name"]
         if table == "imports" or field["data_type"] == OVERFLOWED:
@@ -390,7 +413,10 @@ def _check_dictionary(after: Holdings, data: Mapping[str, Any]) -> None:
         values = seen[True, True] + seen[True, False]
         kept = sum(is_scalar(at(data[row["_record_slug"]], tuple(json.loads(field["keys"])))[1]) for row in rows
                    if field["data_type"] == "text" and _in_column(row, field))  # fmt: skip
-        wanted = (values, len(rows) - values, seen[True, True] + kept)
+        given = given_for(all_hints, field)
+        fewest, most = seen[True, True] + kept * ("text" not in given), seen[True, True] + kept * (given != {"text"})
+        conflicts = min(max(field["conflict_count"] or 0, fewest), most)
+        wanted = (values, len(rows) - values, conflicts)
         counted = (field["value_count"], field["null_count"], field["conflict_count"])
         require(counted == wanted, "sync_fields counts what is there", table, field["path"], counted, wanted)
 
@@ -399,10 +425,9 @@ def _in_column(row: Mapping[str, Any], field: Mapping[str, Any]) -> bool:
     return row.get(field["column_name"]) is not None
 
 
-def check_kept(
-    after: Holdings, ever: Mapping[str, str], ever_typed: Iterable[str], truth: Mapping[str, ImportTruth]
-) -> None:
+def check_kept(ran: Ran, ever: Mapping[str, str], ever_typed: Iterable[str], truth: Mapping[str, ImportTruth]) -> None:
     """Check with `deletes = keep` that all rows ever loaded exist, marked once the service no longer has them."""
+    after = ran.after
     live = {slug for each in truth.values() for slug in each.rows}
     held = after.by_key("records", "slug")
     for slug, data in ever.items():
@@ -416,30 +441,46 @@ def check_kept(
     for slug in ever_typed:
         require(slug in typed, "a kept record is in a typed table", slug)
         # a record that moved to another template stays in the table of the earlier one, marked
-        require(sum(typed[slug]) == (slug in live), "a vanished typed row is marked", slug)
+        there = (slug in live,) if ran.settings.typed else (slug in live, 0)
+        require(sum(typed[slug]) in there, "a vanished typed row is marked", slug)
 
 
-def check_versions(after: Holdings, *, all_noted: bool = True, but: Collection[str] = ()) -> None:
+def check_versions(
+    after: Holdings, *, all_noted: bool = True, but: Collection[str] = (), of: Collection[str] | None = None
+) -> None:
     """Check, once everything is recorded, that the current versions are the rows and no versions overlap.
 
-    Rows with the keys in `but` may differ from their versions.
+    Rows with the keys in `but` may differ from their versions, and those of other tables than `of`.
     """
     ledger = after.of_table("sync_imports")
     due = [
         r["slug"] for r in ledger if r.get("history") != " ".join(filter(None, (r["_dlt_load_id"], r.get("privacy"))))
     ]
-    none_of(due if all_noted else [], "what was loaded is recorded")
+    none_of(due if all_noted and of is None else [], "what was loaded is recorded")
     now = snapshot(after)
     for name, rows in after.versions.items():
         table, key = name.removesuffix("_history"), "slug" if name.startswith("imports") else "_record_slug"
         current = {row[key]: _content(row) for row in rows if row["_valid_to"] is None}
         none_of(duplicates(row[key] for row in rows if row["_valid_to"] is None), "a record has one current version")
-        none_of(_differences(current, now.get(table, {}), but), f"the current versions are the rows of {table}")
+        if of is None or table in of:
+            none_of(_differences(current, now.get(table, {}), but), f"the current versions are the rows of {table}")
         lasting = [row for row in rows if row["_valid_from"] != row["_valid_to"]]
         for before, after_it in pairwise(sorted(lasting, key=lambda row: (row[key], row["_valid_from"]))):
             if before[key] == after_it[key]:
                 ended = before["_valid_to"] is not None and before["_valid_to"] <= after_it["_valid_from"]
                 require(ended, "versions do not overlap", before, after_it)
+
+
+def recorded_tables(ran: Ran) -> frozenset[str] | None:
+    """Return the tables of which a run certainly recorded versions; None for all."""
+    chosen = ran.settings.history
+    if isinstance(chosen, bool) and (ran.settings.typed or not chosen):
+        return None if chosen else frozenset()
+    after, named = ran.after, set() if isinstance(chosen, bool) or not ran.settings.typed else set(chosen)
+    names = [*after.of_table("imports"), *after.versions.get("imports_history", [])]
+    slugs = {row["template__slug"] for row in names if row["template__name"] in named or row["template__slug"] in named}
+    tables = {(row["table_name"], row["template_slug"]) for row in after.of_table("sync_imports")}
+    return frozenset(table for table, slug in tables if table and slug in slugs) | {"imports"}
 
 
 def _differences(found: Mapping[str, Content], wanted: Mapping[str, Content], but: Collection[str]) -> Iterator[Any]:
@@ -469,14 +510,16 @@ def _not_whole(after: Holdings) -> frozenset[str]:
 class Seen:
     """What a completed run saw; `moment` is None if it recorded no versions.
 
-    It was run `number`; `ruled` tells whether all rows are under its privacy rules. `not_whole` are keys of rows left
-    by a crashed run or a manual change that it did not read again.
+    It was run `number`; `ruled` tells whether all rows are under its privacy rules. `live` are the rows of tables whose
+    versions it recorded, `there` the keys of all rows. `not_whole` are keys of rows left by a crashed run or a manual
+    change that it did not read again.
     """
 
     moment: datetime | None
     number: int
     ruled: bool
     live: Snapshot
+    there: frozenset[str]
     not_whole: frozenset[str]
 
 
@@ -505,21 +548,21 @@ def check_history(
     # a missing record may have moved to an import that could not be read
     erases = whole and not (ran.tally.imports_failed or ran.tally.imports_unreconciled)
     if recorded:
-        check_versions(after, all_noted=keeps or erases, but=not_whole)
+        check_versions(after, all_noted=keeps or erases, but=not_whole, of=recorded_tables(ran))
     now = snapshot(after)
+    there = frozenset(after.live_records()).union(*now.values())
     if erases and not keeps:
         changes = [
             (row["slug" if name.startswith("imports") else "_record_slug"], row["_change"])
             for name, row in _each(after.versions)
         ]
-        there = {key for rows in now.values() for key in rows}
         # until `compact`, if a run with `keep` recorded a deletion that one with `mirror` had loaded before it died
         told = {key for key, change in changes if change == "delete"} if "keep" in all_deletes else set()
         none_of({key for key, _ in changes} - there - kept - told, "what was erased leaves no version")
-    alive = {key for rows in now.values() for key in rows}  # ever since: what was missing for a while has been erased
+    alive = there  # ever since: what was missing for a while has been erased
     emptied: dict[str, set[str]] = {}
     for earlier in [] if changed_manually else reversed(completed):
-        alive &= {key for rows in earlier.live.values() for key in rows}
+        alive &= earlier.there
         moment = earlier.moment
         if not earlier.ruled or any(each != rules for each in all_rules[earlier.number - 1 :]):
             emptied = _ruled_columns(after, all_rules)
@@ -537,9 +580,11 @@ def check_history(
             wanted = was if has_kept else {k: v for k, v in was.items() if k in alive or k in shown}
             none_of(_differences(shown, wanted, earlier.not_whole), f"as of {moment} {table} is what that run saw")
     settled = ran.whole and ran.tally.status is Status.succeeded
-    if recorded and settled and not keeps:
+    if settled and not keeps:
         _check_protected(after, rules, kept)
-    completed.append(Seen(ran.tally.started_at if recorded else None, number, settled, now, not_whole))
+    of = recorded_tables(ran)
+    live = {table: rows for table, rows in now.items() if of is None or table in of}
+    completed.append(Seen(ran.tally.started_at if recorded else None, number, settled, live, there, not_whole))
 
 
 def _check_protected(after: Holdings, rules: Rules, kept: frozenset[str]) -> None:

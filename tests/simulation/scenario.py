@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, get_args
@@ -10,6 +11,7 @@ from connector.extract.listing import MAX_PER_PAGE
 from connector.sandbox import TEMPLATES, Faults, Service, Switches
 from connector.sandbox.switches import Order
 from connector.transform.width import Width
+from tests.simulation.hinting import make_hints
 from tests.simulation.protecting import make_named_rules, make_rules
 
 ORDERS: tuple[Order, ...] = get_args(Order)
@@ -31,6 +33,7 @@ EDGES = (
     *("9223372036854775807", "9223372036854775808", "-9223372036854775808", "-9223372036854775809"),
     *("9007199254740993", "9007199254740993.0", "18446744073709551616"),
 )
+_TABLES = (*((True, True),) * 3, (True, False), (False, True))  # raw, typed
 _NAMES = [*sorted(TEMPLATES), "Odd rows"]
 # All texts differ: two equal rows without a slug cannot be distinguished from one row that was seen twice.
 SPOILED = ('"only a text %d"', '{"slug":null,"data":{},"n":%d}', '{"slug":"x-%d","data":[1]}', "17%d")
@@ -109,6 +112,14 @@ class Scenario:
 def records_history(seed: int) -> bool:
     """Return whether the world of this seed keeps versions of its rows."""
     return Random(f"history {seed}").random() < 0.25
+
+
+def changes_settings(seed: int) -> bool:
+    """Return whether the runs of this seed's world differ in more of their settings than those of the others.
+
+    The worlds of most seeds by which `mutations` are detected keep their settings.
+    """
+    return seed % 8 in (3, 4, 7)
 
 
 def make_scenario(seed: int) -> Scenario:
@@ -193,6 +204,8 @@ def make_scenario(seed: int) -> Scenario:
             replace(each, renames_before=renaming.choice((0, 0, 1, 2)), renames=renaming.choice((0.0, 0.0, 0.03)))
             for each in episodes
         ]
+    if changes_settings(seed):
+        settings, episodes = _varied(Random(f"varied {seed}"), settings, episodes)
     narrow = Random(f"width {seed}")
     width = (
         Width() if narrow.random() < 0.7 else Width(narrow.randint(0, 9), narrow.randint(0, 4), narrow.randint(1, 9))
@@ -218,6 +231,23 @@ def _choice(dice: Random) -> dict[str, Any]:
     """Return settings that leave some templates out, by names that an import may get or lose; often none."""
     names = dice.sample(_NAMES, dice.randint(1, 2))
     return dice.choice(({}, {"templates": names}, {"exclude_templates": names}, {"exclude_templates": names}))
+
+
+def _varied(dice: Random, settings: dict[str, Any], episodes: list[Episode]) -> tuple[dict[str, Any], list[Episode]]:
+    """Return the final settings and the episodes, between which each of some settings changes now and then."""
+    draws: dict[str, Callable[[], dict[str, Any]]] = {
+        "tables": lambda: dict(zip(("raw", "typed"), dice.choice(_TABLES), strict=True)),
+        "deletes": lambda: {"deletes": dice.choice(("mirror", "mirror", "keep"))},
+        "hints": lambda: {"hints": make_hints(dice)},
+    }
+    if settings["history"]:
+        draws["history"] = lambda: {"history": dice.choice((True, True, False, dice.sample(_NAMES, 2)))}
+    now = {name: draw() for name, draw in draws.items()}
+    varied = []
+    for each in [*(episode.settings for episode in episodes), settings]:
+        now = {name: draw() if dice.random() < 0.4 else now[name] for name, draw in draws.items()}
+        varied.append({**each, **{key: value for some in now.values() for key, value in some.items()}})
+    return varied[-1], [replace(each, settings=given) for each, given in zip(episodes, varied[:-1], strict=True)]
 
 
 def _ruled(dice: Random, episodes: list[Episode], share: float) -> tuple[dict[str, Any], list[Episode]]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from random import Random
@@ -13,6 +14,8 @@ from unittest import mock
 
 from connector.errors import ConfigError
 from connector.extract import listing, spill
+from connector.maintain.compare import Kind
+from connector.maintain.verify import verify
 from connector.run import crash_suspects
 from connector.run.pipeline import FAILURES_IN_A_ROW
 from connector.run.plan import FEWER_CONFIRMED_AFTER
@@ -27,6 +30,7 @@ from connector.service.client import ServiceClient
 from connector.settings import RunScope, Selection, Settings, Window
 from connector.transform import width
 from tests.simulation.edits import edge, move, random_edit, rename, shift, template_slug
+from tests.simulation.hinting import Hints, given_for
 from tests.simulation.holdings import Holdings
 from tests.simulation.kill_switch import Killed, KillSwitch
 from tests.simulation.machines import Machine, ModelMachine
@@ -45,7 +49,7 @@ from tests.simulation.oracle import (
 )
 from tests.simulation.protecting import KEY, Rules, named_sections, seen_through
 from tests.simulation.renaming import ReadUnder
-from tests.simulation.scenario import Episode, Outage, Scenario, fill, quiet
+from tests.simulation.scenario import Episode, Outage, Scenario, changes_settings, fill, quiet, records_history
 from tests.simulation.virtual_time import Wire, virtual_loop
 from tests.simulation.watching import Watch
 
@@ -141,6 +145,7 @@ class World:
         self.ever: dict[str, str] = {}
         self._completed: list[Seen] = []
         self._rules: list[Rules] = []
+        self._hints: list[Hints] = []
         self.ever_typed: set[str] = set()
         self._edits_left = 0
         self._edit_probability = 0.0
@@ -188,8 +193,8 @@ class World:
         spoiled = any(t.spoiled for t in self.watch.truth.values())
         wanted = {"succeeded", "partial"} if lies or spoiled else {"succeeded"}
         require(ran.tally.status in wanted, "a quiet run succeeds", ran.tally.as_json())
-        check_equal(ran, seen_through(peace.settings["privacy"], self.watch))
-        self._check_deleted(ran.after)
+        check_equal(ran, seen_through(peace.settings["privacy"], self.watch), self._hints)
+        self._check_deleted(ran)
         if isinstance(self._ticks, CoarseClock):
             # what may have been edited in the second of its last edit is read once more; where few times are told,
             # and all of them are full quarters, that may be a day of any place
@@ -197,6 +202,8 @@ class World:
             self.run(peace)
         again = self.run(peace)
         self._check_nothing_to_do(again)
+        if changes_settings(self.scenario.seed):
+            self._check_verified(again, {Kind.record_rejected, Kind.not_reconciled} if lies or spoiled else set())
 
     def _rules_by_slug(self) -> Rules:
         """Return the final rules, which name templates by their slugs, so that renamed ones are read."""
@@ -254,6 +261,7 @@ class World:
             self.note(f"{overflowed} fields without column")
         self._rules.append(episode.settings["privacy"])
         self._deletes.append(settings.deletes)
+        self._hints.append(settings.hints)
         if settings.deletes == "keep":
             self._kept_until = self.now
             self._kept |= ran.after.tombstones()
@@ -261,7 +269,7 @@ class World:
         if not any(each.manual_change for each in self.scenario.episodes):  # which may remove what the ledger knows
             self._read_under.check(ran, self.watch, self._rules[-1])
         check_width(ran.after, self.scenario.width)
-        if self.scenario.settings["history"] and tally is not None and tally.fatal is None:
+        if records_history(self.scenario.seed) and tally is not None and tally.fatal is None:
             changed_manually = any(each.manual_change for each in self.scenario.episodes)
             kept = self._kept & ran.after.tombstones()
             check_history(
@@ -293,14 +301,7 @@ class World:
             return 15 if episode.stop_at is not None and self._requests >= episode.stop_at else None
 
         try:
-            machine = self.machine.process(self.kill_switch, Random(f"{self.scenario.seed} {len(self.trace)}"))
-            with (
-                machine as pipeline,
-                mock.patch.object(spill, "IN_MEMORY", self.scenario.in_memory),
-                mock.patch.object(listing, "MAX_PER_PAGE", self.scenario.per_page),
-                mock.patch.object(width, "WIDTH", self.scenario.width),
-                mock.patch.object(crash_suspects, "BIG_BYTES", self.scenario.big_bytes),
-            ):
+            with self._pipeline() as pipeline:
                 return sync(pipeline, settings, scope, stop=stop, ports=self._ports(), load=self.machine.load)
         except Killed:
             return None
@@ -308,6 +309,19 @@ class World:
             if self.kill_switch.killed:
                 self.machine.died()
             self.kill_switch.arm(None)
+
+    @contextmanager
+    def _pipeline(self) -> Iterator[Any]:
+        """Start a process."""
+        machine = self.machine.process(self.kill_switch, Random(f"{self.scenario.seed} {len(self.trace)}"))
+        with (
+            machine as pipeline,
+            mock.patch.object(spill, "IN_MEMORY", self.scenario.in_memory),
+            mock.patch.object(listing, "MAX_PER_PAGE", self.scenario.per_page),
+            mock.patch.object(width, "WIDTH", self.scenario.width),
+            mock.patch.object(crash_suspects, "BIG_BYTES", self.scenario.big_bytes),
+        ):
+            yield pipeline
 
     def _prepare_episode(self, episode: Episode, before: Holdings) -> None:
         if episode.lose_directory:
@@ -455,18 +469,37 @@ class World:
 
     def _remember(self, ran: Ran) -> None:
         after = ran.after
-        if ran.settings.deletes == "mirror":
-            held = after.by_key("records", "slug").keys()
-            self.ever = {slug: data for slug, data in self.ever.items() if slug in held}
-            self.ever_typed &= {row["_record_slug"] for rows in after.typed.values() for row in rows}
+        held = after.by_key("records", "slug").keys()
+        typed = {row["_record_slug"] for rows in after.typed.values() for row in rows}
+        mirrored = ran.settings.deletes == "mirror"
+        # rows that are read again leave a table that is not written; a run that died may not have written the other
+        died = ran.tally is None or ran.tally.fatal is not None
+        if mirrored or not ran.settings.raw:
+            moved = self.ever.keys() if mirrored or died else after.live_typed().keys()
+            self.ever = {slug: data for slug, data in self.ever.items() if slug in held or slug not in moved}
+        if mirrored or not ran.settings.typed:
+            self.ever_typed &= typed if mirrored or died else typed | (self.ever_typed - after.live_records().keys())
         self.ever.update({slug: row["data"] for slug, row in after.live_records().items()})
         self.ever_typed.update(after.live_typed())
 
-    def _check_deleted(self, after: Holdings) -> None:
-        if self.scenario.settings["deletes"] == "keep":
-            check_kept(after, self.ever, self.ever_typed, self.watch.truth)
+    def _check_deleted(self, ran: Ran) -> None:
+        if ran.settings.deletes == "keep":
+            check_kept(ran, self.ever, self.ever_typed, self.watch.truth)
         else:
-            check_mirrored(after, self._kept_until)
+            check_mirrored(ran.after, self._kept_until)
+
+    def _check_verified(self, ran: Ran, told: Collection[Kind]) -> None:
+        """Check that `verify` reports only what cannot be loaded or counted, and what was read by other hints."""
+        with self._pipeline() as pipeline:
+            report = verify(pipeline, ran.settings, deep=True, ports=self._ports())
+        fields = ran.after.by_key("sync_fields", "table_name", "column_name")
+        rehinted = {key for key, field in fields.items() if len(given_for(self._hints, field)) > 1}
+        found = [
+            each.sentence
+            for each in report.differences
+            if each.kind not in told and not (each.kind is Kind.typed_differs and (each.table, each.column) in rehinted)
+        ]
+        require(not (found or report.unchecked or report.moved), "verify finds them equal", found, report.as_json())
 
     def _check_nothing_to_do(self, ran: Ran) -> None:
         """Check that an unchanged service costs the listing, and imports that are unfinished or do not reconcile."""
