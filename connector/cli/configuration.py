@@ -154,8 +154,20 @@ def _delta(folder: str) -> Any:
     return delta(folder)
 
 
+def _parquet(place: str) -> Any:
+    from connector.warehouse.adapters.parquet_destination import parquet
+
+    return parquet(place)
+
+
 # Schemes whose destination is built here, because dlt has no suitable one.
-_OWN: Mapping[str, Callable[[str], Any]] = {"sqlite": _sqlite, "mysql": _mysql, "ducklake": _ducklake, "delta": _delta}
+_OWN: Mapping[str, Callable[[str], Any]] = {
+    "sqlite": _sqlite,
+    "mysql": _mysql,
+    "ducklake": _ducklake,
+    "delta": _delta,
+    "parquet": _parquet,
+}
 _LAKE = ("data", "schema")
 
 
@@ -189,11 +201,12 @@ def address_of(uri: str) -> tuple[str, str]:
         return "ducklake", _lake_address(rest)
     if scheme == "delta" and rest.strip("/"):
         return "delta", str(_folder(rest))
+    if scheme == "filesystem" and rest.strip("/"):
+        return "parquet", str(_path(rest))
     raise ConfigError(
         f"--to {scheme}:… is not supported; use duckdb:///dir/file.duckdb, sqlite:///dir/file.db, "
         "postgresql://user:password@host/database, mysql://user:password@host/, "
-        "ducklake:sqlite:///dir/catalog.sqlite or delta:///dir. Plain files cannot replace rows, so deletes and "
-        "corrections would be lost there."
+        "ducklake:sqlite:///dir/catalog.sqlite, delta:///dir or filesystem:///dir."
     )
 
 

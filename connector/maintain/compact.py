@@ -26,10 +26,10 @@ from connector.warehouse import Connection, Warehouse
 from connector.warehouse.adapters.dialect import literal, quoted
 from connector.warehouse.destination import (
     dataset_name,
-    delta_folder,
     destination_type,
     duckdb_file,
     lake_catalog,
+    lake_place,
     local_file,
 )
 from connector.warehouse.erasing import empty_staging, erase_deleted, erase_kept
@@ -91,11 +91,11 @@ def compact(pipeline: Pipeline, *, mirrors: bool, storage: str | None = None) ->
                 return Compacted(before, lake_size(pipeline))
             if destination_type(pipeline) == "sqlite" and (file := local_file(pipeline)) is not None:
                 return _vacuum_file(file)
-            if (folder := delta_folder(pipeline)) is not None:
-                return _rewrite_tables(folder, dataset_name(pipeline), ours)
+            if (place := lake_place(pipeline)) is not None:
+                return _rewrite_tables(pipeline, place, ours)
             if file is None:
                 raise ConfigError(
-                    "Only a warehouse in a file, in PostgreSQL, in a DuckLake or in Delta tables can be compacted."
+                    "Only a warehouse in a file, in PostgreSQL, in a DuckLake or in tables of files can be compacted."
                 )
             file = file.resolve()
             with sole_rewriter(file):  # a compaction for another dataset could replace the file by an older copy
@@ -114,14 +114,13 @@ def _vacuum(connection: Connection, ours: list[str]) -> Compacted:
     return Compacted(before, _sizes(connection, tables))
 
 
-def _rewrite_tables(folder: Path, dataset: str, ours: list[str]) -> Compacted:
-    """Merge the files of our Delta tables, and remove those with the rows of earlier versions."""
-    from connector.warehouse.adapters.delta_lake import Lake
-
-    lake = Lake(folder, dataset)
-    before = lake.size()
+def _rewrite_tables(pipeline: Pipeline, place: str, ours: list[str]) -> Compacted:
+    """Merge the files of our tables, and remove those with the rows of earlier versions."""
+    untyped: Any = pipeline.destination
+    lake = untyped.lake_at(place, dataset_name(pipeline))
+    before = lake.log.size()
     lake.compact([*ours, _STATE])
-    return Compacted(before, lake.size())
+    return Compacted(before, lake.log.size())
 
 
 def _vacuum_file(file: Path) -> Compacted:

@@ -113,14 +113,22 @@ def lake_catalog(pipeline: Pipeline) -> Any:
     return destination_config(pipeline).credentials.catalog if destination_type(pipeline) == "ducklake" else None
 
 
-def delta_folder(pipeline: Pipeline) -> Path | None:
-    """Return the folder below which the Delta tables are; None for another destination."""
-    return Path(destination_config(pipeline).credentials.database) if destination_type(pipeline) == "delta" else None
+def lake_place(pipeline: Pipeline) -> str | None:
+    """Return the folder or address below which tables in files are; None for another destination."""
+    if destination_type(pipeline) not in ("delta", "parquet"):
+        return None
+    return str(destination_config(pipeline).credentials.database)
+
+
+def lake_folder(pipeline: Pipeline) -> Path | None:
+    """Return the folder below which tables in files are; None for another destination, and for one in the cloud."""
+    place = lake_place(pipeline)
+    return None if place is None or "://" in place else Path(place)
 
 
 def location(pipeline: Pipeline) -> str:
     """Return where the data is, for a person: a file or folder, or an address without its password."""
-    file = local_file(pipeline) or delta_folder(pipeline)
+    file = local_file(pipeline) or lake_folder(pipeline)
     if file is not None:
         inside = file.is_relative_to(Path.cwd())
         return str(file.relative_to(Path.cwd()) if inside else file)
@@ -179,7 +187,7 @@ def dataset_fingerprint(pipeline: Pipeline) -> str:
 
 def _data_location(pipeline: Pipeline) -> str:
     """Return where the data is, in dlt's words: a file, or `host:port/database`."""
-    file, config = local_file(pipeline) or delta_folder(pipeline), destination_config(pipeline)
+    file, config = local_file(pipeline) or lake_folder(pipeline), destination_config(pipeline)
     if file is not None:
         return str(file.resolve())
     with suppress(ConfigurationException):  # the place is unknown, e.g. of a database in memory
@@ -263,7 +271,7 @@ def session_options(given: str) -> str:
 
 def is_writable(pipeline: Pipeline) -> bool:
     """Return False if the dataset is in an existing file or folder that this user cannot write."""
-    file = local_file(pipeline) or delta_folder(pipeline)
+    file = local_file(pipeline) or lake_folder(pipeline)
     return file is None or not file.exists() or os.access(file, os.W_OK)
 
 

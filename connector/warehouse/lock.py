@@ -30,16 +30,16 @@ from filelock import FileLock, Timeout
 
 from connector.errors import ConfigError, ConnectorError, LockedError
 from connector.files import check_owners, make_lock_file, write_note
-from connector.warehouse.adapters.delta_log import DeltaLog
 from connector.warehouse.destination import (
     DATASET,
     dataset_name,
-    delta_folder,
     destination_config,
     destination_fingerprint,
     destination_type,
     is_writable,
     lake_catalog,
+    lake_folder,
+    lake_place,
     local_file,
     location,
     postgres_credentials,
@@ -81,11 +81,11 @@ def sole_writer(pipeline: Pipeline) -> Iterator[None]:
             held.enter_context(_advisory_lock(pipeline))
         if destination_type(pipeline) == "mysql":
             held.enter_context(_named_lock(pipeline))
-        if (folder := delta_folder(pipeline)) is not None:
-            DeltaLog(folder / dataset_name(pipeline)).complete()
+        if (place := lake_place(pipeline)) is not None:
             untyped: Any = pipeline.destination
+            untyped.log_at(place, dataset_name(pipeline)).complete()
             for lake in untyped.lakes.values():
-                lake.expire()
+                lake.begin()
         yield
 
 
@@ -194,7 +194,7 @@ def lock_path(pipeline: Pipeline) -> Path:
     if file is not None:
         file = file.resolve()  # whatever link is used for it
         return file.with_name(f".{file.name}.{name}")
-    folder = delta_folder(pipeline)
+    folder = lake_folder(pipeline)
     if folder is not None:
         return folder.resolve() / f".{name}"
     return Path(get_dlt_pipelines_dir(), f".{destination_fingerprint(pipeline)}.{name}")

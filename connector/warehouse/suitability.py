@@ -14,21 +14,23 @@ from dlt.pipeline.pipeline import Pipeline
 
 from connector.errors import ConfigError
 from connector.warehouse.destination import (
-    delta_folder,
     destination_config,
     destination_name,
     destination_type,
     duckdb_file,
     lake_catalog,
     lake_files,
+    lake_place,
 )
 from connector.warehouse.tables import RECORDS
 
-PROVEN = ("duckdb", "postgres", "sqlite", "mysql", "ducklake", "delta")
+PROVEN = ("duckdb", "postgres", "sqlite", "mysql", "ducklake", "delta", "parquet")
 _REFUSED = {
     "because its times have milliseconds and the ledger compares microseconds": ("athena", "dremio"),
     "because it cannot be queried in SQL": ("lance", "lancedb", "qdrant", "weaviate"),
-    "because files cannot replace rows, so deletes and corrections would be lost": ("filesystem",),
+    "because dlt's cannot replace rows, so deletes and corrections would be lost (--to filesystem:///dir does)": (
+        "filesystem",
+    ),
     "because keys that differ only in case are equal there as dlt sets it up; use --to sqlite:… or mysql:…": (
         "sqlalchemy",
     ),
@@ -143,10 +145,8 @@ def check_writable(pipeline: Pipeline, *, experimental: bool = False) -> None:
             f"DuckDB cannot tell the dataset {dataset!r} from the file {file.name}, because it gives both the same "
             "name; rename one of them."
         )
-    if delta_folder(pipeline) is not None and dataset.lower() in _OF_DUCKDB:
-        raise ConfigError(
-            f"DuckDB, which writes the Delta tables, uses the name {dataset!r} itself; rename the dataset."
-        )
+    if lake_place(pipeline) is not None and dataset.lower() in _OF_DUCKDB:
+        raise ConfigError(f"DuckDB, which writes the files, uses the name {dataset!r} itself; rename the dataset.")
     untyped: Any = pipeline  # most of what it and its destination have may be None, and is not typed so
     if untyped.staging is not None:
         return

@@ -263,7 +263,7 @@ def test_names_are_refused_in_one_sentence(arguments: tuple[str, ...], sentence:
 def test_an_unproven_destination_is_tried_where_that_is_allowed(capsys, monkeypatch) -> None:
     monkeypatch.setenv("SOURCES__IMPORTER__ALLOW_EXPERIMENTAL", "true")
     assert "of destination snowflake are missing" in refused(capsys, "status", "--destination", "snowflake")
-    assert "files cannot replace rows" in refused(capsys, "status", "--destination", "filesystem")
+    assert "dlt's cannot replace rows" in refused(capsys, "status", "--destination", "filesystem")
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def test_files_of_dlt_are_read_hints_too(unconfigured, command, service) -> None
 
 
 def test_destinations_that_cannot_be_used(command) -> None:
-    ended = command("run", "--json", "--to", "filesystem:///lake")
+    ended = command("run", "--json", "--destination", "filesystem")
     assert (ended.code, ended.document["status"]) == (2, "failed")
     assert "cannot replace rows" in ended.err
     ended = command("run", "--to", "duckdb:Importer.duckdb", "--dataset", "importer")

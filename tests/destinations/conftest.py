@@ -35,7 +35,7 @@ def served(service: Service, monkeypatch: pytest.MonkeyPatch) -> Iterator[Servic
         yield service
 
 
-@pytest.fixture(params=["duckdb", "postgres", "sqlite", "mysql", "ducklake", "ducklake-postgres", "delta"])
+@pytest.fixture(params=["duckdb", "postgres", "sqlite", "mysql", "ducklake", "ducklake-postgres", "delta", "parquet"])
 def address(request: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """What `--to` says of an empty place."""
     monkeypatch.chdir(tmp_path)
@@ -45,6 +45,7 @@ def address(request: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> st
         "postgres": lambda: str(request.getfixturevalue("postgres")),
         "mysql": lambda: str(request.getfixturevalue("mariadb")),
         "delta": lambda: f"delta:///{tmp_path}/lies",
+        "parquet": lambda: f"filesystem:///{tmp_path}/lies",
         "ducklake": lambda: str(request.getfixturevalue("sqlite_lake")),
         "ducklake-postgres": lambda: str(request.getfixturevalue("postgres_lake")),
     }

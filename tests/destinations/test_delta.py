@@ -28,10 +28,12 @@ from connector.run.sync import sync
 from connector.sandbox import Service, serve
 from connector.settings import Settings
 from connector.warehouse import Warehouse
-from connector.warehouse.adapters import delta_lake, delta_log
-from connector.warehouse.adapters.delta_lake import Lake
-from connector.warehouse.adapters.delta_log import Commit, DeltaLog, new_name
-from connector.warehouse.adapters.delta_statements import clauses_of
+from connector.warehouse.adapters import delta_log, lake_log
+from connector.warehouse.adapters import lake as lakes
+from connector.warehouse.adapters.delta_log import Commit, DeltaLog
+from connector.warehouse.adapters.lake import Lake
+from connector.warehouse.adapters.lake_log import new_name
+from connector.warehouse.adapters.lake_statements import clauses_of
 from connector.warehouse.destination import dataset_fingerprint
 from connector.warehouse.lock import lock_path, sole_writer
 from tests.destinations.test_destinations import run
@@ -55,7 +57,7 @@ def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
     """A lake with a table of two files."""
-    lake = Lake(tmp_path, "d")
+    lake = Lake(DeltaLog(tmp_path / "d"), "d")
     lake.create()
     execute(lake, 'CREATE TABLE "d"."t" (n BIGINT NOT NULL, word VARCHAR)')
     execute(lake, """INSERT INTO "d"."t" VALUES (1, 'one'), (2, 'two')""")
@@ -73,9 +75,14 @@ def execute(lake: Lake, *statements: str, args: tuple[Any, ...] = ()) -> None:
         lake.close(connection)
 
 
+def folder_of(lake: Lake) -> Path:
+    assert isinstance(lake.log, DeltaLog)
+    return lake.log.folder
+
+
 def rows(lake: Lake, table: str = "t") -> list[tuple[Any, ...]]:
     """Return the rows by another reader of Delta tables."""
-    found = pa.table(DeltaTable(lake.log.folder / table).to_pyarrow_table())
+    found = pa.table(DeltaTable(folder_of(lake) / table).to_pyarrow_table())
     return sorted(tuple(row.values()) for row in found.to_pylist())
 
 
@@ -255,15 +262,17 @@ def test_the_folders_of_a_new_table_are_on_disk_before_its_commit_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[Path] = []
-    monkeypatch.setattr(delta_log, "sync", synced.append)
-    lake = Lake(tmp_path / "new", "d")
+    for module in (delta_log, lake_log):
+        monkeypatch.setattr(module, "sync", synced.append)
+    lake = Lake(DeltaLog(tmp_path / "new" / "d"), "d")
     lake.create()
     execute(lake, 'CREATE TABLE "d"."t" (n BIGINT)')
-    folder = lake.log.folder
+    folder = folder_of(lake)
     assert synced == [folder.parent, folder, folder / "t", folder / "t" / "_delta_log"]
     synced.clear()
     execute(lake, 'INSERT INTO "d"."t" VALUES (1)')
-    assert synced == [folder / "t" / "_delta_log"]
+    file, *later = synced
+    assert (file.parent, file.suffix, later) == (folder / "t", ".parquet", [folder / "t", folder / "t" / "_delta_log"])
 
 
 def test_a_table_that_another_program_wrote_at_the_same_time_is_not_overwritten(lake: Lake) -> None:
@@ -272,7 +281,7 @@ def test_a_table_that_another_program_wrote_at_the_same_time_is_not_overwritten(
     def both_write() -> None:
         with lake.transaction(connection) as transaction:
             transaction.execute('DELETE FROM "d"."t" WHERE n = 1', ())
-            write_deltalake(lake.log.folder / "t", pa.table({"n": [9], "word": ["theirs"]}), mode="append")
+            write_deltalake(folder_of(lake) / "t", pa.table({"n": [9], "word": ["theirs"]}), mode="append")
 
     with pytest.raises(ConnectorError, match="Another program has written"):
         both_write()
@@ -302,7 +311,7 @@ def test_of_a_commit_to_two_tables_no_half_is_kept_if_another_program_writes_mea
 
     def overtaken(log: DeltaLog, commit: Commit) -> None:
         if not left:
-            write_deltalake(lake.log.folder / "u", pa.table({"n": [9], "word": ["theirs"]}), mode="append")
+            write_deltalake(folder_of(lake) / "u", pa.table({"n": [9], "word": ["theirs"]}), mode="append")
             raise KeyboardInterrupt
         left.pop()
         publish(log, commit)
@@ -319,14 +328,14 @@ def test_of_a_commit_to_two_tables_no_half_is_kept_if_another_program_writes_mea
         with sole_writer(into):
             assert (len(rows(lake)), len(rows(lake, "u"))) == (3, 4)
         return
-    theirs = lake.log.folder / "u" / "_delta_log" / f"{1:020d}.json"
+    theirs = folder_of(lake) / "u" / "_delta_log" / f"{1:020d}.json"
     for _ in range(2):  # no run goes on until somebody has decided
         with pytest.raises(ConnectorError, match=f"Remove {re.escape(str(theirs))}"), sole_writer(into):
             pass
     theirs.unlink()
     with sole_writer(into):
         assert rows(lake) == rows(lake, "u") == [(3, "three")]
-        assert list(lake.log.folder.glob(".journal-*")) == []
+        assert list(folder_of(lake).glob(".journal-*")) == []
 
 
 def test_a_table_that_another_program_wrote_is_not_dropped_with_a_killed_commit(
@@ -341,7 +350,7 @@ def test_a_table_that_another_program_wrote_is_not_dropped_with_a_killed_commit(
     with pytest.raises(KeyboardInterrupt):
         execute(lake, 'DROP TABLE "d"."u"', 'DELETE FROM "d"."t" WHERE n < 3')
     monkeypatch.undo()
-    write_deltalake(lake.log.folder / "u", pa.table({"n": [9], "word": ["theirs"]}), mode="append")
+    write_deltalake(folder_of(lake) / "u", pa.table({"n": [9], "word": ["theirs"]}), mode="append")
     with pytest.raises(ConnectorError, match="Another program"), sole_writer(pipeline(f"delta:///{tmp_path}", "d")):
         pass
     assert (len(rows(lake)), len(rows(lake, "u"))) == (3, 4)
@@ -368,7 +377,7 @@ def test_the_next_run_completes_a_commit_to_two_tables_of_a_killed_one(
     with sole_writer(pipeline(f"delta:///{tmp_path}", "d")):
         assert rows(lake) == [(1, "one"), (2, "two"), (3, "new")]
         assert (rows(lake, "u"), rows(lake, "w")) == ([(3, "three")], [(1,)])
-        assert list(lake.log.folder.glob(".journal-*")) == []
+        assert list(folder_of(lake).glob(".journal-*")) == []
         connection = lake.connect()
         assert connection.execute('SELECT count(*) FROM "d"."u"').fetchall() == [(1,)]
         lake.close(connection)
@@ -384,7 +393,7 @@ def test_what_a_killed_process_spilled_is_removed(tmp_path: Path, monkeypatch: p
     for folder in (left, alive, theirs):
         folder.mkdir()
         (folder / "duckdb_temp_storage-0.tmp").write_bytes(b"secret")
-    lake = Lake(tmp_path / "lake", "d")
+    lake = Lake(DeltaLog(tmp_path / "lake" / "d"), "d")
     connection = lake.connect()
     [[place]] = connection.execute("SELECT current_setting('temp_directory')").fetchall()
     assert Path(place).is_dir()
@@ -422,36 +431,36 @@ def test_statements_change_what_they_would_in_a_database(lake: Lake) -> None:
             table = "t2" if "t2" in sql or "gone" in sql else "t"
             expected = database.execute(f"SELECT * FROM d.{table}").fetchall()
             assert sorted(map(repr, rows(lake, table))) == sorted(map(repr, expected)), sql
-    assert not (lake.log.folder / "t").exists()
+    assert not (folder_of(lake) / "t").exists()
 
 
 def test_a_table_keeps_its_id(lake: Lake) -> None:
-    before = DeltaTable(lake.log.folder / "t").metadata().id
+    before = DeltaTable(folder_of(lake) / "t").metadata().id
     execute(lake, 'ALTER TABLE "d"."t" ADD COLUMN more BIGINT')
-    after = DeltaTable(lake.log.folder / "t")
+    after = DeltaTable(folder_of(lake) / "t")
     assert (after.metadata().id, [each.name for each in after.schema().fields]) == (before, ["n", "word", "more"])
 
 
 def test_only_files_with_changed_rows_are_written_again(lake: Lake) -> None:
     def files() -> set[str]:
-        return {Path(uri).name for uri in DeltaTable(lake.log.folder / "t").file_uris()}
+        return {Path(uri).name for uri in DeltaTable(folder_of(lake) / "t").file_uris()}
 
     before = files()
     execute(lake, 'DELETE FROM "d"."t" WHERE n = 3')
     assert len(before) == 2
     assert files() < before
     execute(lake, 'DELETE FROM "d"."t" WHERE n = 4')
-    assert DeltaTable(lake.log.folder / "t").version() == 3  # nothing changed, so nothing was committed
+    assert DeltaTable(folder_of(lake) / "t").version() == 3  # nothing changed, so nothing was committed
 
 
 def test_small_files_do_not_pile_up(lake: Lake) -> None:
     for n in range(60):
         execute(lake, f"""INSERT INTO "d"."t" VALUES ({n}, 'more')""")
-    table = DeltaTable(lake.log.folder / "t")
-    assert len(table.file_uris()) <= delta_lake._SMALL_FILES + 1
+    table = DeltaTable(folder_of(lake) / "t")
+    assert len(table.file_uris()) <= lakes._SMALL_FILES + 1
     assert len(rows(lake)) == 63
-    assert (lake.log.folder / "t" / "_delta_log" / "_last_checkpoint").exists()
-    assert len(rows(Lake(lake.log.folder.parent, "d"))) == 63
+    assert (folder_of(lake) / "t" / "_delta_log" / "_last_checkpoint").exists()
+    assert len(rows(Lake(lake.log, "d"))) == 63
 
 
 def test_a_table_of_another_program_is_left_alone(
@@ -482,7 +491,7 @@ def test_a_table_of_another_program_under_a_name_of_ours_is_refused(
 
 
 def test_a_table_that_differs_only_in_case_does_not_hide_ours(lake: Lake) -> None:
-    theirs = lake.log.folder / "T"
+    theirs = folder_of(lake) / "T"
     for n in (77, 78):
         write_deltalake(theirs, pa.table({"n": [n], "word": ["theirs"]}), mode="append")
         connection = lake.connect()
@@ -493,7 +502,7 @@ def test_a_table_that_differs_only_in_case_does_not_hide_ours(lake: Lake) -> Non
 
 
 def test_a_table_that_cannot_be_read_is_named(lake: Lake) -> None:
-    log = lake.log.folder / "theirs" / "_delta_log"
+    log = folder_of(lake) / "theirs" / "_delta_log"
     log.mkdir(parents=True)
     (log / f"{0:020d}.json").write_text("{}")
     with pytest.raises(ConnectorError, match=r"theirs cannot be read .*move it into another folder"):
@@ -517,7 +526,7 @@ def test_a_commit_that_failed_after_a_part_is_completed_before_the_next(
     monkeypatch.undo()
     execute(lake, 'INSERT INTO "d"."u" VALUES (2)')
     assert (len(rows(lake)), rows(lake, "u")) == (2, [(1,), (2,)])
-    assert list(lake.log.folder.glob(".journal-*")) == []
+    assert list(folder_of(lake).glob(".journal-*")) == []
 
 
 @pytest.mark.parametrize(

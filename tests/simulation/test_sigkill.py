@@ -20,7 +20,11 @@ from psycopg2.extras import RealDictCursor, register_default_json, register_defa
 
 from connector.sandbox import Request, serve
 from connector.settings import Settings
-from connector.warehouse.adapters.delta_lake import Lake
+from connector.warehouse.adapters.delta_log import DeltaLog
+from connector.warehouse.adapters.folder_store import FolderStore
+from connector.warehouse.adapters.lake import Lake
+from connector.warehouse.adapters.lake_log import Log
+from connector.warehouse.adapters.parquet_log import ParquetLog
 from tests.processes import Process, start
 from tests.simulation.edits import random_edit
 from tests.simulation.holdings import DATASET, Holdings
@@ -88,17 +92,21 @@ class Light:
 
 
 class Folder:
-    """A folder of Delta tables."""
+    """A folder of Delta tables, or of plain Parquet."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, kind: str) -> None:
         self._folder = folder / "lake"
-        self.address = f"delta:///{self._folder}"
+        self._kind = kind
+        self.address = f"{'delta' if kind == 'delta' else 'filesystem'}:///{self._folder}"
 
     def holdings(self) -> Holdings:
         """Return what a run begins with: it completes a commit in which one was killed."""
-        lake = Lake(self._folder, DATASET)
-        lake.log.complete()
-        return Holdings.of(lake.connect()) if lake.log.exists() else Holdings()
+        place = self._folder / DATASET
+        log: Log = DeltaLog(place) if self._kind == "delta" else ParquetLog(FolderStore(place))
+        log.complete()
+        lake = Lake(log, DATASET)
+        connection = lake.connect()
+        return Holdings.of(connection) if lake.exists else Holdings()
 
 
 class Maria:
@@ -202,14 +210,17 @@ def _empty(kind: str, folder: Path, request: pytest.FixtureRequest) -> Kept:
         return Server(request.getfixturevalue("postgres_uri"), "killed")
     if kind == "mysql":
         return Maria(request.getfixturevalue("mariadb_server"))
-    if kind == "delta":
-        return Folder(folder)
+    if kind in ("delta", "parquet"):
+        return Folder(folder, kind)
     return Light(folder) if kind == "sqlite" else File(folder)
 
 
 @pytest.mark.parametrize(
     "kind",
-    ["duckdb", *(pytest.param(name, marks=pytest.mark.long) for name in ("postgres", "sqlite", "mysql", "delta"))],
+    [
+        "duckdb",
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("postgres", "sqlite", "mysql", "delta", "parquet")),
+    ],
 )
 def test_a_command_killed_again_and_again_ends_equal_to_the_service(
     kind: str, tmp_path: Path, pytestconfig: pytest.Config, request: pytest.FixtureRequest

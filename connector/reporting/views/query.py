@@ -27,8 +27,8 @@ from connector.warehouse.adapters.dialect import quoted
 from connector.warehouse.busy import WAIT_S, when_free
 from connector.warehouse.destination import (
     dataset_name,
-    delta_folder,
     duckdb_file,
+    lake_place,
     local_file,
     no_warehouse,
     open_client,
@@ -196,14 +196,15 @@ def _mysql(pipeline: Pipeline, sql: str) -> Iterator[Answer]:
 
 
 @contextmanager
-def _delta(pipeline: Pipeline, sql: str) -> Iterator[Answer]:
-    from connector.warehouse.adapters.delta_lake import Lake
+def _lake(pipeline: Pipeline, sql: str) -> Iterator[Answer]:
+    from connector.warehouse.adapters.lake import Lake
 
-    folder, dataset = delta_folder(pipeline), dataset_name(pipeline)
-    if folder is None or not (folder / dataset).is_dir():
-        raise no_warehouse(pipeline)
-    lake = Lake(folder, dataset)
+    untyped: Any = pipeline.destination
+    dataset = dataset_name(pipeline)
+    lake = Lake(untyped.log_at(lake_place(pipeline), dataset), dataset)
     with lake.only_reading() as connection:
+        if not lake.exists:
+            raise no_warehouse(pipeline)
         for name, value in _NOTHING_ELSE.items():
             connection.execute(f"SET {name} = {value}")
         yield _answer_of_duckdb(connection, dataset, sql)
@@ -215,7 +216,8 @@ _ASKED = {
     "sqlite": _sqlite,
     "mysql": _mysql,
     "ducklake": _ducklake,
-    "delta": _delta,
+    "delta": _lake,
+    "parquet": _lake,
 }
 
 

@@ -6,13 +6,10 @@ the next run completes the commit of a killed one. So what a run reads was commi
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-import re
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,9 +20,21 @@ from uuid import uuid4
 import pyarrow as pa
 
 from connector.errors import ConnectorError
+from connector.warehouse.adapters.base import lower
+from connector.warehouse.adapters.lake_log import (
+    OUR_NAME,
+    OURS,
+    Change,
+    Column,
+    Log,
+    Table,
+    is_ours,
+    sync,
+    write_file,
+    write_once,
+)
 
-LOG, OURS = "_delta_log", "importer-"  # the folder of a table's log, and how the names of our files begin
-_OUR_NAME = re.compile(rf"{OURS}(?:(?P<table>[0-9a-f]{{8}})-)?[0-9a-f]{{32}}\.parquet")
+LOG = "_delta_log"  # the folder of a table's log
 _JOURNAL, _DROPPED = ".journal-", ".dropped-"
 _CHECKPOINT_EVERY = 20  # commits: readers begin at the last checkpoint
 _TYPE = "importer.type"  # in the metadata of a field: DuckDB's type, where Delta has only texts
@@ -40,24 +49,6 @@ _PRIMITIVE = {
     "TIMESTAMP WITH TIME ZONE": "timestamp",
 }
 _KINDS = {delta: kind for kind, delta in _PRIMITIVE.items() if kind != "JSON"}
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column: DuckDB's type, and whether it cannot be null."""
-
-    kind: str
-    required: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A version of a table: its id, its columns in their order, and the bytes of each of its files."""
-
-    version: int
-    id: str
-    columns: Mapping[str, Column]
-    files: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,28 +68,48 @@ class OvertakenError(ConnectorError):
         self.path = path
 
 
-class DeltaLog:
+class DeltaLog(Log):
     """The folder of a dataset."""
+
+    filesystem = None
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._committing = False
+        self._marks: dict[str, object] = {}  # of the versions that were read
 
-    def exists(self) -> bool:
-        return self.folder.is_dir()
+    def begin(self) -> None:
+        pass
 
     def tables(self) -> list[str]:
         """Return the tables; a folder in which a killed run has not committed yet is none."""
-        return sorted(log.parent.name for log in self.folder.glob(f"[!.]*/{LOG}") if any(log.glob("*.json")))
+        logs = self.folder.glob(f"[!.]*/{LOG}")
+        return sorted(log.parent.name for log in logs if any(log.glob("*.json")) or any(log.glob("*.parquet")))
 
     def path(self, table: str, file: str) -> str:
         return str(self.folder / table / unquote(file))
 
-    def read(self, table: str) -> Table | None:
-        """Return the current version; None if the table has types or features that ours do not have.
+    def create(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
 
-        Raises ConnectorError if deltalake cannot read it.
-        """
+    def read(self, known: Mapping[str, Table]) -> Mapping[str, Table | None] | None:
+        self._complete_own()
+        if not self.folder.is_dir():
+            return None
+        # DuckDB ignores case in names: of tables that differ only in case, the last one counts; ours are in lower case
+        there = list({lower(name): name for name in self.tables()}.values())
+        return {name: self._read_unless_known(name, known.get(name)) for name in there}
+
+    def _read_unless_known(self, name: str, known: Table | None) -> Table | None:
+        mark = None if known is None else self._mark(name, known.version)
+        if mark is not None and self._marks.get(name) == mark:
+            return known
+        table = self._read(name)
+        if table is not None:
+            self._marks[name] = self._mark(name, table.version)
+        return table
+
+    def _read(self, table: str) -> Table | None:
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
 
@@ -118,7 +129,7 @@ class DeltaLog:
         known = {name: each for name, each in columns.items() if each is not None}
         return Table(found.version(), str(found.metadata().id), known, files)
 
-    def mark(self, table: str, version: int) -> object:
+    def _mark(self, table: str, version: int) -> object:
         """Return an object that is equal while this is the current version, and the table is not made anew."""
         try:
             found = self._version(table, version).stat()
@@ -131,14 +142,21 @@ class DeltaLog:
         for journal in self.folder.glob(f"{_JOURNAL}*.json"):
             self._apply(journal)
 
-    def complete_own(self) -> None:
+    def _complete_own(self) -> None:
         """Complete a commit to several tables that failed here after a part of it, e.g. because the disk was full."""
         if self._committing:
             self.complete()
             self._committing = False
 
-    def commit(self, commits: Sequence[Commit]) -> None:
-        """Commit to all these tables. Raises ConnectorError if another program has written one of them meanwhile."""
+    def add(self, table: str, write: Callable[[str], None]) -> tuple[str, int]:
+        path = write_file(self.folder, table, write)
+        return path.name, path.stat().st_size
+
+    def discard(self, table: str, file: str) -> None:
+        (self.folder / table / file).unlink(missing_ok=True)
+
+    def commit(self, changes: Sequence[Change]) -> None:
+        commits = [_commit_of(each) for each in changes]
         for each in commits:
             if self._version(each.table, each.version).exists():
                 raise self._conflict(each)
@@ -147,7 +165,7 @@ class DeltaLog:
         elif commits:
             journal = self.folder / f"{_JOURNAL}{uuid4().hex}.json"
             ordered = sorted(commits, key=lambda each: each.actions is None)  # a table that is dropped is gone
-            _write_once(journal, json.dumps([asdict(each) for each in ordered]))
+            write_once(journal, json.dumps([asdict(each) for each in ordered]))
             self._committing = True
             self._apply(journal)
             self._committing = False
@@ -212,12 +230,11 @@ class DeltaLog:
             for folder in (self.folder.parent, self.folder, path.parent.parent):
                 sync(folder)
         try:
-            _write_once(path, commit.actions)
+            write_once(path, commit.actions)
         except FileExistsError:
             self._is_published(commit)
 
     def remove(self, *, with_tables: bool) -> None:
-        """Remove the folder; without `with_tables`, raise OSError if there is something in it."""
         if with_tables:
             _remove(self.folder, self.folder.parent)
         else:
@@ -232,7 +249,6 @@ class DeltaLog:
         DeltaTable(self.folder / table).create_checkpoint()
 
     def clean(self, tables: Mapping[str, Table]) -> None:
-        """Remove our files that these versions do not have, what killed runs left, and old logs."""
         from deltalake import DeltaTable
 
         for left in self.folder.glob(f"{_DROPPED}*"):
@@ -252,25 +268,20 @@ class DeltaLog:
 
     def files(self, table: str) -> Iterator[Path]:
         """Yield the data files that we wrote for a table, current or not."""
-        return (each for each in (self.folder / table).glob(f"{OURS}*.parquet") if _OUR_NAME.fullmatch(each.name))
+        return (each for each in (self.folder / table).glob(f"{OURS}*.parquet") if OUR_NAME.fullmatch(each.name))
+
+    def size(self) -> int:
+        return sum(file.stat().st_size for name in self.tables() for file in self.files(name))
 
 
-def new_name(table: str) -> str:
-    """Return a name for a new file of a table; it says which table, because a user's copy of a file is not ours."""
-    return f"{OURS}{_digest(table)}-{uuid4().hex}.parquet"
+def _commit_of(change: Change) -> Commit:
+    version = 0 if change.old is None else change.old.version + 1
+    return Commit(
+        change.table, version, None if change.new is None else _actions_of(change.old, change.new, change.rows)
+    )
 
 
-def is_ours(table: str, file: str) -> bool:
-    """Return whether `new_name` made this name for this table."""
-    found = _OUR_NAME.fullmatch(file)
-    return found is not None and found["table"] == _digest(table)
-
-
-def _digest(table: str) -> str:
-    return hashlib.blake2b(table.encode(), digest_size=4).hexdigest()
-
-
-def actions_of(old: Table | None, new: Table, rows: Mapping[str, int]) -> str:
+def _actions_of(old: Table | None, new: Table, rows: Mapping[str, int]) -> str:
     """Return the actions of the log that lead from one version to the next; `rows` are those in each new file."""
     now = int(time.time() * 1000)
     made: list[dict[str, Any]] = [
@@ -323,26 +334,3 @@ def _remove(folder: Path, beside: Path) -> None:
     with suppress(FileNotFoundError):
         folder.rename(gone)
         shutil.rmtree(gone)
-
-
-def _write_once(path: Path, text: str) -> None:
-    """Create a file with its whole content in one step, on disk; raise FileExistsError if there is one."""
-    new = path.with_name(f".{uuid4().hex}.new")
-    try:
-        with new.open("x", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.link(new, path)
-    finally:
-        new.unlink(missing_ok=True)
-    sync(path.parent)
-
-
-def sync(path: Path) -> None:
-    """Wait until a file or a folder is on disk."""
-    opened = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)

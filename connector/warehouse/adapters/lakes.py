@@ -1,4 +1,4 @@
-"""Adapt Delta tables, which DuckDB reads and writes here (`delta_lake`)."""
+"""Adapt tables in files, Delta tables and plain Parquet, which DuckDB reads and writes here (`lake`)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _OWN = (
 )
 
 
-class Delta(Duck):
-    """Like DuckDB, without views and functions, because a folder of Delta tables has no place for them."""
+class TablesInFiles(Duck):
+    """Like DuckDB, without views and functions, because files have no place for them."""
 
     traits: ClassVar[Traits] = replace(Duck.traits, positions=False, views=False, functions=False)
 

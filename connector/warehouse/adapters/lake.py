@@ -1,12 +1,12 @@
-"""Execute SQL on the Delta tables of a dataset, in a DuckDB without a file.
+"""Execute SQL on tables whose rows are in Parquet files, in a DuckDB without a file.
 
 In the schema of the dataset each table is a view: the files of its current version, and the rows of a DuckDB table with
 the same columns in a second schema, which is empty except in a transaction. A statement that changes rows first moves
 the rows of the files that it affects into that table. The commit writes the table to a new file, which replaces the
-moved ones, in one commit to the Delta logs of all tables of the transaction.
+moved ones, in one commit of all tables of the transaction to the log (`lake_log`).
 
 Invariant: what a transaction reads is what it has written, other connections read the last commit, and after an error
-the state is read from the logs again.
+the state is read from the log again.
 """
 
 from __future__ import annotations
@@ -16,16 +16,15 @@ import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
 import duckdb
 
-from connector.warehouse.adapters.base import lower
-from connector.warehouse.adapters.delta_log import Column, Commit, DeltaLog, Table, actions_of, new_name, sync
-from connector.warehouse.adapters.delta_statements import ALTERED, SCHEMA, STATEMENT, clauses_of, unquoted
 from connector.warehouse.adapters.dialect import literal, quoted
+from connector.warehouse.adapters.lake_log import Change, Column, Log, Table
+from connector.warehouse.adapters.lake_statements import ALTERED, SCHEMA, STATEMENT, clauses_of, unquoted
 from connector.warehouse.left_spill import spill_folder
 
 ROWS = "$importer"  # behind the name of the dataset: the schema of the rows that are not in files yet
@@ -45,18 +44,20 @@ class _Change:
 class Lake:
     """The dataset, with connections that share its state."""
 
-    def __init__(self, folder: Path, dataset: str) -> None:
-        self.log = DeltaLog(folder / dataset)
+    def __init__(self, log: Log, dataset: str) -> None:
+        self.log = log
         self.dataset = dataset
         self._lock = threading.RLock()
         self._tables: dict[str, Table] = {}
-        self._marks: dict[str, object] = {}  # of the versions that were read
+        self.exists = False  # when the log was read
         self._stale, self._opened = True, 0
         self._root = duckdb.connect(":memory:", config={"temp_directory": spill_folder()})
         self._root.execute("SET GLOBAL TimeZone = 'UTC'")
+        if log.filesystem is not None:
+            self._root.register_filesystem(log.filesystem)
 
     def connect(self) -> duckdb.DuckDBPyConnection:
-        """Return a connection, to the current state of the logs if it is the only one."""
+        """Return a connection, to the current state of the log if it is the only one."""
         with self._lock:
             if not self._opened or self._stale:
                 self.refresh()
@@ -71,39 +72,37 @@ class Lake:
             self._opened -= 1
             connection.close()
 
-    def expire(self) -> None:
-        """Make the next connection read the logs although another one is open: another process may have written."""
+    def begin(self) -> None:
+        """Make the next connection read the log although another one is open: another process may have written.
+
+        The caller has just got the lock.
+        """
         with self._lock:
+            self.log.begin()
             self._stale = True
 
     def refresh(self) -> None:
-        """Read the versions that the logs have now."""
-        self.log.complete_own()
+        """Read the versions that the log has now."""
         if self._stale:
             self._drop_schemas()
-        if not self.log.exists():
+        found = self.log.read(self._tables)
+        self.exists = found is not None
+        if found is None:
             self._drop_schemas()
             return
-        # DuckDB ignores case in names: of tables that differ only in case, the last one counts; ours are in lower case
-        there = list({lower(name): name for name in self.log.tables()}.values())
         for schema in (self.dataset, self.dataset + ROWS):
             self._root.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(schema)}")
-        for name in self._tables.keys() - set(there):
+        for name in self._tables.keys() - found.keys():
             self._undefine(self._root, name)
             del self._tables[name]
-        for name in there:
-            known = self._tables.get(name)
-            mark = None if known is None else self.log.mark(name, known.version)
-            if mark is not None and self._marks.get(name) == mark:
-                continue
-            table = self.log.read(name)
+        for name, table in found.items():
             if table is None:  # somebody else's, which only has its name here
                 why = f"The Delta table {name} has types or features that cannot be read here."
                 sql = f"SELECT CAST(error({literal(why)}) AS INTEGER) AS unknown"
                 self._root.execute(f"CREATE OR REPLACE VIEW {self.view(name)} AS {sql}")
-                continue
-            self.define(self._root, name, table.columns, table.files)
-            self._tables[name], self._marks[name] = table, self.log.mark(name, table.version)
+            elif table is not self._tables.get(name):
+                self.define(self._root, name, table.columns, table.files)
+                self._tables[name] = table
         self._stale = False
 
     def _drop_schemas(self) -> None:
@@ -112,7 +111,7 @@ class Lake:
         self._tables.clear()
 
     def create(self) -> None:
-        self.log.folder.mkdir(parents=True, exist_ok=True)
+        self.log.create()
         self.refresh()
 
     def drop(self, *, with_tables: bool) -> None:
@@ -162,10 +161,6 @@ class Lake:
             self.log.clean({name: self._tables[name] for name in tables})
         finally:
             self.close(connection)
-
-    def size(self) -> int:
-        """Return the bytes of the files of all tables, those of earlier versions too."""
-        return sum(file.stat().st_size for name in self.log.tables() for file in self.log.files(name))
 
     def only_reading(self) -> duckdb.DuckDBPyConnection:
         """Return a connection that can read the current files of this dataset, and no others."""
@@ -325,7 +320,7 @@ class Transaction:
             (None, None),
         )
         if found is None:
-            raise duckdb.NotImplementedException(f"Not implemented on Delta tables: ALTER TABLE {how}")
+            raise duckdb.NotImplementedException(f"Not implemented on tables in files: ALTER TABLE {how}")
         change = self._change(name)
         columns = dict(change.columns or {})
         values = {column: quoted(column) for column in columns}
@@ -383,49 +378,44 @@ class Transaction:
     # -- committing -------------------------------------------------------------------------------------------------
 
     def commit(self) -> dict[str, Table]:
-        """Write the files and commit them to the logs; return all tables as they are then."""
-        after, commits, written = dict(self._before), [], []
+        """Write the files and commit them to the log; return all tables as they are then."""
+        after, changes, written = dict(self._before), [], []
         try:
             for name, change in self._changes.items():
                 old = self._before.get(name)
                 if change.columns is None:
                     after.pop(name, None)
                     if old is not None:
-                        commits.append(Commit(name, old.version + 1, None))
+                        changes.append(Change(name, old, None, {}))
                     continue
-                columns = change.columns
-                if rows := self._count(name):
+                columns, added = change.columns, {}
+                if self._count(name):
                     self.merge(name, _SMALL_BYTES, _SMALL_FILES)
-                    rows = self._count(name)
-                    path = self._write(name, columns)
-                    written.append(path)
-                    change.files[path.name] = path.stat().st_size
+                    file, size = self._lake.log.add(name, partial(self._write, name, columns))
+                    written.append((name, file))
+                    change.files[file] = size
+                    added = {file: self._count(name)}
                 if old is not None and dict(old.files) == change.files and dict(old.columns) == columns:
                     continue
                 version, unique = (0, str(uuid4())) if old is None else (old.version + 1, old.id)
-                table = Table(version, unique, columns, change.files)
-                actions = actions_of(old, table, {written[-1].name: rows} if rows else {})
-                commits.append(Commit(name, table.version, actions))
-                after[name] = table
+                after[name] = Table(version, unique, columns, change.files)
+                changes.append(Change(name, old, after[name], added))
                 self._lake.define(self._connection, name, columns, change.files)
         except BaseException:
-            for path in written:
-                path.unlink(missing_ok=True)
+            for name, file in written:
+                with suppress(Exception):
+                    self._lake.log.discard(name, file)
             raise
-        self._lake.log.commit(commits)
+        if changes:
+            self._lake.log.commit(changes)
         return after
 
     def _count(self, name: str) -> int:
         found: Any = self._connection.execute(f"SELECT count(*) FROM {self._lake.rows(name)}").fetchall()
         return int(found[0][0])
 
-    def _write(self, name: str, columns: Mapping[str, Column]) -> Path:
-        path = self._lake.log.folder / name / new_name(name)
-        path.parent.mkdir(parents=True, exist_ok=True)
+    def _write(self, name: str, columns: Mapping[str, Column], path: str) -> None:
         plain = {column: "VARCHAR" if each.kind == "JSON" else each.kind for column, each in columns.items()}
         values = ", ".join(f"CAST({quoted(column)} AS {kind}) AS {quoted(column)}" for column, kind in plain.items())
-        copied = f"COPY (SELECT {values} FROM {self._lake.rows(name)}) TO {literal(str(path))}"
+        copied = f"COPY (SELECT {values} FROM {self._lake.rows(name)}) TO {literal(path)}"
         self._connection.execute(f"{copied} (FORMAT parquet, COMPRESSION zstd)").fetchall()
-        sync(path)
-        sync(path.parent)
-        return path

@@ -1,4 +1,4 @@
-"""Recognise the statements that change a dataset of Delta tables, and take them apart."""
+"""Recognise the statements that change a dataset of tables in files, and take them apart."""
 
 from __future__ import annotations
 
