@@ -5,7 +5,7 @@ Every mutation is a plausible mistake in the connector. `test_mutations.py` runs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from random import Random
@@ -25,18 +25,19 @@ from connector.load import ledger_rows, package, table_rows
 from connector.load.batches import Builder, BuiltImports
 from connector.load.kept_deletes import KeptDeletes
 from connector.models import Import
-from connector.run import choice, discover, opening, plan, reader, sync
+from connector.run import choice, discover, opening, plan, reader, sync, versions
 from connector.run.crash_suspects import CrashSuspects
 from connector.run.plan import Plan
 from connector.sandbox import Switches
 from connector.service.outage import Outage
+from connector.settings import Settings
 from connector.transform.overflow import Overflow
 from connector.transform.schema import TableSchema
 from connector.transform.width import UNBOUNDED, Width
 from connector.warehouse import Connection, history, state, stored_fields, stored_imports, upgrades
 from connector.warehouse.field_counts import TableTotals
 from connector.warehouse.ownership import Dataset
-from tests.simulation.scenario import Episode, Scenario, quiet
+from tests.simulation.scenario import Episode, Scenario, make_scenario, quiet
 
 Patch = Callable[[], AbstractContextManager[Any]]
 
@@ -45,7 +46,8 @@ Patch = Callable[[], AbstractContextManager[Any]]
 class Mutation:
     """`seeds` is the number of seeds before it counts as undetected; `first` is a seed that detected it lately.
 
-    `likely` makes what the mutation needs happen in every scenario, if seeds have it too rarely.
+    `likely` makes what the mutation needs happen in every scenario, if seeds have it too rarely. `varied` tells whether
+    settings change in all of them, or in none.
     """
 
     name: str
@@ -53,16 +55,24 @@ class Mutation:
     seeds: int
     first: int
     likely: Callable[[Scenario], Scenario]
+    varied: bool = False
+
+    def scenario(self, seed: int) -> Scenario:
+        return self.likely(make_scenario(seed, varied=self.varied))
 
 
 MUTATIONS: list[Mutation] = []
 
 
 def mutation(
-    seeds: int = 2_000, *, first: int = 0, likely: Callable[[Scenario], Scenario] = lambda scenario: scenario
+    seeds: int = 2_000,
+    *,
+    first: int = 0,
+    likely: Callable[[Scenario], Scenario] = lambda scenario: scenario,
+    varied: bool = False,
 ) -> Callable[[Patch], Patch]:
     def register(patch: Patch) -> Patch:
-        MUTATIONS.append(Mutation(patch.__name__, patch, seeds, first, likely))
+        MUTATIONS.append(Mutation(patch.__name__, patch, seeds, first, likely, varied))
         return patch
 
     return register
@@ -288,6 +298,14 @@ def compare_everything_but_updated_at() -> AbstractContextManager[Any]:
         return original(rows, lenient, rules)
 
     return mock.patch.object(discover, "make_plan", careless)
+
+
+@mutation(first=5, varied=True)
+def read_nothing_again_for_a_table_that_was_not_written() -> AbstractContextManager[Any]:
+    def written(*args: Any, **more: Any) -> plan.Rules:
+        return replace(plan.Rules(*args, **more), raw=False, typed=False)
+
+    return mock.patch.object(discover, "Rules", written)
 
 
 @mutation(first=22)
@@ -594,6 +612,21 @@ def forget_what_is_recorded_of_what_is_read_again() -> AbstractContextManager[An
 @mutation(first=18)
 def leave_in_versions_what_a_later_rule_is_about() -> AbstractContextManager[Any]:
     return mock.patch.object(history, "_empty_ruled")
+
+
+@mutation(first=18, varied=True)
+def end_versions_of_rows_that_are_not_typed_for_a_while() -> AbstractContextManager[Any]:
+    original = Settings.keeps_history_of
+
+    def always(self: Settings, slug: str | None, names: Collection[str]) -> bool:
+        return original(self.model_copy(update={"typed": True}), slug, names)
+
+    return mock.patch.object(Settings, "keeps_history_of", always)
+
+
+@mutation(first=51, varied=True)
+def leave_all_versions_while_history_is_off() -> AbstractContextManager[Any]:
+    return mock.patch.object(versions, "histories", return_value={})
 
 
 @mutation(40, likely=_with_renamed_templates)

@@ -549,6 +549,8 @@ def check_history(
     erases = whole and not (ran.tally.imports_failed or ran.tally.imports_unreconciled)
     if recorded:
         check_versions(after, all_noted=keeps or erases, but=not_whole, of=recorded_tables(ran))
+    if not ran.settings.typed:
+        none_of(_spans(after) - _spans(ran.before), "no version of a typed row begins or ends while there are none")
     now = snapshot(after)
     there = frozenset(after.live_records()).union(*now.values())
     if erases and not keeps:
@@ -585,6 +587,12 @@ def check_history(
     of = recorded_tables(ran)
     live = {table: rows for table, rows in now.items() if of is None or table in of}
     completed.append(Seen(ran.tally.started_at if recorded else None, number, settled, live, there, not_whole))
+
+
+def _spans(holdings: Holdings) -> set[tuple[Any, ...]]:
+    """Return (table, key, beginning, end) of each version of a typed row."""
+    each = _each(holdings.versions)
+    return {(t, v["_record_slug"], v["_valid_from"], v["_valid_to"]) for t, v in each if t != "imports_history"}
 
 
 def _check_protected(after: Holdings, rules: Rules, kept: frozenset[str]) -> None:

@@ -91,7 +91,7 @@ class Scenario:
     An import of more than `in_memory` records is spilled to disk. `width` bounds the typed tables. From `big_bytes` on
     an import may be what a run dies of. A `coarse` service counts whole seconds, in which much happens, and tells its
     time. `tiny` imports of a few rows come on top, of which most are built together. Pages of `per_page` imports are
-    requested.
+    requested. If it is `varied`, more settings than in other scenarios change between runs.
     """
 
     seed: int
@@ -107,6 +107,7 @@ class Scenario:
     coarse: bool = False
     tiny: int = 0
     per_page: int = MAX_PER_PAGE
+    varied: bool = False
 
 
 def records_history(seed: int) -> bool:
@@ -115,14 +116,13 @@ def records_history(seed: int) -> bool:
 
 
 def changes_settings(seed: int) -> bool:
-    """Return whether the runs of this seed's world differ in more of their settings than those of the others.
-
-    The worlds of most seeds by which `mutations` are detected keep their settings.
-    """
+    """Return whether the runs of this seed's world differ in more of their settings than those of the others."""
     return seed % 8 in (3, 4, 7)
 
 
-def make_scenario(seed: int) -> Scenario:
+def make_scenario(seed: int, *, varied: bool | None = None) -> Scenario:
+    """Return the scenario of a seed; `varied` says whether its settings change, whatever the seed says."""
+    varied = changes_settings(seed) if varied is None else varied
     dice = Random(f"scenario {seed}")
     many = dice.random() < 0.2
     settings: dict[str, Any] = {
@@ -204,7 +204,7 @@ def make_scenario(seed: int) -> Scenario:
             replace(each, renames_before=renaming.choice((0, 0, 1, 2)), renames=renaming.choice((0.0, 0.0, 0.03)))
             for each in episodes
         ]
-    if changes_settings(seed):
+    if varied:
         settings, episodes = _varied(Random(f"varied {seed}"), settings, episodes)
     narrow = Random(f"width {seed}")
     width = (
@@ -224,6 +224,7 @@ def make_scenario(seed: int) -> Scenario:
         coarse,
         Random(f"tiny {seed}").choice((0,) * 14 + (100, 200)),
         Random(f"per page {seed}").choice((MAX_PER_PAGE,) * 9 + (25,)),
+        varied,
     )
 
 

@@ -8,7 +8,6 @@ import pytest
 
 from tests.simulation.machines import ModelMachine
 from tests.simulation.mutations import MUTATIONS, Mutation
-from tests.simulation.scenario import make_scenario
 from tests.simulation.world import World
 
 
@@ -30,7 +29,7 @@ def _broken_by(mutation: Mutation, seed: int, folder: Path) -> str | None:
     machine = ModelMachine(folder)
     with mutation.patch():  # a mutation that cannot be applied proves nothing
         try:
-            World(mutation.likely(make_scenario(seed)), machine).live()
+            World(mutation.scenario(seed), machine).live()
         except Exception as broken:
             return f"{type(broken).__name__}: {broken}"
         finally:

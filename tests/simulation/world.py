@@ -49,7 +49,7 @@ from tests.simulation.oracle import (
 )
 from tests.simulation.protecting import KEY, Rules, named_sections, seen_through
 from tests.simulation.renaming import ReadUnder
-from tests.simulation.scenario import Episode, Outage, Scenario, changes_settings, fill, quiet, records_history
+from tests.simulation.scenario import Episode, Outage, Scenario, fill, quiet, records_history
 from tests.simulation.virtual_time import Wire, virtual_loop
 from tests.simulation.watching import Watch
 
@@ -202,7 +202,7 @@ class World:
             self.run(peace)
         again = self.run(peace)
         self._check_nothing_to_do(again)
-        if changes_settings(self.scenario.seed):
+        if self.scenario.varied:
             self._check_verified(again, {Kind.record_rejected, Kind.not_reconciled} if lies or spoiled else set())
 
     def _rules_by_slug(self) -> Rules:
