@@ -76,6 +76,17 @@ def histories(dataset: Dataset) -> dict[str, Versioned]:
     return {table: each for table, each in found.items() if each.history in dataset.columns}
 
 
+def imports_with_versions(connection: Connection, histories: Mapping[str, Versioned]) -> dict[str, frozenset[str]]:
+    """Return import → the typed tables that have open versions of its rows."""
+    found: dict[str, frozenset[str]] = defaultdict(frozenset)
+    for table, each in histories.items():
+        imported = connection.column(each.import_key)
+        sql = f"SELECT DISTINCT {imported} AS slug FROM {connection.name(each.history)} WHERE "
+        for row in connection.query(f"{sql}{connection.column(VALID_TO)} IS NULL").to_pylist():
+            found[row["slug"]] |= {table}
+    return found
+
+
 def _versioned(dataset: Dataset, table: str) -> Versioned:
     columns = tuple(c for c in dataset.columns[table] if c not in dataset.added.get(table, ()))
     if table == IMPORTS:

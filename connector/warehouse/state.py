@@ -24,7 +24,7 @@ from connector.scope import Part
 from connector.transform.schema import TableSchema
 from connector.warehouse.connection import LOADS, Connection, batches, marks
 from connector.warehouse.field_counts import TableTotals, stored_totals, totals
-from connector.warehouse.history_tables import names_of_templates
+from connector.warehouse.history_tables import Versioned, histories, imports_with_versions, names_of_templates
 from connector.warehouse.loads import all_runs_completed
 from connector.warehouse.ownership import Dataset, inspect_dataset
 from connector.warehouse.stored_fields import (
@@ -50,7 +50,7 @@ class WarehouseState:
     tells that the rows themselves were checked, because an earlier run did not end properly. By table, `dropped` are
     columns of ours that are missing, `altered` those whose type differs from that of their field, with the field's
     type, and `unexplained` those that dlt created for a field that is not in `sync_fields`; `added` are columns that
-    others added to our tables.
+    others added to our tables. `histories` are the history tables of typed tables.
 
     A shard has only the ledger rows of its part, and the names of `imports_of_other_shards`. All shards write the typed
     tables in `shared`; no shard changes their columns or their counts in `sync_fields`.
@@ -69,6 +69,7 @@ class WarehouseState:
     template_tables: Mapping[str, str] = field(default_factory=dict)
     template_names: Mapping[str, Set[str]] = field(default_factory=dict)
     tables_by_import: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    histories: Mapping[str, Versioned] = field(default_factory=dict)
     stored: Mapping[str, TableTotals] = field(default_factory=dict)
     miscounted: frozenset[str] = frozenset()
     totals: Mapping[str, TableTotals] = field(default_factory=dict)
@@ -148,6 +149,7 @@ def unaudited_state(connection: Connection, dataset: Dataset | None = None, part
         tables_by_import={slug: alone[known.table_name] for slug, known in ledger.items()},
         miscounted=frozenset(f["table_name"] for f in fields if not f["trusted"]) - {IMPORTS},
         imports_of_other_shards=frozenset(everything.keys() - ledger.keys()),
+        histories={t: each for t, each in histories(dataset).items() if t != IMPORTS},
         stored=stored,
     )
     usable = state.intact if part is None else frozenset[str]()
@@ -238,6 +240,9 @@ def _audited_state(connection: Connection, state: WarehouseState) -> WarehouseSt
     present = rows_by_import(connection, state)
     half_loaded = _half_loaded(connection, state, present)
     wrong = _mismatched(state, present, half_loaded)
+    for slug, where in imports_with_versions(connection, state.histories).items():
+        if slug not in ledger:  # it was lost, and the rows went before the versions did
+            wrong.setdefault(slug, where)
     for slug, where in wrong.items():
         known = ledger.get(slug)
         repaired += known is None or known.trusted

@@ -399,6 +399,27 @@ def test_dropped_views_leave_no_function_behind(warehouse: Warehouse, service: S
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("deletes", ["keep", "mirror"])
+@pytest.mark.parametrize("pauses", [False, True], ids=["", "while it is off"])
+def test_versions_end_of_an_import_that_only_they_are_left_of(
+    duck: DuckDB, service: Service, deletes: str, pauses: bool
+) -> None:
+    """A run died after it had removed the rows, and then somebody dropped the ledger."""
+    place = Place(duck, service, deletes=deletes)
+    place.run()
+    gone = service.slugs()[1]
+    service.delete_import(gone)
+    for table, key in (("records_customers", "_import_slug"), ("records", "import_slug"), ("imports", "slug")):
+        execute(duck, f"DELETE FROM {table} WHERE {key} = '{gone}'")
+    execute(duck, "DROP TABLE sync_imports")
+    if pauses:
+        assert duck.run(service, deletes=deletes).status is Status.succeeded
+    place.run()
+    kept = [(7, "seven", "insert", False), (7, "seven", "delete", False)]
+    assert place.versions("a = 7") == (kept if deletes == "keep" else [])
+
+
+@pytest.mark.thorough
 def test_versions_that_a_hand_changed_are_found(duck: DuckDB, service: Service) -> None:
     place = Place(duck, service)
     place.run()
