@@ -140,7 +140,7 @@ bench-scale: $(INSTALLED) $(DEVELOPMENT)  ## one changed import with SCALE milli
 
 # The files of the later lines use the versions of the first.
 requirements:  ## update the pinned versions within the requirements (needs uv)
-	$(UV_COMPILE) --upgrade pyproject.toml --extra postgres --extra sqlite --extra mysql --extra delta --group build --group dev -o requirements/development.txt
+	$(UV_COMPILE) --upgrade pyproject.toml --extra postgres --extra sqlite --extra mysql --extra delta --extra s3 --group build --group dev -o requirements/development.txt
 	$(UV_COMPILE) pyproject.toml -c requirements/development.txt -o requirements/runtime.txt
 	$(UV_COMPILE) pyproject.toml --extra postgres -c requirements/development.txt -o requirements/postgres.txt
 	$(UV_COMPILE) --group build -c requirements/development.txt -o requirements/build.txt
@@ -150,7 +150,7 @@ requirements:  ## update the pinned versions within the requirements (needs uv)
 	$(UV_COMPILE) --no-strip-extras pyproject.toml --extra postgres --extra airflow --group build --group dev \
 		-c requirements/development.txt -o requirements/airflow.txt
 	@mkdir -p build && sed '/^duckdb==/,/^[^ ]/{/^duckdb==/d;/^ /d}' requirements/development.txt > build/all-but-duckdb.txt
-	$(UV_COMPILE) pyproject.toml --extra postgres --extra sqlite --extra mysql --extra ducklake --extra delta --group build --group dev \
+	$(UV_COMPILE) pyproject.toml --extra postgres --extra sqlite --extra mysql --extra ducklake --extra delta --extra s3 --group build --group dev \
 		-c build/all-but-duckdb.txt -o requirements/ducklake.txt
 
 # The core tests: the service, rows and types, runs into both destinations, and the command.

@@ -78,7 +78,7 @@ settings.register_profile("same", deadline=None, derandomize=True, print_blob=Tr
 settings.register_profile("long", deadline=None, print_blob=True)
 LONG_FACTOR = 100
 # Destinations on which, of the tests that are the same on each, only those marked `dialect` run without --long.
-OTHERS = {"postgres", "sqlite", "mysql", "delta", "parquet"}
+OTHERS = {"postgres", "sqlite", "mysql", "delta", "parquet", "s3"}
 WITHOUT_WAREHOUSE = {"extract", "service", "transform", "sandbox"}  # folders of tests that take milliseconds
 
 

@@ -109,7 +109,7 @@ def test_what_is_imported_is_what_is_declared(wheel: Distribution) -> None:
             for requirement in map(Requirement, wheel.requires or ())
             if requirement.marker is None or any(requirement.marker.evaluate({"extra": extra}) for extra in extras)
         }
-        for extras in ([""], ["", "postgres", "sqlite", "mysql", "delta"])
+        for extras in ([""], ["", "postgres", "sqlite", "mysql", "delta", "s3"])
     )
     owners = packages_distributions()
     imported = {
@@ -119,7 +119,7 @@ def test_what_is_imported_is_what_is_declared(wheel: Distribution) -> None:
         if top not in sys.stdlib_module_names and top != "connector"
     }
     assert declared <= set(imported) <= with_extras
-    assert set(imported) - declared == {"psycopg2-binary", "sqlalchemy", "deltalake"}
+    assert set(imported) - declared == {"psycopg2-binary", "sqlalchemy", "deltalake", "obstore", "fsspec"}
 
 
 def test_each_requirement_has_its_reason(wheel: Distribution) -> None:

@@ -27,6 +27,7 @@ from connector.warehouse.destination import (
     duckdb_file,
     lake_catalog,
 )
+from connector.warehouse.s3_address import S3Address
 from connector.warehouse.storage_version import SETTING, checked, make_file
 from connector.warehouse.suitability import PROVEN, check_proven
 
@@ -155,6 +156,8 @@ def _delta(folder: str) -> Any:
 
 
 def _parquet(place: str) -> Any:
+    if "://" in place:
+        require("obstore", "s3")
     from connector.warehouse.adapters.parquet_destination import parquet
 
     return parquet(place)
@@ -203,10 +206,14 @@ def address_of(uri: str) -> tuple[str, str]:
         return "delta", str(_folder(rest))
     if scheme == "filesystem" and rest.strip("/"):
         return "parquet", str(_path(rest))
+    if scheme == "s3" and rest.startswith("//"):
+        address = S3Address.of(uri)
+        _ = address.is_plain_http  # or an error
+        return "parquet", uri
     raise ConfigError(
         f"--to {scheme}:… is not supported; use duckdb:///dir/file.duckdb, sqlite:///dir/file.db, "
         "postgresql://user:password@host/database, mysql://user:password@host/, "
-        "ducklake:sqlite:///dir/catalog.sqlite, delta:///dir or filesystem:///dir."
+        "ducklake:sqlite:///dir/catalog.sqlite, delta:///dir, filesystem:///dir or s3://bucket/prefix."
     )
 
 
@@ -214,8 +221,8 @@ def _folder(rest: str) -> Path:
     """Return the folder of Delta tables; raise ConfigError for an object store and for a name that cannot be opened."""
     if re.match(r"\w+://", rest):
         raise ConfigError(
-            f"--to delta:{rest}: Delta tables have to be in a folder of this machine (delta:///dir); nobody has proven "
-            "that no row is missing in an object store."
+            f"--to delta:{rest}: Delta tables have to be in a folder of this machine (delta:///dir), because a commit "
+            "to several of them is not one step; in S3 use plain Parquet, --to s3://bucket/prefix."
         )
     path = _path(rest)
     if found := re.search("%[0-9A-Fa-f]{2}", str(path)):

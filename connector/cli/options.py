@@ -41,7 +41,7 @@ def add_global(parser: argparse.ArgumentParser, *, again: bool = False) -> None:
         default=default(None),
         help="duckdb:///dir/file.duckdb, duckdb:file.duckdb (in the working directory), postgresql://user@host/db, "
         "sqlite:///dir/file.db, mysql://user@host/, ducklake:sqlite:///dir/catalog.sqlite, "
-        "ducklake:postgresql://user@host/db?data=/dir, delta:///dir, filesystem:///dir",
+        "ducklake:postgresql://user@host/db?data=/dir, delta:///dir, filesystem:///dir, s3://bucket/prefix",
     )
     group.add_argument("--json", action="store_true", default=default(False), help="one JSON document on stdout")
     group.add_argument(

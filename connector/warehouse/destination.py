@@ -21,6 +21,7 @@ from dlt.destinations.sql_client import SqlClientBase
 from dlt.pipeline.pipeline import Pipeline
 
 from connector.errors import ConfigError
+from connector.warehouse.s3_address import S3Address
 
 DATASET = "importer_data"  # the default; in SQLite it is the file itself, and any other dataset a file beside it
 
@@ -132,6 +133,8 @@ def location(pipeline: Pipeline) -> str:
     if file is not None:
         inside = file.is_relative_to(Path.cwd())
         return str(file.relative_to(Path.cwd()) if inside else file)
+    if (place := lake_place(pipeline)) is not None:
+        return str(S3Address.of(place))
     credentials = lake_catalog(pipeline) or destination_config(pipeline).credentials
     host, database = getattr(credentials, "host", None), getattr(credentials, "database", None)
     named = "/".join(unquote(str(part)) for part in (host, database) if part)
@@ -190,6 +193,8 @@ def _data_location(pipeline: Pipeline) -> str:
     file, config = local_file(pipeline) or lake_folder(pipeline), destination_config(pipeline)
     if file is not None:
         return str(file.resolve())
+    if (place := lake_place(pipeline)) is not None:
+        return S3Address.of(place).identity
     with suppress(ConfigurationException):  # the place is unknown, e.g. of a database in memory
         location = config.data_location()
         if location is not None:

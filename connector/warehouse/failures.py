@@ -15,7 +15,7 @@ from dlt.common.destination.exceptions import DestinationException
 from dlt.pipeline.exceptions import PipelineStepFailed
 from dlt.pipeline.pipeline import Pipeline
 
-from connector.errors import ConfigError, ConnectorError
+from connector.errors import ConfigError, ConnectorError, TransientError
 from connector.warehouse.blocked import as_blocked
 from connector.warehouse.busy import as_busy
 
@@ -25,6 +25,7 @@ _NO_MEMORY = (
     "could not allocate block",  # in a commit
     "Conflict on tuple deletion",  # for a deletion that was rolled back when memory ran out, in DuckDB 2.0
 )
+_OURS_IN_DUCKDB = re.compile(r"Traceback \(most recent call last\):.*?\n(TransientError|ConfigError): ([^\n]+)", re.S)
 _NO_DATABASE = re.compile(r'The file "([^"]+)" exists, but it is not a valid DuckDB database file')
 _NEWER_FILE = re.compile(r"version number \d+, but we can only read versions? (?:between )?[\d and]+\d")
 _NO_EXTENSION = re.compile(r"/(\w+)\.duckdb_extension\" not found")
@@ -43,6 +44,8 @@ def explain_failure(error: BaseException, pipeline: Pipeline | None = None) -> C
         if isinstance(cause, ConnectorError):
             return cause
         cause = cause.__cause__ or cause.__context__
+    if ours := next((within for e in seen if (within := ours_within(e))), None):
+        return ours
     root = next((e for e in reversed(seen) if not isinstance(e, PipelineStepFailed)), error)
     step = next((e.step for e in seen if isinstance(e, PipelineStepFailed)), None)
     where = f" while dlt was in its step {step!r}" if step else ""
@@ -76,6 +79,12 @@ def explain_failure(error: BaseException, pipeline: Pipeline | None = None) -> C
     what = "The destination refused" if destination else "An unexpected error occurred"
     text = " ".join(str(root).split())[:500] or type(root).__name__
     return ConnectorError(f"{what}{where}: {text}")
+
+
+def ours_within(error: BaseException) -> ConnectorError | None:
+    """Return our error that DuckDB has quoted in its own, because it was raised while DuckDB read a file."""
+    found = _OURS_IN_DUCKDB.search(str(error))
+    return found and (ConfigError if found[1] == "ConfigError" else TransientError)(found[2])
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:

@@ -12,9 +12,10 @@ import pytest
 
 from connector.sandbox import Service, serve
 from tests.support.mariadb import MariaDB, mariadb_server
+from tests.support.s3_server import s3, s3_endpoint
 from tests.types.conftest import postgres_uri
 
-__all__ = ["mariadb_server", "postgres_uri"]
+__all__ = ["mariadb_server", "postgres_uri", "s3", "s3_endpoint"]
 
 
 @pytest.fixture
@@ -35,7 +36,9 @@ def served(service: Service, monkeypatch: pytest.MonkeyPatch) -> Iterator[Servic
         yield service
 
 
-@pytest.fixture(params=["duckdb", "postgres", "sqlite", "mysql", "ducklake", "ducklake-postgres", "delta", "parquet"])
+@pytest.fixture(
+    params=["duckdb", "postgres", "sqlite", "mysql", "ducklake", "ducklake-postgres", "delta", "parquet", "s3"]
+)
 def address(request: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """What `--to` says of an empty place."""
     monkeypatch.chdir(tmp_path)
@@ -46,6 +49,7 @@ def address(request: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> st
         "mysql": lambda: str(request.getfixturevalue("mariadb")),
         "delta": lambda: f"delta:///{tmp_path}/lies",
         "parquet": lambda: f"filesystem:///{tmp_path}/lies",
+        "s3": lambda: str(request.getfixturevalue("s3")),
         "ducklake": lambda: str(request.getfixturevalue("sqlite_lake")),
         "ducklake-postgres": lambda: str(request.getfixturevalue("postgres_lake")),
     }

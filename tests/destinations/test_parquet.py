@@ -23,8 +23,10 @@ from connector.warehouse.adapters.folder_store import FolderStore
 from connector.warehouse.adapters.lake import Lake
 from connector.warehouse.adapters.lake_log import new_name
 from connector.warehouse.adapters.parquet_log import ParquetLog
+from connector.warehouse.adapters.s3_store import S3Store
 from connector.warehouse.destination import dataset_fingerprint
 from connector.warehouse.lock import lock_path, sole_writer
+from connector.warehouse.s3_address import S3Address
 from tests.destinations.test_destinations import run
 
 Make = Callable[[], Lake]
@@ -40,10 +42,13 @@ def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "filesystem:lake"
 
 
-@pytest.fixture
-def make(tmp_path: Path) -> Make:
+@pytest.fixture(params=["folder", "bucket"])
+def make(request: Any, tmp_path: Path) -> Make:
     """Make another lake of the same dataset, as another process on another machine would."""
-    return lambda: Lake(ParquetLog(FolderStore(tmp_path / "d")), "d")
+    if request.param == "folder":
+        return lambda: Lake(ParquetLog(FolderStore(tmp_path / "d")), "d")
+    place = S3Address.of(request.getfixturevalue("s3"))
+    return lambda: Lake(ParquetLog(S3Store(place, "d")), "d")
 
 
 @pytest.fixture
@@ -214,6 +219,8 @@ def test_the_lock_is_in_the_folder_whatever_link_leads_to_it(tmp_path: Path) -> 
 def test_a_view_has_a_column_that_is_in_no_file_yet(lake: Lake) -> None:
     execute(lake, 'ALTER TABLE "d"."t" ADD COLUMN more JSON', 'CREATE TABLE "d"."empty" (a JSON, b DATE)')
     with closing(duckdb.connect()) as database:
+        if lake.log.filesystem is not None:
+            database.register_filesystem(lake.log.filesystem)
         database.execute(log_of(lake).store.read("_importer/current.sql"))
         assert database.execute("SELECT * FROM t ORDER BY n").fetchall()[2] == (3, "three", None)
         assert database.execute("SELECT count(*) FROM empty").fetchall() == [(0,)]

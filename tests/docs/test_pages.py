@@ -33,6 +33,7 @@ ONLY_READ = {
     "docs/dagster.md": Counter({"text": 1}),
     "docs/delta.md": Counter({"text": 1}),
     "docs/ducklake.md": Counter({"text": 1}),
+    "docs/parquet.md": Counter({"text": 1}),
     "docs/shards.md": Counter({"text": 1}),
     "docs/postgres.md": Counter({"text": 1}),
     "docs/schedule.md": Counter({"cron": 1, "ini": 1, "python prefect": 1}),

@@ -33,6 +33,7 @@ from connector.warehouse.destination import (
     no_warehouse,
     open_client,
 )
+from connector.warehouse.failures import ours_within
 
 ROWS_AT_ONCE = 2_000
 # A query may come from others: it reads the warehouse, but no file, address, extension or variable of this process.
@@ -265,4 +266,4 @@ def _distinct(names: Sequence[str]) -> tuple[str, ...]:
 def _refused(error: Exception) -> Exception:
     if type(error).__module__.split(".")[0] not in ("duckdb", "_duckdb", "psycopg2", "sqlite3", "pymysql"):
         return error
-    return ConnectorError(f"The database refused the query: {' '.join(str(error).split())}")
+    return ours_within(error) or ConnectorError(f"The database refused the query: {' '.join(str(error).split())}")

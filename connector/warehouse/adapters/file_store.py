@@ -52,4 +52,4 @@ class FileStore(Protocol):
         """Call `write` with the path of a new file of a table; return its last name and its bytes."""
 
     def delete(self, names: Collection[str]) -> None:
-        """Delete these files, in this order as far as possible; one may be gone."""
+        """Delete these files, in any order; one may be gone."""

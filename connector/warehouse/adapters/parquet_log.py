@@ -32,6 +32,7 @@ from connector.warehouse.adapters.lake_log import Change, Column, Log, Table, is
 
 LOG = "_importer"
 VIEWS = f"{LOG}/current.sql"
+PROBE = f"{LOG}/probe"  # what `s3_store` tries the service with
 FORMAT = 1
 _VERSION = re.compile(rf"{LOG}/(\d{{20}})\.json")
 
@@ -132,7 +133,7 @@ class ParquetLog(Log):
             mark = self.store.create(name, text)
         except FileExistsError:
             mark = None
-            if self.store.read(name) != text:  # else the first answer was lost, and the store was asked again
+            if self._text(name) != text:  # else the first answer was lost, and the store was asked again
                 raise self._overtaken() from None
         if not self._is_newest(name):
             with suppress(Exception):
@@ -142,6 +143,12 @@ class ParquetLog(Log):
         self._base = self._version
         with suppress(Exception):  # it is for readers, who see the version before until the next commit
             self._write_views()
+
+    def _text(self, name: str) -> str | None:
+        try:
+            return self.store.read(name)
+        except FileNotFoundError:
+            return None
 
     def _is_newest(self, name: str) -> bool:
         """Return whether the version just created follows the one that it builds on, and is the newest.
@@ -178,7 +185,8 @@ class ParquetLog(Log):
         if self.read({}) and not with_tables:
             raise OSError(f"There are tables in {self.store}.")
         versions = [each.name for each in self.store.list(LOG) if _VERSION.fullmatch(each.name)]
-        self.store.delete([*versions, VIEWS])
+        self.store.delete(versions[:-1])  # so that no earlier version is ever the newest
+        self.store.delete([*versions[-1:], VIEWS, PROBE])
         self.store.delete([each.name for each in self._files()])
         self._take(-1, None, {})
         self._base = -1
