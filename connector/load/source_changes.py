@@ -48,6 +48,8 @@ def _of_resource(resource: DltResource) -> Iterator[str]:
     for name, value in hints.items():
         if not _is_harmless(name, value):
             yield f"{name} ({_FIX[name]})" if name in _FIX else name
+    if hasattr(resource._pipe.gen, "__wrapped__"):
+        yield "parallelize (both resources share one run, which is not thread-safe; max_concurrency makes it faster)"
     if any(type(step).__name__ != "Incremental" for step in list(resource._pipe.steps)[1:]):
         yield "a step such as add_map, add_filter or add_limit (the loaded rows could no longer be proven complete)"
 

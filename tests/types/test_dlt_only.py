@@ -151,6 +151,8 @@ REFUSED = {
     "add_limit": lambda s: s.add_limit(1),
     "add_map": lambda s: s.records.add_map(lambda rows: rows),
     "add_filter": lambda s: s.records.add_filter(lambda rows: True),
+    "parallelize": lambda s: s.parallelize(),
+    "parallelize one": lambda s: s.records.parallelize(),
     "source contract": lambda s: setattr(s, "schema_contract", {"columns": "discard_value"}),
 }
 
