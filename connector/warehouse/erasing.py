@@ -7,6 +7,7 @@ dies in between.
 
 from __future__ import annotations
 
+from connector.warehouse.adapters.dialect import any_of
 from connector.warehouse.connection import Connection
 from connector.warehouse.history_tables import CHANGE, histories, record_again
 from connector.warehouse.ownership import Dataset, staged
@@ -25,8 +26,8 @@ def erase_deleted(connection: Connection, dataset: Dataset) -> None:
     with connection.client.begin_transaction():
         if erased:
             nothing = ", ".join(f"{connection.column(c)} = NULL" for c in erased)
-            something = " OR ".join(f"{connection.column(c)} IS NOT NULL" for c in erased)
-            connection.execute(f"UPDATE {connection.name(IMPORTS)} SET {nothing} WHERE {deleted} AND ({something})")
+            something = any_of(f"{connection.column(c)} IS NOT NULL" for c in erased)
+            connection.execute(f"UPDATE {connection.name(IMPORTS)} SET {nothing} WHERE {deleted} AND {something}")
         if REJECTS in dataset.ours:
             connection.execute(
                 f"DELETE FROM {connection.name(REJECTS)} "

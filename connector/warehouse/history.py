@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from connector.warehouse.adapters.dialect import all_of, any_of
 from connector.warehouse.connection import Connection, marks
 from connector.warehouse.history_tables import (
     OWN,
@@ -156,7 +157,7 @@ def _empty_ruled(connection: Connection, dataset: Dataset, each: Versioned, colu
     for these in of_ruled:
         connection.execute(
             f"UPDATE {name(each.history)} AS {V} SET {', '.join(f'{c} = NULL' for c in names)} "
-            f"WHERE {these} AND ({' OR '.join(f'{V}.{c} IS NOT NULL' for c in names)})"
+            f"WHERE {these} AND {any_of(f'{V}.{c} IS NOT NULL' for c in names)}"
         )
     copy_to_open(connection, each, [c for c in columns if c in each.columns], ruled)
 
@@ -182,7 +183,7 @@ def _empty_moved(connection: Connection, dataset: Dataset, each: Versioned, rule
                 f"UPDATE {name(each.history)} SET {', '.join(f'{c} = NULL' for c in names)} "
                 f"WHERE {column(each.import_key)} IN (SELECT slug FROM {name(LEDGER)} "
                 f"WHERE COALESCE(template_slug, '') = %s AND slug IN (SELECT k FROM {_RULED})) "
-                f"AND ({' OR '.join(f'{c} IS NOT NULL' for c in names)})",
+                f"AND {any_of(f'{c} IS NOT NULL' for c in names)}",
                 template,
             )
 
@@ -197,7 +198,7 @@ def _same(connection: Connection, each: Versioned) -> str:
     """Return SQL for a row (`R`) that equals the version (`V`); a join by its key, which is never null."""
     column = connection.column
     content = (connection.sql.same(f"{R}.{column(c)}", f"{V}.{column(c)}") for c in each.content)
-    return " AND ".join([f"{R}.{column(each.key)} = {V}.{column(each.key)}", *content])
+    return all_of([f"{R}.{column(each.key)} = {V}.{column(each.key)}", *content])
 
 
 def _imports_due(connection: Connection, history: str, columns: Iterable[str]) -> str:
@@ -212,7 +213,7 @@ def _imports_due(connection: Connection, history: str, columns: Iterable[str]) -
     return (
         f"SELECT i.slug AS k FROM {name(IMPORTS)} AS i LEFT JOIN {name(history)} AS o "
         f"ON o.slug = i.slug AND o.{column(VALID_TO)} IS NULL WHERE (i.{gone} IS NULL OR o.slug IS NOT NULL) "
-        f"AND (o.slug IS NULL OR i.{gone} IS NOT NULL OR {' OR '.join(unlike)})"
+        f"AND (o.slug IS NULL OR i.{gone} IS NOT NULL OR {any_of(unlike)})"
     )
 
 
@@ -300,8 +301,8 @@ class _Recorder:
             (each.untracked if each.table == IMPORTS else each.untracked - {LOAD_ID}) & set(each.columns)
         )
         new = {column(c): f"{R}.{column(c)}" for c in untracked}
-        changed = " OR ".join(sql.differs(f"{V}.{c}", value) for c, value in new.items())
-        paired = f"{V}.{key} = {R}.{key} AND {still} AND {R}.{imported} IN ({touched}) AND ({changed})"
+        changed = any_of(sql.differs(f"{V}.{c}", value) for c, value in new.items())
+        paired = f"{V}.{key} = {R}.{key} AND {still} AND {R}.{imported} IN ({touched}) AND {changed}"
         execute(sql.update_from(history, V, new, f"{table} AS {R}", paired))
 
     def _touched(self) -> str:

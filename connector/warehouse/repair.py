@@ -16,6 +16,7 @@ from msgspec import structs
 from connector.errors import ConnectorError
 from connector.ledger import Due, State
 from connector.transform.schema import NOT_OURS
+from connector.warehouse.adapters.dialect import any_of
 from connector.warehouse.connection import LOADS, VERSIONS, Connection
 from connector.warehouse.ledger_table import mark_failed
 from connector.warehouse.loads import forget_schemas
@@ -108,9 +109,9 @@ def imports_with(connection: Connection, table: str, columns: Collection[str]) -
 
 
 def _filled(connection: Connection, table: str, columns: Collection[str]) -> str:
-    filled = " OR ".join(f"{connection.column(column)} IS NOT NULL" for column in sorted(columns))
+    filled = any_of(f"{connection.column(column)} IS NOT NULL" for column in sorted(columns))
     # in `imports` nothing is lost, because it has the metadata as received
-    return filled if table == IMPORTS else f"({filled}) AND {connection.column('_deleted_at')} IS NULL"
+    return filled if table == IMPORTS else f"{filled} AND {connection.column('_deleted_at')} IS NULL"
 
 
 def _empty_unexplained_columns(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from connector.transform import naming
 from connector.warehouse import Warehouse as Opened
 from connector.warehouse.history import mismatched_versions
 from connector.warehouse.history_tables import OWN
-from tests.types.conftest import DuckDB, Warehouse
+from tests.types.conftest import DuckDB, SQLite, Warehouse
 from tests.types.test_ours import check_whole, execute
 
 H = "records_customers_history"
@@ -545,3 +546,27 @@ def test_versions_of_what_dlt_alone_erased_go_with_the_next_run_though_history_i
     assert duck.tuples(f"SELECT 1 FROM {H} WHERE _record_slug = '{record}'") == []
     if whole:
         assert duck.tuples(f"SELECT 1 FROM imports_history WHERE slug = '{slug}'") == []
+
+
+@pytest.mark.thorough
+@pytest.mark.dialect
+def test_versions_of_wide_tables_are_kept_in_sqlite(tmp_path: Path) -> None:
+    """SQLite takes no condition with a thousand parts in a row."""
+    warehouse, service = SQLite(tmp_path), Service(1)
+    wide = {f"c{n}": n for n in range(600)}
+    slug = service.add_import("Customers", [{**wide, "a": 1}, {"a": 2}], wide)
+    gone = service.add_import("Customers", [{"a": 3}], {**wide, "a": 3})
+    settings: dict[str, Any] = {"history": True, "mass_delete_limit": 1}
+    rules = {"*": {"c1": "drop"}, "metadata": {"c1": "drop"}}
+    assert warehouse.run(service, **settings).error is None
+    service.edit_row(slug, list(service.record_slugs(slug))[1], {"a": 4})
+    assert warehouse.run(service, **settings).error is None
+    service.delete_import(gone)
+    assert warehouse.run(service, **settings, privacy=rules).error is None
+
+    with serve(service) as url:
+        loaded = Settings.load(base_url=url, access_token=service.token, **settings, privacy=rules)
+        assert verify(warehouse.pipeline(), loaded, deep=True).differences == []
+    versions = warehouse.tuples(f"SELECT a, c0, c1 FROM {H} ORDER BY 1")
+    assert versions == [(1, 0, None), (2, None, None), (4, None, None)]
+    assert warehouse.tuples("SELECT DISTINCT metadata__c0, metadata__c1 FROM imports_history") == [(0, None)]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
+_AT_ONCE = 50
 _TEXTS = frozenset({"text", "varchar", "character varying", "longtext"})
 
 
@@ -15,6 +16,25 @@ def quoted(name: str) -> str:
 def literal(text: str | None) -> str:
     """Return a text as a literal in SQL."""
     return "CAST(NULL AS TEXT)" if text is None else "'" + text.replace("'", "''") + "'"
+
+
+def all_of(conditions: Iterable[str]) -> str:
+    """Return a condition: all of these hold; there may be one for each column of a wide table."""
+    return _combined(conditions, " AND ")
+
+
+def any_of(conditions: Iterable[str]) -> str:
+    """Return a condition: one of these holds; there may be one for each column of a wide table."""
+    return f"({_combined(conditions, ' OR ')})"
+
+
+def _combined(conditions: Iterable[str], operator: str) -> str:
+    """Combine groups of groups, because each condition in a row is one level deeper for SQLite, which takes 1,000."""
+    found = list(conditions)
+    while len(found) > _AT_ONCE:
+        groups = (found[start : start + _AT_ONCE] for start in range(0, len(found), _AT_ONCE))
+        found = [f"({operator.join(group)})" for group in groups]
+    return operator.join(found)
 
 
 class Sql:
