@@ -15,6 +15,7 @@ from itertools import count
 
 from connector.errors import ConfigError
 from connector.transform.naming import DOUBLE_VARIANT, TEXT_VARIANT, VERSION_COLUMNS
+from connector.transform.row_limits import LIMITS
 from connector.warehouse.connection import Connection
 from connector.warehouse.ownership import Dataset, inspect_dataset
 from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID, keys_of
@@ -148,9 +149,10 @@ def align(connection: Connection, each: Versioned, there: Mapping[str, str] | No
     have, want = connection.declared(each.history), connection.declared(like or each.table)
     want = {c: kind for c, kind in want.items() if like is not None or c in each.columns}
     lacking = [c for c in want if c not in have]
+    changed = [c for c in want if c in have and have[c] != want[c]]
+    _check_room(connection, each, len(have) + len(lacking) + len(changed))
     for new in lacking:
         connection.execute(f"ALTER TABLE {history} ADD COLUMN {column(new)} {want[new]}")
-    changed = [c for c in want if c in have and have[c] != want[c]]
     for retyped in changed:
         aside = next(n for n in (f"{retyped}{_WAS}{k}" for k in count(1)) if n not in have and n not in want)
         connection.execute(f"ALTER TABLE {history} RENAME COLUMN {column(retyped)} TO {column(aside)}")
@@ -164,6 +166,20 @@ def align(connection: Connection, each: Versioned, there: Mapping[str, str] | No
     if like is None and (changed or lacking):
         refresh_open(connection, each, None if changed else lacking)  # a lost column; a new one has no value yet
     return False
+
+
+def _check_room(connection: Connection, each: Versioned, count: int) -> None:
+    """Raise ConfigError if the history table cannot have so many columns.
+
+    Altered in part, it would stop each run from then on.
+    """
+    limits = LIMITS.get(connection.traits.dialect)
+    if limits is not None and count > limits.columns:
+        raise ConfigError(
+            f"{each.history} would have {count} columns, because it keeps the values of earlier types, and "
+            f"{limits.destination} allows {limits.columns}. Rename it, and the next run begins another one; the "
+            "versions so far were not changed."
+        )
 
 
 def _restore_values(connection: Connection, each: Versioned, base: str, kind: str, asides: Mapping[str, str]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from connector.cli.unmatched import unmatched_templates
+from connector.errors import ConfigError
 from connector.load.dlt_bridge import load_package
 from connector.maintain.rebuild import rebuild
 from connector.maintain.verify import verify
@@ -17,8 +18,9 @@ from connector.run.sync import sync
 from connector.runs import Status, Tally
 from connector.sandbox import Faults, Service, Template, serve
 from connector.settings import RunScope, Selection, Settings
+from connector.transform.row_limits import Limits
 from connector.warehouse import Warehouse as Opened
-from tests.types.conftest import DuckDB, Warehouse, made
+from tests.types.conftest import DuckDB, PostgreSQL, Warehouse, made
 from tests.types.test_ours import execute
 
 pytestmark = pytest.mark.thorough
@@ -559,3 +561,22 @@ def test_an_import_that_stays_due_forgets_the_rules_it_was_recorded_under(duck_p
     place.service.set_template(moving, "Customers")
     place.run()
     assert {iban for iban, *_ in place.versions("iban", "records_leads")} == {None, "DE0034"}
+
+
+def test_a_rebuild_for_which_the_history_has_no_room_changes_nothing(
+    postgres: PostgreSQL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place(postgres)
+    place.service.add_import("t", [{"n": "1", "b": 1}])
+    place.run()
+    columns = postgres.columns("records_t_history")
+    limits = {"postgres": Limits("PostgreSQL", columns=len(columns), row_bytes=8160)}
+    with monkeypatch.context() as patch:
+        patch.setattr("connector.warehouse.history_tables.LIMITS", limits)
+        with pytest.raises(ConfigError, match=f"records_t_history would have {len(columns) + 1} columns"):
+            place.rebuild(hints={"records_t": {"n": "bigint"}})
+
+    assert postgres.columns("records_t_history") == columns
+    place.service.append_rows(place.service.slugs()[0], [{"n": "2"}])
+    place.run()
+    assert postgres.tuples("SELECT n FROM records_t_history ORDER BY 1") == [("1",), ("2",)]
