@@ -81,7 +81,7 @@ MEANINGS: Mapping[str, Mapping[str, str]] = {
         "last_seen_at": "When it last had one (UTC).",
         "value_count": "Live rows with a value in its columns; null for an overflowed field.",
         "null_count": "Live rows without one; null for an overflowed field.",
-        "conflict_count": "Values not of the column's type: in a variant column, or in a text column as JSON text.",
+        "conflict_count": "Values not of the column's type: in a variant column, or in a text column without a hint.",
     },
 }
 ARROW = ((pa.types.is_boolean, "bool"), (pa.types.is_integer, "bigint"), (pa.types.is_timestamp, "timestamp"))
