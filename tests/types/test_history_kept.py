@@ -431,8 +431,7 @@ def test_versions_of_a_record_stay_while_it_is_only_in_records(duck_place: Place
     assert {n for n, *_ in place.versions("n", "records_customers")} == {7}
 
 
-def test_a_record_that_is_only_in_records_for_a_while_is_not_deleted(duck_place: Place) -> None:
-    place = duck_place
+def test_a_record_that_is_only_in_records_for_a_while_is_not_deleted(place: Place) -> None:
     place.settings["deletes"] = "keep"
     slug = place.service.add_import("Customers", [{"n": 1}, {"n": 7}])
     place.run()
