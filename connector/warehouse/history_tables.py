@@ -15,7 +15,6 @@ from itertools import count
 
 from connector.errors import ConfigError
 from connector.transform.naming import DOUBLE_VARIANT, TEXT_VARIANT, VERSION_COLUMNS
-from connector.transform.row_limits import LIMITS
 from connector.warehouse.connection import Connection
 from connector.warehouse.ownership import Dataset, inspect_dataset
 from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID, keys_of
@@ -173,6 +172,8 @@ def _check_room(connection: Connection, each: Versioned, count: int) -> None:
 
     Altered in part, it would stop each run from then on.
     """
+    from connector.transform.row_limits import LIMITS  # which loads what commands that only ask do not need
+
     limits = LIMITS.get(connection.traits.dialect)
     if limits is not None and count > limits.columns:
         raise ConfigError(

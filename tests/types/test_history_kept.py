@@ -571,7 +571,7 @@ def test_a_rebuild_for_which_the_history_has_no_room_changes_nothing(
     columns = postgres.columns("records_t_history")
     limits = {"postgres": Limits("PostgreSQL", columns=len(columns), row_bytes=8160)}
     with monkeypatch.context() as patch:
-        patch.setattr("connector.warehouse.history_tables.LIMITS", limits)
+        patch.setattr("connector.transform.row_limits.LIMITS", limits)
         with pytest.raises(ConfigError, match=f"records_t_history would have {len(columns) + 1} columns"):
             place.rebuild(hints={"records_t": {"n": "bigint"}})
 
