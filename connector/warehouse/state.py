@@ -129,7 +129,8 @@ def unaudited_state(connection: Connection, dataset: Dataset | None = None, part
     schemas = schemas_of(dataset, fields)
     dropped, altered = dropped_columns(dataset, schemas), altered_columns(schemas)
     unexplained = unexplained_columns(dataset, schemas)
-    stored = stored_totals(fields, ledger.values())
+    counted = "text_conflicts" in dataset.columns.get(LEDGER, ())  # an earlier version did not count all conflicts
+    stored = stored_totals(fields, ledger.values()) if counted else {}
     loaded: Counter[str | None] = Counter()
     for known in ledger.values():
         loaded[known.table_name] += known.records_loaded
