@@ -207,8 +207,7 @@ def address_of(uri: str) -> tuple[str, str]:
     if scheme == "filesystem" and rest.strip("/"):
         return "parquet", str(_path(rest))
     if scheme == "s3" and rest.startswith("//"):
-        address = S3Address.of(uri)
-        _ = address.is_plain_http  # or an error
+        S3Address.of(uri)  # or an error
         return "parquet", uri
     raise ConfigError(
         f"--to {scheme}:… is not supported; use duckdb:///dir/file.duckdb, sqlite:///dir/file.db, "

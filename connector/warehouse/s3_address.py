@@ -25,7 +25,7 @@ class S3Address:
 
     @classmethod
     def of(cls, uri: str) -> S3Address:
-        """Return the address that a URI gives. Raises ConfigError if there is more in it, or less."""
+        """Return the address that a URI gives. Raises ConfigError if it has more parts, or fewer, or is unencrypted."""
         url = urlsplit(uri)
         given = dict(parse_qsl(url.query))
         bucket, prefix = url.netloc, url.path.strip("/")
@@ -45,6 +45,8 @@ class S3Address:
                 f"The address s3://{bucket}/{prefix} takes endpoint and region behind ?, and not {named}."
             )
         endpoint = given.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+        if endpoint:
+            _check_endpoint(endpoint)
         return cls(bucket, prefix, endpoint or None, given.get("region"))
 
     def __str__(self) -> str:
@@ -57,15 +59,18 @@ class S3Address:
 
     @property
     def is_plain_http(self) -> bool:
-        """Return whether rows and keys go unencrypted. Raises ConfigError if that is so, and not on this machine."""
-        url = urlsplit(self.endpoint or "")
-        if url.scheme not in ("", "http", "https"):
-            raise ConfigError(f"The endpoint {self.endpoint} is no address such as https://minio.example:9000.")
-        if url.scheme != "http":
-            return False
-        if url.hostname not in _LOOPBACK and os.environ.get("AWS_ALLOW_HTTP", "").lower() not in ("true", "1"):
-            raise ConfigError(
-                f"The endpoint {self.endpoint} is not encrypted, so that everybody on the way could read the rows; use "
-                "https, or set AWS_ALLOW_HTTP=true if the network is yours."
-            )
-        return True
+        """Return whether rows and keys go unencrypted."""
+        return urlsplit(self.endpoint or "").scheme == "http"
+
+
+def _check_endpoint(endpoint: str) -> None:
+    """Raise ConfigError if this is no address of a service, or one to which rows and keys must not go unencrypted."""
+    url = urlsplit(endpoint)
+    if url.scheme not in ("http", "https"):
+        raise ConfigError(f"The endpoint {endpoint} is no address such as https://minio.example:9000.")
+    allowed = os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("true", "1")
+    if url.scheme == "http" and url.hostname not in _LOOPBACK and not allowed:
+        raise ConfigError(
+            f"The endpoint {endpoint} is not encrypted, so that everybody on the way could read the rows; use https, "
+            "or set AWS_ALLOW_HTTP=true if the network is yours."
+        )

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from connector.errors import ConnectorError
 from connector.warehouse.adapters.base import lower
+from connector.warehouse.adapters.folder_store import sync, write_file, write_once
 from connector.warehouse.adapters.lake_log import (
     OUR_NAME,
     OURS,
@@ -29,9 +30,6 @@ from connector.warehouse.adapters.lake_log import (
     Log,
     Table,
     is_ours,
-    sync,
-    write_file,
-    write_once,
 )
 
 LOG = "_delta_log"  # the folder of a table's log

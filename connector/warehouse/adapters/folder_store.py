@@ -1,14 +1,15 @@
-"""Store the files of a dataset in a folder of this machine (`file_store`)."""
+"""Store the files of a dataset in a folder of this machine (`file_store`), safely on disk before they count."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
 from connector.warehouse.adapters.file_store import Entry, FileStore
-from connector.warehouse.adapters.lake_log import sync, write_file, write_once
+from connector.warehouse.adapters.lake_log import new_name
 
 
 class FolderStore(FileStore):
@@ -78,3 +79,40 @@ class FolderStore(FileStore):
                 folder.rmdir()
         with suppress(OSError):
             self.folder.rmdir()
+
+
+def write_file(folder: Path, table: str, write: Callable[[str], None]) -> Path:
+    """Have a new file of a table written, and on disk."""
+    path = folder / table / new_name(table)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        write(str(path))
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    sync(path)
+    sync(path.parent)
+    return path
+
+
+def write_once(path: Path, text: str) -> None:
+    """Create a file with its whole content in one step, on disk; raise FileExistsError if there is one."""
+    new = path.with_name(f".{uuid4().hex}.new")
+    try:
+        with new.open("x", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(new, path)
+    finally:
+        new.unlink(missing_ok=True)
+    sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file or a folder is on disk."""
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

@@ -6,11 +6,9 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 from uuid import uuid4
 
@@ -104,40 +102,3 @@ def is_ours(table: str, file: str) -> bool:
 
 def _digest(table: str) -> str:
     return hashlib.blake2b(table.encode(), digest_size=4).hexdigest()
-
-
-def write_file(folder: Path, table: str, write: Callable[[str], None]) -> Path:
-    """Have a new file of a table written, and on disk."""
-    path = folder / table / new_name(table)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        write(str(path))
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
-    sync(path)
-    sync(path.parent)
-    return path
-
-
-def write_once(path: Path, text: str) -> None:
-    """Create a file with its whole content in one step, on disk; raise FileExistsError if there is one."""
-    new = path.with_name(f".{uuid4().hex}.new")
-    try:
-        with new.open("x", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.link(new, path)
-    finally:
-        new.unlink(missing_ok=True)
-    sync(path.parent)
-
-
-def sync(path: Path) -> None:
-    """Wait until a file or a folder is on disk."""
-    opened = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
