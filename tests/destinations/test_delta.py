@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -20,32 +19,27 @@ from deltalake import DeltaTable, write_deltalake
 
 import connector
 from connector.cli import configuration
-from connector.cli.configuration import open_pipeline
 from connector.cli.main import invoke
-from connector.errors import ConfigError, ConnectorError, LockedError
+from connector.errors import ConfigError, ConnectorError
 from connector.maintain.verify import verify
 from connector.run.sync import sync
 from connector.sandbox import Service, serve
 from connector.settings import Settings
 from connector.warehouse import Warehouse
-from connector.warehouse.adapters import delta_log, lake_log
+from connector.warehouse.adapters import delta_log, folder_store
 from connector.warehouse.adapters import lake as lakes
 from connector.warehouse.adapters.delta_log import Commit, DeltaLog
 from connector.warehouse.adapters.lake import Lake
 from connector.warehouse.adapters.lake_log import new_name
 from connector.warehouse.adapters.lake_statements import clauses_of
-from connector.warehouse.destination import dataset_fingerprint
-from connector.warehouse.lock import lock_path, sole_writer
+from connector.warehouse.lock import sole_writer
 from tests.destinations.test_destinations import run
+from tests.support.lakes import execute, pipeline
 
 VALUES: list[Any] = [
     *(0, -1, 2**53 + 1, 2**63 - 1, 10**30, -0.0, 0.1, 5e-324, 1.7976931348623157e308, True, "", "007", "a\0b"),
     *("2026-02-30", "0001-01-01", "9999-12-31T23:59:59.999999Z", "\U0001f986", "'; --", "\\", "x" * 100_000, [], {}),
 ]
-
-
-def pipeline(to: str, dataset: str = "importer_data") -> Any:
-    return open_pipeline(argparse.Namespace(to=to, destination=None, dataset=dataset, pipeline_name="importer"))
 
 
 @pytest.fixture
@@ -63,16 +57,6 @@ def lake(tmp_path: Path) -> Lake:
     execute(lake, """INSERT INTO "d"."t" VALUES (1, 'one'), (2, 'two')""")
     execute(lake, """INSERT INTO "d"."t" VALUES (3, 'three')""")
     return lake
-
-
-def execute(lake: Lake, *statements: str, args: tuple[Any, ...] = ()) -> None:
-    connection = lake.connect()
-    try:
-        with lake.transaction(connection) as transaction:
-            for sql in statements:
-                transaction.execute(sql, args)
-    finally:
-        lake.close(connection)
 
 
 def folder_of(lake: Lake) -> Path:
@@ -229,16 +213,6 @@ def test_the_extra_is_asked_for(address: str, monkeypatch: pytest.MonkeyPatch) -
 # -- one writer -----------------------------------------------------------------------------------------------------
 
 
-def test_the_lock_is_in_the_folder_whatever_link_leads_to_it(tmp_path: Path) -> None:
-    (tmp_path / "real").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "real")
-    real, link, other = (pipeline(f"delta:///{tmp_path}/{name}") for name in ("real", "link", "other"))
-    assert lock_path(real) == lock_path(link) == tmp_path / "real" / ".importer_data.lock"
-    assert dataset_fingerprint(real) == dataset_fingerprint(link) != dataset_fingerprint(other)
-    with sole_writer(real), sole_writer(other), pytest.raises(LockedError), sole_writer(link):
-        pass
-
-
 @pytest.mark.thorough
 def test_a_run_reads_what_another_process_wrote_while_a_connection_was_open_here(
     address: str, served: Service, capsys: pytest.CaptureFixture[str]
@@ -261,7 +235,7 @@ def test_the_folders_of_a_new_table_are_on_disk_before_its_commit_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[Path] = []
-    for module in (delta_log, lake_log):
+    for module in (delta_log, folder_store):
         monkeypatch.setattr(module, "sync", synced.append)
     lake = Lake(DeltaLog(tmp_path / "new" / "d"), "d")
     lake.create()

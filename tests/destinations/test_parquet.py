@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Callable
 from contextlib import closing, suppress
@@ -14,11 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import connector
-from connector.cli.configuration import open_pipeline
 from connector.cli.main import invoke
 from connector.errors import ConfigError, ConnectorError, LockedError, NewerFormatError
 from connector.sandbox import Service
-from connector.warehouse.adapters import folder_store, lake_log
+from connector.warehouse.adapters import folder_store
 from connector.warehouse.adapters.folder_store import FolderStore
 from connector.warehouse.adapters.lake import Lake
 from connector.warehouse.adapters.lake_log import new_name
@@ -28,12 +26,9 @@ from connector.warehouse.destination import dataset_fingerprint
 from connector.warehouse.lock import lock_path, sole_writer
 from connector.warehouse.s3_address import S3Address
 from tests.destinations.test_destinations import run
+from tests.support.lakes import execute, pipeline
 
 Make = Callable[[], Lake]
-
-
-def pipeline(to: str, dataset: str = "importer_data") -> Any:
-    return open_pipeline(argparse.Namespace(to=to, destination=None, dataset=dataset, pipeline_name="importer"))
 
 
 @pytest.fixture
@@ -65,16 +60,6 @@ def lake(make: Make) -> Lake:
 def log_of(lake: Lake) -> ParquetLog:
     assert isinstance(lake.log, ParquetLog)
     return lake.log
-
-
-def execute(lake: Lake, *statements: str) -> None:
-    connection = lake.connect()
-    try:
-        with lake.transaction(connection) as transaction:
-            for sql in statements:
-                transaction.execute(sql, ())
-    finally:
-        lake.close(connection)
 
 
 def rows(lake: Lake, table: str = "t") -> list[Any]:
@@ -203,10 +188,11 @@ def test_a_place_that_is_refused(place: str) -> None:
         pipeline(place)
 
 
-def test_the_lock_is_in_the_folder_whatever_link_leads_to_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("scheme", ["filesystem", "delta"])
+def test_the_lock_is_in_the_folder_whatever_link_leads_to_it(scheme: str, tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
-    real, link, other = (pipeline(f"filesystem:///{tmp_path}/{name}") for name in ("real", "link", "other"))
+    real, link, other = (pipeline(f"{scheme}:///{tmp_path}/{name}") for name in ("real", "link", "other"))
     assert lock_path(real) == lock_path(link) == tmp_path / "real" / ".importer_data.lock"
     assert dataset_fingerprint(real) == dataset_fingerprint(link) != dataset_fingerprint(other)
     with sole_writer(real), sole_writer(other), pytest.raises(LockedError), sole_writer(link):
@@ -323,9 +309,32 @@ def test_compact_leaves_a_file_that_another_run_has_written_meanwhile(
     assert rows(make()) == rows(other) == [2, 3, 9]
 
 
-def test_compact_stops_a_run_whose_files_it_may_remove(lake: Lake, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compact_leaves_a_file_of_a_run_that_began_after_its_commit(
+    lake: Lake, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That run can still commit the file, unlike one that began before the last commit of `compact`."""
+    commit = ParquetLog._commit
+    written: list[str] = []
+
+    def write(path: str) -> None:
+        duckdb.execute(f"COPY (SELECT 9 AS n, 'theirs' AS word) TO '{path}'")
+
+    def followed(own: ParquetLog, tables: Any) -> None:
+        commit(own, tables)
+        written.append(log_of(make()).add("t", write)[0])
+
+    monkeypatch.setattr(ParquetLog, "_commit", followed)
+    lake.compact(["t", "u"])
+    assert f"t/{written[-1]}" in {each.name for each in log_of(lake).store.list("t")}
+
+
+@pytest.mark.parametrize("merges", [True, False])
+def test_compact_stops_a_run_whose_files_it_may_remove(
+    merges: bool, lake: Lake, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The run has written a file and is about to commit it."""
-    log = log_of(lake)
+    if not merges:
+        lake.compact(["t", "u"])
     commit = ParquetLog._commit
 
     def slowly(own: ParquetLog, tables: Any) -> None:
@@ -337,7 +346,6 @@ def test_compact_stops_a_run_whose_files_it_may_remove(lake: Lake, make: Make, m
     monkeypatch.setattr(ParquetLog, "_commit", slowly)
     with pytest.raises(LockedError):
         execute(lake, """INSERT INTO "d"."t" VALUES (9, 'lost')""")
-    assert log is log_of(lake)
     assert rows(make()) == [1, 2, 3]
 
 
@@ -353,8 +361,7 @@ def test_a_log_that_cannot_be_read_is_named(lake: Lake, make: Make) -> None:
 
 def test_what_a_commit_needs_is_on_disk_before_it_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[Path] = []
-    for module in (folder_store, lake_log):
-        monkeypatch.setattr(module, "sync", synced.append)
+    monkeypatch.setattr(folder_store, "sync", synced.append)
     folder = tmp_path / "new" / "d"
     lake = Lake(ParquetLog(FolderStore(folder)), "d")
     lake.create()

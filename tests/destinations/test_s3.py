@@ -27,6 +27,7 @@ from connector.run.sync import sync
 from connector.sandbox import Service, serve
 from connector.settings import Settings
 from connector.warehouse.adapters.lake import Lake
+from connector.warehouse.adapters.lake_log import Change, Column, Table
 from connector.warehouse.adapters.parquet_log import ParquetLog
 from connector.warehouse.adapters.s3_store import S3Store
 from connector.warehouse.destination import dataset_fingerprint, location
@@ -34,13 +35,10 @@ from connector.warehouse.failures import explain_failure
 from connector.warehouse.lock import lock_path, sole_writer
 from connector.warehouse.s3_address import S3Address
 from tests.destinations.test_destinations import run
+from tests.support.lakes import pipeline
 from tests.support.s3_server import SECRET
 
 COMMAND = (sys.executable, "-m", "connector")
-
-
-def pipeline(to: str, dataset: str = "importer_data") -> Any:
-    return open_pipeline(argparse.Namespace(to=to, destination=None, dataset=dataset, pipeline_name="importer"))
 
 
 def elsewhere(tmp_path: Path) -> dict[str, str]:
@@ -106,6 +104,18 @@ def test_the_endpoint_may_be_in_the_environment(s3: str, monkeypatch: pytest.Mon
     assert location(pipeline(place)) == place
     Lake(ParquetLog(S3Store(S3Address.of(place), "d")), "d").create()
     assert Lake(ParquetLog(S3Store(S3Address.of(s3), "d")), "d").log.read({}) == {}
+
+
+def test_a_version_that_another_run_has_created_is_not_overwritten(s3: str) -> None:
+    """Nothing but the service's own refusal tells of it: the commit asks for nothing before."""
+    here, there = (ParquetLog(S3Store(S3Address.of(s3), "d")) for _ in range(2))
+    here.create()
+    assert here.read({}) == there.read({}) == {}
+    table = Table(0, "id", {"n": Column("BIGINT")}, {})
+    there.commit([Change("theirs", None, table, {})])
+    with pytest.raises(LockedError):
+        here.commit([Change("ours", None, table, {})])
+    assert (ParquetLog(S3Store(S3Address.of(s3), "d")).read({}) or {}).keys() == {"theirs"}
 
 
 def test_a_service_that_overwrites_what_is_to_be_created_only_once_is_refused(

@@ -8,6 +8,7 @@ import shutil
 import signal
 import sqlite3
 import time
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from random import Random
@@ -25,6 +26,8 @@ from connector.warehouse.adapters.folder_store import FolderStore
 from connector.warehouse.adapters.lake import Lake
 from connector.warehouse.adapters.lake_log import Log
 from connector.warehouse.adapters.parquet_log import ParquetLog
+from connector.warehouse.adapters.s3_store import S3Store
+from connector.warehouse.s3_address import S3Address
 from tests.processes import Process, start
 from tests.simulation.edits import random_edit
 from tests.simulation.holdings import DATASET, Holdings
@@ -33,9 +36,10 @@ from tests.simulation.scenario import add_import
 from tests.simulation.watching import Watch
 from tests.simulation.world import PatchyService
 from tests.support.mariadb import MariaDB, mariadb_server
+from tests.support.s3_server import s3, s3_endpoint
 from tests.types.conftest import postgres_uri
 
-__all__ = ["mariadb_server", "postgres_uri"]
+__all__ = ["mariadb_server", "postgres_uri", "s3", "s3_endpoint"]
 
 pytestmark = pytest.mark.thorough
 
@@ -91,18 +95,25 @@ class Light:
             return Holdings.of_sqlite(connection)
 
 
-class Folder:
-    """A folder of Delta tables, or of plain Parquet."""
+class Files:
+    """A folder of Delta tables or of plain Parquet, or plain Parquet in S3."""
 
-    def __init__(self, folder: Path, kind: str) -> None:
-        self._folder = folder / "lake"
-        self._kind = kind
-        self.address = f"{'delta' if kind == 'delta' else 'filesystem'}:///{self._folder}"
+    def __init__(self, address: str, open_log: Callable[[], Log]) -> None:
+        self.address, self._open_log = address, open_log
+
+    @classmethod
+    def of(cls, kind: str, folder: Path, request: pytest.FixtureRequest) -> Files:
+        lake = folder / "lake"
+        if kind == "delta":
+            return cls(f"delta:///{lake}", lambda: DeltaLog(lake / DATASET))
+        if kind == "parquet":
+            return cls(f"filesystem:///{lake}", lambda: ParquetLog(FolderStore(lake / DATASET)))
+        address = str(request.getfixturevalue("s3"))
+        return cls(address, lambda: ParquetLog(S3Store(S3Address.of(address), DATASET)))
 
     def holdings(self) -> Holdings:
         """Return what a run begins with: it completes a commit in which one was killed."""
-        place = self._folder / DATASET
-        log: Log = DeltaLog(place) if self._kind == "delta" else ParquetLog(FolderStore(place))
+        log = self._open_log()
         log.complete()
         lake = Lake(log, DATASET)
         connection = lake.connect()
@@ -122,7 +133,7 @@ class Maria:
             return Holdings.of_mysql(cursor)
 
 
-Kept = File | Server | Light | Folder | Maria
+Kept = File | Server | Light | Files | Maria
 
 
 class Rounds:
@@ -210,8 +221,8 @@ def _empty(kind: str, folder: Path, request: pytest.FixtureRequest) -> Kept:
         return Server(request.getfixturevalue("postgres_uri"), "killed")
     if kind == "mysql":
         return Maria(request.getfixturevalue("mariadb_server"))
-    if kind in ("delta", "parquet"):
-        return Folder(folder, kind)
+    if kind in ("delta", "parquet", "s3"):
+        return Files.of(kind, folder, request)
     return Light(folder) if kind == "sqlite" else File(folder)
 
 
@@ -219,7 +230,10 @@ def _empty(kind: str, folder: Path, request: pytest.FixtureRequest) -> Kept:
     "kind",
     [
         "duckdb",
-        *(pytest.param(name, marks=pytest.mark.long) for name in ("postgres", "sqlite", "mysql", "delta", "parquet")),
+        *(
+            pytest.param(name, marks=pytest.mark.long)
+            for name in ("postgres", "sqlite", "mysql", "delta", "parquet", "s3")
+        ),
     ],
 )
 def test_a_command_killed_again_and_again_ends_equal_to_the_service(
