@@ -74,6 +74,7 @@ US_POSTGRES = Peer("importer-sync, PostgreSQL", ("run", "--json"), ours=True)  #
 IDEAL = Peer("prototype without any guarantee", ("ideal.py",))
 AFTERNOON = Peer("httpx script of an afternoon", ("afternoon.py",))
 TUNED = Peer("dlt `rest_api`, tuned", ("rest_api.py", "tuned"))
+INCREMENTAL = Peer("dlt `rest_api`, tuned, incremental", ("rest_api.py", "incremental"))
 DOCUMENTED = Peer("dlt `rest_api`, as documented", ("rest_api.py", "documented"))
 
 
