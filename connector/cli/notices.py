@@ -12,7 +12,7 @@ import hashlib
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -112,13 +112,21 @@ def _statuses(given: Any) -> frozenset[str]:
     return frozenset(found)
 
 
-def notify(to: Addresses, document: Mapping[str, Any], exit_code: int, pipeline: str, warehouse: str = "") -> list[str]:
+def notify(
+    to: Addresses,
+    document: Mapping[str, Any],
+    exit_code: int,
+    pipeline: str,
+    warehouse: str = "",
+    named: Sequence[str | None] = (),
+) -> list[str]:
     """Notify the recipients in `to` how a run ended, if that changed; return a sentence for each failed delivery.
 
-    It takes little more than LIMIT_S and raises nothing.
+    `named` is how the command line names the warehouse, which is known also if a run fails before it has opened it. It
+    takes little more than LIMIT_S and raises nothing.
     """
     status = "locked" if exit_code == LOCKED else str(document.get("status"))
-    last = LastNotice.read(to.notes, pipeline, str(document.get("mode")))
+    last = LastNotice.read(to.notes, pipeline, str(document.get("mode")), named)
     recovered = status == "succeeded" and last.status in BAD
     changed = to.schema and bool(document.get("schema_changes"))
     if not (recovered or changed or (status in to.statuses and not (status in BAD and last.status == status))):
@@ -173,19 +181,19 @@ def notice(
 
 @dataclass(frozen=True, slots=True)
 class LastNotice:
-    """The last notice on runs of one mode: the status, and since when it is so."""
+    """The last notice on runs of one mode into one warehouse: the status, and since when it is so."""
 
     file: Path | None
     status: str | None = None
     since: str | None = None
 
     @classmethod
-    def read(cls, folder: Path | None, pipeline: str, mode: str) -> LastNotice:
+    def read(cls, folder: Path | None, pipeline: str, mode: str, named: Sequence[str | None] = ()) -> LastNotice:
         """Read the record in `folder`; if there is none, nothing was sent before."""
         if folder is None:
             return cls(None)
         # two projects may give their pipelines the same name
-        key = hashlib.sha256(json.dumps([str(Path.cwd()), pipeline, mode]).encode()).hexdigest()[:16]
+        key = hashlib.sha256(json.dumps([str(Path.cwd()), pipeline, mode, *named]).encode()).hexdigest()[:16]
         file = folder / f".told-{key}.json"
         with suppress(OSError, ValueError, TypeError, KeyError):
             found = json.loads(file.read_text(encoding="utf-8"))

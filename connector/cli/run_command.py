@@ -34,12 +34,16 @@ PROBLEMS_SHOWN = 10
 
 def run_scope(arguments: argparse.Namespace, output: Output, scope: RunScope) -> int:
     """Run a sync over `scope` with the pipeline that the command line names; return the exit code."""
-    return run_pipeline(lambda: open_pipeline(arguments), scope, output)
+    named = (arguments.to, arguments.destination, arguments.dataset)
+    return run_pipeline(lambda: open_pipeline(arguments), scope, output, named)
 
 
-def run_pipeline(opened: Callable[[], Pipeline], scope: RunScope, output: Output) -> int:
-    """Carry out one run over `scope`; return the exit code. Raises only errors that kept the run from beginning."""
-    attempt = _Attempt(opened, scope, output)
+def run_pipeline(opened: Callable[[], Pipeline], scope: RunScope, output: Output, named: Sequence[str | None]) -> int:
+    """Carry out one run over `scope`; return the exit code. Raises only errors that kept the run from beginning.
+
+    `named` tells the notices of runs into one warehouse from those into another.
+    """
+    attempt = _Attempt(opened, scope, output, named)
     with telemetry.exporting(scrub):
         try:
             tally = supervised(attempt.work, on_first=attempt.on_first, on_forced=attempt.on_forced)
@@ -60,8 +64,11 @@ def run_pipeline(opened: Callable[[], Pipeline], scope: RunScope, output: Output
 class _Attempt:
     """A run, and the recipients of its notices, as far as the configuration could be read."""
 
-    def __init__(self, opened: Callable[[], Pipeline], scope: RunScope, output: Output) -> None:
+    def __init__(
+        self, opened: Callable[[], Pipeline], scope: RunScope, output: Output, named: Sequence[str | None]
+    ) -> None:
         self._opened = opened
+        self._named = named
         self._scope = scope
         self._output = output
         self._addresses: Addresses | None = None
@@ -110,7 +117,8 @@ class _Attempt:
     def send_notices(self, document: dict[str, Any], code: int) -> None:
         if self._addresses is None:
             return
-        for sentence in notify(self._addresses, scrubbed(document), code, self._pipeline_name, scrub(self.where)):
+        told = scrubbed(document), code, self._pipeline_name, scrub(self.where)
+        for sentence in notify(self._addresses, *told, self._named):
             self._output.note(f"warning: {sentence}", level="warning", event="notice.undelivered")
 
 

@@ -47,6 +47,7 @@ def run_and_exit(
             lambda: dlt.pipeline(pipeline_name, destination=destination, dataset_name=dataset_name),
             as_run(scope),
             output,
+            (destination if isinstance(destination, str) else None, dataset_name),
         )
     except Exception as error:
         problem = explain(error)

@@ -121,6 +121,18 @@ def test_what_stays_bad_is_told_once_and_that_it_is_well_again(command, service:
     assert "succeeded again; it had not since 20" in last["text"]
 
 
+def test_runs_into_two_warehouses_from_one_folder_are_told_apart(command, listener: Listener) -> None:
+    hook = {HOOK: listener.url + PATH}
+    wrong = {"SOURCES__IMPORTER__ACCESS_TOKEN": "wrong-token-0815"}
+    eu, us = ("run", "--dataset", "eu"), ("run", "--dataset", "us")
+    assert [command(*each, **hook, **wrong).code for each in (eu, us, us)] == [1, 1, 1]
+    assert len(listener.posts) == 2
+    assert command(*us, **hook).code == 0
+    [*_, last] = [post.json for post in listener.posts]
+    assert (len(listener.posts), last["status"], last["recovered"]) == (3, "succeeded", True)
+    assert "dataset us" in last["text"]
+
+
 @pytest.mark.thorough
 def test_what_could_not_be_told_is_told_by_the_next_run(command, service: Service, listener: Listener) -> None:
     hook = {HOOK: listener.url + PATH}
