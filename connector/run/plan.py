@@ -96,7 +96,11 @@ class Rules:
 
 
 def make_plan(listed: Iterable[T], ledger: Mapping[str, LedgerRow], rules: Rules) -> Plan[T]:
-    """Decide for every listed import whether to read it."""
+    """Decide for every listed import whether to read it.
+
+    Those whose last reads failed come last, the fewer failures the earlier: enough failures in a row end a run
+    (`connector.run.pipeline`), and so no import keeps another from being read in every run.
+    """
     read: list[Planned[T]] = []
     unchanged = 0
     for import_ in listed:
@@ -105,7 +109,12 @@ def make_plan(listed: Iterable[T], ledger: Mapping[str, LedgerRow], rules: Rules
             unchanged += 1
         else:
             read.append(Planned(import_, reason))
+    read.sort(key=lambda planned: _failures(ledger.get(planned.import_.slug)))
     return Plan(tuple(read), unchanged, sum(known.live for known in ledger.values()))
+
+
+def _failures(known: LedgerRow | None) -> int:
+    return known.attempts if known is not None and known.state is State.failed else 0
 
 
 class FewerRecords(ContractError):

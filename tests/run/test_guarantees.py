@@ -11,6 +11,7 @@ import pytest
 
 from connector.errors import LockedError
 from connector.load.dlt_bridge import load_package
+from connector.run import pipeline
 from connector.sandbox import Faults, Request, Service, Switches
 from connector.sandbox.catalogue import Status
 from connector.sandbox.switches import Order
@@ -280,6 +281,20 @@ def test_one_bad_import_stops_nobody_and_is_tried_again(warehouse: Warehouse) ->
     assert again.status == "succeeded"
     assert again.imports_changed == 1
     assert_equal(service, warehouse)
+
+
+@pytest.mark.thorough
+def test_bad_imports_in_a_row_do_not_keep_others_from_being_loaded_in_every_run(
+    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "FAILURES_IN_A_ROW", 3)
+    service = Service(seed=1)
+    bad = {service.add_import("t", [{"n": n}]) for n in range(20)}  # more than are read at once
+    good = service.add_import("t", [{"n": 20}])
+    service.faults = Faults(failing_imports=bad)
+    for _ in range(9):
+        assert "in a row failed" in str(warehouse.run(service, max_concurrency=1).error)
+    assert warehouse.query("SELECT _import_slug FROM records_t") == [(good,)]
 
 
 def test_a_run_asked_to_stop_loads_what_is_ready_at_once(warehouse: Warehouse) -> None:

@@ -30,6 +30,15 @@ def test_what_is_new_is_read() -> None:
     assert reason(Shown(), []) is Reason.new
 
 
+def test_what_failed_comes_last_and_what_failed_less_before_it() -> None:
+    slugs = ["thrice", "new", "once", "changed", "also new"]
+    failures = {"thrice": 3, "once": 1}
+    ledger = [structs.replace(known(Shown(slug=s)), state=State.failed, attempts=n) for s, n in failures.items()]
+    ledger.append(structs.replace(known(Shown(slug="changed", row_count=9)), attempts=4))
+    read = plan([Shown(slug=slug) for slug in slugs], ledger).read
+    assert [each.import_.slug for each in read] == ["new", "changed", "also new", "once", "thrice"]
+
+
 def test_what_is_the_same_is_left_alone() -> None:
     found = plan([Shown()], [known(Shown())])
     assert found == Plan((), 1, 1)
