@@ -8,12 +8,15 @@ from tests.support.bad_inputs import CASES, Case, filled, grade, prepare
 
 pytestmark = pytest.mark.thorough
 
+WAITING = {"a port nobody listens on"}  # a run waits a minute for a service to come back
+PARAMS = [pytest.param(case, id=case.name, marks=pytest.mark.long if case.name in WAITING else ()) for case in CASES]
+
 
 def test_there_are_65() -> None:
     assert len({case.name for case in CASES}) == 65
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", PARAMS)
 def test_what_the_command_says(command, case: Case) -> None:
     url, folder = command.environment["SOURCES__IMPORTER__BASE_URL"], command.directory / "work"
     folder.mkdir()

@@ -118,7 +118,9 @@ def test_a_package_that_dlt_finishes_late_doubles_nothing_for_long(warehouse: Wa
     pipelines, aside = warehouse.folder / "pipelines", warehouse.folder / "aside"
     with serve(service) as url:
         arguments = [url, service_token(service), str(warehouse.file), str(pipelines)]
-        killed = subprocess.run([sys.executable, "-c", KILLED_BEHIND_AN_APPEND, *arguments], capture_output=True)
+        at_once = os.environ | {"LOAD__WORKERS": "20"}  # so that no job that waits keeps another from starting
+        command = [sys.executable, "-c", KILLED_BEHIND_AN_APPEND, *arguments]
+        killed = subprocess.run(command, env=at_once, capture_output=True)
     assert killed.returncode == -9
     pipelines.rename(aside)
     for _ in range(2):
