@@ -43,7 +43,7 @@ from connector.warehouse import Connection, Warehouse
 from connector.warehouse.destination import prepare_for_loading
 from connector.warehouse.failures import explain_failure
 from connector.warehouse.field_counts import totals
-from connector.warehouse.history_tables import prepare_for_rebuild, refresh_open
+from connector.warehouse.history_tables import check_rebuild, prepare_for_rebuild, refresh_open
 from connector.warehouse.loads import make_newest
 from connector.warehouse.lock import check_lock_held, sole_writer
 from connector.warehouse.ownership import REBUILD_SCHEMA, REBUILD_TABLE, forget_staged, prepare_staging
@@ -202,9 +202,13 @@ class _Rebuild:
         hints, template = self.settings.hints.get(table, {}), state.template_tables[table]
         named = self._named(before, template)
         schema = self._typed(before, named, self._votes(template, named), hints)
+        types = {f.column: (f.type, schema.fields[k].type) for k, f in before.fields.items() if k in schema.fields}
+        with self.warehouse.connect() as connection:
+            check_rebuild(connection, table, types)
         written = _Written(schema)
         batches = self._batches(template, written, hints)
-        load_replacement(self.pipeline, REBUILD_SCHEMA, REBUILD_TABLE, batches, json_columns(schema, self.warehouse))
+        declared = json_columns(schema) if self.warehouse.traits.keeps_json else []
+        load_replacement(self.pipeline, REBUILD_SCHEMA, REBUILD_TABLE, batches, declared)
         with self.warehouse.connect() as connection:
             rows, distinct = count_rows(connection, REBUILD_TABLE, "_record_slug")
             if not rows == distinct == written.rows:
@@ -219,7 +223,7 @@ class _Rebuild:
             text_conflicts = {**dict.fromkeys(known), **found}
             check_lock_held(self.pipeline)
             views = recreated_views(connection, connection.traits.dialect, table)
-            versions = prepare_for_rebuild(connection, table, REBUILD_TABLE)
+            versions = prepare_for_rebuild(connection, table, REBUILD_TABLE, json_columns(written.schema))
             with swapped(connection, table, fields, text_conflicts, views):
                 if versions is not None:
                     refresh_open(connection, versions)
@@ -348,7 +352,7 @@ def _texts(rows: pa.Table) -> list[bytes]:
     return texts
 
 
-def json_columns(schema: TableSchema, warehouse: Warehouse) -> list[str]:
-    """Return the columns to which a sync would give the type JSON in the warehouse."""
+def json_columns(schema: TableSchema) -> list[str]:
+    """Return the columns with values of JSON."""
     kinds = {f.column: parse_type(f.type).kind for f in schema.fields.values() if f.type is not None}
-    return sorted(c for c, kind in kinds.items() if kind is Kind.JSON) if warehouse.traits.keeps_json else []
+    return sorted(c for c, kind in kinds.items() if kind is Kind.JSON)

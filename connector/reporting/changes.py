@@ -120,12 +120,24 @@ def _differences(
                 yield (each.path, None, value) if row[CHANGE] == "insert" else (each.path, value, None)
         return
     for each in fields:
-        if any(old[column] != row[column] for column in each.columns):
+        if _differs(each, old, row):
             yield each.path, _value(old, each), _value(row, each)
     for column, name in PLACE.items():
         if whole and old[column] != row[column]:
             yield name, old[column], row[column]
 
 
+def _differs(field: TypedField, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    """Decide as `connector.reporting.views.changed._differs` does, with values of the columns' types."""
+    for column in field.earlier:
+        if old[column] is not None and new[column] is not None:
+            return bool(old[column] != new[column])
+    if any(old[column] != new[column] for column in field.present):
+        return True
+    missing = all(old[column] is None for column in field.present)
+    return missing and any(old[column] != new[column] for column in field.earlier)
+
+
 def _value(row: Mapping[str, Any], field: TypedField) -> Any:
-    return next((row[column] for column in field.columns if row[column] is not None), None)
+    columns = (*field.present, *field.earlier)
+    return next((row[column] for column in columns if row[column] is not None), None)

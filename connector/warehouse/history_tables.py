@@ -2,6 +2,8 @@
 
 Invariant: no value of a version is ever altered. If a rebuild gives a column another type, the earlier values move
 unchanged into a column `<column>__was_1`, and from there into the new one only if they convert without alteration.
+Where the destination declares JSON and text alike, a rebuild that would exchange them is refused: nothing would say
+which of the two an earlier value is.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ VALID_FROM, VALID_TO, CHANGE, RUN_ID = OWN = VERSION_COLUMNS
 R, V = "importer$row", "importer$version"
 _UNTRACKED = ("_created_at", "_updated_at", LOAD_ID)
 _WAS = "__was_"
-_ASIDE = re.compile(f"{DOUBLE_VARIANT}|{TEXT_VARIANT}|{_WAS}[0-9]+")
+_EARLIER = re.compile(f"{_WAS}[0-9]+")
+_ASIDE = re.compile(f"{DOUBLE_VARIANT}|{TEXT_VARIANT}|{_EARLIER.pattern}")
 _OWN_TYPES = {VALID_FROM: "timestamp", VALID_TO: "timestamp", CHANGE: "text", RUN_ID: "text"}
 
 
@@ -132,10 +135,25 @@ def set_aside_columns(column: str, history: Collection[str], table: Collection[s
     return [name for name in variants if _ASIDE.fullmatch(name, len(column))]
 
 
-def align(connection: Connection, each: Versioned, there: Mapping[str, str] | None, like: str | None = None) -> bool:
+def is_of_earlier_type(column: str, variant: str) -> bool:
+    """Return whether this variant of a column has the values that versions had before a rebuild changed its type.
+
+    A version that was open then has both, so that it compares with the one before it by the earlier type.
+    """
+    return _EARLIER.fullmatch(variant, len(column)) is not None
+
+
+def align(
+    connection: Connection,
+    each: Versioned,
+    there: Mapping[str, str] | None,
+    like: str | None = None,
+    json: Collection[str] = (),
+) -> bool:
     """Create the history table, and return True; or add the columns and types that the table has now.
 
-    `there` are its columns; `like` is the table with the relevant types, if the table is about to get them.
+    `there` are its columns; `like` is the table with the relevant types, if the table is about to get them, and `json`
+    are its columns of JSON.
     """
     name, column = connection.name, connection.column
     history = name(each.history)
@@ -159,9 +177,10 @@ def align(connection: Connection, each: Versioned, there: Mapping[str, str] | No
         have[aside] = have[retyped]
     # if the process dies between these two statements, the column is missing, and its values are set aside
     changed += [c for c in lacking if any(name.startswith(f"{c}{_WAS}") for name in have)]
-    for base in want if changed or like is not None else ():
+    for base in changed:
         if asides := {c: have[c] for c in set_aside_columns(base, have, want)}:
-            _restore_values(connection, each, base, want[base], asides)
+            beside = [c for c in (f"{base}{TEXT_VARIANT}", f"{base}{DOUBLE_VARIANT}") if c in have]
+            _restore_values(connection, each, base, want[base], asides, beside, is_json=base in json)
     if like is None and (changed or lacking):
         refresh_open(connection, each, None if changed else lacking)  # a lost column; a new one has no value yet
     return False
@@ -183,16 +202,34 @@ def _check_room(connection: Connection, each: Versioned, count: int) -> None:
         )
 
 
-def _restore_values(connection: Connection, each: Versioned, base: str, kind: str, asides: Mapping[str, str]) -> None:
-    """Move values that were set aside back into the column if they convert unaltered; drop columns then empty."""
+def _restore_values(
+    connection: Connection,
+    each: Versioned,
+    base: str,
+    kind: str,
+    asides: Mapping[str, str],
+    beside: Collection[str],
+    *,
+    is_json: bool,
+) -> None:
+    """Move values that were set aside back into the column if they convert unaltered; drop columns then empty.
+
+    What a version held in an earlier type comes before what did not fit a later one, which is the same value. A text in
+    one of the columns `beside` may have been a text or the JSON of a list, an object or another value, so it goes into
+    a column of texts alone, and only if it cannot be a list or an object.
+    """
     history, column = connection.name(each.history), connection.column(base)
-    for name, was in asides.items():
-        aside = connection.column(name)
-        if (restored := connection.sql.restored(aside, was, kind)) is not None:
+    for name, was in sorted(asides.items(), key=lambda item: not is_of_earlier_type(base, item[0])):
+        aside, is_text = connection.column(name), name == f"{base}{TEXT_VARIANT}"
+        restored = None if is_text and (was != kind or is_json) else connection.sql.restored(aside, was, kind)
+        if restored is not None:
             value, held = restored
+            if is_text:
+                held += f" AND {aside} NOT LIKE '[%' AND {aside} NOT LIKE '{{%'"
+            emptied = [aside, *(map(connection.column, beside) if is_of_earlier_type(base, name) else ())]
             with suppress(Exception):  # PostgreSQL, MySQL: one of them cannot be cast
                 connection.execute(
-                    f"UPDATE {history} SET {column} = {value}, {aside} = NULL "
+                    f"UPDATE {history} SET {column} = {value}, {', '.join(f'{c} = NULL' for c in emptied)} "
                     f"WHERE {column} IS NULL AND {aside} IS NOT NULL AND {held}"
                 )
         if not connection.query(f"SELECT 1 FROM {history} WHERE {aside} IS NOT NULL LIMIT 1").num_rows:
@@ -232,8 +269,10 @@ def refresh_open(connection: Connection, each: Versioned, only: Collection[str] 
     names = [c for c in only or each.columns if c not in (each.key, each.import_key)]
     mark = recorded_mark(connection, columns[LEDGER])
     recorded = f"SELECT slug FROM {connection.name(LEDGER)} WHERE {connection.sql.same('history', mark)}"
-    aside = [name for base in names for name in set_aside_columns(base, columns[each.history], each.columns)]
-    copy_to_open(connection, each, names, recorded, emptied=aside)
+    there = columns[each.history]
+    aside = [(base, name) for base in names for name in set_aside_columns(base, there, each.columns)]
+    emptied = [name for base, name in aside if not is_of_earlier_type(base, name)]
+    copy_to_open(connection, each, names, recorded, emptied=emptied)
 
 
 def copy_to_open(
@@ -260,17 +299,38 @@ def copy_to_open(
     )
 
 
-def prepare_for_rebuild(connection: Connection, table: str, replacement: str) -> Versioned | None:
+def check_rebuild(connection: Connection, table: str, types: Mapping[str, tuple[str | None, str | None]]) -> None:
+    """Raise ConfigError if the versions of a table could not tell the earlier values from those of the new types.
+
+    `types` are the type of each column before and after.
+    """
+    swapped = sorted(c for c, each in types.items() if set(each) == {"json", "text"})
+    if connection.traits.keeps_json or not swapped:
+        return
+    each = histories(inspect_dataset(connection)).get(table)
+    if each is not None:
+        hints = ", ".join(f'{column} = "{types[column][0]}"' for column in swapped)
+        raise ConfigError(
+            f"A rebuild would exchange JSON and text in {table}, whose versions are kept, and this destination cannot "
+            f"tell the two apart in {each.history}. Keep the type with a hint ({hints}), or rename {each.history}, and "
+            "the next run begins another one; nothing was changed."
+        )
+
+
+def prepare_for_rebuild(
+    connection: Connection, table: str, replacement: str, json: Collection[str]
+) -> Versioned | None:
     """Give the versions of a table the types of the table that is about to replace it; None if there are none.
 
-    Return them as those of the replacement, from which the open ones are then to be refreshed.
+    `json` are the replacement's columns of JSON. Return them as those of the replacement, from which the open ones are
+    then to be refreshed.
     If the rebuild fails, the next run that records versions restores the earlier types (`align`, `is_aligned`).
     """
     dataset = inspect_dataset(connection)
     each = histories(dataset).get(table)
     if each is None:
         return None
-    align(connection, each, dataset.columns[each.history], like=replacement)
+    align(connection, each, dataset.columns[each.history], replacement, json)
     return replace(each, table=replacement, columns=tuple(connection.declared(replacement)))
 
 

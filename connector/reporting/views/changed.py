@@ -82,6 +82,21 @@ def _selects(layout: Layout, typed: TypedTable, history: str) -> Iterator[str]:
 
 
 def _differs(field: TypedField) -> str:
-    """Return SQL for whether any column of the field differs, compared as text: PostgreSQL's JSON has no equality."""
-    columns = map(quoted, field.columns)
-    return " OR ".join(f"CAST(o.{each} AS TEXT) IS DISTINCT FROM CAST(n.{each} AS TEXT)" for each in columns)
+    """Return SQL for whether a field differs, compared as text: PostgreSQL's JSON has no equality.
+
+    Two versions from before a rebuild that changed its type differ by their values of the earlier type.
+    """
+    differ = " OR ".join(map(_column_differs, field.present))
+    if not field.earlier:
+        return differ
+    none = " AND ".join(f"o.{quoted(each)} IS NULL" for each in field.present)
+    earlier = " OR ".join(map(_column_differs, field.earlier))
+    both = "".join(
+        f"WHEN o.{quoted(each)} IS NOT NULL AND n.{quoted(each)} IS NOT NULL THEN {_column_differs(each)} "
+        for each in field.earlier
+    )
+    return f"CASE {both}ELSE ({differ}) OR ({none} AND ({earlier})) END"
+
+
+def _column_differs(column: str) -> str:
+    return f"CAST(o.{quoted(column)} AS TEXT) IS DISTINCT FROM CAST(n.{quoted(column)} AS TEXT)"

@@ -14,7 +14,7 @@ from connector.transform.naming import DOUBLE_VARIANT, SYSTEM_COLUMNS, TEXT_VARI
 from connector.transform.schema import Kind, parse_type
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.adapters.dialect import quoted
-from connector.warehouse.history_tables import history_of, set_aside_columns
+from connector.warehouse.history_tables import history_of, is_of_earlier_type, set_aside_columns
 from connector.warehouse.ownership import inspect_dataset
 from connector.warehouse.tables import FIELDS, IMPORTS, LEDGER
 
@@ -46,6 +46,15 @@ class TypedField:
         return (self.column, *self.variants)
 
     @property
+    def earlier(self) -> tuple[str, ...]:
+        """Return those of a history table with values of earlier types; a version may have one beside its value."""
+        return tuple(each for each in self.variants if is_of_earlier_type(self.column, each))
+
+    @property
+    def present(self) -> tuple[str, ...]:
+        return tuple(each for each in self.columns if each not in self.earlier)
+
+    @property
     def value(self) -> str:
         """Return an expression for the value, whichever column it is in, that differs for different values.
 
@@ -63,12 +72,16 @@ class TypedField:
 
         A double that is whole keeps its `.0`, by which it differs from the values that fit; PostgreSQL omits it.
         """
-        return _first_text([_misfit(variant, quoted(variant)) for variant in self.variants])
+        texts = [_misfit(variant, quoted(variant)) for variant in self.present[1:]]
+        fits = f"{quoted(self.column)} IS NULL"
+        texts += [f"CASE WHEN {fits} THEN CAST({quoted(earlier)} AS TEXT) END" for earlier in self.earlier]
+        return _first_text(texts)
 
     def text(self, row: str) -> str:
         """Return an expression for the value in the row of this alias, as text."""
         base = f"CAST({row}.{quoted(self.column)} AS TEXT)"
-        return _first_text([base, *(_misfit(variant, f"{row}.{quoted(variant)}") for variant in self.variants)])
+        variants = (*self.present[1:], *self.earlier)
+        return _first_text([base, *(_misfit(variant, f"{row}.{quoted(variant)}") for variant in variants)])
 
     @property
     def is_there(self) -> str:
