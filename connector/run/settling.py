@@ -15,6 +15,10 @@ from math import gcd
 MICROSECOND, SECOND, MINUTE = timedelta(microseconds=1), timedelta(seconds=1), timedelta(minutes=1)
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 UNITS = (MINUTE, SECOND, timedelta(milliseconds=1), MICROSECOND)
+LOCAL_UNITS = (  # those of which a full one is not full at every offset, and of a clock that is read now and then
+    *(timedelta(hours=n) for n in (24, 12, 8, 6, 4, 3, 2, 1)),
+    *(timedelta(minutes=n) for n in (30, 20, 15, 10, 5)),
+)
 REPLICAS_LAG = timedelta(seconds=30)  # the assumed lag of the replica that records are read from, behind the listing
 MOST_AHEAD = timedelta(days=2)  # a time a day ahead of ours and the service's clock, which are a day apart at most
 OFFSETS = tuple(timedelta(minutes=15) * quarters for quarters in range(-12 * 4, 14 * 4 + 1))  # of local time from UTC
@@ -30,7 +34,7 @@ def resolution(instants: Iterable[datetime]) -> timedelta:
     times = {(instant - _EPOCH) // MICROSECOND for instant in instants}
     if not times:
         return SECOND
-    for unit in (DAY, HOUR):
+    for unit in LOCAL_UNITS:
         if _are_local_multiples(times, unit):
             return unit
     step = gcd(*times)
@@ -38,9 +42,10 @@ def resolution(instants: Iterable[datetime]) -> timedelta:
 
 
 def _are_local_multiples(times: Collection[int], unit: timedelta) -> bool:
-    """Return whether all are full days or hours in one time zone, where midnight is an hour earlier in summer."""
+    """Return whether all are full units in one time zone, where midnight is an hour earlier in summer."""
     size = unit // MICROSECOND
-    full = {0, -(HOUR // MICROSECOND) % size}
+    # of two hours, every hour would be a full one in winter or in summer
+    full = {0, -(HOUR // MICROSECOND) % size} if unit > 2 * HOUR else {0}
     offsets = (offset // MICROSECOND for offset in OFFSETS)
     return any(all((time + offset) % size in full for time in times) for offset in offsets)
 

@@ -16,6 +16,7 @@ from typing import Any, cast
 import pytest
 
 from connector.maintain.verify import VerifyReport, verify
+from connector.models import EPOCH
 from connector.run import session as session_module
 from connector.run.ports import Ports
 from connector.run.record import RunRecord
@@ -147,6 +148,26 @@ def assert_an_edit_is_seen(place: Place, later: timedelta) -> None:
     assert place.run().status == "succeeded"
     rename(place, slug, "after")
     place.now += later
+    assert place.run().status == "succeeded"
+    assert place.names() == ["after"]
+    place.run()
+    assert place.read == set()
+
+
+def test_an_edit_in_the_quarter_of_an_hour_of_the_last_one_is_seen(place: Place) -> None:
+    """The service counts time in quarters of an hour, as all its times together show."""
+    quarter = timedelta(minutes=15)
+    place.service = Service(
+        seed=1, switches=Switches(time_fraction=0), clock=lambda: place.now - (place.now - EPOCH) % quarter
+    )
+    for _ in range(4):
+        place.service.add_import("other", [{"name": "same"}])
+        place.now += quarter
+    slug = place.service.add_import("t", [{"name": "before"}])
+    place.now += timedelta(minutes=5)
+    assert place.run().status == "succeeded"
+    rename(place, slug, "after")
+    place.now += timedelta(hours=1)
     assert place.run().status == "succeeded"
     assert place.names() == ["after"]
     place.run()

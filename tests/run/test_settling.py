@@ -25,8 +25,14 @@ NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
         ([timedelta(hours=12), DAY * 1.5, DAY * 2.5], DAY),
         ([timedelta(hours=6.5), timedelta(hours=6.5) + DAY], DAY),
         ([timedelta(hours=11), timedelta(hours=10) + 100 * DAY], DAY),
-        ([timedelta(hours=1.5), timedelta(hours=5.5)], HOUR),
-        ([timedelta(hours=1.5), timedelta(hours=5.75)], MINUTE),
+        ([timedelta(hours=1.5), timedelta(hours=5.5)], 4 * HOUR),
+        ([timedelta(hours=1.5), timedelta(hours=3.5), timedelta(hours=5.5), timedelta(hours=7.5)], 2 * HOUR),
+        ([timedelta(hours=n + 0.5) for n in range(4)], HOUR),
+        ([timedelta(hours=1.5), timedelta(hours=5.75)], 15 * MINUTE),
+        ([10 * MINUTE, 20 * MINUTE, 50 * MINUTE], 10 * MINUTE),
+        ([5 * MINUTE, 15 * MINUTE, 35 * MINUTE], 10 * MINUTE),  # 5:45 from UTC
+        ([5 * MINUTE, 10 * MINUTE, 35 * MINUTE], 5 * MINUTE),
+        ([5 * MINUTE, 10 * MINUTE, 36 * MINUTE], MINUTE),
         ([timedelta(0), SECOND, 5 * MINUTE], SECOND),
         ([timedelta(0), timedelta(milliseconds=20)], timedelta(milliseconds=1)),
         ([timedelta(0), SECOND, MICROSECOND], MICROSECOND),
@@ -44,7 +50,7 @@ def test_times_at_both_ends_of_the_calendar_have_a_unit(instant: datetime) -> No
     may_change_unseen(moment, NOON, unit)
 
 
-@given(st.integers(0, 10**7), st.integers(-(10**7), 10**7), st.sampled_from([MICROSECOND, SECOND, MINUTE]))
+@given(st.integers(0, 10**7), st.integers(-(10**7), 10**7), st.sampled_from([MICROSECOND, SECOND, MINUTE, 15 * MINUTE]))
 def test_no_later_edit_has_the_time_of_a_settled_import(at: int, later: int, unit: timedelta) -> None:
     """The service truncates its clock to the unit; the import was changed `at`, and is read at `reached`."""
     changed = NOON + at * MICROSECOND
