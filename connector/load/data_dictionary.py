@@ -20,7 +20,7 @@ from connector.warehouse.tables import IMPORTS, LOAD_ID
 
 @dataclass(slots=True)
 class Catalogue:
-    """The typed tables during a run: their schemas, their templates, and when fields were first seen.
+    """The typed tables during a run: their schemas, their templates, and when fields were first and last seen.
 
     `text_conflicts` maps each import that has conflicts to its table and the counts in its ledger row. `totals` are the
     counts of the tables whose rows need not be counted, without the conflicts in `text_conflicts`.
@@ -29,13 +29,14 @@ class Catalogue:
     schemas: dict[str, TableSchema]
     template_tables: dict[str, str]
     first_seen: dict[tuple[str, str], datetime]
+    last_seen: dict[tuple[str, str], datetime]
     miscounted: set[str]
     text_conflicts: dict[str, tuple[str, Mapping[str, int]]]
     totals: dict[str, TableTotals] = field(default_factory=dict)
 
     @classmethod
     def of(cls, state: WarehouseState) -> Catalogue:
-        known = dict(state.schemas), dict(state.template_tables), dict(state.first_seen)
+        known = dict(state.schemas), dict(state.template_tables), dict(state.first_seen), dict(state.last_seen)
         conflicts = {
             each.slug: (each.table_name, json.loads(each.text_conflicts))
             for each in state.ledger.values()
@@ -101,9 +102,13 @@ class FieldTotals:
 
 @dataclass(frozen=True, slots=True)
 class FieldRows:
-    """A maker of rows of `sync_fields`; fields seen for the first time are added to `first_seen`."""
+    """A maker of rows of `sync_fields`; it updates `first_seen` and `last_seen`.
+
+    A field of which no row has a value any more keeps the time when it last had one.
+    """
 
     first_seen: dict[tuple[str, str], datetime]
+    last_seen: dict[tuple[str, str], datetime]
     now: datetime
     load_id: str
     nul_safe: bool
@@ -118,7 +123,7 @@ class FieldRows:
     ) -> dict[str, Any]:
         """Return the row of a field; without a `count`, its counts are null."""
         return {
-            **self._named(table, known.column, known.keys, template),
+            **self._named(table, known.column, known.keys, template, seen=count is None or count.values > 0),
             "data_type": known.type,
             "has_text": known.has_text,
             "has_double": known.has_double,
@@ -134,14 +139,17 @@ class FieldRows:
             named = self._named(schema.table, overflowed_name(keys), keys, template)
             yield {**named, "data_type": OVERFLOWED, **uncounted}
 
-    def _named(self, table: str, column: str, keys: Keys, template: str | None) -> dict[str, Any]:
+    def _named(self, table: str, column: str, keys: Keys, template: str | None, *, seen: bool = True) -> dict[str, Any]:
+        key = table, column
+        if seen or self.last_seen.get(key) is None:
+            self.last_seen[key] = self.now
         return {
             "table_name": table,
             "column_name": column,
             "template_slug": template,
             "path": storable(display_path(keys), nul_safe=self.nul_safe),
             "keys": encode_keys(keys),
-            "first_seen_at": self.first_seen.setdefault((table, column), self.now),
-            "last_seen_at": self.now,
+            "first_seen_at": self.first_seen.setdefault(key, self.now),
+            "last_seen_at": self.last_seen[key],
             LOAD_ID: self.load_id,
         }

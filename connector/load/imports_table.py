@@ -105,7 +105,7 @@ def import_table_rows(
     yield TableRows(IMPORTS, rows)
     seen = [flat.schema.fields[keys] for keys in flat.counts]
     seen += [Field((name,), name, OVERFLOWED) for name in sorted(members.overflowed)]
-    writer = FieldRows(catalogue.first_seen, now, load_id, nul_safe=nul_safe)
+    writer = FieldRows(catalogue.first_seen, catalogue.last_seen, now, load_id, nul_safe=nul_safe)
     fields = [writer.row(IMPORTS, each) for each in seen]
     if fields:
         yield TableRows(FIELDS, table_of(FIELDS_SCHEMA, fields))

@@ -352,7 +352,8 @@ class Package:
 
     def _field_rows(self) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = []
-        writer = FieldRows(self._catalogue.first_seen, self._now, self.load_id, nul_safe=self._nul_safe)
+        catalogue = self._catalogue
+        writer = FieldRows(catalogue.first_seen, catalogue.last_seen, self._now, self.load_id, nul_safe=self._nul_safe)
         while self._catalogue.miscounted:  # by a run that died, whose imports may all be gone
             self._typed.setdefault(self._catalogue.miscounted.pop(), _Typed())
         # the run after the shards counts the tables that all of them write

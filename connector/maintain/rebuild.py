@@ -329,7 +329,8 @@ class _Rebuild:
         self, table: str, template: str, written: _Written, state: WarehouseState, load_id: str | None
     ) -> Iterator[dict[str, Any]]:
         nul_safe = not self.warehouse.traits.keeps_nul
-        writer = FieldRows(dict(state.first_seen), self.now, load_id or "", nul_safe=nul_safe)
+        seen = dict(state.first_seen), dict(state.last_seen)
+        writer = FieldRows(*seen, self.now, load_id or "", nul_safe=nul_safe)
         for keys, known in written.schema.fields.items():
             count = written.counts.get(keys, FieldTotals())
             yield writer.row(table, known, template or None, count, written.live)

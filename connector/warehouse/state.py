@@ -66,6 +66,7 @@ class WarehouseState:
     imports: Mapping[str, ImportSeen] = field(default_factory=dict)
     schemas: Mapping[str, TableSchema] = field(default_factory=dict)
     first_seen: Mapping[tuple[str, str], datetime] = field(default_factory=dict)
+    last_seen: Mapping[tuple[str, str], datetime] = field(default_factory=dict)
     template_tables: Mapping[str, str] = field(default_factory=dict)
     template_names: Mapping[str, Set[str]] = field(default_factory=dict)
     tables_by_import: Mapping[str, frozenset[str]] = field(default_factory=dict)
@@ -145,6 +146,7 @@ def unaudited_state(connection: Connection, dataset: Dataset | None = None, part
         imports=imports,
         schemas=schemas,
         first_seen={(f["table_name"], f["column_name"]): f["first_seen_at"] for f in fields},
+        last_seen={(f["table_name"], f["column_name"]): f["last_seen_at"] for f in fields},
         template_tables=template_tables(dataset, ledger.values(), fields),
         template_names=names_of_templates(connection, dataset, templates),
         tables_by_import={slug: alone[known.table_name] for slug, known in ledger.items()},

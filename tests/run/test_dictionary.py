@@ -45,6 +45,25 @@ def test_a_table_is_counted_anew_that_a_crashed_run_took_rows_out_of(warehouse: 
     assert warehouse.query(counts, "records_u") == [(1, 1)]
 
 
+@pytest.mark.parametrize("rebuilds", [False, True])
+def test_a_field_that_no_row_has_any_more_was_last_seen_when_one_had_it(warehouse: Warehouse, rebuilds: bool) -> None:
+    service = Service(seed=1)
+    slug = service.add_import("t", [{"n": 1, "gone": "x"}])
+    warehouse.run(service)
+    seen = "SELECT path, last_seen_at FROM sync_fields WHERE table_name = 'records_t' ORDER BY path"
+    [gone, n] = warehouse.query(seen)
+    for number in (2, 3):
+        [record] = service.record_slugs(slug)
+        service.edit_row(slug, record, {"n": number})
+        assert warehouse.run(service).status == "succeeded"
+    if rebuilds:
+        rebuild(warehouse.pipeline(), Settings.load(base_url="http://localhost", access_token="unused"))
+
+    [still_gone, again] = warehouse.query(seen)
+    assert still_gone == gone
+    assert again[1] > n[1]
+
+
 @pytest.mark.parametrize("value", [None, 7])
 def test_values_are_counted_by_keys_beside_a_column_called_as_positions_are(
     warehouse: Warehouse, value: int | None
