@@ -11,7 +11,6 @@ from typing import Any
 from connector.errors import ConfigError
 from connector.reporting.views.labels import label, misfit_label
 from connector.transform.naming import DOUBLE_VARIANT, SYSTEM_COLUMNS, TEXT_VARIANT
-from connector.transform.schema import Kind, parse_type
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.adapters.dialect import quoted
 from connector.warehouse.history_tables import history_of, is_of_earlier_type, set_aside_columns
@@ -23,7 +22,6 @@ TABLE_PREFIX = "records_"
 VIEWS_SUFFIX = "_views"
 Columns = Mapping[str, str]  # name → type as the destination calls it, in their order
 _FIELDS_AT_ONCE = 100  # PostgreSQL allows 1,664 columns in a subquery; DuckDB gets slower with more distinct counts
-_NUMBERS = frozenset({Kind.BIGINT, Kind.DOUBLE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +56,15 @@ class TypedField:
     def value(self) -> str:
         """Return an expression for the value, whichever column it is in, that differs for different values.
 
-        If all columns are numbers it is a double, which may round a whole number beyond 2^53; if any is text, all are.
+        With variants it is a text, because a double rounds a whole number beyond 2^53; equal numbers have one text if
+        all columns are numbers.
         """
+        texts = [f"CAST({quoted(c)} AS TEXT)" for c in self.columns]
         if not self.variants:
             return quoted(self.column)
-        numeric = parse_type(self.type).kind in _NUMBERS and all(v.endswith(DOUBLE_VARIANT) for v in self.variants)
-        kind = "DOUBLE PRECISION" if numeric else "TEXT"
-        return f"COALESCE({', '.join(f'CAST({quoted(c)} AS {kind})' for c in self.columns)})"
+        if all(v.endswith(DOUBLE_VARIANT) for v in self.variants):  # beside whole numbers; PostgreSQL omits the .0
+            texts = [texts[0], *(f"regexp_replace({text}, '\\.0$', '')" for text in texts[1:])]
+        return _first_text(texts)
 
     @property
     def misfit(self) -> str:

@@ -109,3 +109,14 @@ def the_others(place: Place) -> None:
     distinct = {row["field"]: row for row in place.ask("SELECT * FROM v_field_distinct")}
     assert (distinct["phone"]["value_count"], distinct["phone"]["distinct_count"]) == (7, 6)
     assert (distinct["n"]["value_count"], distinct["n"]["distinct_count"]) == (8, 1)
+
+
+def test_whole_numbers_beyond_doubles_are_distinct_beside_a_fraction(place: Place) -> None:
+    ids = [2**53, 2**53 + 1, 2**53 + 2, 2**53 + 3, 7]
+    place.service.add_import("devices", [{"id": number} for number in [*ids, 7]])
+    place.sync()
+    place.service.add_import("devices", [{"id": 7.0}, {"id": 0.5}, {"id": 0.5}])
+    place.sync()
+    place.apply()
+    [distinct] = place.ask("SELECT value_count, distinct_count FROM v_field_distinct WHERE field = 'id'")
+    assert (distinct["value_count"], distinct["distinct_count"]) == (9, 6)
