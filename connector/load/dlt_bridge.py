@@ -23,6 +23,7 @@ from dlt.common.pipeline import LoadInfo
 from dlt.common.schema import Schema
 from dlt.common.schema.typing import TColumnSchema, TTableSchema
 from dlt.common.storages.load_package import LoadPackageStateInjectableContext
+from dlt.common.time import increasing_precise_time, precise_time
 from dlt.load.configuration import LoaderConfiguration
 from dlt.pipeline.pipeline import Pipeline
 
@@ -62,6 +63,15 @@ class Marker:
         self._told[table_rows.table] = arguments
         made = dlt.mark.make_hints(**arguments)
         return dlt.mark.with_hints(table_rows.rows, made, create_table_variant=True)
+
+
+def follow_clock() -> None:
+    """Make dlt number packages by the clock of this machine again, if it was set back.
+
+    dlt's ids never go back within a process, so processes forked from one that began while the clock was ahead would
+    all use the same few ids, and a new load would look like a completed and recorded one.
+    """
+    increasing_precise_time._last = min(increasing_precise_time._last, precise_time())
 
 
 def current_load_id() -> str:

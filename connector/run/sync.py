@@ -18,7 +18,7 @@ from connector import telemetry
 from connector.errors import ConfigError
 from connector.files import let_group_read
 from connector.load.disposition import APPEND, write_dispositions
-from connector.load.dlt_bridge import LoadPackage, WriteDispositions, load_again, load_package
+from connector.load.dlt_bridge import LoadPackage, WriteDispositions, follow_clock, load_again, load_package
 from connector.load.table_rows import TableRows
 from connector.load.working_directory import check_folders, rebuild_working_directory
 from connector.run.crash_suspects import CrashSuspects
@@ -74,6 +74,7 @@ def sync(
     prepare_for_loading(pipeline)
     with sole_writer(pipeline), capabilities_resolved_once(pipeline):
         rebuild_working_directory(pipeline)
+        follow_clock()
         remove_left_copy(pipeline)
         crash_suspects = CrashSuspects(lock_path(pipeline).with_suffix(".reading"))
         session = RunSession(

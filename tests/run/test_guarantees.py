@@ -8,6 +8,7 @@ from typing import Any
 
 import duckdb
 import pytest
+from dlt.common.time import increasing_precise_time
 
 from connector.errors import LockedError
 from connector.load.dlt_bridge import load_package
@@ -95,6 +96,25 @@ def test_only_what_changed_is_read(warehouse: Warehouse) -> None:
     assert service.requests["records"] == 4
     assert {edited, grown} <= read
     assert_equal(service, warehouse)
+
+
+def test_processes_forked_before_the_clock_was_set_back_give_each_package_an_id_of_its_own(
+    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = Service(seed=7)
+    slug = service.add_import("customers", [{"n": 0}])
+    ahead = increasing_precise_time._last + 86_400
+    loads: list[str] = []
+    for n in range(3):
+        service.edit_row(slug, next(iter(service.record_slugs(slug))), {"n": n})
+        monkeypatch.setattr(increasing_precise_time, "_last", ahead)  # as a new fork has it
+        tally = warehouse.run(service, history=True)
+        assert tally.status == "succeeded"
+        loads += tally.load_ids
+
+    assert len(set(loads)) == len(loads)
+    versions = warehouse.query("SELECT n, _valid_to IS NULL FROM records_customers_history ORDER BY _valid_from")
+    assert versions == [(0, False), (1, False), (2, True)]
 
 
 ORDERS = ("insertion", "created_desc", "updated_asc", "arbitrary")
