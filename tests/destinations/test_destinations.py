@@ -12,6 +12,7 @@ from typing import Any
 from unittest.mock import ANY
 
 import pytest
+from dlt.destinations.impl.sqlalchemy.db_api_client import SqlalchemyClient
 from dlt.pipeline.pipeline import Pipeline
 
 from connector import LockedError
@@ -192,6 +193,52 @@ def test_mysql_of_a_collation_that_takes_two_keys_for_one_is_refused(
         assert (code, "collation utf8mb4_general_ci" in ran["error"]) == (2, True)
         cursor.execute("SHOW TABLES IN importer_data")
         assert cursor.fetchall() == ()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "died", ["before a table is created", "before the schema is stored", "while staging tables are"]
+)
+def test_a_table_that_a_killed_run_has_created_in_mysql_is_ours(
+    died: str,
+    mariadb_server: MariaDB,
+    served: Service,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    create, dataset = SqlalchemyClient.create_table, "created"
+
+    def killed(client: Any, table: Any) -> None:
+        name, staging = table.name, client.dataset_name != dataset
+        if died == "while staging tables are" and staging and not name.startswith("_dlt"):
+            create(client, table)
+            raise OSError("killed")
+        if name.startswith("records_") and not staging:
+            if died == "before the schema is stored":
+                create(client, table)
+            raise OSError("killed")
+        create(client, table)
+
+    mariadb_server.drop(dataset, f"{dataset}_staging")
+    command = ("--to", mariadb_server.address, "--dataset", dataset)
+    with monkeypatch.context() as patch:
+        patch.setattr(SqlalchemyClient, "create_table", killed)
+        assert run(capsys, "run", *command)[0] == 1
+
+    assert run(capsys, "run", *command)[0] == 0
+    assert run(capsys, "verify", "--deep", *command)[0] == 0
+    with closing(mariadb_server.session(dataset)) as session, session.cursor() as cursor:
+        cursor.execute("SELECT DISTINCT table_name FROM sync_imports ORDER BY 1")
+        used = cursor.fetchall()
+        cursor.execute(
+            "SELECT table_name FROM information_schema.tables WHERE table_schema = %s "
+            "AND table_name LIKE 'records!_%%' ESCAPE '!' ORDER BY 1",
+            [dataset],
+        )
+        assert cursor.fetchall() == used
+        cursor.execute("SELECT count(*) FROM _dlt_version WHERE version_hash LIKE '% begun'")
+        assert cursor.fetchall() == ((0,),)
+    mariadb_server.drop(dataset, f"{dataset}_staging")
 
 
 @pytest.mark.thorough

@@ -75,6 +75,26 @@ class _JobClient(SqlalchemyJobClient):
         told = self.sql_client
         self.sql_client = _Client(told.dataset_name, told.staging_dataset_name, config.credentials, capabilities)
 
+    def update_stored_schema(self, *args: Any, **kwargs: Any) -> Any:
+        """Store the schema under another hash before dlt changes any table, and under its own after all of them.
+
+        Each change ends the transaction. If the process died before dlt stored the schema, nothing would tell that the
+        new tables and columns are ours, and their names would count as taken by somebody else.
+        """
+        begun = f"{self.schema.stored_version_hash} begun"
+        versions = self._to_table_object(self.schema.tables[self.schema.version_table_name])  # type: ignore[arg-type]
+        if not self.sql_client.compare_storage_table(versions.name)[2]:
+            self.sql_client.create_table(versions)
+        own = versions.c.version_hash == self.schema.stored_version_hash
+        stored = self.sql_client.to_dataset_table
+        if self.get_stored_schema_by_hash(self.schema.stored_version_hash) is None:
+            with self.sql_client.begin_transaction():
+                self._update_schema_in_storage(self.schema)
+                self.sql_client.execute_sql(stored(versions).update().where(own).values(version_hash=begun))
+        done = super().update_stored_schema(*args, **kwargs)
+        self.sql_client.execute_sql(stored(versions).delete().where(versions.c.version_hash == begun))
+        return done
+
     def _create_merge_followup_jobs(self, table_chain: Any) -> Any:
         for table in table_chain:
             self._to_table_object(table)
