@@ -102,14 +102,23 @@ class WarehouseState:
 def load_state(connection: Connection, dataset: Dataset | None = None, *, force_audit: bool = False) -> WarehouseState:
     """Read everything; audit the rows themselves if there is any sign of a problem, or with `force_audit`.
 
-    There is none if all runs ended properly, all loads completed, and no table is missing.
+    There is none if all runs ended properly, all loads completed, no table is missing, and no import with rows lost its
+    ledger row.
     """
     state = unaudited_state(connection, dataset)
     clean = not force_audit and all(known.trusted for known in state.ledger.values()) and not state.missing_tables
     there = {LEDGER, LOADS} <= state.tables or not state.tables
-    return (
-        state if clean and there and all_runs_completed(connection, state.tables) else _audited_state(connection, state)
-    )
+    clean = clean and there and all_runs_completed(connection, state.tables)
+    return state if clean and not _lost_ledger_rows(connection, state) else _audited_state(connection, state)
+
+
+def _lost_ledger_rows(connection: Connection, state: WarehouseState) -> bool:
+    """Return whether an import that is not in the ledger has rows. Only imports in the table `imports` are looked up.
+
+    A run that read nothing leaves imports without a ledger row and without rows.
+    """
+    unknown = {slug for slug, seen in state.imports.items() if not seen.deleted} - state.ledger.keys()
+    return bool(unknown) and any(rows_by_import(connection, state, imports=unknown).values())
 
 
 def unaudited_state(connection: Connection, dataset: Dataset | None = None, part: Part | None = None) -> WarehouseState:

@@ -108,6 +108,32 @@ def test_what_a_failed_load_left_is_put_in_order(
     assert_equal(service, warehouse)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [emptied, Service.delete_import, lambda service, slug: service.set_template(slug, "u")],
+    ids=["emptied", "deleted", "another template"],
+)
+@pytest.mark.parametrize("condition", ["one", "all"])
+def test_rows_of_an_import_that_lost_its_ledger_row_are_not_left_behind(
+    warehouse: Warehouse, change: Callable[[Service, str], object], condition: str
+) -> None:
+    """Rows of the ledger were deleted by hand, and the service changes one of these imports before the next run."""
+    service = Service(seed=1)
+    service.add_import("u", [{"n": 1}])
+    slug = service.add_import("t", [{"n": n} for n in range(10)])
+    service.add_import("t", [{"n": 10}])
+    assert warehouse.run(service).status == "succeeded"
+    with duckdb.connect(str(warehouse.file)) as connection:
+        where = f"WHERE slug = '{slug}'" if condition != "all" else ""
+        connection.execute(f"DELETE FROM importer_data.sync_imports {where}")
+    change(service, slug)
+
+    assert warehouse.run(service, mass_delete_limit=1).status == "succeeded"
+
+    assert_equal(service, warehouse)
+    assert differences(service, warehouse) == []
+
+
 @pytest.mark.filterwarnings("ignore:The 'warn' method is deprecated:DeprecationWarning")  # dlt's, of a package left
 def test_a_package_that_dlt_finishes_late_doubles_nothing_for_long(warehouse: Warehouse) -> None:
     """Killed behind an append, put in order from another directory, and then dlt alone goes on in the first one."""
