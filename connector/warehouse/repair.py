@@ -8,7 +8,7 @@ reads only some imports, the next one reads the rest, although the column may lo
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from msgspec import structs
@@ -17,7 +17,7 @@ from connector.errors import ConnectorError
 from connector.ledger import Due, State
 from connector.transform.schema import NOT_OURS
 from connector.warehouse.adapters.dialect import any_of
-from connector.warehouse.connection import LOADS, VERSIONS, Connection
+from connector.warehouse.connection import LOADS, VERSIONS, Connection, batches, marks
 from connector.warehouse.ledger_table import mark_failed
 from connector.warehouse.loads import forget_schemas
 from connector.warehouse.state import WarehouseState
@@ -39,6 +39,8 @@ def schedule_repairs(connection: Connection, state: WarehouseState) -> Warehouse
         connection.execute(
             f"UPDATE {connection.name(RUNS)} SET {connection.column(LOAD_ID)} = '' WHERE status <> 'running'"
         )
+    if "table_name" in state.dropped.get(LEDGER, ()):
+        _distrust_ledger(connection, [slug for slug, known in state.ledger.items() if known.live])
     for table, columns in sorted(state.dropped.items()):
         state = _repair_dropped_columns(connection, state, table, columns)
     if connection.traits.knows_types:
@@ -47,6 +49,18 @@ def schedule_repairs(connection: Connection, state: WarehouseState) -> Warehouse
     for table, columns in sorted(state.unexplained.items()):
         state = _empty_unexplained_columns(connection, state, table, columns)
     return state
+
+
+def _distrust_ledger(connection: Connection, slugs: Sequence[str]) -> None:
+    """Remove the load from the ledger rows of these imports: every run audits their rows until it has read them all.
+
+    Without `table_name` only an audit finds the typed table that an import has to leave.
+    """
+    for some in batches(slugs):
+        connection.execute(
+            f"UPDATE {connection.name(LEDGER)} SET {connection.column(LOAD_ID)} = '' WHERE slug IN ({marks(some)})",
+            *some,
+        )
 
 
 def confirm_tombstones(connection: Connection, load_id: str, tables: Collection[str]) -> None:

@@ -102,12 +102,12 @@ class WarehouseState:
 def load_state(connection: Connection, dataset: Dataset | None = None, *, force_audit: bool = False) -> WarehouseState:
     """Read everything; audit the rows themselves if there is any sign of a problem, or with `force_audit`.
 
-    There is none if all runs ended properly, all loads completed, no table is missing, and no import with rows lost its
-    ledger row.
+    There is none if all runs ended properly, all loads completed, no table is missing, the ledger has all its columns,
+    and no import with rows lost its ledger row.
     """
     state = unaudited_state(connection, dataset)
     clean = not force_audit and all(known.trusted for known in state.ledger.values()) and not state.missing_tables
-    there = {LEDGER, LOADS} <= state.tables or not state.tables
+    there = ({LEDGER, LOADS} <= state.tables and LEDGER not in state.dropped) or not state.tables
     clean = clean and there and all_runs_completed(connection, state.tables)
     return state if clean and not _lost_ledger_rows(connection, state) else _audited_state(connection, state)
 
