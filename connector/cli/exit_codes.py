@@ -7,7 +7,7 @@ import sys
 from connector.errors import ConfigError, ConnectorError, LockedError
 
 FAILED, USAGE, PARTIAL, LOCKED = 1, 2, 3, 4
-_DRIVERS = ("duckdb", "_duckdb", "psycopg2")
+_DRIVERS = ("duckdb", "_duckdb", "psycopg2", "sqlalchemy", "sqlite3", "pymysql")
 
 
 def exit_code(error: BaseException) -> int:

@@ -92,15 +92,30 @@ def invoke(argv: Sequence[str]) -> int:
         start_logging(output)
         code: int = arguments.run(arguments, output)
     except KeyboardInterrupt:
-        output.document({"status": "interrupted", "error": "Stopped by SIGINT."})
-        return 128 + signal.SIGINT
+        return _interrupted(output)
     except BrokenPipeError:
         # the reader of the output has gone; flushing the rest would raise again
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
-        return _report(output, error)
+        return _interrupted(output) if _is_interrupt(error) else _report(output, error)
     return code
+
+
+def _is_interrupt(error: BaseException | None) -> bool:
+    """Return whether it is DuckDB's error of Ctrl-C, which DuckDB notices before Python does."""
+    seen: list[BaseException] = []
+    while error is not None and error not in seen:
+        if type(error).__name__ == "InterruptException":
+            return True
+        seen.append(error)
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _interrupted(output: Output) -> int:
+    output.document({"status": "interrupted", "error": "Stopped by SIGINT."})
+    return 128 + signal.SIGINT
 
 
 def _report(output: Output, error: Exception) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import sqlite3
 
 import duckdb
 from dlt.common.destination.exceptions import DestinationException
@@ -74,7 +75,7 @@ def explain_failure(error: BaseException, pipeline: Pipeline | None = None) -> C
         )
     if room := next((found for e in seen if (found := _without_room(e))), None):
         return ConnectorError(f"A disk is full{where}: {room}; free some space and run again to read what is missing.")
-    drivers = ("duckdb", "_duckdb", "psycopg2")
+    drivers = ("duckdb", "_duckdb", "psycopg2", "sqlalchemy", "sqlite3", "pymysql")
     destination = any(isinstance(e, DestinationException) or type(e).__module__.startswith(drivers) for e in seen)
     what = "The destination refused" if destination else "An unexpected error occurred"
     text = " ".join(str(root).split())[:500] or type(root).__name__
@@ -104,6 +105,8 @@ def _without_room(error: BaseException) -> str | None:
     DuckDB and dlt quote the system's message in theirs.
     """
     if isinstance(error, OSError) and error.errno in _NO_ROOM:
+        return str(error)
+    if isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
         return str(error)
     reason = next((why for number in _NO_ROOM if (why := os.strerror(number)) in str(error)), None)
     written = _FILE_NOT_WRITTEN.search(str(error))

@@ -13,6 +13,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import jwt
 import pytest
 
@@ -245,6 +246,10 @@ class TestProblems:
         assert self.invoke(monkeypatch, ConnectorError("Broken."), "--json") == 1
         assert json.loads(capsys.readouterr().out) == {"status": "failed", "error": "Broken."}
         assert self.invoke(monkeypatch, KeyboardInterrupt(), "--json") == 130
+        assert json.loads(capsys.readouterr().out)["status"] == "interrupted"
+        noticed_by_duckdb = ConnectorError("An unexpected error occurred: Interrupted")
+        noticed_by_duckdb.__context__ = duckdb.InterruptException("Query interrupted")
+        assert self.invoke(monkeypatch, noticed_by_duckdb, "--json") == 130
         assert json.loads(capsys.readouterr().out)["status"] == "interrupted"
 
 

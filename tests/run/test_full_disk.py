@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import resource
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from functools import partial
 
 import pytest
 
 from connector.sandbox import Service, serve
+from connector.warehouse.failures import explain_failure
 
 from .conftest import Warehouse, service_token
 from .test_guarantees import assert_equal
@@ -47,3 +50,14 @@ def test_a_disk_that_is_full_is_named_and_costs_nothing_but_another_run(warehous
     assert "Traceback" not in ran.stderr
     assert warehouse.run(service).status == "succeeded"
     assert_equal(service, warehouse)
+
+
+def test_sqlite_without_room_is_a_full_disk() -> None:
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute("PRAGMA max_page_count = 2")
+        with pytest.raises(sqlite3.OperationalError) as full:
+            connection.execute(
+                "CREATE TABLE t AS WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) "
+                "SELECT x FROM n LIMIT 10000"
+            )
+    assert str(explain_failure(full.value)).startswith("A disk is full")
