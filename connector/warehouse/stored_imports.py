@@ -29,7 +29,9 @@ def ledger_rows(connection: Connection, dataset: Dataset) -> dict[str, LedgerRow
     if LEDGER not in dataset.ours:
         return {}
     chosen = selected(connection, dataset, LEDGER, LEDGER_SCHEMA.names, "s")
-    known = "l.load_id IS NOT NULL" if LOADS in dataset.ours else f"s.state = '{State.deleted}'"
+    known = "l.load_id IS NOT NULL"
+    if LOADS not in dataset.ours:
+        known = f"s.state = '{State.deleted}'" if "state" in dataset.columns[LEDGER] else "1 = 0"
     rows = connection.query(
         # without the table of loads, loads are unknown; deleted imports stay deleted, because their rows are audited
         f"SELECT {chosen}, CASE WHEN {known} THEN 1 ELSE 0 END AS trusted FROM {connection.name(LEDGER)} s "

@@ -333,6 +333,19 @@ def test_without_the_ledger_deleted_imports_go_all_the_same(
     check_whole(warehouse, service)
 
 
+def test_the_table_of_loads_is_made_anew_though_the_ledger_lost_its_states(duck: DuckDB, service: Service) -> None:
+    service.add_import("Customers", ROWS)
+    gone = service.add_import("Customers", ROWS)
+    duck.run(service)
+    service.delete_import(gone)
+    duck.run(service)
+    execute(duck, "DROP TABLE _dlt_loads")
+    execute(duck, "ALTER TABLE sync_imports DROP COLUMN state")
+
+    assert duck.run(service).status is Status.succeeded
+    check_whole(duck, service)
+
+
 @pytest.mark.dialect
 def test_the_table_of_loads_is_made_anew(warehouse: Warehouse, service: Service) -> None:
     service.add_import("Customers", ROWS)
