@@ -16,7 +16,8 @@ pages without overlap; a second sweep would take twice as many.
 until further sweeps add nothing. How many of these are needed follows from the share of the united rows that each sweep
 lacks: two for a stable order, a dozen for an order that differs at every request (odds of one in a million). A page
 number that is empty though rows follow hides the same positions in every sweep of one size. The sizes
-then differ so much that rows hidden by such a page in one sweep are on another page in the next.
+then differ so much that rows hidden by such a page in one sweep are on another page in the next. A sweep over pages of
+one length that received more rows than the union has does not count: as many rows as it repeats may be on no page.
 
 A page behind the first that the service refuses with a 4xx counts as empty in both proofs, because the service may
 report the end in this way. It may also refuse a page for another reason, for instance because it shows rows only up to
@@ -126,13 +127,18 @@ class _Ending(Enum):
 
 @dataclass(frozen=True, slots=True)
 class _Swept:
-    """A plain sweep: rows shown, the longest page, whether any page differs from the first one, and its end."""
+    """A plain sweep: rows shown, the longest page, whether any page differs from the first one, and its end.
+
+    `even` if all pages were equally long, except the last one, and none had a row twice: then each received row has a
+    position of its own.
+    """
 
     shown: int
     longest: int
     pages_differ: bool
     ending: _Ending
     received: int
+    even: bool
     before_refusal: int | None  # rows on the pages before the first that was refused
 
 
@@ -342,9 +348,10 @@ class Lister(Generic[T]):
 
     async def _agree(self) -> str | None:
         """Sweep until the union stops growing; return None then, else why it is not known to be complete."""
-        quiet, misses, paged, halve, refused = 0, 0.0, False, 0, None
+        quiet, misses, paged, halve, refused, repeated = 0, 0.0, False, 0, None, 0
         youngest: datetime | None = None
         before: int | None = None
+        previous: _Swept | None = None
         for sweep in range(MAX_SWEEPS):
             known = set(self._seen)
             divisor = DIVISORS[sweep % len(DIVISORS)] if self._has_gap and self._sized else 1
@@ -359,7 +366,8 @@ class Lister(Generic[T]):
             added = [row for key, row in self._seen.items() if key not in known]
             quiet = 0 if any(youngest is None or self._creation_time(row) <= youngest for row in added) else quiet + 1
             refused = self._refused_within(swept, before, len(added))
-            quiet = 0 if refused else quiet
+            repeated, previous = self._repeated(previous, swept), swept
+            quiet = 0 if refused or repeated else quiet
             before = swept.before_refusal
             youngest = youngest or max(map(self._creation_time, self._seen.values()), default=None)
             lone = swept.longest <= 1 and not halve
@@ -376,7 +384,19 @@ class Lister(Generic[T]):
                 return None
         if refused:
             return f"pages that may have rows were refused; the last error: {refused}"
+        if repeated:
+            return f"its pages repeat {repeated} rows, so as many others may be on no page"
         return f"the listing still changed after {self._sweeps} sweeps"
+
+    def _repeated(self, *sweeps: _Swept | None) -> int:
+        """Return how many positions of both sweeps have a row that is known from another one; 0 if they are unknown.
+
+        Which of several rows with the same sort key are on a page may depend on the page, and be the same at every
+        request. Sweeps of pages that are not sized as requested then agree, though rows are missing. What arrived
+        during the first sweep, and shifted its pages, is known after the second one.
+        """
+        received = [s.received for s in sweeps if s is not None and s.even and s.ending is _Ending.empty]
+        return max(min(received) - len(self._seen), 0) if len(received) == len(sweeps) else 0
 
     def _refused_within(self, swept: _Swept, before: int | None, added: int) -> ConnectorError | None:
         """Return the error of a refused page that is not known to be behind the last row; None if there is none.
@@ -396,13 +416,14 @@ class Lister(Generic[T]):
         front: set[str] = set()
         shown: set[str] = set()
         empty = without_new_rows = longest = reach = received = 0
-        pages_differ, page = False, 1
+        pages_differ, page, lengths, distinct = False, 1, list[int](), True
         before_refusal: int | None = None
         self._refused.clear()
 
         def swept_to(ending: _Ending) -> _Swept:
             some_refused = before_refusal is not None and reach > 1  # some numbers are pages, others are not
-            return _Swept(len(shown), longest, pages_differ or some_refused, ending, received, before_refusal)
+            differ, even = pages_differ or some_refused, distinct and {*lengths[: reach - 1]} <= {longest}
+            return _Swept(len(shown), longest, differ, ending, received, even, before_refusal)
 
         enough = max(MOVING_END_PROOF, math.ceil(MOVING_END_PROOF * self._size / size))
         while page < MAX_PAGES and not self._stop():
@@ -412,6 +433,8 @@ class Lister(Generic[T]):
                 if before_refusal is None and segment in self._refused:
                     before_refusal = received
                 received += len(keys)
+                lengths.append(len(keys))
+                distinct = distinct and len(set(keys)) == len(keys)
                 front = front or set(keys)
                 pages_differ = pages_differ or 2 * len(front.intersection(keys)) < len(keys)
                 if keys:
