@@ -74,6 +74,7 @@ class WarehouseState:
     stored: Mapping[str, TableTotals] = field(default_factory=dict)
     miscounted: frozenset[str] = frozenset()
     totals: Mapping[str, TableTotals] = field(default_factory=dict)
+    overfull: frozenset[str] = frozenset()  # tables with more rows by `sync_fields` than by the ledger
     repaired: int = 0
     consistent: bool = True
     audited: bool = False
@@ -103,12 +104,12 @@ def load_state(connection: Connection, dataset: Dataset | None = None, *, force_
     """Read everything; audit the rows themselves if there is any sign of a problem, or with `force_audit`.
 
     There is none if all runs ended properly, all loads completed, no table is missing, the ledger has all its columns,
-    and no import with rows lost its ledger row.
+    and no import with rows lost its ledger row: no table has more rows than the ledger says.
     """
     state = unaudited_state(connection, dataset)
     clean = not force_audit and all(known.trusted for known in state.ledger.values()) and not state.missing_tables
     there = ({LEDGER, LOADS} <= state.tables and LEDGER not in state.dropped) or not state.tables
-    clean = clean and there and all_runs_completed(connection, state.tables)
+    clean = clean and there and not state.overfull and all_runs_completed(connection, state.tables)
     return state if clean and not _lost_ledger_rows(connection, state) else _audited_state(connection, state)
 
 
@@ -164,8 +165,12 @@ def unaudited_state(connection: Connection, dataset: Dataset | None = None, part
         histories={t: each for t, each in histories(dataset).items() if t != IMPORTS},
         stored=stored,
     )
-    usable = state.intact if part is None else frozenset[str]()
-    return replace(state, totals={t: each for t, each in stored.items() if t in usable and each.rows == loaded[t]})
+    usable = {t: each for t, each in stored.items() if part is None and t in state.intact}
+    return replace(
+        state,
+        totals={table: each for table, each in usable.items() if each.rows == loaded[table]},
+        overfull=frozenset(table for table, each in usable.items() if each.rows > loaded[table]),
+    )
 
 
 def rows_by_import(

@@ -119,8 +119,10 @@ def test_what_a_failed_load_left_is_put_in_order(
         "DELETE FROM importer_data.sync_imports WHERE slug = '{slug}'",
         "DELETE FROM importer_data.sync_imports",
         "ALTER TABLE importer_data.sync_imports DROP COLUMN table_name",
+        "DELETE FROM importer_data.sync_imports WHERE slug = '{slug}'; "
+        "DELETE FROM importer_data.imports WHERE slug = '{slug}'",
     ],
-    ids=["its row", "all rows", "a column"],
+    ids=["its row", "all rows", "a column", "its rows in both tables"],
 )
 def test_rows_of_an_import_that_the_ledger_lost_are_not_left_behind(
     warehouse: Warehouse, change: Callable[[Service, str], object], loss: str

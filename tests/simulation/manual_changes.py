@@ -64,6 +64,19 @@ def _forget_fields(connection: duckdb.DuckDBPyConnection, dice: Random) -> str:
     return f"a hand deleted {len(gone)} of {len(fields)} fields"
 
 
+def _forget_imports(connection: duckdb.DuckDBPyConnection, dice: Random) -> str:
+    if not _columns(connection, "sync_imports"):
+        return "a hand found no ledger"
+    slugs = connection.execute(f"SELECT slug FROM {DATASET}.sync_imports ORDER BY slug").fetchall()
+    share, tables = dice.choice((0.3, 1.0)), dice.choice((["sync_imports"], ["sync_imports", "imports"]))
+    gone = [slug for (slug,) in slugs if dice.random() < share]
+    there = {table for table, _ in _columns(connection, "")}
+    for table in tables:
+        if table in there:
+            connection.executemany(f"DELETE FROM {DATASET}.{table} WHERE slug = ?", [[slug] for slug in gone or [""]])
+    return f"a hand deleted {len(gone)} of {len(slugs)} imports from {' and '.join(tables)}"
+
+
 def _back_up(connection: duckdb.DuckDBPyConnection, dice: Random) -> str:
     tables = sorted({table for table, _ in _columns(connection, "records_")})
     if not tables:
@@ -109,6 +122,7 @@ def _is_later(table: str, column: str) -> bool:
     return column in _LATER.get(table, ()) or (table == "imports" and column.startswith("extra__"))
 
 
+LEDGER_COLUMNS = ("records_loaded", "state", "has_raw", "updated_at", "table_name")
 MANUAL_CHANGES: tuple[ManualChange, ...] = (
     _drop("sync_imports"),
     _drop("sync_fields"),
@@ -117,9 +131,11 @@ MANUAL_CHANGES: tuple[ManualChange, ...] = (
     _drop_column("records_", lambda column: not column.startswith("_")),
     _drop_column("records", lambda column: column in ("sort", "created_at", "_sort", "_updated_at")),
     _drop_column("imports", lambda column: column in ("status", "row_count", "_content_hash")),
-    _drop_column("sync_imports", lambda column: column in ("records_loaded", "state", "has_raw", "updated_at")),
+    _drop_column("sync_imports", lambda column: column in LEDGER_COLUMNS),
     _forget_fields,
     _forget_fields,
+    _forget_imports,
+    _forget_imports,
     _back_up,
     _back_up,
 )

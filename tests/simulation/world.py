@@ -29,6 +29,7 @@ from connector.sandbox.seeding import SeededClock
 from connector.service.client import ServiceClient
 from connector.settings import RunScope, Selection, Settings, Window
 from connector.transform import width
+from connector.transform.naming import MORE
 from tests.simulation.edits import edge, move, random_edit, rename, shift, template_slug
 from tests.simulation.hinting import Hints, given_for
 from tests.simulation.holdings import Holdings
@@ -494,6 +495,7 @@ class World:
             report = verify(pipeline, ran.settings, deep=True, ports=self._ports())
         fields = ran.after.by_key("sync_fields", "table_name", "column_name")
         rehinted = {key for key, field in fields.items() if len(given_for(self._hints, field)) > 1}
+        rehinted |= {(table, MORE) for table, _ in rehinted}  # what does not fit may be there
         found = [
             each.sentence
             for each in report.differences
