@@ -355,7 +355,7 @@ def test_a_template_that_is_renamed_while_rules_change_is_not_read_without_them(
     )
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 def test_a_template_is_not_read_without_its_rules_though_no_import_read_under_them_is_left(
     warehouse: Warehouse,
 ) -> None:
@@ -374,7 +374,7 @@ def test_a_template_is_not_read_without_its_rules_though_no_import_read_under_th
     assert warehouse.query("SELECT data FROM records WHERE import_slug = ?", new) == [('{"salary":888}',)]
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 def test_two_templates_of_one_name_are_each_known_by_the_rules_they_were_read_under(warehouse: Warehouse) -> None:
     service, other, left, _ = make_service()
     slugs = {row["slug"]: row["template"] for row in service.imports() if row.get("template")}
@@ -392,7 +392,7 @@ def test_two_templates_of_one_name_are_each_known_by_the_rules_they_were_read_un
     )
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 def test_templates_that_swap_their_names_are_not_read_under_each_others_rules(warehouse: Warehouse) -> None:
     service, other, left, _ = make_service()
     rules: dict[str, Any] = {"payroll": {"salary": "drop"}}
@@ -489,7 +489,7 @@ def test_records_are_under_the_rules_of_the_template_that_was_listed(warehouse: 
     assert warehouse.query("SELECT DISTINCT data FROM records WHERE import_slug = ?", left) == [("{}",)]
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 @pytest.mark.parametrize("left_out", [{"exclude_templates": ["payroll"]}, {"status": "completed"}])
 @pytest.mark.parametrize("named", [True, False])
 def test_rules_that_do_not_reach_what_is_left_out_make_a_run_partial(
@@ -509,7 +509,7 @@ def test_rules_that_do_not_reach_what_is_left_out_make_a_run_partial(
     assert warehouse.run(service, **rules, **left_out).status == "succeeded"
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 @pytest.mark.parametrize("left_out", [{"status": "completed"}, {"exclude_templates": ("payroll",)}])
 def test_metadata_of_an_import_without_records_does_not_stay_under_older_rules_unnoticed(
     warehouse: Warehouse, left_out: dict[str, Any]
@@ -597,7 +597,7 @@ def test_what_a_dead_run_loaded_in_part_is_named_though_it_is_left_out(
     assert warehouse.run(service, **without).status == "succeeded"
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 def test_two_sections_with_the_same_rules_are_told_apart_in_a_ledger_of_before(warehouse: Warehouse) -> None:
     service, *_ = make_service()
     rules: dict[str, Any] = {"payroll": {"salary": "drop"}, "customers": {"salary": "drop"}}

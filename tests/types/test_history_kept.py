@@ -139,6 +139,7 @@ def test_a_rebuild_alters_no_value_of_an_earlier_version(place: Place) -> None:
     place.check(hints={"records_t": hints})
 
 
+@pytest.mark.long
 def test_values_beside_a_column_come_back_into_it(place: Place) -> None:
     slug = place.service.add_import("T", [{"b": 1}])
     place.run()
@@ -192,7 +193,6 @@ def test_a_rebuild_makes_no_change_of_a_version_and_hides_none(place: Place) -> 
     assert found() == {*expected, (one, "day")}
 
 
-@pytest.mark.dialect
 def test_what_did_not_fit_an_earlier_version_does_not_come_to_fit(place: Place) -> None:
     slug = place.service.add_import(
         "T", [*[{"n": 1, "t": "a", "u": 1, "w": 1}] * 9, {"n": "7", "t": ["list"], "u": ["list"], "w": "abc"}]

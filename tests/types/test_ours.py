@@ -119,6 +119,7 @@ def test_a_template_whose_name_is_taken_gets_another_table(warehouse: Warehouse,
     check_whole(warehouse, service)
 
 
+@pytest.mark.long
 def test_more_copies_of_our_tables_than_a_statement_of_sqlite_has_conditions(tmp_path: Path, service: Service) -> None:
     """Tables with versions are looked up in the same way."""
     warehouse = SQLite(tmp_path)
@@ -206,6 +207,7 @@ def test_a_column_of_the_user_is_neither_emptied_nor_taken_over(
     check_whole(warehouse, service)
 
 
+@pytest.mark.long
 def test_a_column_of_the_user_is_not_emptied_when_rows_are_kept(warehouse: Warehouse, service: Service) -> None:
     """dlt takes each column of the rows that a run hands over for one of the connector's."""
     other = service.add_import("Customers", ROWS)
@@ -225,6 +227,7 @@ def test_a_column_of_the_user_is_not_emptied_when_rows_are_kept(warehouse: Wareh
     check_whole(warehouse, service)
 
 
+@pytest.mark.long
 def test_a_column_of_the_user_that_is_called_like_one_of_a_field_is_not_emptied(duck: DuckDB, service: Service) -> None:
     duck.run(service, deletes="keep")
     mine = "UPDATE records_customers SET a_b__v_text = 'mine'"
@@ -294,6 +297,7 @@ def test_a_view_of_the_user_reads_the_table_that_a_rebuild_puts_in_place(
     assert warehouse.run(service).status == "succeeded"
 
 
+@pytest.mark.long
 def test_without_dlts_schema_the_imports_keep_their_columns(duck: DuckDB, service: Service) -> None:
     gone = service.add_import("Customers", ROWS)
     duck.run(service, deletes="keep", history=True)
@@ -333,6 +337,7 @@ def test_without_the_ledger_deleted_imports_go_all_the_same(
     check_whole(warehouse, service)
 
 
+@pytest.mark.long
 def test_the_table_of_loads_is_made_anew_though_the_ledger_lost_its_states(duck: DuckDB, service: Service) -> None:
     service.add_import("Customers", ROWS)
     gone = service.add_import("Customers", ROWS)
@@ -390,6 +395,7 @@ def test_without_the_dictionary_no_column_mixes_two_fields(warehouse: Warehouse,
     check_whole(warehouse, service)
 
 
+@pytest.mark.long
 def test_without_the_dictionary_rows_that_are_kept_stop_no_run(duck: DuckDB) -> None:
     """Such a row brings its column of a field that nobody knows any more, with the type that it has."""
     service = Service(seed=1)
@@ -452,7 +458,9 @@ def test_names_of_templates_whose_slugs_were_dropped_are_not_those_of_imports_wi
         assert load_state(connection).template_names.get("", set()) == set()
 
 
-@pytest.mark.parametrize("column", ["state", "error", "due"])
+@pytest.mark.parametrize(
+    "column", ["state", *(pytest.param(each, marks=pytest.mark.long) for each in ("error", "due"))]
+)
 def test_a_dropped_column_is_made_whole_though_the_ledger_lost_one_too(
     duck: DuckDB, service: Service, column: str
 ) -> None:
@@ -465,6 +473,7 @@ def test_a_dropped_column_is_made_whole_though_the_ledger_lost_one_too(
     check_whole(duck, service)
 
 
+@pytest.mark.long
 def test_a_column_that_came_back_empty_is_still_made_whole(warehouse: Warehouse, service: Service) -> None:
     """A run that reads one import only has dlt add the column again, for all of them."""
     warehouse.run(service)
@@ -533,6 +542,7 @@ def test_a_column_of_another_type_than_it_was_made_with_rounds_nothing(warehouse
     check_whole(warehouse, service)
 
 
+@pytest.mark.long
 def test_a_column_that_cannot_have_its_type_again_takes_nothing(warehouse: Warehouse) -> None:
     service = Service(1)
     service.add_import("T", [{"p": 1.5}])
@@ -583,6 +593,7 @@ def test_two_datasets_of_which_one_is_called_like_the_staging_of_the_other_keep_
     check_whole(warehouse, service)
 
 
+@pytest.mark.long
 def test_dlt_alone_stages_nothing_where_somebody_else_has_tables(warehouse: Warehouse, service: Service) -> None:
     warehouse.run_dlt(service)
     schema = f"{warehouse.dataset}_staging"

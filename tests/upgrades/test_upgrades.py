@@ -32,7 +32,13 @@ __all__ = ["postgres_uri"]
 pytestmark = pytest.mark.thorough
 FROZEN = sorted((Path(__file__).parent / "frozen").iterdir())
 LONG = pytest.mark.long
-NAMES = (pytest.param("rest", marks=LONG), "killed", "torn", "keep", pytest.param("views", marks=LONG))
+NAMES = (
+    pytest.param("rest", marks=LONG),
+    "killed",
+    "torn",
+    pytest.param("keep", marks=LONG),
+    pytest.param("views", marks=LONG),
+)
 ALL = {"steady", "edited", "odd", "untemplated", "unfinished", "empty", "new"}
 
 # Die behind a commit of the run that takes the warehouse over.
