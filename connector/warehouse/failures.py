@@ -13,6 +13,7 @@ import sqlite3
 
 import duckdb
 from dlt.common.destination.exceptions import DestinationException
+from dlt.common.schema.exceptions import DataValidationError
 from dlt.pipeline.exceptions import PipelineStepFailed
 from dlt.pipeline.pipeline import Pipeline
 
@@ -72,6 +73,12 @@ def explain_failure(error: BaseException, pipeline: Pipeline | None = None) -> C
         return ConfigError(
             f"DuckDB {duckdb.__version__} has no extension {lacking} here: pip install 'importer-connector[ducklake]', "
             f"which brings DuckDB 1.5 with it, or have yours fetch it once (INSTALL {lacking})."
+        )
+    if unlike := next((e for e in seen if isinstance(e, DataValidationError)), None):
+        return ConnectorError(
+            f"{unlike.table_name}.{unlike.column_name} has another type in the warehouse than it was made with, and "
+            f"`sync_fields` no longer says which; run `importer-sync rebuild --table {unlike.table_name}`, or drop the "
+            "column and run again."
         )
     if room := next((found for e in seen if (found := _without_room(e))), None):
         return ConnectorError(f"A disk is full{where}: {room}; free some space and run again to read what is missing.")

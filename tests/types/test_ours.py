@@ -520,6 +520,22 @@ def test_a_clean_run_reads_no_table_of_records(duck: DuckDB, service: Service, m
     assert not [sql for sql in asked if "records_customers" in sql]
 
 
+@pytest.mark.long
+def test_a_column_of_another_type_of_which_the_dictionary_knows_nothing_is_rebuilt(
+    duck: DuckDB, service: Service
+) -> None:
+    slug = service.add_import("T", [{"n": 1}, {"n": 2}])
+    duck.run(service)
+    execute(duck, "DELETE FROM sync_fields")
+    execute(duck, "ALTER TABLE records_t ALTER COLUMN n TYPE DOUBLE")
+    service.append_rows(slug, [{"n": 4}])
+    assert "run `importer-sync rebuild --table records_t`" in str(duck.run(service).error)
+    with serve(service) as url:
+        rebuild(duck.pipeline(), Settings.load(base_url=url, access_token=service.token), ["records_t"])
+    assert duck.run(service).status is Status.succeeded
+    check_whole(duck, service)
+
+
 def test_a_column_of_another_type_than_it_was_made_with_rounds_nothing(warehouse: Warehouse) -> None:
     service = Service(1)
     service.add_import("T", [{"p": 1.5, "z": "007", "n": 5}], {"rate": 0.25})
