@@ -500,7 +500,8 @@ def _not_whole(after: Holdings) -> frozenset[str]:
         if row.get("state") in ("synced", "unreconciled") and row.get("due") != "torn"
     }
     half = {of for of, _, load_id in rows if of not in loaded or load_id != ledger[of]["_dlt_load_id"]}
-    versions = [(r.get("_import_slug"), r.get("_record_slug")) for _, r in _each(after.versions)]
+    slugs = ((r, r.get("slug")) for _, r in _each(after.versions))  # of a version of an import
+    versions = [(r.get("_import_slug", slug), r.get("_record_slug", slug)) for r, slug in slugs]
     keys = {key for of, key in [*((of, key) for of, key, _ in rows), *versions] if of in half or of not in loaded}
     unwritten = {row["slug"] for row in after.of_table("imports") if row.get("_content_hash") is None}
     return frozenset(key for key in keys if key) | unwritten
