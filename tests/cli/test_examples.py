@@ -86,6 +86,7 @@ def carried_out(example: str) -> tuple[int, str]:
         return main.invoke(shlex.split(example)[1:]), said.getvalue()
 
 
+@pytest.mark.long
 def test_every_example_works(command, surroundings: Path) -> None:
     tried = 0
     for example in every_example():

@@ -132,7 +132,7 @@ def test_a_table_of_an_excluded_template_may_be_dropped(warehouse: Warehouse) ->
     assert states(warehouse) == dict.fromkeys((kept, left, loose), "synced")
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 def test_rows_that_a_crashed_run_left_elsewhere_are_not_forgotten(warehouse: Warehouse) -> None:
     """A run that moved the import to another table and died: once it is read again, its rows there go."""
     service, _, left, _ = make_service()
@@ -445,7 +445,7 @@ def test_a_template_that_is_renamed_while_a_run_reads_keeps_its_rules(warehouse:
     assert warehouse.query("SELECT DISTINCT data FROM records") == [("{}",)]
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 @pytest.mark.parametrize("key", ["templates", "exclude_templates"])
 def test_a_template_that_is_renamed_between_two_pages_is_chosen_whole_or_not_at_all(
     warehouse: Warehouse, key: str

@@ -303,7 +303,7 @@ def test_one_bad_import_stops_nobody_and_is_tried_again(warehouse: Warehouse) ->
     assert_equal(service, warehouse)
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 def test_bad_imports_in_a_row_do_not_keep_others_from_being_loaded_in_every_run(
     warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:

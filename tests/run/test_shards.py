@@ -279,7 +279,7 @@ def as_counted(shards: Shards) -> dict[str, tuple[int, int, int]]:
     return found
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 def test_shards_share_a_large_template_by_its_imports(
     sharing: Shards, large: Large, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -371,7 +371,7 @@ def test_a_shard_that_is_killed_goes_on_in_a_shared_table(sharing: Shards, packa
     assert sharing.differences() == []
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 def test_a_record_that_two_shards_bring_is_there_once(shards: Shards, service: Service, postgres: PostgreSQL) -> None:
     """Each of two that write at once finds no row of the other; here one is brought back, as if it had come so."""
     shards.run(1)

@@ -140,6 +140,7 @@ def test_the_rows_that_a_killed_process_spilled_to_disk_are_removed(
     assert [each for each in folder.glob("*") if each.stat().st_size] == []
 
 
+@pytest.mark.long
 def test_rows_that_another_connection_of_the_process_spilled_to_disk_stay(duck: DuckDB, service: Service) -> None:
     duck.run(service)
     with duckdb.connect(str(duck.file)) as beside:
@@ -201,6 +202,7 @@ def test_compact_removes_what_was_kept_before_deletes_were_mirrored(warehouse: W
     check_whole(warehouse, service)
 
 
+@pytest.mark.long
 def test_the_run_after_compact_erases_versions_of_what_was_kept_though_history_is_off(
     warehouse: Warehouse, service: Service
 ) -> None:
@@ -214,6 +216,7 @@ def test_the_run_after_compact_erases_versions_of_what_was_kept_though_history_i
     assert CANARY not in texts(warehouse)
 
 
+@pytest.mark.long
 def test_compact_removes_what_was_kept_in_more_tables_than_a_statement_of_sqlite_has(
     tmp_path: Path, service: Service
 ) -> None:
@@ -229,6 +232,7 @@ def test_compact_removes_what_was_kept_in_more_tables_than_a_statement_of_sqlite
     assert warehouse.tuples("SELECT count(*) FROM records_customers_history") == [(50,)]
 
 
+@pytest.mark.long
 def test_compact_reaches_versions_of_a_row_that_was_removed_before_its_deletion_was_kept(
     duck: DuckDB, service: Service
 ) -> None:
@@ -274,6 +278,7 @@ def test_a_file_stays_as_it_was_where_its_copy_is_not_equal_or_another_program_h
     assert warehouse.run(service).fatal is None
 
 
+@pytest.mark.long
 def test_a_file_of_several_datasets_is_rewritten_for_one_at_a_time(tmp_path: Path, service: Service) -> None:
     """The second would put its older copy in place of what runs wrote once the first was done."""
     warehouse = DuckDB(tmp_path)

@@ -93,6 +93,7 @@ def test_what_changed_while_a_template_was_left_out_is_one_change(place: Place) 
     place.check()
 
 
+@pytest.mark.long
 def test_a_template_that_is_renamed_goes_on_being_recorded(duck_place: Place) -> None:
     place = duck_place
     slug = place.service.add_import(Template("Customers", "c1"), [{"a": 1}])
@@ -265,6 +266,7 @@ def test_a_rebuild_that_dies_leaves_versions_that_the_next_run_makes_whole(
     assert place.versions("n", "records_t") == [("1", "insert", False), ("2", "update", True)]
 
 
+@pytest.mark.long
 def test_a_rebuild_that_dies_before_its_fields_are_stored_leaves_the_values_as_they_were(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -360,6 +362,7 @@ def test_a_record_that_moves_between_two_runs_keeps_its_versions(place: Place) -
     assert place.versions("n", "records_customers") == [("b", "insert", True)]
 
 
+@pytest.mark.long
 def test_views_are_made_though_versions_lack_a_new_column(duck_place: Place) -> None:
     place = duck_place
     place.service.add_import("Customers", [{"a": 1}])
@@ -406,6 +409,7 @@ def test_a_rule_that_comes_later_reaches_earlier_versions(place: Place, history:
     place.check(privacy=rules)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("template", ["Customers", "Clients"])
 def test_a_rule_reaches_what_a_record_was_in_an_import_that_is_gone(place: Place, template: str) -> None:
     first = place.service.add_import("Customers", [{"ssn": "123"}])
@@ -444,6 +448,7 @@ def test_a_rule_reaches_versions_of_the_template_that_an_import_had_before(place
     assert {n for n, *_ in place.versions("n", "records_leads")} == {1, 2, 4}, "what no rule covers stays"
 
 
+@pytest.mark.long
 def test_values_under_a_rule_stay_as_the_rule_leaves_them(place: Place) -> None:
     """An import that stays due, here as the run was not whole, is not emptied again."""
     slug = place.service.add_import("Customers", [{"iban": "DE0012"}, {"iban": "DE0034"}])
@@ -461,6 +466,7 @@ def test_values_under_a_rule_stay_as_the_rule_leaves_them(place: Place) -> None:
     assert place.versions("iban", "records_customers") == kept
 
 
+@pytest.mark.long
 def test_a_value_under_a_rule_that_changes_makes_a_version(duck_place: Place) -> None:
     place = duck_place
     place.settings["privacy"] = {"Customers": {"iban": "mask:2"}, "metadata": {"who": "mask:1"}}
@@ -483,6 +489,7 @@ def test_a_run_of_one_status_erases_versions_as_well(duck_place: Place) -> None:
     assert place.versions("n", "records_customers") == [("stays", "insert", True)]
 
 
+@pytest.mark.long
 def test_versions_stay_while_an_import_that_may_have_the_record_now_cannot_be_read(duck_place: Place) -> None:
     place = duck_place
     slug = place.service.add_import("Customers", [{"n": "first"}, {"n": "stays"}])
@@ -537,6 +544,7 @@ def test_a_record_that_is_only_in_records_for_a_while_is_not_deleted(place: Plac
     assert place.versions("n", "records_customers") == [(1, "insert", False), (7, "insert", True), (2, "update", True)]
 
 
+@pytest.mark.long
 def test_versions_of_imports_that_a_hand_changed_are_found(duck_place: Place) -> None:
     place = duck_place
     place.service.add_import("Customers", [{"n": 1}], {"who": "ann"})
@@ -546,6 +554,7 @@ def test_versions_of_imports_that_a_hand_changed_are_found(duck_place: Place) ->
         place.check()
 
 
+@pytest.mark.long
 def test_rejects_of_an_erased_import_go_though_the_run_failed_or_was_not_ours(duck: DuckDB) -> None:
     service = Service(1)
     first, *others = [service.add_import("T", [{"x": n}]) for n in range(5)]
@@ -583,6 +592,7 @@ def test_rejects_of_an_erased_import_go_though_the_run_failed_or_was_not_ours(du
     assert duck.tuples("SELECT count(*) FROM sync_rejects") == [(0,)]
 
 
+@pytest.mark.long
 def test_views_follow_a_load_after_which_nobody_made_them(duck: DuckDB) -> None:
     service = Service(1)
     service.add_import("Customers", [{"a": 1}])
@@ -634,6 +644,7 @@ def test_a_kept_row_that_was_deleted_does_not_bring_its_value_back(duck_place: P
     assert {ssn for ssn, *_ in place.versions("ssn", "records_customers")} == {None}
 
 
+@pytest.mark.long
 def test_an_import_that_stays_due_forgets_the_rules_it_was_recorded_under(duck_place: Place) -> None:
     """It moves to a template without rules in runs that are not whole, and back."""
     place = duck_place

@@ -35,6 +35,7 @@ def test_a_thousand_columns_that_come_bit_by_bit(
     assert len(dictionary(warehouse, "records_wide")) == 1000
 
 
+@pytest.mark.long
 @pytest.mark.dialect
 def test_a_package_of_more_imports_than_a_statement_takes_arguments(
     recording: Warehouse, monkeypatch: pytest.MonkeyPatch
@@ -98,6 +99,7 @@ def test_what_a_table_cannot_hold_is_said_and_stops_nobody(
     assert_rows(postgres, service)
 
 
+@pytest.mark.long
 def test_every_table_is_bounded_alike(postgres: PostgreSQL) -> None:
     service = Service(seed=1)
     for name, rows in TOO_WIDE.items():

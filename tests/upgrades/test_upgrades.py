@@ -176,6 +176,7 @@ def test_a_warehouse_of_an_earlier_version_is_taken_over(thaw: Thaw, version: Pa
         assert kept["rows"] == [{"n": 10 if name == "keep" else 0}], "the rows of the import that is gone now"
 
 
+@pytest.mark.long
 @LONG
 @pytest.mark.parametrize("version", FROZEN, ids=lambda folder: folder.name)
 def test_a_take_over_that_dies_again_and_again_goes_on(thaw: Thaw, version: Path) -> None:

@@ -103,6 +103,7 @@ def test_hints_that_say_how_people_write(place: Place) -> None:
     assert place.verify(hints=written).differences == []
 
 
+@pytest.mark.long
 def test_what_a_run_stored_whose_clock_was_ahead_is_over_with_it(place: Place) -> None:
     for rows in ([1, 2], ["x", "y", "z"]):
         place.service.add_import("t", [{"a": value} for value in rows])
@@ -114,6 +115,7 @@ def test_what_a_run_stored_whose_clock_was_ahead_is_over_with_it(place: Place) -
         assert not load_state(connection).dropped
 
 
+@pytest.mark.long
 def test_a_second_rebuild_changes_nothing(place: Place) -> None:
     place.rebuild(hints=HINTS)
     rows = sorted(place.query("SELECT * FROM records_orders"), key=str)
@@ -152,6 +154,7 @@ def test_runs_go_on_after_it(place: Place, working: str) -> None:
     _goes_on(place, working)
 
 
+@pytest.mark.long
 def test_runs_go_on_in_another_working_directory_that_knows_the_types_of_before(place: Place) -> None:
     place.service.add_import("orders", [{"n": 1}])
     assert place.sync("other") == "succeeded"
@@ -160,6 +163,7 @@ def test_runs_go_on_in_another_working_directory_that_knows_the_types_of_before(
     _goes_on(place, "other")
 
 
+@pytest.mark.long
 def test_dlt_alone_goes_on_under_another_name(place: Place) -> None:
     """What dlt remembers of a pipeline of another name a rebuild cannot reach."""
     place.sync()
@@ -243,6 +247,7 @@ def _dies_after(patch: pytest.MonkeyPatch, moment: str) -> None:
     patch.setattr(Connection if moment == "swap" else module, "drop_table" if moment == "swap" else moment, dies)
 
 
+@pytest.mark.long
 def test_a_half_written_table_is_no_typed_table_and_the_next_run_drops_it(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
