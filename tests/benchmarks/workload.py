@@ -95,7 +95,9 @@ class Workload:
         return b'{"data":[%b],"metadata":{}}' % b",".join(map(self.import_, shown))
 
     def import_(self, import_: Listed) -> bytes:
-        updated_at = import_.created_at + timedelta(minutes=10, seconds=import_.edits)
+        updated_at = import_.created_at + timedelta(minutes=10)
+        if import_.edits:  # after all others, so that a peer with a watermark finds it
+            updated_at = T0 + timedelta(days=302, seconds=import_.edits)
         return (
             f'{{"slug":"{import_.slug}","row_count":{self.shape.rows_of(import_.number)},"created_at":"{_iso(import_.created_at)}",'
             f'"updated_at":"{_iso(updated_at)}","status":"completed",'
