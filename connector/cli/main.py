@@ -103,7 +103,10 @@ def invoke(argv: Sequence[str]) -> int:
 
 
 def _is_interrupt(error: BaseException | None) -> bool:
-    """Return whether it is DuckDB's error of Ctrl-C, which DuckDB notices before Python does."""
+    """Return whether it is DuckDB's error of Ctrl-C, which DuckDB notices before Python does.
+
+    The type is known by its name, because most commands do not import DuckDB.
+    """
     seen: list[BaseException] = []
     while error is not None and error not in seen:
         if type(error).__name__ == "InterruptException":

@@ -188,7 +188,7 @@ class LastNotice:
     since: str | None = None
 
     @classmethod
-    def read(cls, folder: Path | None, pipeline: str, mode: str, named: Sequence[str | None] = ()) -> LastNotice:
+    def read(cls, folder: Path | None, pipeline: str, mode: str, named: Sequence[str | None]) -> LastNotice:
         """Read the record in `folder`; if there is none, nothing was sent before."""
         if folder is None:
             return cls(None)
