@@ -45,6 +45,21 @@ def test_a_table_is_counted_anew_that_a_crashed_run_took_rows_out_of(warehouse: 
     assert warehouse.query(counts, "records_u") == [(1, 1)]
 
 
+def test_counts_that_the_ledger_contradicts_are_not_added_to(warehouse: Warehouse) -> None:
+    service = Service(seed=1)
+    slug = service.add_import("t", [{"n": 1}])
+    service.add_import("t", [{"n": 2}, {"n": None}])
+    assert warehouse.run(service).status == "succeeded"
+    with duckdb.connect(str(warehouse.file)) as connection:
+        connection.execute("UPDATE importer_data.sync_fields SET null_count = 0 WHERE table_name = 'records_t'")
+    service.append_rows(slug, [{"n": 3}])
+
+    assert warehouse.run(service).status == "succeeded"
+
+    counts = "SELECT value_count, null_count FROM sync_fields WHERE table_name = 'records_t' AND path = 'n'"
+    assert warehouse.query(counts) == [(3, 1)]
+
+
 @pytest.mark.parametrize("rebuilds", [False, True])
 def test_a_field_that_no_row_has_any_more_was_last_seen_when_one_had_it(warehouse: Warehouse, rebuilds: bool) -> None:
     service = Service(seed=1)
