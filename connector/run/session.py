@@ -321,8 +321,9 @@ class RunSession:
 
     def missing_tables(self) -> Iterator[TableRows]:
         """Yield tables without rows, so that every public table exists with all columns after any run."""
+        incomplete = self._incomplete()
         self._begin_loading()
-        yield from map(rows_that_create, self._incomplete())
+        yield from map(rows_that_create, incomplete)
 
     def lacks_tables(self) -> bool:
         return bool(self._incomplete())
@@ -340,7 +341,8 @@ class RunSession:
     def _incomplete(self) -> list[str]:
         state = self.state
         wanted = [*SYSTEM_SCHEMAS, *[RECORDS] * self._settings.raw]
-        found = [table for table in wanted if table not in state.tables or table in state.dropped]
+        older = self.dataset.older if self.dataset else ()  # dlt adds only columns that have a value
+        found = [table for table in wanted if table not in state.tables or table in state.dropped or table in older]
         return found or [LEDGER] * (LOADS not in state.tables)
 
     def _fail(self, package: Package, planned: Planned[Import], result: Failure) -> None:

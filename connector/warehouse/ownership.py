@@ -80,6 +80,11 @@ class Dataset:
     def tables_of_records(self) -> frozenset[str]:
         return self.typed | (self.ours & {RECORDS})
 
+    @property
+    def older(self) -> frozenset[str]:
+        """Return the tables of ours, except typed ones, that an earlier version created with fewer columns."""
+        return frozenset(table for table in self.ours & _COLUMNS.keys() if _COLUMNS[table] - self.columns[table].keys())
+
     def only(self, typed: Collection[str]) -> Dataset:
         """Return the dataset for a shard: typed tables other than these count as foreign."""
         others = self.typed - set(typed)

@@ -8,6 +8,7 @@ from typing import Any
 
 import duckdb
 import pytest
+from dlt.common.schema import Schema
 
 from connector.maintain.verify import verify
 from connector.sandbox import Service, Switches, serve
@@ -170,3 +171,23 @@ def test_a_warehouse_of_an_earlier_version_gets_its_columns(warehouse: Warehouse
     assert json.loads(row["extra"])["file_name"] == row["extra__file_name"]
     assert differences(warehouse, service) == []
     assert warehouse.run(service).imports_changed == 0
+
+
+def test_columns_that_an_earlier_version_did_not_create_are_there_without_a_value(warehouse: Warehouse) -> None:
+    service = Service(seed=9)
+    service.add_import("t", [{"a": 1}])
+    warehouse.run(service)
+    later = ("extra", "records_metadata")
+    text = warehouse.rows('SELECT "schema" FROM _dlt_version ORDER BY inserted_at DESC LIMIT 1')[0]["schema"]
+    stored = json.loads(text)
+    for name in ("imports", "records"):
+        for column in set(stored["tables"][name]["columns"]) & set(later):
+            del stored["tables"][name]["columns"][column]
+            execute(warehouse, f"ALTER TABLE {name} DROP COLUMN {column}")
+    earlier = Schema.from_dict(stored, remove_processing_hints=True)
+    text = json.dumps(earlier.to_dict()).replace("'", "''")
+    execute(warehouse, f"UPDATE _dlt_version SET version_hash = '{earlier.version_hash}', \"schema\" = '{text}'")
+    warehouse.pipeline().drop()
+    assert warehouse.run(service).status == "succeeded"
+    assert warehouse.rows("SELECT extra, records_metadata FROM imports") == [{"extra": None, "records_metadata": None}]
+    assert warehouse.rows("SELECT extra FROM records") == [{"extra": None}]
