@@ -17,7 +17,8 @@ until further sweeps add nothing. How many of these are needed follows from the 
 lacks: two for a stable order, a dozen for an order that differs at every request (odds of one in a million). A page
 number that is empty though rows follow hides the same positions in every sweep of one size. The sizes
 then differ so much that rows hidden by such a page in one sweep are on another page in the next. A sweep over pages of
-one length that received more rows than the union has does not count: as many rows as it repeats may be on no page.
+one length, up to empty pages or to one that all pages behind it repeat, that has more positions than the union has rows
+does not count: as many rows as it repeats may be on no page.
 
 A page behind the first that the service refuses with a 4xx counts as empty in both proofs, because the service may
 report the end in this way. It may also refuse a page for another reason, for instance because it shows rows only up to
@@ -129,8 +130,8 @@ class _Ending(Enum):
 class _Swept:
     """A plain sweep: rows shown, the longest page, whether any page differs from the first one, and its end.
 
-    `even` if all pages were equally long, except the last one, and none had a row twice: then each received row has a
-    position of its own.
+    `positions` is the number of rows on its pages, without pages behind the end that repeat the last one; None if a row
+    may have no position of its own: a page other than the last was shorter, or had a row twice.
     """
 
     shown: int
@@ -138,7 +139,7 @@ class _Swept:
     pages_differ: bool
     ending: _Ending
     received: int
-    even: bool
+    positions: int | None
     before_refusal: int | None  # rows on the pages before the first that was refused
 
 
@@ -395,8 +396,8 @@ class Lister(Generic[T]):
         request. Sweeps of pages that are not sized as requested then agree, though rows are missing. What arrived
         during the first sweep, and shifted its pages, is known after the second one.
         """
-        received = [s.received for s in sweeps if s is not None and s.even and s.ending is _Ending.empty]
-        return max(min(received) - len(self._seen), 0) if len(received) == len(sweeps) else 0
+        positions = [s.positions for s in sweeps if s is not None and s.positions is not None]
+        return max(min(positions) - len(self._seen), 0) if len(positions) == len(sweeps) else 0
 
     def _refused_within(self, swept: _Swept, before: int | None, added: int) -> ConnectorError | None:
         """Return the error of a refused page that is not known to be behind the last row; None if there is none.
@@ -417,13 +418,19 @@ class Lister(Generic[T]):
         shown: set[str] = set()
         empty = without_new_rows = longest = reach = received = 0
         pages_differ, page, lengths, distinct = False, 1, list[int](), True
+        last: list[str] = []
+        end = reached = 0  # the page that all later ones repeat, and the rows up to it
         before_refusal: int | None = None
         self._refused.clear()
 
         def swept_to(ending: _Ending) -> _Swept:
             some_refused = before_refusal is not None and reach > 1  # some numbers are pages, others are not
-            differ, even = pages_differ or some_refused, distinct and {*lengths[: reach - 1]} <= {longest}
-            return _Swept(len(shown), longest, differ, ending, received, even, before_refusal)
+            differ, positions = pages_differ or some_refused, None
+            until, rows = (reach, received) if ending is _Ending.empty else (end, reached)
+            ends = ending is _Ending.empty or len(lengths) - end >= MOVING_END_PROOF
+            if ends and distinct and {*lengths[: until - 1]} <= {longest}:
+                positions = rows
+            return _Swept(len(shown), longest, differ, ending, received, positions, before_refusal)
 
         enough = max(MOVING_END_PROOF, math.ceil(MOVING_END_PROOF * self._size / size))
         while page < MAX_PAGES and not self._stop():
@@ -434,6 +441,8 @@ class Lister(Generic[T]):
                     before_refusal = received
                 received += len(keys)
                 lengths.append(len(keys))
+                if keys != last:
+                    end, reached, last = segment.page, received, keys
                 distinct = distinct and len(set(keys)) == len(keys)
                 front = front or set(keys)
                 pages_differ = pages_differ or 2 * len(front.intersection(keys)) < len(keys)
