@@ -89,7 +89,40 @@ class _OpenProtocol(H11Protocol):
         super().connection_made(transport)
 
 
-def _server(service: Service) -> uvicorn.Server:
+class _Server(uvicorn.Server):
+    """uvicorn's server, which ends as soon as it is told to if no request is under way.
+
+    uvicorn looks every tenth of a second whether to end, and sleeps that long again before it does.
+    """
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop, self._told = asyncio.get_running_loop(), asyncio.Event()
+        await super().startup(sockets)
+
+    async def main_loop(self) -> None:
+        ticks = asyncio.ensure_future(super().main_loop())
+        told = asyncio.ensure_future(self._told.wait())
+        await asyncio.wait((ticks, told), return_when=asyncio.FIRST_COMPLETED)
+        ticks.cancel()
+        told.cancel()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self.server_state.tasks:
+            await super().shutdown(sockets)
+            return
+        for server in self.servers:
+            server.close()
+        for connection in [*self.server_state.connections]:
+            connection.shutdown()
+
+    def end(self) -> None:
+        """Tell the server, from another thread, to end."""
+        self.should_exit = True
+        with contextlib.suppress(RuntimeError):  # its loop is closed: it has ended
+            self._loop.call_soon_threadsafe(self._told.set)
+
+
+def _server(service: Service) -> _Server:
     config = uvicorn.Config(
         make_app(service),
         http=_OpenProtocol,
@@ -103,7 +136,7 @@ def _server(service: Service) -> uvicorn.Server:
         timeout_keep_alive=60,
         timeout_graceful_shutdown=1,
     )
-    return uvicorn.Server(config)
+    return _Server(config)
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -139,7 +172,7 @@ def serve(service: Service, port: int = 0, host: str = "127.0.0.1") -> Iterator[
         service.base_url = _url(listener)
         yield service.base_url
     finally:
-        server.should_exit = True
+        server.end()
         thread.join(STOP_TIMEOUT_S)
         listener.close()
         service.base_url = None
