@@ -367,14 +367,13 @@ class _Verification:
     def _unlisted(self, listed: set[str | None]) -> dict[str, Holding]:
         """Return imports in the warehouse that the service did not list, of the pipeline's `status` if it has one."""
         with self.warehouse.connect() as connection:
-            holdings = _holdings(connection, load_state(connection))
-        status = self.settings.status
+            state = load_state(connection)
+            holdings = _holdings(connection, state)
+        known = None if self.settings.status is None else state.known_at(self.settings.status)
         return {
             slug: h
             for slug, h in holdings.items()
-            if slug not in listed
-            and (h.deleted is False or any(h.live.values()))
-            and (status is None or (h.known is not None and h.known.status == status))
+            if slug not in listed and (h.deleted is False or any(h.live.values())) and (known is None or slug in known)
         }
 
 

@@ -104,7 +104,8 @@ class Discovery:
         listing = await lister.all()
         self.convention = listing.convention
         if self._choice.is_bounded:
-            return self._decide(listing, (), () if self._choice.selects else await self._gone_at_status(listing))
+            status = None if self._choice.selects else self._settings.status
+            return self._decide(listing, (), () if status is None else await self._gone_at_status(listing, status))
         rounds = 0
         while True:
             listed = {_slug_of(row) for row in listing.rows}
@@ -203,20 +204,18 @@ class Discovery:
         except NotFoundError:
             return None
 
-    async def _gone_at_status(self, listing: Listing[Any]) -> tuple[str, ...]:
+    async def _gone_at_status(self, listing: Listing[Any], status: str) -> tuple[str, ...]:
         """Return imports known at the requested status that the service no longer has; none if some exist unlisted.
 
         Those are reported. One that exists at another status is not what the run is about.
         """
-        listed = {_slug_of(row) for row in listing.rows}
-        status = self._settings.status
-        known = sorted(s for s, k in self._state.ledger.items() if k.live and k.status == status and s not in listed)
-        alive, gone = await self._request_unlisted(known, request_all=True)
-        unlisted = [import_ for import_ in alive if self._choice.wants(import_)]
-        for import_ in unlisted:
+        unlisted = self._state.known_at(status) - {_slug_of(row) for row in listing.rows}
+        alive, gone = await self._request_unlisted(sorted(unlisted), request_all=True)
+        hidden = [import_ for import_ in alive if self._choice.wants(import_)]
+        for import_ in hidden:
             self._tally.shortfall = True
             self._tally.problems.append(f"Import {import_.slug} exists, but the service does not list it.")
-        return () if unlisted else gone
+        return () if hidden else gone
 
     async def _request_unlisted(
         self, suspects: list[str], *, request_all: bool

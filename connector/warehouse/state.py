@@ -99,6 +99,11 @@ class WarehouseState:
         wanted = frozenset({*SYSTEM_SCHEMAS, LOADS})
         return (wanted - self.tables | self.missing_tables | frozenset(self.dropped)) if self.tables else frozenset()
 
+    def known_at(self, status: str) -> set[str]:
+        """Return the live imports that had this status when they were read or listed last, which can be later."""
+        read = {slug for slug, known in self.ledger.items() if known.live and known.status == status}
+        return read | {slug for slug, seen in self.imports.items() if not seen.deleted and seen.status == status}
+
 
 def load_state(connection: Connection, dataset: Dataset | None = None, *, force_audit: bool = False) -> WarehouseState:
     """Read everything; audit the rows themselves if there is any sign of a problem, or with `force_audit`.

@@ -22,6 +22,7 @@ class ImportSeen(msgspec.Struct, frozen=True, gc=False):
     content_hash: str | None
     deleted: bool
     shown: Shown | None = None  # None once it is marked as deleted
+    status: str | None = None
 
 
 def ledger_rows(connection: Connection, dataset: Dataset) -> dict[str, LedgerRow]:
@@ -81,9 +82,9 @@ def imports_and_templates(
     if IMPORTS not in dataset.ours:
         return {}, set()
     there = dataset.columns[IMPORTS]
-    content_hash, deleted_at, updated_at, row_count, template, title = (
-        f"i.{connection.column(name)}" if name in there else "NULL"
-        for name in ("_content_hash", "_deleted_at", "updated_at", "row_count", "template__slug", "template__name")
+    names = ("_content_hash", "_deleted_at", "updated_at", "row_count", "status", "template__slug", "template__name")
+    content_hash, deleted_at, updated_at, row_count, status, template, title = (
+        f"i.{connection.column(name)}" if name in there else "NULL" for name in names
     )
     lost = "l.load_id IS NULL" if LOADS in dataset.ours else "1 = 0"
     # a row of a load that was never completed counts as neither written nor deleted, but its import is known:
@@ -92,7 +93,7 @@ def imports_and_templates(
         f"SELECT i.slug, CASE WHEN l.load_id IS NULL THEN NULL ELSE {content_hash} END AS content_hash, "
         f"CASE WHEN {lost} OR {deleted_at} IS NULL THEN 0 ELSE 1 END AS deleted, "
         f"CASE WHEN {deleted_at} IS NULL THEN 1 ELSE 0 END AS live, {updated_at} AS updated_at, "
-        f"{row_count} AS row_count, {template} AS template_slug, {title} AS template_name "
+        f"{row_count} AS row_count, {status} AS status, {template} AS template_slug, {title} AS template_name "
         f"FROM {connection.name(IMPORTS)} i LEFT JOIN {connection.completed_loads(dataset.ours)} l "
         f"ON l.load_id = i.{connection.column(LOAD_ID)}"
     )
@@ -106,7 +107,8 @@ def imports_and_templates(
     hashes = rows.column("content_hash").to_pylist()
     named = {"template__slug", "template__name"} <= there.keys()  # a name without its slug is of no template
     templates = zip(*(values_of(rows.column(name)) for name in ("template_slug", "template_name")), strict=True)
-    return dict(zip(slugs, map(ImportSeen, hashes, deleted, shown), strict=True)), set(templates) if named else set()
+    seen = map(ImportSeen, hashes, deleted, shown, values_of(rows.column("status")))
+    return dict(zip(slugs, seen, strict=True)), set(templates) if named else set()
 
 
 def selected(connection: Connection, dataset: Dataset, table: str, names: Sequence[str], alias: str) -> str:

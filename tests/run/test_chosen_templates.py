@@ -22,7 +22,7 @@ from connector.maintain.doctor import doctor
 from connector.maintain.verify import verify
 from connector.models import Import
 from connector.run.sync import sync
-from connector.sandbox import Service, serve
+from connector.sandbox import Faults, Service, serve
 from connector.sandbox.messages import Request
 from connector.service.client import ServiceClient
 from connector.settings import RunScope, Selection, Settings
@@ -557,6 +557,26 @@ def test_what_the_service_erased_at_the_chosen_status_is_gone_here_too(warehouse
     assert {slug for (slug,) in warehouse.query(live)} >= {kept, open_}, "of another status it is left alone"
     assert (left,) not in warehouse.query(live)
     assert differences(warehouse, service, status="completed", **settings) == []
+
+
+@pytest.mark.parametrize("loaded", [True, False])
+def test_what_was_listed_at_the_chosen_status_and_never_read_at_it_is_gone_too(
+    warehouse: Warehouse, loaded: bool
+) -> None:
+    service, _, left, _ = make_service()
+    service.set_status(left, "submitted")
+    if loaded:
+        assert warehouse.run(service).status == "succeeded"
+    service.set_status(left, "completed")
+    service.faults = Faults(failing_imports=frozenset([left]))
+    assert warehouse.run(service, status="completed").imports_failed == 1
+    service.faults = Faults()
+    service.delete_import(left)
+    ran = warehouse.run(service, RunScope(allow_mass_delete=True), status="completed")
+    assert (ran.status, ran.imports_deleted) == ("succeeded", 1)
+    for table, key in (("imports", "slug"), ("records", "import_slug")):
+        live = f"SELECT count(*) FROM {table} WHERE {key} = ? AND _deleted_at IS NULL"
+        assert warehouse.query(live, left) == [(0,)]
 
 
 def test_what_the_service_has_at_the_chosen_status_and_does_not_list_deletes_nothing(warehouse: Warehouse) -> None:
