@@ -20,7 +20,7 @@ class TemplateSummary:
 
     Attributes:
         slug: Key of the template; None for the imports that have none.
-        name: Its name in the import that was updated last.
+        name: Its name in the import that was updated last; None if no import shows it any more.
         table: The typed table with its records; None if none of its imports has been loaded into one.
         imports: Number of live imports.
         records: Number of live records.
@@ -61,8 +61,9 @@ def _asked(connection: Connection) -> tuple[TemplateSummary, ...]:
     dataset = inspect_dataset(connection)
     if not {IMPORTS, LEDGER} <= dataset.ours:
         return ()
+    loaded_as = "COALESCE(s.template_slug, i.template__slug)"  # not always what an excluded import shows
     rows = connection.query(
-        "SELECT COALESCE(s.template_slug, i.template__slug) AS slug, i.template__name AS name, "
+        f"SELECT {loaded_as} AS slug, CASE WHEN i.template__slug = {loaded_as} THEN i.template__name END AS name, "
         "s.table_name AS table_name, count(*) AS imports, "
         "sum(s.records_loaded) AS records, max(i.updated_at) AS latest "
         f"FROM {connection.name(LEDGER)} s LEFT JOIN {connection.name(IMPORTS)} i ON i.slug = s.slug "

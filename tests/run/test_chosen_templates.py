@@ -27,6 +27,7 @@ from connector.sandbox.messages import Request
 from connector.service.client import ServiceClient
 from connector.settings import RunScope, Selection, Settings
 from connector.warehouse.status import status
+from connector.warehouse.templates import templates
 from tests.run.conftest import Warehouse
 
 LEDGER = "SELECT slug, state, records_loaded, error FROM sync_imports ORDER BY slug"
@@ -105,6 +106,25 @@ def test_what_was_loaded_before_stays_and_is_read_again_once_included(warehouse:
     assert warehouse.run(service).records_loaded == 3
     assert states(warehouse) == dict.fromkeys((kept, left, loose), "synced")
     assert differences(warehouse, service) == []
+
+
+def test_a_template_keeps_its_name_although_an_import_of_it_moves_to_one_left_out(warehouse: Warehouse) -> None:
+    service, kept, left, _ = make_service()
+    other = service.add_import("customers", [{"name": "Cy"}])
+    warehouse.run(service, exclude_templates=["payroll"])
+    service.set_template(other, "payroll")
+    warehouse.run(service, exclude_templates=["payroll"])
+    assert [(each.name, each.table, each.records) for each in templates(warehouse.pipeline())] == [
+        ("customers", "records_customers", 3),
+        ("payroll", None, 0),
+        (None, "records_untemplated", 1),
+    ]
+    service.set_template(kept, "payroll")  # no import shows the name any more
+    warehouse.run(service, exclude_templates=["payroll"])
+    found = {each.table: each for each in templates(warehouse.pipeline())}
+    assert (found["records_customers"].name, found["records_customers"].records) == (None, 3)
+    assert found[None].name == "payroll"
+    assert states(warehouse)[left] == "excluded"
 
 
 def test_an_excluded_import_is_deleted_like_any_other(warehouse: Warehouse) -> None:

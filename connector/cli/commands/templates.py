@@ -22,6 +22,6 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     if not found:
         output.say("Nothing has been loaded yet; `importer-sync run` loads it.")
         return 0
-    rows = [(t.name or "(no template)", t.table, t.imports, t.records, t.open, t.slug) for t in found]
+    rows = [(t.name or t.slug or "(no template)", t.table, t.imports, t.records, t.open, t.slug) for t in found]
     output.table("templates", ("name", "table", "imports", "records", "open", "slug"), rows)
     return 0
