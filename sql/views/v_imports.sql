@@ -5,6 +5,7 @@
 -- `metadata` itself is the last column. JSON with an escaped NUL or half a character is not searched, because not every
 -- database can read it.
 -- row_count, status: of the version that was read, if the import changed between being listed and being read.
+-- state: of sync_imports; unread if the import is not there, waiting if the listed version is not loaded yet.
 -- rows_failed: the number of rows that are missing in the warehouse or of rejected rows, whichever is larger.
 WITH read AS (
     SELECT
@@ -58,7 +59,10 @@ WITH read AS (
         i.updated_at AS changed_at,
         CASE WHEN s.state IN ('synced', 'unreconciled') AND s.updated_at > i.updated_at THEN s.status ELSE i.status END
             AS status,
-        COALESCE(s.state, 'unread') AS state,
+        CASE
+            WHEN s.state = 'synced' AND i.updated_at > s.updated_at AND COALESCE(s.due, '') <> 'vanished' THEN 'waiting'
+            ELSE COALESCE(s.state, 'unread')
+        END AS state,
         CASE
             WHEN s.state IN ('synced', 'unreconciled') AND s.updated_at > i.updated_at THEN s.row_count ELSE i.row_count
         END AS row_count,

@@ -79,6 +79,7 @@ BREAKS = {
         "UPDATE imports SET status = 'submitted', updated_at = now() - INTERVAL '25 hours' WHERE slug = 'one'; "
         "UPDATE sync_imports SET status = 'submitted', updated_at = now() - INTERVAL '25 hours' WHERE slug = 'one'"
     ],
+    "waiting_imports": ["UPDATE imports SET updated_at = updated_at + INTERVAL '1 second' WHERE slug = 'one'"],
     "conflicting_columns": ["UPDATE sync_fields SET conflict_count = 2 WHERE column_name = 'n'"],
     "overflowed_fields": ["UPDATE sync_fields SET data_type = 'overflowed' WHERE column_name = 'n'"],
     "rejected_rows": [

@@ -11,10 +11,11 @@ from typing import Any
 
 import duckdb
 import psycopg2
+import pytest
 
 import connector
 from connector.cli.commands.status import advice
-from connector.ledger import COMPLETED, LedgerRow, State
+from connector.ledger import COMPLETED, Due, LedgerRow, State
 from connector.run.sync import sync
 from connector.sandbox import Request, serve
 from connector.settings import RunScope, Settings
@@ -31,23 +32,34 @@ TABLES = """
                           _deleted_at timestamptz);
     CREATE TABLE sync_imports (slug text, state text, row_count bigint, updated_at timestamptz, status text,
                                records_loaded bigint, records_rejected bigint, has_raw boolean, attempts bigint,
-                               error text, last_synced_at timestamptz);
+                               error text, last_synced_at timestamptz, due text);
     CREATE TABLE records (slug text, import_slug text, _deleted_at timestamptz)
 """
 IMPORT = "INSERT INTO imports (slug, row_count, updated_at, status) VALUES (%s, %s, %s, %s)"
 LEDGER = (
-    "INSERT INTO sync_imports (slug, state, row_count, updated_at, status, records_loaded, records_rejected, has_raw) "
-    "VALUES (%s, %s, %s, %s, %s, %s, %s, FALSE)"
+    "INSERT INTO sync_imports (slug, state, row_count, updated_at, status, records_loaded, records_rejected, has_raw, "
+    "due) VALUES (%s, %s, %s, %s, %s, %s, %s, FALSE, %s)"
 )
 
 
 def cases() -> Iterator[tuple[Shown, LedgerRow]]:
     times = (THEN - timedelta(seconds=1), THEN, THEN + timedelta(seconds=1))
-    states = (State.synced, State.unreconciled, State.failed)
-    space = itertools.product(times, (2, 3), states, (COMPLETED, "submitted"), (1, 2, 3), (0, 1))
-    for at, row_count, state, status, loaded, rejected in space:
+    states = (State.synced, State.unreconciled, State.failed, State.deleted)
+    space = itertools.product(
+        times, (2, 3), states, (COMPLETED, "submitted"), (1, 2, 3), (0, 1), (None, Due.vanished, Due.racy)
+    )
+    for at, row_count, state, status, loaded, rejected, due in space:
         known = LedgerRow(
-            "", state, THEN, 2, status, records_loaded=loaded, records_rejected=rejected, attempts=1, trusted=True
+            "",
+            state,
+            THEN,
+            2,
+            status,
+            records_loaded=loaded,
+            records_rejected=rejected,
+            due=due,
+            attempts=1,
+            trusted=True,
         )
         yield Shown(at, row_count), known
 
@@ -62,10 +74,14 @@ def compare(execute: Any) -> None:
     for n, (shown, known) in enumerate(found):
         execute(IMPORT, str(n), shown.row_count, shown.updated_at, known.status)
         values = (known.row_count, known.updated_at, known.status, known.records_loaded, known.records_rejected)
-        execute(LEDGER, str(n), known.state.value, *values)
+        execute(LEDGER, str(n), known.state.value, *values, known.due)
     stands = [standing(known, shown) for shown, known in found]
     assert set(stands) == set(Standing) - {Standing.damaged, Standing.excluded}
-    for check, meant in (("counts_do_not_reconcile", Standing.unreconciled), ("failed_imports", Standing.failed)):
+    for check, meant in (
+        ("counts_do_not_reconcile", Standing.unreconciled),
+        ("failed_imports", Standing.failed),
+        ("waiting_imports", Standing.waiting),
+    ):
         wanted = {n for n, each in enumerate(stands) if each is meant}
         differ = offending(execute, check) ^ wanted
         assert not differ, [(check, stands[n], found[n]) for n in differ]
@@ -143,6 +159,30 @@ def test_status_calls_nothing_synced_that_is_not_loaded_as_it_was_listed(place: 
     found = overview(place)
     assert found.imports == {"synced": 1, "waiting": 2}
     assert sum(found.imports.values()) == sum(found.standings.values())
+
+
+@pytest.mark.dialect
+def test_an_import_that_waits_is_complete_nowhere(place: Place) -> None:
+    """As after a run that wrote the listing and did not read the records, or before the shards have read theirs."""
+    fill(place.service)
+    assert place.sync() == "succeeded"
+    place.apply()
+    changed = "UPDATE imports SET updated_at = updated_at + INTERVAL '1 hour' WHERE slug = 'one'"
+    shown = "SELECT state, is_complete FROM v_imports WHERE import_slug = 'one'"
+    incomplete = "SELECT sum(imports_incomplete) FROM {}"
+    assert place.tuples(shown) == [("synced", True)]
+
+    place.execute(changed)
+
+    assert overview(place).standings == {"reconciled": 2, "waiting": 1}
+    assert place.tuples(shown) == [("waiting", False)]
+    assert [place.tuples(incomplete.format(each)) for each in ("v_freshness", "v_uploads_per_day")] == [[(1,)], [(1,)]]
+    assert {name for name, each in place.check().items() if each.offending} == {"waiting_imports"}
+
+    place.execute("UPDATE sync_imports SET due = 'vanished' WHERE slug = 'one'")
+    assert overview(place).standings == {"reconciled": 3}
+    assert place.tuples(shown) == [("synced", True)]
+    assert {name for name, each in place.check().items() if each.offending} == set()
 
 
 def test_a_record_that_is_rejected_again_is_one_and_none_once_it_is_corrected(place: Place) -> None:
