@@ -18,6 +18,7 @@ from connector.window import Window
 DISTRIBUTION = "importer-connector"
 # `sync_runs.error_kind` if a run may have left half-loaded packages, and after a later run found everything in order
 UNSETTLED, REPAIRED = "Unsettled", "Repaired"
+INCREMENTAL = "incremental"
 
 
 class Status(StrEnum):
@@ -28,6 +29,11 @@ class Status(StrEnum):
     partial = "partial"
     failed = "failed"
     interrupted = "interrupted"
+
+
+def mode_of(mode: str, status: str | None) -> str:
+    """Return `sync_runs.mode`: one that the setting `status` bounds has not read everything, and says so."""
+    return f"{mode} ({status})" if mode == INCREMENTAL and status is not None else mode
 
 
 @cache

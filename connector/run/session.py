@@ -26,7 +26,7 @@ from connector.run.plan import FewerRecords, Planned
 from connector.run.ports import Ports, Progress, Silent
 from connector.run.reader import Reader
 from connector.run.record import RunRecord
-from connector.runs import Tally, make_run_id
+from connector.runs import Tally, make_run_id, mode_of
 from connector.settings import RunScope, Settings
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.connection import LOADS, VERSIONS
@@ -89,7 +89,13 @@ class RunSession:
         self.deferred = 0  # number of imports left to the run after all shards
         self.largest_batch_bytes = 0  # bytes of the longest rows, which are built some thousands at a time
         now = ports.now()
-        self.tally = Tally(make_run_id(now), scope.mode, now, scope.window, destination=warehouse.destination)
+        self.tally = Tally(
+            make_run_id(now),
+            mode_of(scope.mode, settings.status),
+            now,
+            scope.window,
+            destination=warehouse.destination,
+        )
         self.record = RunRecord(warehouse, self.tally, ports.now, self._count_requests)
 
     # -- life cycle ----------------------------------------------------------------------------------------------

@@ -6,7 +6,10 @@ from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
 
-from connector.runs import REPAIRED, UNSETTLED, Status, Tally
+import dlt
+
+from connector.runs import INCREMENTAL, REPAIRED, UNSETTLED, Status, Tally, mode_of
+from connector.settings import STATUSES
 from connector.warehouse.connection import Connection
 from connector.warehouse.tables import LOAD_ID, RUNS, RUNS_SCHEMA
 
@@ -54,12 +57,24 @@ def latest_start(connection: Connection) -> datetime | None:
     return latest
 
 
+def full_modes() -> tuple[str, ...]:
+    """Return the modes of runs that read everything, or everything of the `status` in the configuration, if any."""
+    status = dlt.config.get("sources.importer.status", str)
+    return (INCREMENTAL, *([mode_of(INCREMENTAL, status)] if status in STATUSES else []))
+
+
+def full_run_sql() -> str:
+    """Return the SQL condition for runs of these modes that succeeded and no window bounded."""
+    modes = ", ".join(f"'{mode}'" for mode in full_modes())
+    return f"status = '{Status.succeeded}' AND mode IN ({modes}) AND window_since IS NULL AND window_until IS NULL"
+
+
 def loaded_by_dlt_alone(connection: Connection) -> bool:
     """Return whether a run by dlt alone, which erases no versions, has loaded since the last run that erased all."""
     runs, load_id = connection.name(RUNS), f"COALESCE({connection.column(LOAD_ID)}, '')"
-    last = f"SELECT max(started_at) FROM {runs} WHERE {load_id} = '' AND status = '{Status.succeeded}' AND mode = %s"
+    last = f"SELECT max(started_at) FROM {runs} WHERE {load_id} = '' AND status = '{Status.succeeded}' AND mode LIKE %s"
     sql = f"SELECT 1 FROM {runs} WHERE {load_id} <> '' AND (started_at > ({last}) OR ({last}) IS NULL) LIMIT 1"
-    return connection.query(sql, "incremental", "incremental").num_rows > 0
+    return connection.query(sql, *[f"{INCREMENTAL}%"] * 2).num_rows > 0
 
 
 def unsettle_latest_run(connection: Connection, columns: Collection[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from connector.ledger import LedgerRow
+from connector.runs import INCREMENTAL
 from connector.standing import Standing, standing
 from connector.warehouse.connection import Connection, batches, marks
 from connector.warehouse.ownership import Dataset, inspect_dataset
@@ -48,7 +49,8 @@ def unread_sql(connection: Connection) -> str:
 
     `sync_rejects` has the elements once for each run in which they occurred, like rejected records.
     """
-    latest = f"SELECT max(run_id) FROM {connection.name(RUNS)} WHERE mode = 'incremental' AND status <> 'running'"
+    incremental = f"substr(mode, 1, {len(INCREMENTAL)}) = '{INCREMENTAL}'"  # also one that `status` bounded
+    latest = f"SELECT max(run_id) FROM {connection.name(RUNS)} WHERE {incremental} AND status <> 'running'"
     return (
         f"(SELECT count(*) FROM {connection.name(REJECTS)} "
         f"WHERE record_slug IS NULL AND reason LIKE %s AND run_id = ({latest}))"

@@ -24,6 +24,7 @@ from connector.warehouse.busy import when_free
 from connector.warehouse.destination import duckdb_file
 from connector.warehouse.lock import holder_of, lock_path
 from connector.warehouse.ownership import inspect_dataset
+from connector.warehouse.runs_table import full_run_sql
 from connector.warehouse.standings import OPEN, UNREAD, standings_of, unread_sql
 from connector.warehouse.state import WarehouseState
 from connector.warehouse.stored_imports import imports_seen, ledger_rows
@@ -70,7 +71,8 @@ class WarehouseStatus:
     """The contents of the warehouse, and what the next run has to read.
 
     Attributes:
-        fresh_as_of: When the last full run that succeeded began; None if there was none.
+        fresh_as_of: When the last full run that succeeded began; None if there was none. If `status` is set under
+            [sources.importer], runs that read only imports of that status count too.
         runs: The last runs, the latest first.
         imports: State → number of imports: the ledger's state, or `waiting` if the listed version is not loaded.
         standings: Standing, by the latest listing → number of live imports.
@@ -139,10 +141,10 @@ def _latest_runs(connection: Connection, tables: Collection[str], count: int) ->
     if RUNS not in tables:
         return []
     runs, columns = connection.name(RUNS), ", ".join(each.name for each in fields(PastRun))
-    full = "status = 'succeeded' AND mode = 'incremental' AND window_since IS NULL AND window_until IS NULL"
     unread, args = (unread_sql(connection), [UNREAD]) if REJECTS in tables else ("0", [])
+    fresh_at = f"(SELECT max(started_at) FROM {runs} WHERE {full_run_sql()})"
     return connection.query(
-        f"SELECT {columns}, (SELECT max(started_at) FROM {runs} WHERE {full}) AS fresh_at, {unread} AS unread "
+        f"SELECT {columns}, {fresh_at} AS fresh_at, {unread} AS unread "
         f"FROM {runs} ORDER BY started_at DESC LIMIT {count}",
         *args,
     ).to_pylist()

@@ -2,7 +2,7 @@
 -- Grain: one row per template that has imports, and one without a name for imports without a template.
 --
 -- fresh_as_of: the start of the last full incremental run that succeeded, the same in each row. Everything that the
--- service had then is loaded; later changes may not be.
+-- service had then is loaded; later changes may not be. A run that read only imports of one `status` is not full.
 WITH last_run AS (
     SELECT MAX(started_at) AS fresh_as_of
     FROM sync_runs

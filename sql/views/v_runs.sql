@@ -1,7 +1,7 @@
 -- Run history: outcome, duration, and rows per second.
 -- Grain: one row per run, failed and interrupted ones too.
 --
--- is_full: the run listed everything, so that everything is loaded after its success.
+-- is_full: the run listed everything, so that everything is loaded after its success; not if `status` bounded it.
 SELECT
     run_id,
     status,

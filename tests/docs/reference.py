@@ -48,7 +48,8 @@ MEANINGS: Mapping[str, Mapping[str, str]] = {
         "updated_at": "When it last changed (UTC).",
     },
     "sync_runs": {
-        "mode": "incremental or backfill; `shard 2/4` for a shard, `split 4` for the division among shards; "
+        "mode": "incremental or backfill; `incremental (submitted)` if the setting `status` bounded it; "
+        "`shard 2/4` for a shard, `split 4` for the division among shards; "
         "imports only or records only if dlt alone loaded one of the two.",
         "started_at": "When it began (UTC).",
         "finished_at": "When it ended (UTC); null while it is under way.",

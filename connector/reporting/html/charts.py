@@ -11,6 +11,7 @@ from typing import Any
 
 from connector.reporting.html.facts import Run, Upload
 from connector.reporting.html.wording import amount, distinct_labels, duration, number
+from connector.warehouse.runs_table import full_modes
 
 NAMED_TEMPLATES = 7
 REST = "all others"
@@ -110,7 +111,8 @@ def run_summary(runs: Sequence[Run]) -> str:
 
 def fresh_runs(runs: Iterable[Run]) -> list[Run]:
     """Return the full runs that succeeded, in the order of time; each resets the age of the data."""
-    return [run for run in runs if run.started_at and run.status == "succeeded" and run.mode == "incremental"]
+    modes = full_modes()
+    return [run for run in runs if run.started_at and run.status == "succeeded" and run.mode in modes]
 
 
 def fresh_summary(runs: Sequence[Run]) -> str:

@@ -32,6 +32,7 @@ from connector.standing import Shown, Standing, standing
 from connector.transform.schema import NOT_OURS, parse_type
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.ownership import inspect_dataset
+from connector.warehouse.runs_table import full_run_sql
 from connector.warehouse.standings import unread_in_listing
 from connector.warehouse.state import WarehouseState, audit, unaudited_state
 from connector.warehouse.tables import FIELDS, REJECTS
@@ -142,7 +143,7 @@ class _Reader:
         return uploads, sum(int(row["imports"]) for row in rows if row["upload_day"] is None)
 
     def _fresh(self) -> datetime | None:
-        rows = self._rows("max(started_at) AS at", "v_runs", "WHERE is_full AND status = 'succeeded'")
+        rows = self._rows("max(started_at) AS at", "v_runs", f"WHERE {full_run_sql()}")
         found: datetime | None = rows[0]["at"]
         return found
 

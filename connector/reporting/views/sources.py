@@ -19,6 +19,7 @@ from connector.runs import Status
 from connector.text import for_dbt
 from connector.transform.naming import DOUBLE_VARIANT
 from connector.warehouse import Connection
+from connector.warehouse.runs_table import full_run_sql
 from connector.warehouse.tables import FIELDS, IMPORTS, LEDGER, RECORDS, REJECTS, RUNS
 
 SOURCE_NAME = "importer"
@@ -75,14 +76,7 @@ _ACCEPTED = {
     (LEDGER, "state"): [state.value for state in State],
     (RUNS, "status"): [status.value for status in Status],
 }
-_FRESHNESS = {
-    "loaded_at_field": "started_at",
-    "freshness": {
-        "warn_after": {"count": 24, "period": "hour"},
-        "error_after": {"count": 48, "period": "hour"},
-        "filter": "status = 'succeeded' and mode = 'incremental' and window_since is null and window_until is null",
-    },
-}
+_WARN_AFTER, _ERROR_AFTER = {"count": 24, "period": "hour"}, {"count": 48, "period": "hour"}
 
 
 def sources(pipeline: Pipeline) -> dict[str, Any]:
@@ -121,7 +115,8 @@ def _system_table(layout: Layout, name: str, metadata: Mapping[str, str]) -> dic
         _column(column, kind, described.get(column), _tests(layout, name, column))
         for column, kind in layout.tables[name].items()
     ]
-    extra = {"config": _FRESHNESS} if name == RUNS else {}
+    freshness = {"warn_after": _WARN_AFTER, "error_after": _ERROR_AFTER, "filter": full_run_sql()}
+    extra = {"config": {"loaded_at_field": "started_at", "freshness": freshness}} if name == RUNS else {}
     return {"name": name, "description": _TABLES[name], **extra, "columns": columns}
 
 

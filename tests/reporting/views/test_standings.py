@@ -16,6 +16,8 @@ import pytest
 import connector
 from connector.cli.commands.status import advice
 from connector.ledger import COMPLETED, Due, LedgerRow, State
+from connector.reporting.html.charts import fresh_runs
+from connector.reporting.views.sources import sources
 from connector.run.sync import sync
 from connector.sandbox import Request, serve
 from connector.settings import RunScope, Settings
@@ -24,7 +26,7 @@ from connector.warehouse import Warehouse
 from connector.warehouse.status import WarehouseStatus, read_status
 from tests.reporting.html.conftest import facts_of
 from tests.reporting.views.conftest import Place
-from tests.reporting.views.test_checks import fill
+from tests.reporting.views.test_checks import NO_REJECTS, fill
 
 THEN = datetime(2026, 2, 1, 8, tzinfo=UTC)
 TABLES = """
@@ -159,6 +161,36 @@ def test_status_calls_nothing_synced_that_is_not_loaded_as_it_was_listed(place: 
     found = overview(place)
     assert found.imports == {"synced": 1, "waiting": 2}
     assert sum(found.imports.values()) == sum(found.standings.values())
+
+
+@pytest.mark.dialect
+def test_a_run_that_a_status_bounds_makes_nothing_fresh_but_where_it_is_configured(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(place.service)
+    full = place.warehouse.run(place.service)
+    place.service.add_import("people", [{"n": 1}])  # completed: only a run without `status` reads it
+    bounded = place.warehouse.run(place.service, status="submitted")
+    backfill = place.warehouse.run(place.service, RunScope("backfill", force=True), status="completed")
+    modes = [each.mode for each in (full, bounded, backfill)]
+    assert modes == ["incremental", "incremental (submitted)", "backfill"]
+    assert (full.status, bounded.status) == ("succeeded", "succeeded")
+    place.apply()
+    unread = f"VALUES ('r', '{bounded.run_id}', 'import: no slug', 'l')"
+    place.execute(f"{NO_REJECTS}; INSERT INTO sync_rejects (reject_id, run_id, reason, _dlt_load_id) {unread}")
+    assert overview(place).rejects == 1
+
+    assert place.tuples("SELECT is_full FROM v_runs ORDER BY started_at") == [(True,), (False,), (False,)]
+    assert place.tuples("SELECT DISTINCT fresh_as_of FROM v_freshness") == [(full.started_at,)]
+    for configured, fresh in ((None, full), ("completed", full), ("submitted", bounded)):
+        if configured is not None:
+            monkeypatch.setenv("SOURCES__IMPORTER__STATUS", configured)
+        facts = facts_of(place.warehouse)
+        assert overview(place).fresh_as_of == facts.fresh_as_of == fresh.started_at
+        assert [run.run_id for run in fresh_runs(facts.runs.rows)][:1] == [fresh.run_id]
+        [runs] = [each for each in sources(place.warehouse.pipeline())["sources"][0]["tables"] if "config" in each]
+        counted = runs["config"]["freshness"]["filter"]
+        assert place.tuples(f"SELECT max(started_at) FROM sync_runs WHERE {counted}") == [(fresh.started_at,)]
 
 
 @pytest.mark.dialect
