@@ -16,9 +16,10 @@ from connector.errors import ConfigError
 from connector.nearest import suggest_known
 from connector.reporting.views.changed import PLACE
 from connector.reporting.views.layout import TypedField, TypedTable, read_layout, recorded
+from connector.transform.naming import CHANGED_COLUMN
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.destination import no_warehouse
-from connector.warehouse.history_tables import CHANGE, VALID_FROM, VALID_TO
+from connector.warehouse.history_tables import CHANGE, VALID_FROM, VALID_TO, noted
 from connector.warehouse.tables import FIELDS, keys_of
 
 
@@ -94,7 +95,10 @@ def _of(
     """Yield the changes of one table: pair each version that began since then with the one that ended when it began."""
     wanted = [each for each in typed.fields if field is None or each.path == field]
     key, _ = keys_of(typed.table)
-    columns = dict.fromkeys([key, *PLACE, VALID_FROM, VALID_TO, CHANGE, *(c for f in wanted for c in f.columns)])
+    notes = {CHANGED_COLUMN} & connection.columns()[history].keys()
+    columns = dict.fromkeys(
+        [key, *PLACE, VALID_FROM, VALID_TO, CHANGE, *notes, *(c for f in wanted for c in f.columns)]
+    )
     names, starts, ends = ", ".join(map(connection.column, columns)), *map(connection.column, (VALID_FROM, VALID_TO))
     sql = f"SELECT {names} FROM {connection.name(history)} WHERE "
     began = connection.rows_in(history, f"{sql}{starts} >= %s", since).to_pylist()
@@ -129,13 +133,11 @@ def _differences(
 
 def _differs(field: TypedField, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
     """Decide as `connector.reporting.views.changed._differs` does, with values of the columns' types."""
-    for column in field.earlier:
-        if old[column] is not None and new[column] is not None:
-            return bool(old[column] != new[column])
-    if any(old[column] != new[column] for column in field.present):
-        return True
-    missing = all(old[column] is None for column in field.present)
-    return missing and any(old[column] != new[column] for column in field.earlier)
+    note = new.get(CHANGED_COLUMN)
+    if note is None:
+        return any(old[column] != new[column] for column in field.columns)
+    there = any(row[column] is not None for row in (old, new) for column in field.columns)
+    return there and any(noted(column) in note for column in field.notable)
 
 
 def _value(row: Mapping[str, Any], field: TypedField) -> Any:

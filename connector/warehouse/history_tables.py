@@ -1,9 +1,11 @@
 """Create the history tables (docs/history.md), and keep their columns equal to those of the tables.
 
 Invariant: no value of a version is ever altered. If a rebuild gives a column another type, the earlier values move
-unchanged into a column `<column>__was_1`, and from there into the new one only if they convert without alteration.
-Where the destination declares JSON and text alike, a rebuild that would exchange them is refused: nothing would say
-which of the two an earlier value is.
+unchanged into a column `<column>__was_1`, and from there into the new one only if they convert without alteration; a
+text never does, because the rows have it as the hint of its field reads it. Before that, each version notes which
+columns changed with it, so that a rebuild changes nothing about what differs between two versions. Where the
+destination declares JSON and text alike, a rebuild that would exchange them is refused: nothing would say which of the
+two an earlier value is.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 from connector.errors import ConfigError
-from connector.transform.naming import DOUBLE_VARIANT, TEXT_VARIANT, VERSION_COLUMNS
+from connector.transform.naming import CHANGED_COLUMN, DOUBLE_VARIANT, TEXT_VARIANT, VERSION_COLUMNS
+from connector.warehouse.adapters.dialect import literal
 from connector.warehouse.connection import Connection
 from connector.warehouse.ownership import Dataset, inspect_dataset
 from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID, keys_of
@@ -29,6 +32,8 @@ _UNTRACKED = ("_created_at", "_updated_at", LOAD_ID)
 _WAS = "__was_"
 _EARLIER = re.compile(f"{_WAS}[0-9]+")
 _ASIDE = re.compile(f"{DOUBLE_VARIANT}|{TEXT_VARIANT}|{_EARLIER.pattern}")
+_UNFINISHED = "+"  # begins a note that is being written
+_COLUMNS_AT_ONCE = 100  # compared in one statement
 _OWN_TYPES = {VALID_FROM: "timestamp", VALID_TO: "timestamp", CHANGE: "text", RUN_ID: "text"}
 
 
@@ -64,7 +69,7 @@ def versioned(connection: Connection, dataset: Dataset, wanted: Choice) -> list[
     slugs = {table: dataset.templates.get(table) for table in sorted(dataset.typed)}
     tables = [table for table, slug in slugs.items() if wanted(slug, names.get(slug or "", ()))]
     for table in tables:
-        if taken := [name for name in OWN if name in dataset.columns[table]]:
+        if taken := [name for name in (*OWN, CHANGED_COLUMN) if name in dataset.columns[table]]:
             raise ConfigError(
                 f"{table} has a field in the column {taken[0]}, a name that history needs itself, so its versions "
                 "cannot be kept; list the other templates under history in [sources.importer]."
@@ -136,10 +141,7 @@ def set_aside_columns(column: str, history: Collection[str], table: Collection[s
 
 
 def is_of_earlier_type(column: str, variant: str) -> bool:
-    """Return whether this variant of a column has the values that versions had before a rebuild changed its type.
-
-    A version that was open then has both, so that it compares with the one before it by the earlier type.
-    """
+    """Return whether this variant of a column has the values that versions had before a rebuild changed its type."""
     return _EARLIER.fullmatch(variant, len(column)) is not None
 
 
@@ -196,7 +198,7 @@ def _check_room(connection: Connection, each: Versioned, count: int) -> None:
     limits = LIMITS.get(connection.traits.dialect)
     if limits is not None and count > limits.columns:
         raise ConfigError(
-            f"{each.history} would have {count} columns, because it keeps the values of earlier types, and "
+            f"{each.history} would have {count} columns, because it keeps what was there before a rebuild, and "
             f"{limits.destination} allows {limits.columns}. Rename it, and the next run begins another one; the "
             "versions so far were not changed."
         )
@@ -270,8 +272,7 @@ def refresh_open(connection: Connection, each: Versioned, only: Collection[str] 
     mark = recorded_mark(connection, columns[LEDGER])
     recorded = f"SELECT slug FROM {connection.name(LEDGER)} WHERE {connection.sql.same('history', mark)}"
     there = columns[each.history]
-    aside = [(base, name) for base in names for name in set_aside_columns(base, there, each.columns)]
-    emptied = [name for base, name in aside if not is_of_earlier_type(base, name)]
+    emptied = [name for base in names for name in set_aside_columns(base, there, each.columns)]
     copy_to_open(connection, each, names, recorded, emptied=emptied)
 
 
@@ -330,8 +331,44 @@ def prepare_for_rebuild(
     each = histories(dataset).get(table)
     if each is None:
         return None
-    align(connection, each, dataset.columns[each.history], replacement, json)
+    _note_changes(connection, each)
+    align(connection, each, connection.columns()[each.history], replacement, json)
     return replace(each, table=replacement, columns=tuple(connection.declared(replacement)))
+
+
+def noted(column: str) -> str:
+    """Return what a version's `_changed_columns` contains if this column changed with it."""
+    return f"|{column}|"
+
+
+def _note_changes(connection: Connection, each: Versioned) -> None:
+    """Note in each version that changed a record which columns differ from the version before, if that is not noted."""
+    there = connection.columns()[each.history]
+    updates = f"SELECT 1 FROM {connection.name(each.history)} WHERE {connection.column(CHANGE)} = 'update' LIMIT 1"
+    if not connection.query(updates).num_rows:
+        return
+    _check_room(connection, each, len({*there, CHANGED_COLUMN}))
+    connection.add_column(each.history, CHANGED_COLUMN)
+    key, changed, change, start, end = map(connection.column, (each.key, CHANGED_COLUMN, CHANGE, VALID_FROM, VALID_TO))
+    history, note = connection.name(each.history), f"{V}.{changed}"
+    paired = (
+        f"{R}.{key} = {V}.{key} AND {R}.{end} = {V}.{start} AND {R}.{start} < {R}.{end} "
+        f"AND SUBSTR({note}, 1, 1) = '{_UNFINISHED}'"
+    )
+    compared = sorted({*each.content} & there.keys())
+    with connection.client.begin_transaction():
+        unnoted = f"{change} = 'update' AND {changed} IS NULL"
+        connection.execute(f"UPDATE {history} SET {changed} = '{_UNFINISHED}' WHERE {unnoted}")
+        for first in range(0, len(compared), _COLUMNS_AT_ONCE):
+            some = {c: connection.column(c) for c in compared[first : first + _COLUMNS_AT_ONCE]}
+            differing = (
+                f"CASE WHEN {connection.sql.differs(f'{R}.{name}', f'{V}.{name}')} THEN {literal(noted(c))} ELSE '' END"
+                for c, name in some.items()
+            )
+            value = connection.sql.joined(note, *differing)
+            connection.execute(connection.sql.update_from(history, V, {changed: value}, f"{history} AS {R}", paired))
+        whole = f"SUBSTR({changed}, 1, 1) = '{_UNFINISHED}'"
+        connection.execute(f"UPDATE {history} SET {changed} = SUBSTR({changed}, 2) WHERE {whole}")
 
 
 def is_aligned(dataset: Dataset, each: Versioned) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
+from connector.transform.naming import CHANGED_COLUMN
 from connector.transform.protection import Protection
 from connector.transform.schema import Field, Keys, Kind, parse_type
 from connector.warehouse.history_tables import OWN, set_aside_columns
@@ -19,7 +20,7 @@ def ruled_columns(
     """
     if not rules:
         return []
-    untouched = {*system, *OWN}
+    untouched = {*system, *OWN, CHANGED_COLUMN}
     for keys, known in fields:
         nested = known.type is not None and parse_type(known.type).kind is Kind.JSON
         if not any(each.concerns(keys, nested=nested) for each in rules):

@@ -10,8 +10,9 @@ from dataclasses import replace
 
 from connector.reporting.views.layout import Layout, TypedField, TypedTable
 from connector.reporting.views.statements import Ready, select, standing
+from connector.transform.naming import CHANGED_COLUMN
 from connector.warehouse.adapters.dialect import literal, quoted
-from connector.warehouse.history_tables import CHANGE, RUN_ID, VALID_FROM, VALID_TO
+from connector.warehouse.history_tables import CHANGE, RUN_ID, VALID_FROM, VALID_TO, noted
 
 CHANGES = "v_changes"
 PLACE = {"_import_slug": "import", "_sort": "sort"}  # system columns whose change counts → their name in the view
@@ -64,13 +65,14 @@ def _selects(layout: Layout, typed: TypedTable, history: str) -> Iterator[str]:
         f"WHERE n.{quoted(CHANGE)} <> 'update' OR o.{key} IS NULL"
     )
     place = tuple(TypedField(name, "", name, column, "text", ()) for column, name in PLACE.items())
+    has_notes = CHANGED_COLUMN in layout.tables[history]
     for some in replace(typed, fields=(*typed.fields, *place)).sliced():
-        by_text = not any(field.variants for field in some.fields)
+        by_text = not has_notes and not any(field.variants for field in some.fields)
         arrays = {
             "field": [literal(field.path) for field in some.fields],
             "old_value": [field.text("o") for field in some.fields],
             "new_value": [field.text("n") for field in some.fields],
-            **({} if by_text else {"differs": [_differs(field) for field in some.fields]}),
+            **({} if by_text else {"differs": [_differs(field, has_notes=has_notes) for field in some.fields]}),
         }
         turned = ",\n        ".join(f"UNNEST(ARRAY[{', '.join(each)}]) AS {name}" for name, each in arrays.items())
         yield (
@@ -81,21 +83,21 @@ def _selects(layout: Layout, typed: TypedTable, history: str) -> Iterator[str]:
         )
 
 
-def _differs(field: TypedField) -> str:
+def _differs(field: TypedField, *, has_notes: bool) -> str:
     """Return SQL for whether a field differs, compared as text: PostgreSQL's JSON has no equality.
 
-    Two versions from before a rebuild that changed its type differ by their values of the earlier type.
+    Two versions from before a rebuild differ in what the later one has noted, unless its values were emptied since.
     """
-    differ = " OR ".join(map(_column_differs, field.present))
-    if not field.earlier:
+    differ = " OR ".join(map(_column_differs, field.columns))
+    if not has_notes:
         return differ
-    none = " AND ".join(f"o.{quoted(each)} IS NULL" for each in field.present)
-    earlier = " OR ".join(map(_column_differs, field.earlier))
-    both = "".join(
-        f"WHEN o.{quoted(each)} IS NOT NULL AND n.{quoted(each)} IS NOT NULL THEN {_column_differs(each)} "
-        for each in field.earlier
-    )
-    return f"CASE {both}ELSE ({differ}) OR ({none} AND ({earlier})) END"
+    note = f"n.{quoted(CHANGED_COLUMN)}"
+    noted_of = " OR ".join(f"strpos({note}, {literal(noted(column))}) > 0" for column in field.notable)
+    return f"CASE WHEN {note} IS NULL THEN {differ} ELSE ({noted_of}) AND ({_is_there(field)}) END"
+
+
+def _is_there(field: TypedField) -> str:
+    return " OR ".join(f"{row}.{quoted(column)} IS NOT NULL" for column in field.columns for row in "on")
 
 
 def _column_differs(column: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from connector.errors import ConfigError
 from connector.reporting.views.labels import label, misfit_label
-from connector.transform.naming import DOUBLE_VARIANT, SYSTEM_COLUMNS, TEXT_VARIANT
+from connector.transform.naming import DOUBLE_VARIANT, SYSTEM_COLUMNS, TEXT_VARIANT, VARIANTS
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.adapters.dialect import quoted
 from connector.warehouse.history_tables import history_of, is_of_earlier_type, set_aside_columns
@@ -45,12 +45,17 @@ class TypedField:
 
     @property
     def earlier(self) -> tuple[str, ...]:
-        """Return those of a history table with values of earlier types; a version may have one beside its value."""
+        """Return those of a history table with values of earlier types."""
         return tuple(each for each in self.variants if is_of_earlier_type(self.column, each))
 
     @property
     def present(self) -> tuple[str, ...]:
         return tuple(each for each in self.columns if each not in self.earlier)
+
+    @property
+    def notable(self) -> tuple[str, ...]:
+        """Return the columns that the field has, or had before a rebuild, whose changes a version may have noted."""
+        return (self.column, *(self.column + variant for variant in VARIANTS))
 
     @property
     def value(self) -> str:

@@ -177,7 +177,7 @@ def _may_hold(was: str, kind: str) -> bool:
     """Return whether a value of type `was` that survives a round trip through `kind` is the same value there."""
     if was == kind:
         return True
-    if was in _TEXTS:  # '7' may have been a text or a number, and JSON tells the two apart
-        return kind != "json"
+    if was in _TEXTS:  # a rebuild reads a text as the hint of its field says, and a text without a hint as a misfit
+        return kind in _TEXTS
     numbers = kind.startswith(("double", "numeric", "decimal"))
     return (was in ("bigint", "boolean") and kind in _TEXTS) or (was == "bigint" and numbers)
