@@ -226,7 +226,7 @@ class _Rebuild:
             versions = prepare_for_rebuild(connection, table, REBUILD_TABLE, json_columns(written.schema))
             with swapped(connection, table, fields, text_conflicts, views):
                 if versions is not None:
-                    refresh_open(connection, versions)
+                    refresh_open(connection, versions[0], unchanged=versions[1])
         retyped = tuple(
             (f.column, f.type, written.schema.fields[keys].type)
             for keys, f in before.fields.items()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from connector.warehouse.adapters.dialect import all_of, any_of
+from connector.warehouse.adapters.dialect import any_of
 from connector.warehouse.connection import Connection, marks
 from connector.warehouse.history_tables import (
     OWN,
@@ -29,6 +29,7 @@ from connector.warehouse.history_tables import (
     histories,
     is_aligned,
     recorded_mark,
+    same_content,
     versioned,
 )
 from connector.warehouse.ownership import Dataset, inspect_dataset
@@ -194,13 +195,6 @@ def _analyze(connection: Connection, tables: Sequence[str], *, temporary: bool =
         connection.execute(f"ANALYZE {table if temporary else connection.name(table)}")
 
 
-def _same(connection: Connection, each: Versioned) -> str:
-    """Return SQL for a row (`R`) that equals the version (`V`); a join by its key, which is never null."""
-    column = connection.column
-    content = (connection.sql.same(f"{R}.{column(c)}", f"{V}.{column(c)}") for c in each.content)
-    return all_of([f"{R}.{column(each.key)} = {V}.{column(each.key)}", *content])
-
-
 def _imports_due(connection: Connection, history: str, columns: Iterable[str]) -> str:
     """Return SQL for the imports whose row differs from their open version.
 
@@ -265,7 +259,7 @@ class _Recorder:
         table, history = name(each.table), name(each.history)
         key, imported = column(each.key), column(each.import_key)
         live = f"{R}.{column('_deleted_at')} IS NULL"
-        same = f"SELECT 1 FROM {table} AS {R} WHERE {_same(self.connection, each)} AND {live}"
+        same = f"SELECT 1 FROM {table} AS {R} WHERE {same_content(self.connection, each)} AND {live}"
         touched = f"SELECT k FROM {_TOUCHED}"
         _gather(self.connection, _TOUCHED, self._touched())
         still = f"{V}.{column(VALID_TO)} IS NULL"
@@ -394,7 +388,7 @@ def mismatched_versions(connection: Connection, wanted: Choice) -> dict[str, int
 
 def _differing(connection: Connection, each: Versioned) -> int:
     name, column = connection.name, connection.column
-    same = _same(connection, each)
+    same = same_content(connection, each)
     live, is_open = f"{R}.{column('_deleted_at')} IS NULL", f"{V}.{column(VALID_TO)} IS NULL"
     rows = connection.rows(
         f"SELECT (SELECT count(*) FROM {name(each.table)} AS {R} WHERE {live} AND NOT EXISTS "

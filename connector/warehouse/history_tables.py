@@ -16,10 +16,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
+from typing import Any
+
+import pyarrow as pa
 
 from connector.errors import ConfigError
 from connector.transform.naming import CHANGED_COLUMN, DOUBLE_VARIANT, TEXT_VARIANT, VERSION_COLUMNS
-from connector.warehouse.adapters.dialect import literal
+from connector.warehouse.adapters.dialect import all_of, literal
 from connector.warehouse.connection import Connection
 from connector.warehouse.ownership import Dataset, inspect_dataset
 from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID, keys_of
@@ -34,6 +37,7 @@ _EARLIER = re.compile(f"{_WAS}[0-9]+")
 _ASIDE = re.compile(f"{DOUBLE_VARIANT}|{TEXT_VARIANT}|{_EARLIER.pattern}")
 _UNFINISHED = "+"  # begins a note that is being written
 _COLUMNS_AT_ONCE = 100  # compared in one statement
+_UNCHANGED = "importer_unchanged"  # a relation of keys
 _OWN_TYPES = {VALID_FROM: "timestamp", VALID_TO: "timestamp", CHANGE: "text", RUN_ID: "text"}
 
 
@@ -239,6 +243,13 @@ def _restore_values(
                 connection.execute(f"ALTER TABLE {history} DROP COLUMN {aside}")
 
 
+def same_content(connection: Connection, each: Versioned) -> str:
+    """Return SQL for a row (`R`) that equals the version (`V`); a join by its key, which is never null."""
+    column = connection.column
+    content = (connection.sql.same(f"{R}.{column(c)}", f"{V}.{column(c)}") for c in each.content)
+    return all_of([f"{R}.{column(each.key)} = {V}.{column(each.key)}", *content])
+
+
 def recorded_mark(connection: Connection, columns: Collection[str]) -> str:
     """Return SQL for the mark of a recorded import in the ledger: its load, and the privacy rules of its reading."""
     load, joined = connection.column(LOAD_ID), connection.sql.joined
@@ -262,27 +273,47 @@ def record_again(connection: Connection, dataset: Dataset, imports: Sequence[str
         )
 
 
-def refresh_open(connection: Connection, each: Versioned, only: Collection[str] | None = None) -> None:
+def refresh_open(
+    connection: Connection,
+    each: Versioned,
+    only: Collection[str] | None = None,
+    unchanged: pa.ChunkedArray[Any] | None = None,
+) -> None:
     """Update the open versions of recorded imports to the values in the table, which are the same data.
 
-    With `only`, update only these columns.
+    With `only`, update only these columns; with `unchanged`, update the versions of these records too.
     """
     columns = connection.columns()
     names = [c for c in only or each.columns if c not in (each.key, each.import_key)]
-    mark = recorded_mark(connection, columns[LEDGER])
-    recorded = f"SELECT slug FROM {connection.name(LEDGER)} WHERE {connection.sql.same('history', mark)}"
     there = columns[each.history]
     emptied = [name for base in names for name in set_aside_columns(base, there, each.columns)]
-    copy_to_open(connection, each, names, recorded, emptied=emptied)
+    same = f"{R}.{connection.column(each.import_key)} IN ({_recorded(connection, columns[LEDGER])})"
+    if unchanged is None or not len(unchanged):
+        _copy_to_open(connection, each, names, same, emptied)
+        return
+    with connection.relations({_UNCHANGED: unchanged}):
+        same += f" OR {R}.{connection.column(each.key)} IN (SELECT slug FROM {_UNCHANGED})"
+        _copy_to_open(connection, each, names, f"({same})", emptied)
 
 
-def copy_to_open(
-    connection: Connection, each: Versioned, names: Sequence[str], imports: str, *, emptied: Sequence[str] = ()
-) -> None:
-    """Copy columns of the live rows of some imports (SQL for their slugs) to their open versions; empty others there.
+def _recorded(connection: Connection, columns: Collection[str]) -> str:
+    """Return SQL for the imports that are recorded as they are loaded; `columns` are those of the ledger."""
+    mark = recorded_mark(connection, columns)
+    return f"SELECT slug FROM {connection.name(LEDGER)} WHERE {connection.sql.same('history', mark)}"
+
+
+def copy_to_open(connection: Connection, each: Versioned, names: Sequence[str], imports: str) -> None:
+    """Copy columns of the live rows of some imports (SQL for their slugs) to their open versions.
 
     A deleted row that is kept may have values that a privacy rule covers since.
     """
+    _copy_to_open(connection, each, names, f"{R}.{connection.column(each.import_key)} IN ({imports})", ())
+
+
+def _copy_to_open(
+    connection: Connection, each: Versioned, names: Sequence[str], where: str, emptied: Sequence[str]
+) -> None:
+    """Copy columns of the live rows for which `where` holds, and empty others in their versions."""
     if not names:
         return
     column = connection.column
@@ -294,8 +325,7 @@ def copy_to_open(
             V,
             new,
             f"{connection.name(each.table)} AS {R}",
-            f"{paired} AND {V}.{column(VALID_TO)} IS NULL AND {R}.{column('_deleted_at')} IS NULL "
-            f"AND {R}.{column(each.import_key)} IN ({imports})",
+            f"{paired} AND {V}.{column(VALID_TO)} IS NULL AND {R}.{column('_deleted_at')} IS NULL AND {where}",
         )
     )
 
@@ -320,20 +350,31 @@ def check_rebuild(connection: Connection, table: str, types: Mapping[str, tuple[
 
 def prepare_for_rebuild(
     connection: Connection, table: str, replacement: str, json: Collection[str]
-) -> Versioned | None:
+) -> tuple[Versioned, pa.ChunkedArray[Any]] | None:
     """Give the versions of a table the types of the table that is about to replace it; None if there are none.
 
     `json` are the replacement's columns of JSON. Return them as those of the replacement, from which the open ones are
-    then to be refreshed.
+    then to be refreshed, and the records that equal their version although their import was loaded since it was
+    recorded, by a run that died or while history was off: once the types differ, nothing tells them from changed ones.
     If the rebuild fails, the next run that records versions restores the earlier types (`align`, `is_aligned`).
     """
     dataset = inspect_dataset(connection)
     each = histories(dataset).get(table)
     if each is None:
         return None
+    if not is_aligned(dataset, each):  # a rebuild died
+        align(connection, each, dataset.columns[each.history])
+        dataset = inspect_dataset(connection)
     _note_changes(connection, each)
+    name, column = connection.name, connection.column
+    unchanged = connection.query(
+        f"SELECT {R}.{column(each.key)} AS slug FROM {name(each.history)} AS {V} JOIN {name(table)} AS {R} "
+        f"ON {same_content(connection, each)} "
+        f"WHERE {V}.{column(VALID_TO)} IS NULL AND {R}.{column('_deleted_at')} IS NULL "
+        f"AND {R}.{column(each.import_key)} NOT IN ({_recorded(connection, dataset.columns[LEDGER])})"
+    )["slug"]
     align(connection, each, connection.columns()[each.history], replacement, json)
-    return replace(each, table=replacement, columns=tuple(connection.declared(replacement)))
+    return replace(each, table=replacement, columns=tuple(connection.declared(replacement))), unchanged
 
 
 def noted(column: str) -> str:

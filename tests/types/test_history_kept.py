@@ -222,6 +222,33 @@ def test_a_rebuild_that_reads_values_otherwise_tells_no_change(place: Place) -> 
     assert place.warehouse.tuples(earlier) == [(None, None)] * 2, "a text of then is no number of now"
 
 
+@pytest.mark.dialect
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_rebuild_before_the_versions_are_recorded_changes_no_record(
+    place: Place, monkeypatch: pytest.MonkeyPatch, dies: bool
+) -> None:
+    rows = [{"name": f"n{n}", "day": f"2{n}.02.2024"} for n in (1, 2, 3)]  # PostgreSQL cannot cast these
+    slug = place.service.add_import("T", rows)
+    place.run()
+    place.edit(slug, {**rows[0], "name": "corrected"})
+    place.run(history=False)
+    hints = {"records_t": {"day": "date:%d.%m.%Y"}}
+
+    def dying(*_: Any) -> None:
+        raise RuntimeError("killed")
+
+    if dies:
+        with monkeypatch.context() as patch:
+            patch.setattr("connector.maintain.rebuild.swapped", dying)
+            with pytest.raises(Exception, match="killed"):
+                place.rebuild(hints=hints)
+    place.rebuild(hints=hints)
+    place.run(hints=hints)
+    told = [("n1", False), ("n2", True), ("n3", True), ("corrected", True)]
+    assert [(name, still) for name, _, still in place.versions("name", "records_t")] == told
+    place.check(hints=hints)
+
+
 def test_what_did_not_fit_an_earlier_version_does_not_come_to_fit(place: Place) -> None:
     slug = place.service.add_import(
         "T", [*[{"n": 1, "t": "a", "u": 1, "w": 1}] * 9, {"n": "7", "t": ["list"], "u": ["list"], "w": "abc"}]
