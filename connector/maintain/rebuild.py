@@ -43,7 +43,7 @@ from connector.warehouse import Connection, Warehouse
 from connector.warehouse.destination import prepare_for_loading
 from connector.warehouse.failures import explain_failure
 from connector.warehouse.field_counts import totals
-from connector.warehouse.history_tables import check_rebuild, prepare_for_rebuild, refresh_open
+from connector.warehouse.history_tables import check_rebuild, prepare_for_rebuild, refresh_open, restore_values
 from connector.warehouse.loads import make_newest
 from connector.warehouse.lock import check_lock_held, sole_writer
 from connector.warehouse.ownership import REBUILD_SCHEMA, REBUILD_TABLE, forget_staged, prepare_staging
@@ -223,10 +223,13 @@ class _Rebuild:
             text_conflicts = {**dict.fromkeys(known), **found}
             check_lock_held(self.pipeline)
             views = recreated_views(connection, connection.traits.dialect, table)
-            versions = prepare_for_rebuild(connection, table, REBUILD_TABLE, json_columns(written.schema))
+            prepared = prepare_for_rebuild(connection, table, REBUILD_TABLE)
             with swapped(connection, table, fields, text_conflicts, views):
-                if versions is not None:
-                    refresh_open(connection, versions[0], unchanged=versions[1])
+                if prepared is not None:
+                    refresh_open(connection, prepared.versions, unchanged=prepared.unchanged)
+            if prepared is not None:
+                versions = replace(prepared.versions, table=table)
+                restore_values(connection, versions, prepared.retyped, json_columns(written.schema))
         retyped = tuple(
             (f.column, f.type, written.schema.fields[keys].type)
             for keys, f in before.fields.items()

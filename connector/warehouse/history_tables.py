@@ -149,47 +149,43 @@ def is_of_earlier_type(column: str, variant: str) -> bool:
     return _EARLIER.fullmatch(variant, len(column)) is not None
 
 
-def align(
-    connection: Connection,
-    each: Versioned,
-    there: Mapping[str, str] | None,
-    like: str | None = None,
-    json: Collection[str] = (),
-) -> bool:
+def align(connection: Connection, each: Versioned, there: Mapping[str, str] | None) -> bool:
     """Create the history table, and return True; or add the columns and types that the table has now.
 
-    `there` are its columns; `like` is the table with the relevant types, if the table is about to get them, and `json`
-    are its columns of JSON.
+    `there` are its columns.
     """
-    name, column = connection.name, connection.column
-    history = name(each.history)
     if there is None:
         connection.make_like(each.history, each.table, each.columns, _OWN_TYPES)
         if connection.traits.indexes:
             for key in dict.fromkeys((each.key, each.import_key)):
                 connection.adapter.index(connection.client, each.history, key)
         return True
-    have, want = connection.declared(each.history), connection.declared(like or each.table)
-    want = {c: kind for c, kind in want.items() if like is not None or c in each.columns}
+    retyped, lacking = _retype(connection, each)
+    restore_values(connection, each, retyped)
+    if retyped or lacking:
+        refresh_open(connection, each, None if retyped else lacking)  # a lost column; a new one has no value yet
+    return False
+
+
+def _retype(connection: Connection, each: Versioned) -> tuple[list[str], list[str]]:
+    """Set the values of another type than the table's aside, and add the columns that are missing; return both.
+
+    If the process dies between two of these statements, a column is missing, and its values are set aside: it counts as
+    retyped too.
+    """
+    history, column = connection.name(each.history), connection.column
+    have, want = connection.declared(each.history), connection.declared(each.table)
+    want = {c: kind for c, kind in want.items() if c in each.columns}
     lacking = [c for c in want if c not in have]
-    changed = [c for c in want if c in have and have[c] != want[c]]
-    _check_room(connection, each, len(have) + len(lacking) + len(changed))
+    retyped = [c for c in want if c in have and have[c] != want[c]]
+    _check_room(connection, each, len(have) + len(lacking) + len(retyped))
     for new in lacking:
         connection.execute(f"ALTER TABLE {history} ADD COLUMN {column(new)} {want[new]}")
-    for retyped in changed:
-        aside = next(n for n in (f"{retyped}{_WAS}{k}" for k in count(1)) if n not in have and n not in want)
-        connection.execute(f"ALTER TABLE {history} RENAME COLUMN {column(retyped)} TO {column(aside)}")
-        connection.execute(f"ALTER TABLE {history} ADD COLUMN {column(retyped)} {want[retyped]}")
-        have[aside] = have[retyped]
-    # if the process dies between these two statements, the column is missing, and its values are set aside
-    changed += [c for c in lacking if any(name.startswith(f"{c}{_WAS}") for name in have)]
-    for base in changed:
-        if asides := {c: have[c] for c in set_aside_columns(base, have, want)}:
-            beside = [c for c in (f"{base}{TEXT_VARIANT}", f"{base}{DOUBLE_VARIANT}") if c in have]
-            _restore_values(connection, each, base, want[base], asides, beside, is_json=base in json)
-    if like is None and (changed or lacking):
-        refresh_open(connection, each, None if changed else lacking)  # a lost column; a new one has no value yet
-    return False
+    for base in retyped:
+        aside = next(n for n in (f"{base}{_WAS}{k}" for k in count(1)) if n not in have and n not in want)
+        connection.execute(f"ALTER TABLE {history} RENAME COLUMN {column(base)} TO {column(aside)}")
+        connection.execute(f"ALTER TABLE {history} ADD COLUMN {column(base)} {want[base]}")
+    return [*retyped, *(c for c in lacking if any(name.startswith(f"{c}{_WAS}") for name in have))], lacking
 
 
 def _check_room(connection: Connection, each: Versioned, count: int) -> None:
@@ -208,6 +204,15 @@ def _check_room(connection: Connection, each: Versioned, count: int) -> None:
         )
 
 
+def restore_values(connection: Connection, each: Versioned, columns: Iterable[str], json: Collection[str] = ()) -> None:
+    """Move values that were set aside back into these columns if they convert unaltered; `json` are columns of JSON."""
+    have, want = connection.declared(each.history), connection.declared(each.table)
+    for base in columns:
+        if asides := {c: have[c] for c in set_aside_columns(base, have, want)}:
+            beside = [c for c in (f"{base}{TEXT_VARIANT}", f"{base}{DOUBLE_VARIANT}") if c in have]
+            _restore_values(connection, each, base, want[base], asides, beside, is_json=base in json)
+
+
 def _restore_values(
     connection: Connection,
     each: Versioned,
@@ -218,7 +223,7 @@ def _restore_values(
     *,
     is_json: bool,
 ) -> None:
-    """Move values that were set aside back into the column if they convert unaltered; drop columns then empty.
+    """Move values that were set aside back into one column, of this type; drop columns then empty.
 
     What a version held in an earlier type comes before what did not fit a later one, which is the same value. A text in
     one of the columns `beside` may have been a text or the JSON of a list, an object or another value, so it goes into
@@ -348,15 +353,25 @@ def check_rebuild(connection: Connection, table: str, types: Mapping[str, tuple[
         )
 
 
-def prepare_for_rebuild(
-    connection: Connection, table: str, replacement: str, json: Collection[str]
-) -> tuple[Versioned, pa.ChunkedArray[Any]] | None:
+@dataclass(frozen=True, slots=True)
+class PreparedVersions:
+    """The versions of a table that is about to be replaced, as those of its replacement.
+
+    The open versions of recorded imports are to be refreshed from it, and those of the records `unchanged`: they equal
+    their version although their import was loaded since it was recorded, by a run that died or while history was off.
+    Earlier values may go back into the columns `retyped`, once the table is replaced.
+    """
+
+    versions: Versioned
+    unchanged: pa.ChunkedArray[Any]
+    retyped: Sequence[str]
+
+
+def prepare_for_rebuild(connection: Connection, table: str, replacement: str) -> PreparedVersions | None:
     """Give the versions of a table the types of the table that is about to replace it; None if there are none.
 
-    `json` are the replacement's columns of JSON. Return them as those of the replacement, from which the open ones are
-    then to be refreshed, and the records that equal their version although their import was loaded since it was
-    recorded, by a run that died or while history was off: once the types differ, nothing tells them from changed ones.
-    If the rebuild fails, the next run that records versions restores the earlier types (`align`, `is_aligned`).
+    Their values are only set aside, so that if the rebuild fails, the next run that records versions finds all of them
+    and restores the earlier types (`align`, `is_aligned`).
     """
     dataset = inspect_dataset(connection)
     each = histories(dataset).get(table)
@@ -373,8 +388,9 @@ def prepare_for_rebuild(
         f"WHERE {V}.{column(VALID_TO)} IS NULL AND {R}.{column('_deleted_at')} IS NULL "
         f"AND {R}.{column(each.import_key)} NOT IN ({_recorded(connection, dataset.columns[LEDGER])})"
     )["slug"]
-    align(connection, each, connection.columns()[each.history], replacement, json)
-    return replace(each, table=replacement, columns=tuple(connection.declared(replacement))), unchanged
+    versions = replace(each, table=replacement, columns=tuple(connection.declared(replacement)))
+    retyped, _ = _retype(connection, versions)
+    return PreparedVersions(versions, unchanged, retyped)
 
 
 def noted(column: str) -> str:

@@ -34,7 +34,7 @@ from connector.settings import Settings
 from connector.transform.overflow import Overflow
 from connector.transform.schema import TableSchema
 from connector.transform.width import UNBOUNDED, Width
-from connector.warehouse import Connection, history, state, stored_fields, stored_imports, upgrades
+from connector.warehouse import Connection, history, history_tables, state, stored_fields, stored_imports, upgrades
 from connector.warehouse.field_counts import TableTotals
 from connector.warehouse.ownership import Dataset
 from tests.simulation.scenario import Episode, Scenario, make_scenario, quiet
@@ -593,8 +593,9 @@ def record_nothing_of_what_a_crashed_run_loaded() -> AbstractContextManager[Any]
 @mutation()
 def keep_no_version_of_what_changed() -> AbstractContextManager[Any]:
     """Act as if an existing record never changed."""
-    same = history._same
-    return mock.patch.object(history, "_same", lambda connection, each: same(connection, replace(each, columns=())))
+    same = history_tables.same_content
+    nothing = lambda connection, each: same(connection, replace(each, columns=()))  # noqa: E731
+    return mock.patch.object(history, "same_content", nothing)
 
 
 @mutation()

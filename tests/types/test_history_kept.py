@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -192,6 +193,31 @@ def test_a_rebuild_makes_no_change_of_a_version_and_hides_none(place: Place) -> 
         assert place.warehouse.tuples(live) == [(None,), (None,)]
     place.rebuild(hints={"records_t": {"day": "text", "share": "double", "code": "text"}})
     assert told(place, first) == {*expected, (one, "day")}
+
+
+@pytest.mark.parametrize("recorded", [True, pytest.param(False, marks=pytest.mark.long)])
+def test_a_rebuild_that_dies_leaves_what_did_not_fit_where_it_was(
+    place: Place, monkeypatch: pytest.MonkeyPatch, recorded: bool
+) -> None:
+    rows: list[dict[str, Any]] = [*[{"v": 7, "who": "n"}] * 3, {"v": "12", "who": "n"}, {"v": "abc", "who": "n"}]
+    slug = place.service.add_import("T", rows)
+    first, records = place.run(), [*place.service.record_slugs(slug)]
+    for record, row in zip(records[1:], rows[1:], strict=True):
+        place.service.edit_row(slug, record, {**row, "who": "corrected"})
+    place.run()
+    place.service.edit_row(slug, records[0], {"v": 7, "who": "corrected"})
+    place.run(history=recorded)
+    columns = "SELECT v, v__v_text, _valid_to FROM records_t_history ORDER BY _record_slug, _valid_from"
+    before = place.warehouse.tuples(columns)
+    with monkeypatch.context() as patch:
+        patch.setattr("connector.maintain.rebuild.swapped", mock.Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            place.rebuild(hints={"records_t": {"v": "text"}})
+    place.run()
+    if recorded:
+        assert place.warehouse.tuples(columns) == before
+    assert told(place, first) == {(record, "who") for record in records}
+    place.check()
 
 
 RETOLD: dict[str, tuple[list[Any], str | None, str]] = {  # values, the hint at first, the hint of the rebuild
