@@ -74,7 +74,11 @@ def hints(table_rows: TableRows) -> dict[str, Any]:
 def _own_hints(table_rows: TableRows) -> dict[str, Any]:
     if table_rows.table == LEDGER:
         return {FORMAT_HINT: FORMAT}
-    return {} if table_rows.template is None else {TEMPLATE_HINT: table_rows.template}
+    if table_rows.table in PRIMARY_KEYS and table_rows.table != RECORDS:
+        return {}
+    template = {} if table_rows.template is None else {TEMPLATE_HINT: table_rows.template}
+    # as `deduplicated` of a disposition dlt would drop it, and the schema would keep that of an earlier package
+    return {"x-stage-data-deduplicated": False, **template}
 
 
 def replaced_rows(record_key: str, import_key: str, sql: Sql, *, moves: bool = True) -> str:
@@ -99,7 +103,6 @@ def _replacing(record_key: str, import_key: str) -> dict[str, Any]:
     return {
         "disposition": "merge",
         "strategy": "delete-insert",
-        "deduplicated": False,
         "destination_scope": replaced_rows(record_key, import_key, Sql()),
         "source_filter": f"{record_key} <> '{NO_SLUG}'",
     }

@@ -319,6 +319,23 @@ def test_dlt_alone_notices_a_record_of_two_imports(warehouse: Warehouse, togethe
         assert "came with more than one import" in error
 
 
+def test_dlt_alone_stores_a_record_of_two_imports_once_after_a_run_that_merged_distinct_rows(
+    warehouse: Warehouse,
+) -> None:
+    service = Service(seed=1)
+    first, second = (service.add_import("t", [{"n": n}]) for n in range(2))
+    assert warehouse.run(service).status == "succeeded"
+    service.append_rows(first, [{"n": 2}])
+    assert warehouse.run(service).status == "succeeded"  # a merge whose rows dlt need not search for duplicates
+    for slug in (first, second):
+        service.add_raw_record(slug, TWICE)
+    for _ in range(2):
+        run_dlt(service, warehouse)
+        assert warehouse.query("SELECT status FROM sync_runs ORDER BY started_at DESC LIMIT 1") == [("partial",)]
+        for table, key in (("records", "slug"), ("records_t", "_record_slug")):
+            assert warehouse.query(f"SELECT count(*) FROM {table} WHERE {key} = 'twice'") == [(1,)]
+
+
 def test_a_service_that_counts_too_few_rows_of_a_clamped_page_is_not_believed(warehouse: Warehouse) -> None:
     service = Service(seed=1, switches=Switches(max_per_page=10, default_per_page=10))
     slug = service.add_import("t", [{"n": n} for n in range(12)])
