@@ -15,7 +15,7 @@ UV_COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generat
 
 # Tests run on the installed wheel: -P keeps the checkout's connector/ off the import path.
 PYTEST := $(BIN)/python -P -m pytest
-WORKERS ?= 4
+WORKERS ?= 3
 SEEDS ?= 10000
 MORE_SEEDS ?= 285
 KILLS ?= 25
