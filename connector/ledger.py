@@ -12,6 +12,7 @@ from typing import Annotated, Any, Protocol, get_args, get_origin, get_type_hint
 
 import msgspec
 
+STATUSES = ("created", "submitting", "submitted", "completed")  # of an import, as the service's interface names them
 COMPLETED = "completed"  # the only status after which an import is finished
 
 

@@ -26,12 +26,11 @@ from pydantic import (
 
 from connector.durations import parse_duration
 from connector.errors import ConfigError
+from connector.ledger import STATUSES
 from connector.nearest import suggest_known
 from connector.scope import Part
 from connector.transform.privacy import Privacy
 from connector.window import Window as Window
-
-STATUSES = ("created", "submitting", "submitted", "completed")  # of an import, as the service's interface names them
 
 
 class Selection(BaseModel):

@@ -8,8 +8,8 @@ from typing import Any
 
 import dlt
 
+from connector.ledger import STATUSES
 from connector.runs import INCREMENTAL, REPAIRED, UNSETTLED, Status, Tally, mode_of
-from connector.settings import STATUSES
 from connector.warehouse.connection import Connection
 from connector.warehouse.tables import LOAD_ID, RUNS, RUNS_SCHEMA
 
