@@ -41,6 +41,7 @@ from connector.load.table_rows import TableRows
 from connector.load.working_directory import check_folders
 from connector.run.ports import Ports
 from connector.run.session import RunSession
+from connector.scope import Scope
 from connector.settings import RunScope, Settings, Window
 from connector.warehouse import Warehouse
 from connector.warehouse.connection import VERSIONS
@@ -302,9 +303,10 @@ def _window(updated_at: Any) -> Window:
     if getattr(updated_at, "cursor_path", "updated_at") != "updated_at":
         raise ConfigError("updated_at takes an incremental on the cursor 'updated_at', and no other.")
     ends = getattr(updated_at, "range_start", "closed"), getattr(updated_at, "range_end", "open")
-    if ends != ("closed", "open"):
+    if ends != ("closed", "open") or getattr(updated_at, "last_value_func", max) is not max:
         raise ConfigError("updated_at bounds a window that begins with initial_value and ends before end_value.")
-    return Window(since=_instant(updated_at.initial_value), until=_instant(updated_at.end_value))
+    window = Window(since=_instant(updated_at.initial_value), until=_instant(updated_at.end_value))
+    return Scope(window=window).window  # it refuses one that ends before it begins
 
 
 def _instant(value: Any) -> datetime | None:

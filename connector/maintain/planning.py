@@ -142,7 +142,7 @@ class _Planning:
             records=records,
             requests=listing_requests + requests,
             bytes_received=listing_bytes + round(records * page.record_bytes),
-            packages=max(math.ceil(records / self.settings.batch_rows), bool(reading or discovered.deleted)),
+            packages=max(math.ceil(records / self.settings.batch_rows), int(bool(reading or discovered.deleted))),
             seconds=math.ceil(10 * (listing_s + self._seconds(page, requests, records))) / 10,
             problems=tuple(tally.problems),
         )
