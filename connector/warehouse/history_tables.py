@@ -35,8 +35,6 @@ _UNTRACKED = ("_created_at", "_updated_at", LOAD_ID)
 _WAS = "__was_"
 _EARLIER = re.compile(f"{_WAS}[0-9]+")
 _ASIDE = re.compile(f"{DOUBLE_VARIANT}|{TEXT_VARIANT}|{_EARLIER.pattern}")
-_UNFINISHED = "+"  # begins a note that is being written
-_COLUMNS_AT_ONCE = 100  # compared in one statement
 _UNCHANGED = "importer_unchanged"  # a relation of keys
 _OWN_TYPES = {VALID_FROM: "timestamp", VALID_TO: "timestamp", CHANGE: "text", RUN_ID: "text"}
 
@@ -406,26 +404,26 @@ def _note_changes(connection: Connection, each: Versioned) -> None:
         return
     _check_room(connection, each, len({*there, CHANGED_COLUMN}))
     connection.add_column(each.history, CHANGED_COLUMN)
-    key, changed, change, start, end = map(connection.column, (each.key, CHANGED_COLUMN, CHANGE, VALID_FROM, VALID_TO))
-    history, note = connection.name(each.history), f"{V}.{changed}"
-    paired = (
-        f"{R}.{key} = {V}.{key} AND {R}.{end} = {V}.{start} AND {R}.{start} < {R}.{end} "
-        f"AND SUBSTR({note}, 1, 1) = '{_UNFINISHED}'"
+    key, changed, start, end = map(connection.column, (each.key, CHANGED_COLUMN, VALID_FROM, VALID_TO))
+    columns = {c: connection.column(c) for c in sorted({*each.content} & there.keys())}
+    parts = [
+        f"CASE WHEN {connection.sql.differs(f'{R}.{name}', f'{V}.{name}')} THEN {literal(noted(c))} ELSE '' END"
+        for c, name in columns.items()
+    ]
+    joined = connection.sql.joined  # by pairs of parts, because DuckDB and SQLite limit the depth of an expression
+    while len(parts) > 1:
+        parts = [f"({joined(*parts[n : n + 2])})" if n + 1 < len(parts) else parts[n] for n in range(0, len(parts), 2)]
+    history = connection.name(each.history)
+    connection.execute(
+        connection.sql.update_from(
+            history,
+            V,
+            {changed: parts[0]},
+            f"{history} AS {R}",
+            f"{R}.{key} = {V}.{key} AND {R}.{end} = {V}.{start} AND {R}.{start} < {R}.{end} "
+            f"AND {V}.{connection.column(CHANGE)} = 'update' AND {V}.{changed} IS NULL",
+        )
     )
-    compared = sorted({*each.content} & there.keys())
-    with connection.client.begin_transaction():
-        unnoted = f"{change} = 'update' AND {changed} IS NULL"
-        connection.execute(f"UPDATE {history} SET {changed} = '{_UNFINISHED}' WHERE {unnoted}")
-        for first in range(0, len(compared), _COLUMNS_AT_ONCE):
-            some = {c: connection.column(c) for c in compared[first : first + _COLUMNS_AT_ONCE]}
-            differing = (
-                f"CASE WHEN {connection.sql.differs(f'{R}.{name}', f'{V}.{name}')} THEN {literal(noted(c))} ELSE '' END"
-                for c, name in some.items()
-            )
-            value = connection.sql.joined(note, *differing)
-            connection.execute(connection.sql.update_from(history, V, {changed: value}, f"{history} AS {R}", paired))
-        whole = f"SUBSTR({changed}, 1, 1) = '{_UNFINISHED}'"
-        connection.execute(f"UPDATE {history} SET {changed} = SUBSTR({changed}, 2) WHERE {whole}")
 
 
 def is_aligned(dataset: Dataset, each: Versioned) -> bool:
