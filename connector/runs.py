@@ -42,7 +42,7 @@ def connector_version() -> str:
 
 
 def make_run_id(now: datetime) -> str:
-    """Return a unique id that sorts by time: `20261121T093000-4f1c2ab7`."""
+    """Return a unique id that sorts by second: `20261121T093000-4f1c2ab7`."""
     return f"{now:%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
 
 

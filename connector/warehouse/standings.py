@@ -50,7 +50,8 @@ def unread_sql(connection: Connection) -> str:
     `sync_rejects` has the elements once for each run in which they occurred, like rejected records.
     """
     incremental = f"substr(mode, 1, {len(INCREMENTAL)}) = '{INCREMENTAL}'"  # also one that `status` bounded
-    latest = f"SELECT max(run_id) FROM {connection.name(RUNS)} WHERE {incremental} AND status <> 'running'"
+    runs = f"{connection.name(RUNS)} WHERE {incremental} AND status <> 'running'"
+    latest = f"SELECT run_id FROM {runs} ORDER BY started_at DESC LIMIT 1"  # the ids of one second are in no order
     return (
         f"(SELECT count(*) FROM {connection.name(REJECTS)} "
         f"WHERE record_slug IS NULL AND reason LIKE %s AND run_id = ({latest}))"
