@@ -16,6 +16,7 @@ from connector.cli.configuration import open_pipeline
 from connector.cli.exit_codes import PARTIAL
 from connector.cli.options import age, whole
 from connector.cli.output import Output, duration
+from connector.ledger import STATUSES
 from connector.load.working_directory import pipelines_dir_of
 from connector.warehouse.destination import location
 from connector.warehouse.status import PastRun, WarehouseStatus, status
@@ -119,9 +120,13 @@ def advice(found: WarehouseStatus, *, stale: bool, views_behind: bool = False) -
     if stale:
         yield "No run that loaded everything is recent enough: check that the scheduler starts `importer-sync run`."
     if left := found.due.get("backfill"):
+        status = dlt.config.get("sources.importer.status", str)
+        left_it, once = (
+            (f", or they are not {status} now", f" once they are {status}") if status in STATUSES else ("", "")
+        )
         yield (
             f"{left:,} imports selected by a backfill have not been read yet: it was stopped or failed before it "
-            "reached them. `importer-sync run` reads them."
+            f"reached them{left_it}. `importer-sync run` reads them{once}."
         )
     states = found.standings
     if states.get("failed"):

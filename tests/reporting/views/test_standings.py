@@ -127,6 +127,25 @@ def test_a_backfill_that_fails_is_a_promise_that_status_tells(place: Place) -> N
     assert runs == 1
 
 
+def test_a_backfill_under_a_status_promises_nothing_about_imports_that_left_it(
+    duck_place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their mark stays, because the next run of that status that lists them has to read them."""
+    slug = duck_place.service.add_import("customers", [{"a": 1}])
+    monkeypatch.setenv("SOURCES__IMPORTER__STATUS", COMPLETED)
+    with serve(duck_place.service) as url:
+        settings = Settings.load(base_url=url, access_token=duck_place.service.token, status=COMPLETED)
+        assert sync(duck_place.warehouse.pipeline(), settings).status == "succeeded"
+        duck_place.service.set_status(slug, "submitted")
+        assert sync(duck_place.warehouse.pipeline(), settings, RunScope("backfill", force=True)).status == "succeeded"
+        found = overview(duck_place)
+        assert any(line.endswith("reads them once they are completed.") for line in advice(found, stale=False))
+
+        duck_place.service.set_status(slug, "completed")
+        assert sync(duck_place.warehouse.pipeline(), settings).status == "succeeded"
+    assert "backfill" not in overview(duck_place).due
+
+
 def test_no_command_contradicts_another_on_an_import_that_changes_while_it_is_read(duck_place: Place) -> None:
     service = duck_place.service
     slug = service.add_import("t", [{"n": n} for n in range(150)], status="submitted")
