@@ -18,7 +18,8 @@ lacks: two for a stable order, a dozen for an order that differs at every reques
 number that is empty though rows follow hides the same positions in every sweep of one size. The sizes
 then differ so much that rows hidden by such a page in one sweep are on another page in the next. A sweep over pages of
 one length, up to empty pages or to one that all pages behind it repeat, that has more positions than the union has rows
-does not count: as many rows as it repeats may be on no page.
+does not count: as many rows as it repeats may be on no page. If no sweep ever shows a page that is not full, and they
+end at different rows, the service may show no more than a number of pages.
 
 A page behind the first that the service refuses with a 4xx counts as empty in both proofs, because the service may
 report the end in this way. It may also refuse a page for another reason, for instance because it shows rows only up to
@@ -141,6 +142,7 @@ class _Swept:
     received: int
     positions: int | None
     before_refusal: int | None  # rows on the pages before the first that was refused
+    full: bool  # all pages up to the last one with new rows were as long as requested, and no row came twice
 
 
 class Lister(Generic[T]):
@@ -353,6 +355,7 @@ class Lister(Generic[T]):
         youngest: datetime | None = None
         before: int | None = None
         previous: _Swept | None = None
+        ends: set[int | None] = set()
         for sweep in range(MAX_SWEEPS):
             known = set(self._seen)
             divisor = DIVISORS[sweep % len(DIVISORS)] if self._has_gap and self._sized else 1
@@ -367,6 +370,7 @@ class Lister(Generic[T]):
             added = [row for key, row in self._seen.items() if key not in known]
             quiet = 0 if any(youngest is None or self._creation_time(row) <= youngest for row in added) else quiet + 1
             refused = self._refused_within(swept, before, len(added))
+            ends.add(swept.shown if swept.full else None)
             repeated, previous = self._repeated(previous, swept), swept
             quiet = 0 if refused or repeated else quiet
             before = swept.before_refusal
@@ -382,6 +386,8 @@ class Lister(Generic[T]):
             missed = 1 - swept.shown / len(self._seen) if self._seen else 0.0
             misses = max(missed, 0.7 * misses)
             if paged and quiet >= max(quiet_sweeps_needed(misses), len(DIVISORS) if self._has_gap else 0):
+                if None not in ends and len(ends) > 1:
+                    return "its pages end at a page number, whatever their length, so rows may follow"
                 return None
         if refused:
             return f"pages that may have rows were refused; the last error: {refused}"
@@ -420,6 +426,7 @@ class Lister(Generic[T]):
         pages_differ, page, lengths, distinct = False, 1, list[int](), True
         last: list[str] = []
         end = reached = 0  # the page that all later ones repeat, and the rows up to it
+        newest = 0  # the last page with a row that the sweep had not shown before
         before_refusal: int | None = None
         self._refused.clear()
 
@@ -430,7 +437,8 @@ class Lister(Generic[T]):
             ends = ending is _Ending.empty or len(lengths) - end >= MOVING_END_PROOF
             if ends and distinct and {*lengths[: until - 1]} <= {longest}:
                 positions = rows
-            return _Swept(len(shown), longest, differ, ending, received, positions, before_refusal)
+            full = size > 1 and lengths[:newest] == [size] * newest and len(shown) == size * newest
+            return _Swept(len(shown), longest, differ, ending, received, positions, before_refusal, full)
 
         enough = max(MOVING_END_PROOF, math.ceil(MOVING_END_PROOF * self._size / size))
         while page < MAX_PAGES and not self._stop():
@@ -451,7 +459,8 @@ class Lister(Generic[T]):
                     reach = max(reach, segment.page)
                 empty = 0 if keys else empty + 1
                 self._sized = self._sized and len(keys) <= size
-                without_new_rows = without_new_rows + bool(keys) if shown.issuperset(keys) else 0
+                newest = newest if shown.issuperset(keys) else segment.page
+                without_new_rows = without_new_rows + bool(keys) if newest < segment.page else 0
                 longest = max(longest, len(keys))
                 shown.update(keys)
                 if empty >= enough and segment.page > reach:

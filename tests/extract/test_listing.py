@@ -630,6 +630,22 @@ def test_equal_rows_in_another_order_on_each_page_are_not_all_there(count: int, 
     assert not listing.complete or slugs(listing) == set(service.rows)
 
 
+@pytest.mark.parametrize("behind", ["nothing", "the last page", "all pages again"])
+@pytest.mark.parametrize(("count", "most"), [(333, 3), (1000, 5), (12_000, 100)])
+def test_rows_behind_the_last_page_number_that_is_shown(count: int, most: int, behind: str) -> None:
+    """However long its pages are, the service shows no more than `most` of them."""
+
+    def mood(rows: list[Row], page: int, size: int, dice: random.Random) -> list[Row]:
+        if page > most and behind == "nothing":
+            return []
+        return moody(rows, min(page, most) if behind == "the last page" else (page - 1) % most + 1, size)
+
+    listing = run(Service(count, mood=mood), count)
+    assert not listing.complete
+    assert listing.reason is not None
+    assert "end at a page number" in listing.reason
+
+
 def test_rows_twice_on_a_page_end() -> None:
     service = Service(130, mood=lambda rows, page, size, dice: moody([r for r in rows for _ in "ab"], page, size))
     listing = run(service)
