@@ -30,6 +30,7 @@ from connector.load.data_dictionary import Catalogue, FieldRows, FieldTotals
 from connector.load.dlt_bridge import forget_tables, load_replacement
 from connector.load.working_directory import rebuild_working_directory
 from connector.reporting.views.applying import foreign_readers, recreated_views, refresh
+from connector.run.versions import apply_rules
 from connector.settings import Settings
 from connector.source import without_warnings_of_json
 from connector.transform import width
@@ -46,9 +47,9 @@ from connector.warehouse.field_counts import totals
 from connector.warehouse.history_tables import check_rebuild, prepare_for_rebuild, refresh_open, restore_values
 from connector.warehouse.loads import make_newest
 from connector.warehouse.lock import check_lock_held, sole_writer
-from connector.warehouse.ownership import REBUILD_SCHEMA, REBUILD_TABLE, forget_staged, prepare_staging
+from connector.warehouse.ownership import REBUILD_SCHEMA, REBUILD_TABLE, forget_staged, inspect_dataset, prepare_staging
 from connector.warehouse.state import WarehouseState, load_state
-from connector.warehouse.tables import LOAD_ID, RECORDS, SOURCE, TYPED_SCHEMA
+from connector.warehouse.tables import LEDGER, LOAD_ID, RECORDS, SOURCE, TYPED_SCHEMA
 from connector.warehouse.typed_tables import (
     count_rows,
     discard_rebuild,
@@ -135,6 +136,9 @@ class _Rebuild:
                     f"The dataset has a {REBUILD_TABLE!r} that is not the connector's; rename it, then rebuild."
                 )
             discard_rebuild(connection, state.tables)
+            dataset = inspect_dataset(connection)
+            if LEDGER in dataset.ours:  # so that versions differ from their rows only in what changed
+                apply_rules(connection, dataset, self.settings, Catalogue.of(state))
         tables = self._checked(wanted, state)
         if not tables:
             return
@@ -204,7 +208,7 @@ class _Rebuild:
         schema = self._typed(before, named, self._votes(template, named), hints)
         types = {f.column: (f.type, schema.fields[k].type) for k, f in before.fields.items() if k in schema.fields}
         with self.warehouse.connect() as connection:
-            check_rebuild(connection, table, types)
+            check_rebuild(connection, table, template, types)
         written = _Written(schema)
         batches = self._batches(template, written, hints)
         declared = json_columns(schema) if self.warehouse.traits.keeps_json else []

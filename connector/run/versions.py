@@ -14,6 +14,7 @@ from connector.warehouse.history import is_due, record
 from connector.warehouse.history_tables import histories, names_of_templates
 from connector.warehouse.ownership import Dataset, inspect_dataset
 from connector.warehouse.ruled_columns import ruled_columns
+from connector.warehouse.ruled_versions import apply_changed_rules
 from connector.warehouse.runs_table import loaded_by_dlt_alone
 from connector.warehouse.state import WarehouseState
 from connector.warehouse.tables import IMPORTS, IMPORTS_SCHEMA, LEDGER, RUNS, TYPED_SCHEMA
@@ -61,6 +62,7 @@ def make_versions(
         return
     if (memory_limit := warehouse.memory_limit) is not None:
         memory_limit.remove()  # the first run compares whole tables, which takes more memory than a package
+    apply_rules(connection, dataset, settings, catalogue)
     record(
         connection,
         dataset,
@@ -69,8 +71,13 @@ def make_versions(
         run_id=tally.run_id,
         keeps=settings.deletes == "keep",
         whole=whole,
-        ruled=partial(_ruled, connection, dataset, settings, catalogue),
     )
+
+
+def apply_rules(connection: Connection, dataset: Dataset, settings: Settings, catalogue: Catalogue) -> None:
+    """Empty in the versions what the privacy rules cover under which their imports were read last."""
+    ruled = partial(_ruled, connection, dataset, settings, catalogue) if settings.protection else None
+    apply_changed_rules(connection, dataset, [*histories(dataset).values()], ruled)
 
 
 def _ruled(

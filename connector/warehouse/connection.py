@@ -247,8 +247,15 @@ class Connection:
         self.adapter.make_like(self.client, table, like, columns, more)
 
     def gather(self, name: str, *selects: str) -> None:
-        """Create a temporary table of all rows of some SELECTs of one column, `k`."""
+        """Create a temporary table of all rows of SELECTs of one column, `k`; none reads a temporary table twice."""
         self.adapter.gather(self.client, name, selects)
+        if self.traits.counts_rows:
+            self.execute(f"ANALYZE {name}")
+
+    def update_statistics(self, tables: Sequence[str]) -> None:
+        """Make PostgreSQL update its row counts of these tables now, because it plans queries by them."""
+        for table in tables if self.traits.counts_rows else ():
+            self.execute(f"ANALYZE {self.name(table)}")
 
     def empty(self, tables: Sequence[str]) -> None:
         """Delete all rows of these tables."""

@@ -10,7 +10,7 @@ up if a run died before that, and recording the same load twice adds nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -25,7 +25,6 @@ from connector.warehouse.history_tables import (
     V,
     Versioned,
     align,
-    copy_to_open,
     histories,
     is_aligned,
     recorded_mark,
@@ -35,16 +34,11 @@ from connector.warehouse.history_tables import (
 from connector.warehouse.ownership import Dataset, inspect_dataset
 from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID, RECORDS, keys_of
 
-# Temporary tables: imports to record; of these, those read under other privacy rules than before, and the keys of their
-# rows; keys that have no live row any more; imports whose rows may differ from their open versions; keys of versions
-# that do; imports that stay due.
-_DUE, _RULED, _RULED_KEYS, _ERASED = "importer_due", "importer_ruled", "importer_ruled_keys", "importer_erased"
-_TOUCHED, _OUTDATED, _LEFT = "importer_touched", "importer_outdated", "importer_left"
+# Temporary tables: imports to record; keys that have no live row any more; imports whose rows may differ from their
+# open versions; keys of versions that do; imports that stay due.
+_DUE, _ERASED, _TOUCHED = "importer_due", "importer_erased", "importer_touched"
+_OUTDATED, _LEFT = "importer_outdated", "importer_left"
 _O, _KEY = "importer$other", "importer$key"  # more aliases, as R and V are
-
-# A table, columns, the template whose rules apply (None: that of the table; '': unknown) → the columns that a rule may
-# be about.
-Ruled = Callable[[str, Collection[str], str | None], list[str]]
 
 
 def record(
@@ -56,13 +50,12 @@ def record(
     run_id: str,
     keeps: bool,
     whole: bool,
-    ruled: Ruled,
 ) -> None:
     """Record versions of the rows loaded since the last call; without `wanted`, only erase existing versions.
 
     With `keeps`, a deleted row gets a version that says so. Otherwise the versions of permanently deleted rows are
     erased too, once a run was `whole`: until then a missing record may have moved to an import that is not read yet.
-    If an import was read under other privacy rules than before, its older versions lose the values under a rule.
+    Changed privacy rules are applied to the versions before (`connector.warehouse.ruled_versions`).
     """
     ledger = connection.name(LEDGER)
     connection.add_column(LEDGER, "history")
@@ -70,19 +63,11 @@ def record(
     new = {each.table: each for each in tables if align(connection, each, dataset.columns.get(each.history))}
     recorded = {each.table for each in tables}
     paused = [each for table, each in histories(dataset).items() if table not in recorded]
-    _analyze(connection, list(new))
+    connection.update_statistics(list(new))
     mark = recorded_mark(connection, dataset.columns[LEDGER])
     with connection.client.begin_transaction():
         unlike = connection.sql.differs("history", mark)
-        _gather(connection, _DUE, f"SELECT slug AS k FROM {ledger} WHERE {unlike}")
-        by_these = connection.sql.ends_with("COALESCE(history, '')", "privacy")
-        other = f"privacy IS NOT NULL AND NOT {by_these}" if "privacy" in dataset.columns[LEDGER] else "1 = 0"
-        _gather(connection, _RULED, f"SELECT slug AS k FROM {ledger} WHERE {other}")
-        scrubbed = _ruled_columns(connection, [*tables, *paused], ruled)
-        for each in (*tables, *paused):
-            if scrubbed and each.table not in new:
-                _empty_ruled(connection, dataset, each, scrubbed[each.table])
-                _empty_moved(connection, dataset, each, ruled)
+        connection.gather(_DUE, f"SELECT slug AS k FROM {ledger} WHERE {unlike}")
         for each in tables:
             _Recorder(connection, each, started_at, run_id, each.table in new).record(keeps=keeps)
         left = [sql for each in paused for sql in _imports_with_rows(connection, each, f"SELECT k FROM {_DUE}")]
@@ -92,25 +77,10 @@ def record(
         if tables:
             done = f"slug IN (SELECT k FROM {_DUE})"
             if left:
-                _gather(connection, _LEFT, *left)
+                connection.gather(_LEFT, *left)
                 done += f" AND slug NOT IN (SELECT k FROM {_LEFT})"
             connection.execute(f"UPDATE {ledger} SET history = {mark} WHERE {done}")
-        if scrubbed:  # other imports stay due; versions under the present rules must not be emptied next time
-            rules = connection.sql.joined("' '", "privacy")
-            ruled_now = f"slug IN (SELECT k FROM {_RULED}) AND {unlike}"
-            connection.execute(f"UPDATE {ledger} SET history = {rules} WHERE {ruled_now}")
-        if (
-            "privacy" in dataset.columns[LEDGER]
-        ):  # read without rules: earlier ones count as changed if they apply again
-            unruled = f"privacy IS NULL AND history IS NOT NULL AND {unlike}"
-            connection.execute(f"UPDATE {ledger} SET history = NULL WHERE {unruled}")
-    _analyze(connection, [each.history for each in new.values()])
-
-
-def _gather(connection: Connection, name: str, *selects: str) -> None:
-    """Create a temporary table of the results of SELECTs of one column, `k`; none reads a temporary table twice."""
-    connection.gather(name, *selects)
-    _analyze(connection, [name], temporary=True)
+    connection.update_statistics([each.history for each in new.values()])
 
 
 def _imports_with_rows(connection: Connection, each: Versioned, imports: str) -> tuple[str, ...]:
@@ -126,73 +96,6 @@ def _imports_with_rows(connection: Connection, each: Versioned, imports: str) ->
         f"SELECT DISTINCT {imported} AS k FROM {connection.name(each.table)} WHERE {due}",
         f"SELECT DISTINCT {imported} AS k FROM {connection.name(each.history)} WHERE {due} AND {still}",
     )
-
-
-def _ruled_columns(connection: Connection, tables: Sequence[Versioned], ruled: Ruled) -> dict[str, list[str]]:
-    """Return table → columns of its versions that a rule may cover; empty if no rules changed."""
-    if not connection.query(f"SELECT 1 FROM {_RULED} LIMIT 1").num_rows:
-        return {}
-    columns = connection.columns()
-    return {each.table: ruled(each.table, columns[each.history], None) for each in tables}
-
-
-def _empty_ruled(connection: Connection, dataset: Dataset, each: Versioned, columns: Sequence[str]) -> None:
-    """Empty the columns of versions that changed rules may cover, except for the values that the rows have now.
-
-    The open version of an existing row gets the row's values, so that a change of rules adds no version. A deleted
-    import is not read under any rules: a record's versions from it are emptied with those of the record's import.
-    """
-    if not columns:
-        return
-    name, column = connection.name, connection.column
-    imported = column(each.import_key)
-    ruled = f"SELECT k FROM {_RULED}"
-    names = [column(c) for c in columns]
-    of_ruled = [f"{V}.{imported} IN ({ruled})"]
-    if each.table != IMPORTS and IMPORTS in dataset.ours and dataset.typed:
-        listed = f"SELECT i.slug FROM {name(IMPORTS)} AS i WHERE i.{column('_deleted_at')} IS NULL"
-        keys = f"SELECT {column(each.key)} AS k FROM"
-        where = f"WHERE {imported} IN ({ruled})"
-        _gather(connection, _RULED_KEYS, *(f"{keys} {name(table)} {where}" for table in sorted(dataset.typed)))
-        of_ruled.append(f"{V}.{imported} NOT IN ({listed}) AND {V}.{column(each.key)} IN (SELECT k FROM {_RULED_KEYS})")
-    for these in of_ruled:
-        connection.execute(
-            f"UPDATE {name(each.history)} AS {V} SET {', '.join(f'{c} = NULL' for c in names)} "
-            f"WHERE {these} AND {any_of(f'{V}.{c} IS NOT NULL' for c in names)}"
-        )
-    copy_to_open(connection, each, [c for c in columns if c in each.columns], ruled)
-
-
-def _empty_moved(connection: Connection, dataset: Dataset, each: Versioned, ruled: Ruled) -> None:
-    """Empty in versions of a typed table what the rules cover of a template that their import has moved to."""
-    if each.table == IMPORTS:
-        return
-    name, column = connection.name, connection.column
-    versions = f"SELECT {column(each.import_key)} FROM {name(each.history)}"
-    moved = (
-        f"SELECT DISTINCT COALESCE(template_slug, '') AS slug FROM {name(LEDGER)} "
-        f"WHERE slug IN (SELECT k FROM {_RULED}) AND slug IN ({versions})"
-    )
-    for row in connection.rows(moved):
-        template = row["slug"]
-        if template == (dataset.templates.get(each.table) or ""):
-            continue
-        columns = ruled(each.table, connection.columns()[each.history], template)
-        names = [f"{column(c)}" for c in columns]
-        if names:
-            connection.execute(
-                f"UPDATE {name(each.history)} SET {', '.join(f'{c} = NULL' for c in names)} "
-                f"WHERE {column(each.import_key)} IN (SELECT slug FROM {name(LEDGER)} "
-                f"WHERE COALESCE(template_slug, '') = %s AND slug IN (SELECT k FROM {_RULED})) "
-                f"AND {any_of(f'{c} IS NOT NULL' for c in names)}",
-                template,
-            )
-
-
-def _analyze(connection: Connection, tables: Sequence[str], *, temporary: bool = False) -> None:
-    """Make PostgreSQL update its row counts now, because it plans queries by them."""
-    for table in tables if connection.traits.counts_rows else ():
-        connection.execute(f"ANALYZE {table if temporary else connection.name(table)}")
 
 
 def _imports_due(connection: Connection, history: str, columns: Iterable[str]) -> str:
@@ -261,10 +164,9 @@ class _Recorder:
         live = f"{R}.{column('_deleted_at')} IS NULL"
         same = f"SELECT 1 FROM {table} AS {R} WHERE {same_content(self.connection, each)} AND {live}"
         touched = f"SELECT k FROM {_TOUCHED}"
-        _gather(self.connection, _TOUCHED, self._touched())
+        self.connection.gather(_TOUCHED, self._touched())
         still = f"{V}.{column(VALID_TO)} IS NULL"
-        _gather(
-            self.connection,
+        self.connection.gather(
             _OUTDATED,
             f"SELECT {V}.{key} AS k FROM {history} AS {V} WHERE {still} AND {V}.{imported} IN ({touched}) "
             f"AND NOT EXISTS ({same})",
@@ -361,7 +263,7 @@ def _erase(
         )
         gone = _ERASED + "_imports" * of_imports
         selects = (f"SELECT {_KEY}.k FROM ({each}) AS {_KEY} WHERE {alive or 'TRUE'}" for each in candidates)
-        _gather(connection, gone, *selects)
+        connection.gather(gone, *selects)
         for each in some:
             where = f"{V}.{column(each.key)} IN (SELECT k FROM {gone})"
             if whole:

@@ -1,11 +1,11 @@
 """Create the history tables (docs/history.md), and keep their columns equal to those of the tables.
 
-Invariant: no value of a version is ever altered. If a rebuild gives a column another type, the earlier values move
-unchanged into a column `<column>__was_1`, and from there into the new one only if they convert without alteration; a
-text never does, because the rows have it as the hint of its field reads it. Before that, each version notes which
-columns changed with it, so that a rebuild changes nothing about what differs between two versions. Where the
-destination declares JSON and text alike, a rebuild that would exchange them is refused: nothing would say which of the
-two an earlier value is.
+Invariant: no value of a version is ever altered, except that a privacy rule empties it. If a rebuild gives a column
+another type, the earlier values move unchanged into a column `<column>__was_1`, and from there into the new one only if
+they convert without alteration; a text never does, because the rows have it as the hint of its field reads it. Before a
+rebuild, and before values are emptied, each version notes which columns changed with it, so that neither changes
+anything about what differs between two versions. Where the destination declares JSON and text alike, a rebuild that
+would exchange them is refused: nothing would say which of the two an earlier value is.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from connector.transform.naming import CHANGED_COLUMN, DOUBLE_VARIANT, TEXT_VARI
 from connector.warehouse.adapters.dialect import all_of, literal
 from connector.warehouse.connection import Connection
 from connector.warehouse.ownership import Dataset, inspect_dataset
-from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID, keys_of
+from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID, RECORDS, keys_of
 
 VALID_FROM, VALID_TO, CHANGE, RUN_ID = OWN = VERSION_COLUMNS
 # Aliases of a row and of a version. In a subquery DuckDB reads `h.x` as the member x of a column h if the inner table
 # has one, and not as a column of the outer h, so no column may have the name of an alias.
-R, V = "importer$row", "importer$version"
+R, V, _TYPED = "importer$row", "importer$version", "importer$typed"
 _UNTRACKED = ("_created_at", "_updated_at", LOAD_ID)
 _WAS = "__was_"
 _EARLIER = re.compile(f"{_WAS}[0-9]+")
@@ -333,22 +333,44 @@ def _copy_to_open(
     )
 
 
-def check_rebuild(connection: Connection, table: str, types: Mapping[str, tuple[str | None, str | None]]) -> None:
-    """Raise ConfigError if the versions of a table could not tell the earlier values from those of the new types.
+def check_rebuild(
+    connection: Connection, table: str, template: str, types: Mapping[str, tuple[str | None, str | None]]
+) -> None:
+    """Raise ConfigError if the versions of a table could not be compared with the rebuilt rows of its template.
 
-    `types` are the type of each column before and after.
+    That is so if they could not tell the earlier values from those of the new types, or if the table lacks what the raw
+    rows have. `types` are the type of each column before and after.
     """
-    swapped = sorted(c for c, each in types.items() if set(each) == {"json", "text"})
-    if connection.traits.keeps_json or not swapped:
-        return
     each = histories(inspect_dataset(connection)).get(table)
-    if each is not None:
+    if each is None:
+        return
+    swapped = sorted(c for c, kinds in types.items() if set(kinds) == {"json", "text"})
+    if swapped and not connection.traits.keeps_json:
         hints = ", ".join(f'{column} = "{types[column][0]}"' for column in swapped)
         raise ConfigError(
             f"A rebuild would exchange JSON and text in {table}, whose versions are kept, and this destination cannot "
             f"tell the two apart in {each.history}. Keep the type with a hint ({hints}), or rename {each.history}, and "
             "the next run begins another one; nothing was changed."
         )
+    if lacking := _only_in_records(connection, each, template):
+        raise ConfigError(
+            f"{lacking} records of {table} are in {RECORDS} as another load brought them, because a run died while it "
+            "loaded them, or typed was false when they were read; a rebuild could not tell which of them have changed "
+            "since their last version. Run `importer-sync run` first; nothing was changed."
+        )
+
+
+def _only_in_records(connection: Connection, each: Versioned, template: str) -> int:
+    """Return the number of records of a template with an open version whose raw row has no typed row of its load."""
+    name, key, load = connection.name, connection.column(each.key), connection.column(LOAD_ID)
+    [found] = connection.rows(
+        f"SELECT count(*) AS n FROM {name(each.history)} AS {V} JOIN {name(RECORDS)} AS {R} ON {R}.slug = {V}.{key} "
+        f"LEFT JOIN {name(each.table)} AS {_TYPED} ON {_TYPED}.{key} = {V}.{key} AND {_TYPED}.{load} = {R}.{load} "
+        f"WHERE {_TYPED}.{key} IS NULL AND {V}.{connection.column(VALID_TO)} IS NULL "
+        f"AND {R}.{connection.column('_deleted_at')} IS NULL AND COALESCE({R}.template_slug, '') = %s",
+        template,
+    )
+    return int(found["n"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,7 +400,7 @@ def prepare_for_rebuild(connection: Connection, table: str, replacement: str) ->
     if not is_aligned(dataset, each):  # a rebuild died
         align(connection, each, dataset.columns[each.history])
         dataset = inspect_dataset(connection)
-    _note_changes(connection, each)
+    note_changes(connection, each)
     name, column = connection.name, connection.column
     unchanged = connection.query(
         f"SELECT {R}.{column(each.key)} AS slug FROM {name(each.history)} AS {V} JOIN {name(table)} AS {R} "
@@ -396,8 +418,11 @@ def noted(column: str) -> str:
     return f"|{column}|"
 
 
-def _note_changes(connection: Connection, each: Versioned) -> None:
-    """Note in each version that changed a record which columns differ from the version before, if that is not noted."""
+def note_changes(connection: Connection, each: Versioned) -> None:
+    """Note in each version that changed a record which columns differ from the version before, if that is not noted.
+
+    Raises ConfigError if the history table cannot have one more column.
+    """
     there = connection.columns()[each.history]
     updates = f"SELECT 1 FROM {connection.name(each.history)} WHERE {connection.column(CHANGE)} = 'update' LIMIT 1"
     if not connection.query(updates).num_rows:

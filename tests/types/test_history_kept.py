@@ -547,6 +547,118 @@ def test_values_under_a_rule_stay_as_the_rule_leaves_them(place: Place) -> None:
     assert place.versions("iban", "records_customers") == kept
 
 
+@pytest.mark.dialect
+@pytest.mark.parametrize("before", [None, {"Customers": {"iban": "hash"}}], ids=["no-rule", "another-key"])
+def test_a_rule_or_key_that_comes_later_tells_no_change(place: Place, before: Any) -> None:
+    """The versions before have no value then, and the open one has that of the row."""
+    place.settings |= {"privacy": before, "privacy_key": "first" * 8}
+    slug = place.service.add_import("Customers", [{"who": "a", "iban": "DE0012"}])
+    first = place.run()
+    [record] = place.service.record_slugs(slug)
+    place.edit(slug, {"who": "b", "iban": "DE0012"})
+    place.run()
+    assert told(place, first) == {(record, "who")}
+    place.settings |= {"privacy": {"Customers": {"iban": "hash"}}, "privacy_key": "second" * 8}
+    place.run()
+    assert told(place, first) == {(record, "who")}
+    [(earlier,), (now,)] = place.warehouse.tuples("SELECT iban FROM records_customers_history ORDER BY _valid_from")
+    assert (earlier, len(now)) == (None, 64)
+    place.edit(slug, {"who": "b", "iban": "DE0034"})
+    place.run()
+    assert told(place, first) == {(record, "who"), (record, "iban")}
+
+
+def test_a_record_that_moves_on_from_a_deleted_import_keeps_what_its_rules_left(place: Place) -> None:
+    """The rules of both imports are the same, so that the version of the deleted one has nothing to be emptied."""
+    place.settings |= {"privacy": {"*": {"iban": "hash"}}, "privacy_key": "k" * 32}
+    doomed = place.service.add_import("Customers", [{"iban": "DE0012"}])
+    place.service.add_import("Customers", [{"iban": "DE0034"}])
+    first = place.run()
+    place.edit(doomed, {"iban": "DE0056"})
+    place.run()
+    seen = place.versions("iban", "records_customers")
+    [text], [record] = place.service.record_texts(doomed), place.service.record_slugs(doomed)
+    place.service.delete_import(doomed)
+    place.service.add_raw_record(place.service.add_import("Customers", [{"iban": "DE0078"}]), text)
+    place.run()
+
+    assert {iban for iban, *_ in seen} < {iban for iban, *_ in place.versions("iban", "records_customers")}
+    assert told(place, first) == {(record, "iban"), (record, "import")}
+
+
+@pytest.mark.dialect
+def test_a_rebuild_after_a_run_under_new_rules_died_changes_no_record(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.settings |= {"privacy": {"*": {"iban": "hash"}}, "privacy_key": "first" * 8}
+    slug = place.service.add_import("Customers", [{"iban": "DE0012", "day": "03.02.2024"}])
+    first = place.run()
+    place.settings["privacy_key"] = "second" * 8
+    with monkeypatch.context() as patch:
+        patch.setattr("connector.run.sync.make_versions", mock.Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            place.run()
+    place.settings["hints"] = {"records_customers": {"day": "date:%d.%m.%Y"}}
+    place.rebuild()
+    place.run()
+    assert told(place, first) == set()
+    assert len(place.versions("iban, day", "records_customers")) == 1
+    place.edit(slug, {"iban": "DE0034", "day": "03.02.2024"})
+    place.run()
+    assert {field for _, field in told(place, first)} == {"iban"}
+    place.check()
+
+
+def test_a_rebuild_waits_for_records_that_were_read_without_types(place: Place) -> None:
+    slug = place.service.add_import("Customers", [{"n": k, "day": f"0{k}.02.2024"} for k in (1, 2)])
+    first = place.run()
+    [record, _] = place.service.record_slugs(slug)
+    place.service.edit_row(slug, record, {"n": 7, "day": "01.02.2024"})
+    place.run(typed=False)
+    place.settings["hints"] = {"records_customers": {"day": "date:%d.%m.%Y"}}
+    with pytest.raises(ConfigError, match="2 records of records_customers are in records as another load"):
+        place.rebuild()
+    place.run(hints={})
+    place.rebuild()
+    place.run()
+    assert told(place, first) == {(record, "n")}
+    place.check()
+
+
+@pytest.mark.dialect
+def test_a_rebuild_waits_for_records_of_a_load_that_died(place: Place) -> None:
+    """Made of its raw rows, a version would have values of later than its own time."""
+    slug = place.service.add_import("Customers", [{"n": 1}, {"n": 2}])
+    first = place.run()
+    [record, _] = place.service.record_slugs(slug)
+    place.service.edit_row(slug, record, {"n": 7})
+    torn = f"UPDATE records SET _dlt_load_id = 'dead' WHERE slug = '{record}'"
+    execute(place.warehouse, torn, "UPDATE sync_runs SET status = 'running'")
+    with pytest.raises(ConfigError, match="1 records of records_customers are in records as another load"):
+        place.rebuild()
+    place.run()
+    place.rebuild()
+    place.run()
+    assert told(place, first) == {(record, "n")}
+    place.check()
+
+
+def test_rules_reach_versions_that_a_rebuild_left_with_other_types_though_none_are_kept(place: Place) -> None:
+    rows = [{"code": "17"}, {"code": "18"}]
+    place.service.add_import("Customers", rows)
+    place.run()
+    died = mock.patch("connector.maintain.rebuild.swapped", side_effect=KeyboardInterrupt)
+    with died, pytest.raises(KeyboardInterrupt):
+        place.rebuild(hints={"records_customers": {"code": "bigint"}})
+    rules: dict[str, Any] = {"privacy": {"*": {"code": "hash"}}, "privacy_key": "k" * 32}
+    place.run(history=False, **rules)
+    kept = place.warehouse.rows("SELECT * FROM records_customers_history")
+    assert not {"17", "18", 17, 18} & {value for row in kept for value in row.values()}
+    place.run(**rules)
+    place.check(**rules)
+    assert len(place.versions("code", "records_customers")) == 2
+
+
 @pytest.mark.long
 def test_a_value_under_a_rule_that_changes_makes_a_version(duck_place: Place) -> None:
     place = duck_place

@@ -1,0 +1,123 @@
+"""Empty the values of versions that changed privacy rules cover (docs/history.md).
+
+Invariant: once the ledger says that an import is under its rules (`sync_imports.history` ends with them), no version of
+it has a value from a reading under other rules that these cover, and what differs between two versions is what it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from connector.warehouse.adapters.dialect import any_of
+from connector.warehouse.connection import Connection
+from connector.warehouse.history_tables import (
+    V,
+    Versioned,
+    align,
+    copy_to_open,
+    is_aligned,
+    note_changes,
+    recorded_mark,
+)
+from connector.warehouse.ownership import Dataset
+from connector.warehouse.tables import IMPORTS, LEDGER
+
+# Temporary tables: imports read under other rules than before, and the keys of their rows.
+_RULED, _RULED_KEYS = "importer_ruled", "importer_ruled_keys"
+_OF_RULED = f"SELECT k FROM {_RULED}"
+
+# A table, columns, the template whose rules apply (None: that of the table; '': unknown) → the columns that a rule may
+# be about.
+Ruled = Callable[[str, Collection[str], str | None], list[str]]
+
+
+def apply_changed_rules(
+    connection: Connection, dataset: Dataset, tables: Sequence[Versioned], ruled: Ruled | None
+) -> None:
+    """Empty the versions in these tables of imports that were read under other rules than their versions.
+
+    Such an import stays due to be recorded. One that was read without rules counts as changed once they apply again.
+    Without `ruled`, there are no rules now. Raises ConfigError if a history table cannot have the columns it takes.
+    """
+    if not tables or "privacy" not in dataset.columns[LEDGER]:
+        return
+    ledger = connection.name(LEDGER)
+    connection.add_column(LEDGER, "history")
+    by_these = connection.sql.ends_with("COALESCE(history, '')", "privacy")
+    others = f"SELECT slug AS k FROM {ledger} WHERE privacy IS NOT NULL AND NOT {by_these}"
+    if ruled is not None and connection.query(f"{others} LIMIT 1").num_rows:
+        _apply(connection, dataset, tables, ruled, others)
+    unlike = connection.sql.differs("history", recorded_mark(connection, dataset.columns[LEDGER]))
+    connection.execute(f"UPDATE {ledger} SET history = NULL WHERE privacy IS NULL AND history IS NOT NULL AND {unlike}")
+
+
+def _apply(connection: Connection, dataset: Dataset, tables: Sequence[Versioned], ruled: Ruled, imports: str) -> None:
+    """Empty the versions of these imports, given as SQL for their slugs."""
+    held = [each for each in tables if _has_versions(connection, each, imports)]
+    for each in held:  # before the transaction, because it may add columns
+        if not is_aligned(dataset, each):  # a rebuild died, or the versions of the table are not kept any more
+            align(connection, each, dataset.columns[each.history])
+        note_changes(connection, each)
+    with connection.client.begin_transaction():
+        connection.gather(_RULED, imports)
+        for each in tables:
+            columns = ruled(each.table, connection.columns()[each.history], None)
+            if each in held:
+                _empty(connection, each, columns, f"{V}.{connection.column(each.import_key)} IN ({_OF_RULED})")
+                copy_to_open(connection, each, [c for c in columns if c in each.columns], _OF_RULED)
+                _empty_moved(connection, dataset, each, ruled)
+            if each.table != IMPORTS and IMPORTS in dataset.ours:
+                _empty_gone(connection, dataset, each, columns)
+        rules = connection.sql.joined("' '", "privacy")
+        connection.execute(f"UPDATE {connection.name(LEDGER)} SET history = {rules} WHERE slug IN ({_OF_RULED})")
+
+
+def _has_versions(connection: Connection, each: Versioned, imports: str) -> bool:
+    versions = f"SELECT 1 FROM {connection.name(each.history)} WHERE {connection.column(each.import_key)}"
+    return connection.query(f"{versions} IN ({imports}) LIMIT 1").num_rows > 0
+
+
+def _empty(connection: Connection, each: Versioned, columns: Collection[str], where: str, *values: str) -> None:
+    if not columns:
+        return
+    names = [connection.column(c) for c in columns]
+    connection.execute(
+        f"UPDATE {connection.name(each.history)} AS {V} SET {', '.join(f'{c} = NULL' for c in names)} "
+        f"WHERE {where} AND {any_of(f'{V}.{c} IS NOT NULL' for c in names)}",
+        *values,
+    )
+
+
+def _empty_gone(connection: Connection, dataset: Dataset, each: Versioned, columns: Collection[str]) -> None:
+    """Empty a record's versions from a deleted import, which is not read under any rules, with those of its own import.
+
+    That is not needed if the deleted import was read under the rules of one of these imports.
+    """
+    name, column = connection.name, connection.column
+    keys, imported = column(each.key), column(each.import_key)
+    rows = (f"SELECT {keys} AS k FROM {name(t)} WHERE {imported} IN ({_OF_RULED})" for t in sorted(dataset.typed))
+    connection.gather(_RULED_KEYS, *rows)
+    listed = f"SELECT i.slug FROM {name(IMPORTS)} AS i WHERE i.{column('_deleted_at')} IS NULL"
+    ledger = name(LEDGER)
+    rules = f"SELECT o.privacy FROM {ledger} AS o WHERE o.slug IN ({_OF_RULED})"
+    ruled = f"SELECT l.slug FROM {ledger} AS l WHERE l.privacy IN ({rules})"
+    gone = f"{V}.{imported} NOT IN ({listed}) AND {V}.{imported} NOT IN ({ruled})"
+    _empty(connection, each, columns, f"{gone} AND {V}.{keys} IN (SELECT k FROM {_RULED_KEYS})")
+
+
+def _empty_moved(connection: Connection, dataset: Dataset, each: Versioned, ruled: Ruled) -> None:
+    """Empty in versions of a typed table what the rules cover of a template that their import has moved to."""
+    if each.table == IMPORTS:
+        return
+    ledger, imported = connection.name(LEDGER), connection.column(each.import_key)
+    versions = f"SELECT {imported} FROM {connection.name(each.history)}"
+    moved = (
+        f"SELECT DISTINCT COALESCE(template_slug, '') AS slug FROM {ledger} "
+        f"WHERE slug IN ({_OF_RULED}) AND slug IN ({versions})"
+    )
+    for row in connection.rows(moved):
+        template = row["slug"]
+        if template != (dataset.templates.get(each.table) or ""):
+            columns = ruled(each.table, connection.columns()[each.history], template)
+            of = f"SELECT slug FROM {ledger} WHERE COALESCE(template_slug, '') = %s AND slug IN ({_OF_RULED})"
+            _empty(connection, each, columns, f"{V}.{imported} IN ({of})", template)
