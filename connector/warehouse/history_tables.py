@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from connector.errors import ConfigError
 from connector.transform.naming import CHANGED_COLUMN, DOUBLE_VARIANT, TEXT_VARIANT, VERSION_COLUMNS
-from connector.warehouse.adapters.dialect import all_of, literal
+from connector.warehouse.adapters.dialect import all_of, any_of, literal
 from connector.warehouse.connection import Connection
 from connector.warehouse.ownership import Dataset, inspect_dataset
 from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID, RECORDS, keys_of
@@ -30,7 +30,7 @@ from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID, RECORDS, keys_o
 VALID_FROM, VALID_TO, CHANGE, RUN_ID = OWN = VERSION_COLUMNS
 # Aliases of a row and of a version. In a subquery DuckDB reads `h.x` as the member x of a column h if the inner table
 # has one, and not as a column of the outer h, so no column may have the name of an alias.
-R, V, _TYPED = "importer$row", "importer$version", "importer$typed"
+R, V, _TYPED, _LEDGER = "importer$row", "importer$version", "importer$typed", "importer$ledger"
 _UNTRACKED = ("_created_at", "_updated_at", LOAD_ID)
 _WAS = "__was_"
 _EARLIER = re.compile(f"{_WAS}[0-9]+")
@@ -247,10 +247,16 @@ def _restore_values(
 
 
 def same_content(connection: Connection, each: Versioned) -> str:
-    """Return SQL for a row (`R`) that equals the version (`V`); a join by its key, which is never null."""
-    column = connection.column
-    content = (connection.sql.same(f"{R}.{column(c)}", f"{V}.{column(c)}") for c in each.content)
-    return all_of([f"{R}.{column(each.key)} = {V}.{column(each.key)}", *content])
+    """Return SQL for a row (`R`) that equals the version (`V`); a join by its key, which is never null.
+
+    A version with a value that is set aside differs: the row had it before a rebuild, and a rebuild empties it in the
+    open versions of unchanged rows.
+    """
+    column, there = connection.column, connection.columns()[each.history]
+    content = [connection.sql.same(f"{R}.{column(c)}", f"{V}.{column(c)}") for c in each.content]
+    aside = sorted({name for c in each.content for name in set_aside_columns(c, there, each.columns)})
+    empty = [f"{V}.{column(name)} IS NULL" for name in aside]
+    return all_of([f"{R}.{column(each.key)} = {V}.{column(each.key)}", *content, *empty])
 
 
 def recorded_mark(connection: Connection, columns: Collection[str]) -> str:
@@ -290,7 +296,7 @@ def refresh_open(
     names = [c for c in only or each.columns if c not in (each.key, each.import_key)]
     there = columns[each.history]
     emptied = [name for base in names for name in set_aside_columns(base, there, each.columns)]
-    same = f"{R}.{connection.column(each.import_key)} IN ({_recorded(connection, columns[LEDGER])})"
+    same = _is_recorded(connection, each, columns[LEDGER])
     if unchanged is None or not len(unchanged):
         _copy_to_open(connection, each, names, same, emptied)
         return
@@ -299,10 +305,18 @@ def refresh_open(
         _copy_to_open(connection, each, names, f"({same})", emptied)
 
 
-def _recorded(connection: Connection, columns: Collection[str]) -> str:
-    """Return SQL for the imports that are recorded as they are loaded; `columns` are those of the ledger."""
-    mark = recorded_mark(connection, columns)
-    return f"SELECT slug FROM {connection.name(LEDGER)} WHERE {connection.sql.same('history', mark)}"
+def _is_recorded(connection: Connection, each: Versioned, columns: Collection[str]) -> str:
+    """Return SQL for whether a row (`R`) is of an import that is recorded; `columns` are those of the ledger.
+
+    A row of a load that died is not, even if the load before is recorded.
+    """
+    load = connection.column(LOAD_ID)
+    of_load = "" if each.table == IMPORTS else f" AND {_LEDGER}.{load} = {R}.{load}"
+    return (
+        f"EXISTS (SELECT 1 FROM {connection.name(LEDGER)} AS {_LEDGER} "
+        f"WHERE {_LEDGER}.slug = {R}.{connection.column(each.import_key)}{of_load} "
+        f"AND {connection.sql.same('history', recorded_mark(connection, columns))})"
+    )
 
 
 def copy_to_open(connection: Connection, each: Versioned, names: Sequence[str], imports: str) -> None:
@@ -406,7 +420,7 @@ def prepare_for_rebuild(connection: Connection, table: str, replacement: str) ->
         f"SELECT {R}.{column(each.key)} AS slug FROM {name(each.history)} AS {V} JOIN {name(table)} AS {R} "
         f"ON {same_content(connection, each)} "
         f"WHERE {V}.{column(VALID_TO)} IS NULL AND {R}.{column('_deleted_at')} IS NULL "
-        f"AND {R}.{column(each.import_key)} NOT IN ({_recorded(connection, dataset.columns[LEDGER])})"
+        f"AND NOT {_is_recorded(connection, each, dataset.columns[LEDGER])}"
     )["slug"]
     versions = replace(each, table=replacement, columns=tuple(connection.declared(replacement)))
     retyped, _ = _retype(connection, versions)
@@ -430,11 +444,9 @@ def note_changes(connection: Connection, each: Versioned) -> None:
     _check_room(connection, each, len({*there, CHANGED_COLUMN}))
     connection.add_column(each.history, CHANGED_COLUMN)
     key, changed, start, end = map(connection.column, (each.key, CHANGED_COLUMN, VALID_FROM, VALID_TO))
-    columns = {c: connection.column(c) for c in sorted({*each.content} & there.keys())}
-    parts = [
-        f"CASE WHEN {connection.sql.differs(f'{R}.{name}', f'{V}.{name}')} THEN {literal(noted(c))} ELSE '' END"
-        for c, name in columns.items()
-    ]
+    columns = {c: [c, *set_aside_columns(c, there, each.columns)] for c in sorted({*each.content} & there.keys())}
+    differ = {c: [_differ(connection, name) for name in names] for c, names in columns.items()}
+    parts = [f"CASE WHEN {any_of(either)} THEN {literal(noted(c))} ELSE '' END" for c, either in differ.items()]
     joined = connection.sql.joined  # by pairs of parts, because DuckDB and SQLite limit the depth of an expression
     while len(parts) > 1:
         parts = [f"({joined(*parts[n : n + 2])})" if n + 1 < len(parts) else parts[n] for n in range(0, len(parts), 2)]
@@ -449,6 +461,11 @@ def note_changes(connection: Connection, each: Versioned) -> None:
             f"AND {V}.{connection.column(CHANGE)} = 'update' AND {V}.{changed} IS NULL",
         )
     )
+
+
+def _differ(connection: Connection, column: str) -> str:
+    name = connection.column(column)
+    return connection.sql.differs(f"{R}.{name}", f"{V}.{name}")
 
 
 def is_aligned(dataset: Dataset, each: Versioned) -> bool:

@@ -609,6 +609,22 @@ def test_a_rebuild_after_a_run_under_new_rules_died_changes_no_record(
     place.check()
 
 
+@pytest.mark.parametrize(("value", "hints"), [("misfit", {}), (4, {"n": "date"})])
+def test_a_value_that_is_gone_when_a_rebuild_comes_is_a_change(place: Place, value: Any, hints: dict[str, str]) -> None:
+    slug = place.service.add_import("T", [{"n": value}, {"n": 1}, {"n": 2}, {"n": 3}])
+    first = place.run()
+    [record, *_] = place.service.record_slugs(slug)
+    place.edit(slug, {"n": None})
+    place.run(history=False)
+    place.settings["hints"] = {"records_t": hints}
+    place.rebuild()
+    place.run()
+    assert told(place, first) == {(record, "n")}
+    place.rebuild()
+    assert told(place, first) == {(record, "n")}
+    place.check()
+
+
 def test_a_rebuild_waits_for_records_that_were_read_without_types(place: Place) -> None:
     slug = place.service.add_import("Customers", [{"n": k, "day": f"0{k}.02.2024"} for k in (1, 2)])
     first = place.run()
@@ -619,6 +635,22 @@ def test_a_rebuild_waits_for_records_that_were_read_without_types(place: Place) 
     with pytest.raises(ConfigError, match="2 records of records_customers are in records as another load"):
         place.rebuild()
     place.run(hints={})
+    place.rebuild()
+    place.run()
+    assert told(place, first) == {(record, "n")}
+    place.check()
+
+
+@pytest.mark.dialect
+def test_a_rebuild_takes_no_row_of_a_load_that_died_for_its_version(place: Place) -> None:
+    """The ledger has the load before, which is recorded."""
+    slug = place.service.add_import("Customers", [{"n": 1}, {"n": 2}])
+    first = place.run()
+    [record, _] = place.service.record_slugs(slug)
+    place.service.edit_row(slug, record, {"n": 7})
+    loaded = "UPDATE records_customers SET n = 7, _dlt_load_id = 'dead' WHERE _record_slug"
+    raw = f"""UPDATE records SET data = '{{"n": 7}}', _dlt_load_id = 'dead' WHERE slug = '{record}'"""
+    execute(place.warehouse, f"{loaded} = '{record}'", raw, "UPDATE sync_runs SET status = 'running'")
     place.rebuild()
     place.run()
     assert told(place, first) == {(record, "n")}
