@@ -33,7 +33,7 @@ IN_OWN = build/$(1)/bin/python -m pip install --disable-pip-version-check -qq --
 	$(WHEELS)/*.whl && build/$(1)/bin/python -P -m pytest tests/pipelines/test_$(1).py $(PYTEST_ARGS)
 SIMULATION := tests/simulation/test_simulation.py
 LONG := $(SIMULATION)::test_the_warehouse_ends_equal_to_the_service $(SIMULATION)::test_the_same_on_dlt_itself \
-	tests/simulation/test_sigkill.py
+	tests/simulation/test_versions.py tests/simulation/test_sigkill.py
 
 RUNTIME := $(VENV)/.runtime
 DEVELOPMENT := $(VENV)/.development

@@ -34,7 +34,16 @@ from connector.settings import Settings
 from connector.transform.overflow import Overflow
 from connector.transform.schema import TableSchema
 from connector.transform.width import UNBOUNDED, Width
-from connector.warehouse import Connection, history, history_tables, state, stored_fields, stored_imports, upgrades
+from connector.warehouse import (
+    Connection,
+    history,
+    history_tables,
+    ruled_versions,
+    state,
+    stored_fields,
+    stored_imports,
+    upgrades,
+)
 from connector.warehouse.field_counts import TableTotals
 from connector.warehouse.ownership import Dataset
 from tests.simulation.scenario import Episode, Scenario, make_scenario, quiet
@@ -612,7 +621,7 @@ def forget_what_is_recorded_of_what_is_read_again() -> AbstractContextManager[An
 
 @mutation(first=18)
 def leave_in_versions_what_a_later_rule_is_about() -> AbstractContextManager[Any]:
-    return mock.patch.object(history, "_empty_ruled")
+    return mock.patch.object(ruled_versions, "_empty")
 
 
 @mutation(first=18, varied=True)
