@@ -20,7 +20,7 @@ from connector.warehouse.history_tables import (
     recorded_mark,
 )
 from connector.warehouse.ownership import Dataset
-from connector.warehouse.tables import IMPORTS, LEDGER
+from connector.warehouse.tables import IMPORTS, LEDGER, keys_of
 
 # Temporary tables: imports read under other rules than before, and the keys of their rows.
 _RULED, _RULED_KEYS = "importer_ruled", "importer_ruled_keys"
@@ -58,16 +58,20 @@ def _apply(connection: Connection, dataset: Dataset, tables: Sequence[Versioned]
         if not is_aligned(dataset, each):  # a rebuild died, or the versions of the table are not kept any more
             align(connection, each, dataset.columns[each.history])
         note_changes(connection, each)
+    there = connection.columns()
     with connection.client.begin_transaction():
         connection.gather(_RULED, imports)
+        may_be_gone = bool(dataset.typed) and IMPORTS in dataset.ours
+        if may_be_gone:
+            _gather_keys(connection, dataset.typed)
         for each in tables:
-            columns = ruled(each.table, connection.columns()[each.history], None)
+            columns = ruled(each.table, there[each.history], None)
             if each in held:
                 _empty(connection, each, columns, f"{V}.{connection.column(each.import_key)} IN ({_OF_RULED})")
                 copy_to_open(connection, each, [c for c in columns if c in each.columns], _OF_RULED)
-                _empty_moved(connection, dataset, each, ruled)
-            if each.table != IMPORTS and IMPORTS in dataset.ours:
-                _empty_gone(connection, dataset, each, columns)
+                _empty_moved(connection, dataset, each, there[each.history], ruled)
+            if may_be_gone and each.table != IMPORTS:
+                _empty_gone(connection, each, columns)
         rules = connection.sql.joined("' '", "privacy")
         connection.execute(f"UPDATE {connection.name(LEDGER)} SET history = {rules} WHERE slug IN ({_OF_RULED})")
 
@@ -88,24 +92,30 @@ def _empty(connection: Connection, each: Versioned, columns: Collection[str], wh
     )
 
 
-def _empty_gone(connection: Connection, dataset: Dataset, each: Versioned, columns: Collection[str]) -> None:
+def _gather_keys(connection: Connection, tables: Collection[str]) -> None:
+    """Gather the keys of the rows of the imports, in whichever of these tables they are now."""
+    keys = [(connection.name(table), *map(connection.column, keys_of(table))) for table in sorted(tables)]
+    rows = (f"SELECT {key} AS k FROM {table} WHERE {imported} IN ({_OF_RULED})" for table, key, imported in keys)
+    connection.gather(_RULED_KEYS, *rows)
+
+
+def _empty_gone(connection: Connection, each: Versioned, columns: Collection[str]) -> None:
     """Empty a record's versions from a deleted import, which is not read under any rules, with those of its own import.
 
     That is not needed if the deleted import was read under the rules of one of these imports.
     """
     name, column = connection.name, connection.column
-    keys, imported = column(each.key), column(each.import_key)
-    rows = (f"SELECT {keys} AS k FROM {name(t)} WHERE {imported} IN ({_OF_RULED})" for t in sorted(dataset.typed))
-    connection.gather(_RULED_KEYS, *rows)
     listed = f"SELECT i.slug FROM {name(IMPORTS)} AS i WHERE i.{column('_deleted_at')} IS NULL"
-    ledger = name(LEDGER)
-    rules = f"SELECT o.privacy FROM {ledger} AS o WHERE o.slug IN ({_OF_RULED})"
-    ruled = f"SELECT l.slug FROM {ledger} AS l WHERE l.privacy IN ({rules})"
-    gone = f"{V}.{imported} NOT IN ({listed}) AND {V}.{imported} NOT IN ({ruled})"
-    _empty(connection, each, columns, f"{gone} AND {V}.{keys} IN (SELECT k FROM {_RULED_KEYS})")
+    rules = f"SELECT o.privacy FROM {name(LEDGER)} AS o WHERE o.slug IN ({_OF_RULED})"
+    ruled = f"SELECT l.slug FROM {name(LEDGER)} AS l WHERE l.privacy IN ({rules})"
+    imported = f"{V}.{column(each.import_key)}"
+    gone = f"{imported} NOT IN ({listed}) AND {imported} NOT IN ({ruled})"
+    _empty(connection, each, columns, f"{gone} AND {V}.{column(each.key)} IN (SELECT k FROM {_RULED_KEYS})")
 
 
-def _empty_moved(connection: Connection, dataset: Dataset, each: Versioned, ruled: Ruled) -> None:
+def _empty_moved(
+    connection: Connection, dataset: Dataset, each: Versioned, there: Collection[str], ruled: Ruled
+) -> None:
     """Empty in versions of a typed table what the rules cover of a template that their import has moved to."""
     if each.table == IMPORTS:
         return
@@ -118,6 +128,6 @@ def _empty_moved(connection: Connection, dataset: Dataset, each: Versioned, rule
     for row in connection.rows(moved):
         template = row["slug"]
         if template != (dataset.templates.get(each.table) or ""):
-            columns = ruled(each.table, connection.columns()[each.history], template)
+            columns = ruled(each.table, there, template)
             of = f"SELECT slug FROM {ledger} WHERE COALESCE(template_slug, '') = %s AND slug IN ({_OF_RULED})"
             _empty(connection, each, columns, f"{V}.{imported} IN ({of})", template)
