@@ -121,12 +121,12 @@ def advice(found: WarehouseStatus, *, stale: bool, views_behind: bool = False) -
         yield "No run that loaded everything is recent enough: check that the scheduler starts `importer-sync run`."
     if left := found.due.get("backfill"):
         status = dlt.config.get("sources.importer.status", str)
-        left_it, once = (
+        elsewhere, once = (
             (f", or they are not {status} now", f" once they are {status}") if status in STATUSES else ("", "")
         )
         yield (
             f"{left:,} imports selected by a backfill have not been read yet: it was stopped or failed before it "
-            f"reached them{left_it}. `importer-sync run` reads them{once}."
+            f"reached them{elsewhere}. `importer-sync run` reads them{once}."
         )
     states = found.standings
     if states.get("failed"):
