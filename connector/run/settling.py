@@ -2,7 +2,8 @@
 
 Invariant: an import counts as settled only if its records were requested, and the reply of a cache or a replica was
 created, after the service's clock had passed the unit of its `updated_at`: a later change then gets a later time, and
-the next listing shows it. The lag of a replica is unknown, so `REPLICAS_LAG` is assumed for any. A time without an
+the next listing shows it. Some of a service's times may be cut to minutes though others are not, so the unit of a full
+minute is a minute at least. The lag of a replica is unknown, so `REPLICAS_LAG` is assumed for any. A time without an
 offset may be local time anywhere, so the condition has to hold for every offset in use: all whole quarters of an hour.
 """
 
@@ -68,7 +69,8 @@ def may_change_unseen(
     service's, if that is so much that either may be wrong: then the time has to be settled by both. The reply may have
     that `age`, and then lacks later changes.
     """
-    ahead, least = updated_at - reached, -unit - age
+    own = max(unit, MINUTE) if (updated_at - _EPOCH) % MINUTE == timedelta(0) else unit
+    ahead, least = updated_at - reached, -own - age
     if least < ahead <= MOST_AHEAD or (clock_difference and least < ahead - clock_difference <= clock_uncertainty):
         return True
     clocks = {timedelta(0), clock_difference}

@@ -50,6 +50,16 @@ def test_times_at_both_ends_of_the_calendar_have_a_unit(instant: datetime) -> No
     may_change_unseen(moment, NOON, unit)
 
 
+@given(st.integers(0, 10**9), st.integers(0, 10**8), st.sampled_from([MICROSECOND, SECOND, MINUTE]))
+def test_a_time_cut_to_a_minute_among_finer_ones_is_settled_after_its_minute(
+    at: int, later: int, unit: timedelta
+) -> None:
+    reached = NOON + (at + later) * MICROSECOND
+    shown = _truncated(NOON + at * MICROSECOND, MINUTE)
+    if not may_change_unseen(shown, reached, unit):
+        assert _truncated(reached, MINUTE) > shown
+
+
 @given(st.integers(0, 10**7), st.integers(-(10**7), 10**7), st.sampled_from([MICROSECOND, SECOND, MINUTE, 15 * MINUTE]))
 def test_no_later_edit_has_the_time_of_a_settled_import(at: int, later: int, unit: timedelta) -> None:
     """The service truncates its clock to the unit; the import was changed `at`, and is read at `reached`."""
