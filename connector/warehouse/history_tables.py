@@ -364,13 +364,13 @@ def check_rebuild(
         raise ConfigError(
             f"A rebuild would exchange JSON and text in {table}, whose versions are kept, and this destination cannot "
             f"tell the two apart in {each.history}. Keep the type with a hint ({hints}), or rename {each.history}, and "
-            "the next run begins another one; nothing was changed."
+            f"the next run begins another one; {table} was not changed."
         )
     if lacking := _only_in_records(connection, each, template):
         raise ConfigError(
             f"{lacking} records of {table} are in {RECORDS} as another load brought them, because a run died while it "
             "loaded them, or typed was false when they were read; a rebuild could not tell which of them have changed "
-            "since their last version. Run `importer-sync run` first; nothing was changed."
+            f"since their last version. Run `importer-sync run` first; {table} was not changed."
         )
 
 
