@@ -507,7 +507,7 @@ def _not_whole(after: Holdings) -> frozenset[str]:
     }
     half = {of for of, _, load_id in rows if of not in loaded or load_id != ledger[of]["_dlt_load_id"]}
     there = Counter(row["_import_slug"] for _, row in _each(after.typed) if row["_deleted_at"] is None)
-    half |= {of for of in loaded if ledger[of]["table_name"] and there[of] < ledger[of]["records_loaded"]}
+    half |= {of for of in loaded if ledger[of]["table_name"] and there[of] < (ledger[of]["records_loaded"] or 0)}
     slugs = ((r, r.get("slug")) for _, r in _each(after.versions))  # of a version of an import
     versions = [(r.get("_import_slug", slug), r.get("_record_slug", slug)) for r, slug in slugs]
     keys = {key for of, key in [*((of, key) for of, key, _ in rows), *versions] if of in half or of not in loaded}

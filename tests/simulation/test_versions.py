@@ -44,6 +44,8 @@ HINTS: dict[str, tuple[str, ...]] = {
 }
 RULES = ("hash", "drop", "mask:1")
 STEPS = 14
+# The share of each kind of step, beside 35 ordinary runs; a seed leaves some out, and doubles others.
+SHARES = {"run without types": 15, "run without versions": 10, "rebuild": 30, "rule": 10, "key": 5}
 
 
 class Story:
@@ -187,22 +189,24 @@ class Story:
         for _ in range(2):
             self.service.add_import("Things", [self.draw() for _ in range(self.dice.randint(1, 4))])
         self.run()
-        for _ in range(STEPS):
-            what = self.dice.random()
-            if what < 0.6:
+        # what one kind of step would hide shows in a seed that leaves it out
+        shares = [share * self.dice.choice((0, 1, 2)) for share in SHARES.values()]
+        for step in self.dice.choices(["run", *SHARES], [35, *shares], k=STEPS):
+            if step.startswith("run"):
                 self.edit()
-            if what < 0.15:
-                self.run(typed=False)
-            elif what < 0.25:
-                self.run(history=False)
-            elif what < 0.6:
-                self.run(self.death(0.4))
-            elif what < 0.9:
-                self.rebuild(self.death(0.3))
-            elif what < 0.96:
-                self.rule()
-            else:
-                self.change_key()
+            match step:
+                case "run":
+                    self.run(self.death(0.4))
+                case "run without types":
+                    self.run(typed=False)
+                case "run without versions":
+                    self.run(history=False)
+                case "rebuild":
+                    self.rebuild(self.death(0.3))
+                case "rule":
+                    self.rule()
+                case "key":
+                    self.change_key()
         self.run()
         self.run()
         with self.machine.process(self.kill_switch, self.dice) as pipeline:
