@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from connector.ledger import State
 from connector.warehouse.adapters.dialect import any_of
 from connector.warehouse.connection import Connection, marks
 from connector.warehouse.history_tables import (
@@ -67,9 +68,10 @@ def record(
     mark = recorded_mark(connection, dataset.columns[LEDGER])
     with connection.client.begin_transaction():
         unlike = connection.sql.differs("history", mark)
-        connection.gather(_DUE, f"SELECT slug AS k FROM {ledger} WHERE {unlike}")
+        lost = [_lost_imports(connection, each) for each in tables if whole and each.table == IMPORTS]
+        connection.gather(_DUE, f"SELECT slug AS k FROM {ledger} WHERE {unlike}", *lost)
         for each in tables:
-            _Recorder(connection, each, started_at, run_id, each.table in new).record(keeps=keeps)
+            _Recorder(connection, each, started_at, run_id, each.table in new).record(lost, keeps=keeps)
         left = [sql for each in paused for sql in _imports_with_rows(connection, each, f"SELECT k FROM {_DUE}")]
         if not keeps:
             holding = [*sorted(dataset.typed), *({RECORDS} & dataset.ours)]
@@ -114,6 +116,20 @@ def _imports_due(connection: Connection, history: str, columns: Iterable[str]) -
     )
 
 
+def _lost_imports(connection: Connection, each: Versioned) -> str:
+    """Return SQL for the imports with an open version of which a user deleted the row, and that are gone.
+
+    A run that lists all imports adds the row again if the service has the import, and the ledger then knows it.
+    """
+    name = connection.name
+    return (
+        f"SELECT {V}.slug AS k FROM {name(each.history)} AS {V} WHERE {V}.{connection.column(VALID_TO)} IS NULL "
+        f"AND NOT EXISTS (SELECT 1 FROM {name(IMPORTS)} AS {R} WHERE {R}.slug = {V}.slug) "
+        f"AND NOT EXISTS (SELECT 1 FROM {name(LEDGER)} AS {_O} "
+        f"WHERE {_O}.slug = {V}.slug AND {_O}.state <> '{State.deleted}')"
+    )
+
+
 def is_due(connection: Connection, dataset: Dataset, wanted: Choice) -> bool:
     """Return whether there is something to record although nothing is loaded.
 
@@ -123,10 +139,11 @@ def is_due(connection: Connection, dataset: Dataset, wanted: Choice) -> bool:
     tables = versioned(connection, dataset, wanted)
     if _is_behind(connection, dataset, tables):
         return True
-    imports = next((each for each in tables if each.table == IMPORTS), None)
-    return (
-        imports is not None
-        and connection.query(f"{_imports_due(connection, imports.history, imports.columns)} LIMIT 1").num_rows > 0
+    return any(
+        connection.query(f"{due} LIMIT 1").num_rows
+        for each in tables
+        if each.table == IMPORTS
+        for due in (_imports_due(connection, each.history, each.columns), _lost_imports(connection, each))
     )
 
 
@@ -156,7 +173,8 @@ class _Recorder:
     run_id: str
     new: bool  # there are no versions yet, whatever the ledger says: this run begins them, or they were lost
 
-    def record(self, *, keeps: bool) -> None:
+    def record(self, lost: Sequence[str], *, keeps: bool) -> None:
+        """Record the versions of the imports that are due; `lost` is SQL for those that have lost their row."""
         name, column, each = self.connection.name, self.connection.column, self.each
         execute, sql = self.connection.execute, self.connection.sql
         table, history = name(each.table), name(each.history)
@@ -164,7 +182,7 @@ class _Recorder:
         live = f"{R}.{column('_deleted_at')} IS NULL"
         same = f"SELECT 1 FROM {table} AS {R} WHERE {same_content(self.connection, each)} AND {live}"
         touched = f"SELECT k FROM {_TOUCHED}"
-        self.connection.gather(_TOUCHED, self._touched())
+        self.connection.gather(_TOUCHED, self._touched(), *(lost if each.table == IMPORTS else ()))
         still = f"{V}.{column(VALID_TO)} IS NULL"
         self.connection.gather(
             _OUTDATED,

@@ -769,6 +769,25 @@ def test_a_record_that_is_only_in_records_for_a_while_is_not_deleted(place: Plac
     assert place.versions("n", "records_customers") == [(1, "insert", False), (7, "insert", True), (2, "update", True)]
 
 
+@pytest.mark.parametrize("deletes", ["mirror", "keep"])
+def test_an_import_of_which_all_but_the_version_was_deleted_by_hand_is_gone(place: Place, deletes: str) -> None:
+    """The first two have no rows, so that nothing but their versions shows that they were there."""
+    gone, empty = (place.service.add_import("Customers", []) for _ in range(2))
+    kept = place.service.add_import("Customers", [{"n": 1}])
+    place.run(deletes=deletes)
+    for table in ("sync_imports", "imports"):
+        execute(place.warehouse, f"DELETE FROM {table}")
+    place.service.delete_import(gone)
+    backfill = RunScope(mode="backfill", selection=Selection(slugs=frozenset([kept])), force=True)
+    place.run(backfill, deletes=deletes)
+    assert len(place.versions("slug", "imports")) == 3, "a run that does not list all imports knows nothing of others"
+    place.run(deletes=deletes)
+    place.check(deletes=deletes)
+    still = {slug for slug, _, is_open in place.versions("slug", "imports") if is_open}
+    assert still == {empty, kept}
+    assert len(place.versions("slug", "imports")) == (2 if deletes == "mirror" else 4)
+
+
 @pytest.mark.long
 def test_versions_of_imports_that_a_hand_changed_are_found(duck_place: Place) -> None:
     place = duck_place
