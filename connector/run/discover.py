@@ -44,7 +44,7 @@ class Discovered:
     """The listing and the decisions on it; `unit` is the resolution of the service's times.
 
     `imports` are all imports of the run. `excluded` are those among them that the settings leave out: their records are
-    not read, and the ledger is yet to be updated.
+    not read, and the ledger is yet to be updated. `complete` tells whether no other import is known or likely to exist.
     """
 
     imports: tuple[Import, ...]
@@ -53,6 +53,7 @@ class Discovered:
     deleted: tuple[str, ...]
     unit: timedelta = SECOND
     excluded: tuple[Import, ...] = ()
+    complete: bool = True
 
 
 class Discovery:
@@ -264,7 +265,8 @@ class Discovery:
             self._choice.refuse_empty(imports, wanted, self._tally.problems)
         if listing.complete and not self._choice.selects:
             self._check_template_names(imports)
-        if not listing.complete or unlisted:
+        complete = listing.complete and not unlisted
+        if not complete:
             self._tally.shortfall = True
             why = listing.reason or f"{len(unlisted)} imports exist that the service does not list"
             self._tally.problems.append(f"The listing of imports is not known to be complete: {why}.")
@@ -275,12 +277,13 @@ class Discovery:
         known = [each.updated_at for each in self._state.ledger.values() if each.updated_at is not None]
         unit = resolution([*(i.updated_at for i in imports), *known]) if plan.read else SECOND
         if self._scope.selection.part is not None:  # the run after the shards reads imports that are in no shard's part
-            return Discovered(tuple(wanted), (), plan, (), unit)
+            return Discovered(tuple(wanted), (), plan, (), unit, complete=complete)
         excluded = [i for i in wanted if not self._choice.includes(i)]
         left_out = tuple(i for i in excluded if not self._is_noted_as_excluded(i))
         self._report_older_rules(excluded, listing)
         self._report_incomplete(wanted, excluded)
-        return Discovered(tuple(wanted), rejects, plan, self._within_delete_limit(gone, plan), unit, left_out)
+        deleted = self._within_delete_limit(gone, plan)
+        return Discovered(tuple(wanted), rejects, plan, deleted, unit, left_out, complete)
 
     def _report_incomplete(self, wanted: Sequence[Import], excluded: Sequence[Import]) -> None:
         """Report imports known to be loaded in part that are not read, because a setting leaves them out."""

@@ -298,8 +298,8 @@ class RunSession:
     @property
     def is_whole(self) -> bool:
         """Return whether the run read all that the settings ask for: a record it did not find is gone, not moved."""
-        unread = self.tally.imports_failed or self.tally.imports_unreconciled
-        return not (Choice(self._settings, self._scope).selects or unread or self.tally.interrupted_by is not None)
+        ended = self.tally.interrupted_by is None and not (self.tally.imports_failed or self.tally.imports_unreconciled)
+        return ended and not Choice(self._settings, self._scope).selects and self.reader.discovered().complete
 
     @property
     def max_columns(self) -> int:

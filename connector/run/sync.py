@@ -180,6 +180,7 @@ def _make_versions(session: RunSession, settings: Settings, connection: Connecti
         session.catalogue,
         session.tally,
         whole=session.is_whole,
+        lists_all=not session.bounded,
         in_order=session.future_start is None,
     )
     if session.future_start is not None:

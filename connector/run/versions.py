@@ -50,6 +50,7 @@ def make_versions(
     tally: Tally,
     *,
     whole: bool,
+    lists_all: bool,
     in_order: bool,
 ) -> None:
     """Record the versions of the loaded rows, if `history` is on (`connector.warehouse.history`).
@@ -71,6 +72,7 @@ def make_versions(
         run_id=tally.run_id,
         keeps=settings.deletes == "keep",
         whole=whole,
+        lists_all=lists_all,
     )
 
 

@@ -51,11 +51,13 @@ def record(
     run_id: str,
     keeps: bool,
     whole: bool,
+    lists_all: bool,
 ) -> None:
     """Record versions of the rows loaded since the last call; without `wanted`, only erase existing versions.
 
     With `keeps`, a deleted row gets a version that says so. Otherwise the versions of permanently deleted rows are
     erased too, once a run was `whole`: until then a missing record may have moved to an import that is not read yet.
+    Once it also `lists_all` imports, whatever their status, one without any row is gone.
     Changed privacy rules are applied to the versions before (`connector.warehouse.ruled_versions`).
     """
     ledger = connection.name(LEDGER)
@@ -68,7 +70,7 @@ def record(
     mark = recorded_mark(connection, dataset.columns[LEDGER])
     with connection.client.begin_transaction():
         unlike = connection.sql.differs("history", mark)
-        lost = [_lost_imports(connection, each) for each in tables if whole and each.table == IMPORTS]
+        lost = [_lost_imports(connection, each) for each in tables if whole and lists_all and each.table == IMPORTS]
         connection.gather(_DUE, f"SELECT slug AS k FROM {ledger} WHERE {unlike}", *lost)
         for each in tables:
             _Recorder(connection, each, started_at, run_id, each.table in new).record(lost, keeps=keeps)

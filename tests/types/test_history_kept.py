@@ -18,6 +18,7 @@ from connector.reporting.views.applying import apply, keep_current
 from connector.run.sync import sync
 from connector.runs import Status, Tally
 from connector.sandbox import Faults, Service, Template, serve
+from connector.sandbox.catalogue import StoredImport
 from connector.settings import RunScope, Selection, Settings
 from connector.transform.row_limits import Limits
 from connector.warehouse import Warehouse as Opened
@@ -441,6 +442,34 @@ def test_a_record_that_moves_between_two_runs_keeps_its_versions(place: Place) -
     place.service.delete_import(second)
     place.run()
     assert place.versions("n", "records_customers") == [("b", "insert", True)]
+
+
+class ServiceThatHides(Service):
+    """List all imports but the `hidden` ones, which answer to their own addresses."""
+
+    hidden: frozenset[str] = frozenset()
+
+    def _ordered_imports(self) -> list[StoredImport]:
+        return [found for found in super()._ordered_imports() if found.slug not in self.hidden]
+
+
+def test_a_record_that_moves_to_an_import_that_is_not_listed_yet_keeps_its_versions(place: Place) -> None:
+    place.service = service = ServiceThatHides(1)
+    first = service.add_import("Customers", [{"n": "moves"}, {"n": "b"}])
+    known = service.add_import("Customers", [{"n": "c"}])
+    place.run()
+    record = next(iter(service.record_slugs(first)))
+    text = next(each for each in service.record_texts(first) if record in each)
+    service.delete_row(first, record)
+    new = service.add_import("Customers", [])
+    service.add_raw_record(new, text)
+    service.hidden = frozenset([known, new])
+    ran = place.warehouse.run(service, **place.settings)
+    assert ran.status is Status.partial, "a listing without an import that exists may lack others"
+    service.hidden = frozenset()
+    place.run()
+    moves = [each for each in place.versions("n, _import_slug", "records_customers") if each[0] == "moves"]
+    assert moves == [("moves", first, "insert", False), ("moves", new, "insert", True)]
 
 
 @pytest.mark.long
