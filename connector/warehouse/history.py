@@ -231,7 +231,7 @@ class _Recorder:
         return _imports_due(self.connection, each.history, each.columns)
 
     def _note_deletions(self, names: str) -> None:
-        """Add a version of zero length for each deleted record.
+        """Add a version of zero length for each deleted record, also if it was to be erased, which did not happen yet.
 
         It shows the deletion and is valid at no moment.
         """
@@ -241,9 +241,10 @@ class _Recorder:
         self.connection.execute(
             f"INSERT INTO {history} ({names}, {', '.join(map(column, OWN))}) "
             f"SELECT {', '.join(f'{V}.{column(c)}' for c in each.columns)}, {V}.{ended}, {V}.{ended}, 'delete', %s "
-            f"FROM {history} AS {V} WHERE {V}.{ended} = %s AND {V}.{started} < {V}.{ended} AND NOT EXISTS (SELECT 1 "
-            f"FROM {history} AS {_O} WHERE {_O}.{key} = {V}.{key} "
-            f"AND ({_O}.{ended} IS NULL OR {_O}.{started} = {V}.{ended}))",
+            f"FROM {history} AS {V} WHERE {V}.{started} < {V}.{ended} "
+            f"AND ({V}.{ended} = %s OR {V}.{column(each.import_key)} IN (SELECT k FROM {_DUE})) "
+            f"AND NOT EXISTS (SELECT 1 FROM {history} AS {_O} WHERE {_O}.{key} = {V}.{key} "
+            f"AND ({_O}.{ended} IS NULL OR {_O}.{started} >= {V}.{ended}))",
             self.run_id,
             self.started_at,
         )

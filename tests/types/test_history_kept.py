@@ -444,6 +444,24 @@ def test_a_record_that_moves_between_two_runs_keeps_its_versions(place: Place) -
     assert place.versions("n", "records_customers") == [("b", "insert", True)]
 
 
+def test_a_deletion_that_was_not_erased_yet_is_told_once_deletions_are_kept(place: Place) -> None:
+    slug = place.service.add_import("Customers", [{"n": "a"}, {"n": "b"}])
+    first = place.run()
+    record = next(iter(place.service.record_slugs(slug)))
+    place.service.delete_row(slug, record)
+    only = RunScope(mode="backfill", selection=Selection(slugs=frozenset([slug])), force=True)
+    place.run(only)
+    place.run(deletes="keep")
+    seen = [(each.record, each.change) for each in changes(place.warehouse.pipeline(), first.started_at)]
+    assert (record, "delete") in seen
+    place.run(RunScope(mode="backfill", force=True), deletes="keep")
+    assert place.versions("n", "records_customers") == [
+        ("a", "insert", False),
+        ("b", "insert", True),
+        ("a", "delete", False),
+    ]
+
+
 class ServiceThatHides(Service):
     """List all imports but the `hidden` ones, which answer to their own addresses."""
 
