@@ -261,7 +261,10 @@ class _Rebuild:
                 yield raw_rows(connection, template, waiting)
 
     def _named(self, before: TableSchema, template: str) -> TableSchema:
-        """Return the fields that have a column, and as many of those without one as there is room for."""
+        """Return the fields that have a column, and as many of those without one as there is room for.
+
+        A column `_more` stays, if only with nulls, because versions have values in theirs.
+        """
         schema = before.retyped()
         room = max(width.WIDTH.columns - schema.size, 0)
         new = NewFields(schema, room + width.WIDTH.listed)
@@ -269,7 +272,7 @@ class _Rebuild:
             for text in _texts(rows):
                 new.add(read_rows([text]))
         named = width.WIDTH.narrowed(schema, new, Room(room))
-        return named.with_overflow_column() if named.is_bounded else named
+        return named.with_overflow_column() if named.is_bounded or OVERFLOW_KEYS in before.fields else named
 
     def _votes(self, template: str, schema: TableSchema) -> dict[Keys, Votes]:
         votes: dict[Keys, Votes] = {}

@@ -20,6 +20,7 @@ from connector.runs import Status, Tally
 from connector.sandbox import Faults, Service, Template, serve
 from connector.sandbox.catalogue import StoredImport
 from connector.settings import RunScope, Selection, Settings
+from connector.transform import width
 from connector.transform.row_limits import Limits
 from connector.warehouse import Warehouse as Opened
 from tests.types.conftest import DuckDB, PostgreSQL, Warehouse, made
@@ -670,6 +671,31 @@ def test_a_value_that_is_gone_when_a_rebuild_comes_is_a_change(place: Place, val
     place.rebuild()
     assert told(place, first) == {(record, "n")}
     place.check()
+
+
+@pytest.mark.dialect
+def test_a_rebuild_that_gives_each_field_a_column_makes_no_version_later(place: Place) -> None:
+    """Versions have values in `_more`, and a later import fills that column of the table again."""
+    rows = [{"n": k, "a": k, "b": k, "c": "x"} for k in (1, 2)]
+    with mock.patch.object(width, "WIDTH", width.Width(columns=20, new_fields=2)):
+        place.service.add_import("t", [{"n": 0}])
+        first = place.run()
+        slug = place.service.add_import("t", rows)
+        place.run()
+        place.edit(slug, {**rows[0], "c": "y"})
+        place.run()
+        before = told(place, first)
+        assert {field for _, field in before} == {"_more"}
+        place.rebuild()
+        assert told(place, first) == before
+        place.service.add_import("t", [{"d": 1, "e": 1, "f": 1}])
+        place.run()
+        place.check()
+        place.edit(slug, {**rows[0], "c": "z"})
+        place.run()
+        [record, _] = place.service.record_slugs(slug)
+        assert told(place, first) == before | {(record, "c")}
+        place.check()
 
 
 def test_a_rebuild_waits_for_records_that_were_read_without_types(place: Place) -> None:
