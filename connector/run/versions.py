@@ -26,7 +26,8 @@ def versions_are_due(warehouse: Warehouse, settings: Settings, state: WarehouseS
     That is so if an earlier run died, or did not do it. `dataset` is what is there, if the caller knows it.
     """
     if not settings.history:
-        return state.audited or (settings.deletes == "mirror" and _may_be_left(warehouse, state, dataset))
+        changes_versions = settings.deletes == "mirror" or bool(settings.protection)
+        return state.audited or (changes_versions and _may_be_left(warehouse, state, dataset))
     if state.audited or IMPORTS not in state.tables:
         return True
     with warehouse.connect() as connection:
@@ -34,7 +35,7 @@ def versions_are_due(warehouse: Warehouse, settings: Settings, state: WarehouseS
 
 
 def _may_be_left(warehouse: Warehouse, state: WarehouseState, dataset: Dataset | None) -> bool:
-    """Return whether there may be versions of rows that dlt alone has erased."""
+    """Return whether there may be versions of rows that dlt alone has erased, or read under other privacy rules."""
     if RUNS not in state.tables:
         return False
     with warehouse.connect() as connection:

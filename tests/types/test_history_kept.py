@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -536,6 +537,21 @@ def test_a_rule_that_comes_later_reaches_earlier_versions(place: Place, history:
     place.run(privacy=rules)
     assert len(place.versions("n", "records_customers")) == 2, "the service changed nothing"
     place.check(privacy=rules)
+
+
+def test_a_rule_under_which_dlt_alone_has_read_reaches_versions_that_are_not_kept_any_more(duck: DuckDB) -> None:
+    rules: dict[str, Any] = {"privacy": {"*": {"iban": "hash"}}, "privacy_key": "k" * 32, "deletes": "keep"}
+    place = Place(duck)
+    place.service = Service(1, clock=lambda: datetime(2020, 1, 1, tzinfo=UTC))
+    slug = place.service.add_import("Customers", [{"iban": "DE0012"}])
+    place.run()
+    place.service.edit_row(slug, next(iter(place.service.record_slugs(slug))), {"iban": "DE0034"})
+    place.service.append_rows(slug, [{"iban": "DE0056"}])
+    place.run(RunScope(mode="backfill", force=True))
+    duck.run_dlt(place.service, **rules)
+    assert place.run(history=False, **rules).imports_changed == 0
+    held = {iban for iban, *_ in place.versions("iban", "records_customers")}
+    assert not held & {"DE0012", "DE0034", "DE0056"}
 
 
 @pytest.mark.long
