@@ -230,6 +230,10 @@ class Connection:
         """Return column → its type as the destination writes it in a definition."""
         return self.adapter.declared(self.client, table)
 
+    def counted_columns(self, table: str) -> int:
+        """Return the number of columns that count towards the destination's limit for a table."""
+        return self.adapter.counted_columns(self.client, table)
+
     def catalog(self) -> Catalog:
         """Return all tables and views with their columns, in one query."""
         return self.adapter.catalog(self.client)

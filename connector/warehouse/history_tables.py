@@ -176,7 +176,7 @@ def _retype(connection: Connection, each: Versioned) -> tuple[list[str], list[st
     want = {c: kind for c, kind in want.items() if c in each.columns}
     lacking = [c for c in want if c not in have]
     retyped = [c for c in want if c in have and have[c] != want[c]]
-    _check_room(connection, each, len(have) + len(lacking) + len(retyped))
+    _check_room(connection, each, len(lacking) + len(retyped))
     for new in lacking:
         connection.execute(f"ALTER TABLE {history} ADD COLUMN {column(new)} {want[new]}")
     for base in retyped:
@@ -186,15 +186,18 @@ def _retype(connection: Connection, each: Versioned) -> tuple[list[str], list[st
     return [*retyped, *(c for c in lacking if any(name.startswith(f"{c}{_WAS}") for name in have))], lacking
 
 
-def _check_room(connection: Connection, each: Versioned, count: int) -> None:
-    """Raise ConfigError if the history table cannot have so many columns.
+def _check_room(connection: Connection, each: Versioned, more: int) -> None:
+    """Raise ConfigError if the history table cannot have so many more columns.
 
     Altered in part, it would stop each run from then on.
     """
     from connector.transform.row_limits import LIMITS  # which loads what commands that only ask do not need
 
     limits = LIMITS.get(connection.traits.dialect)
-    if limits is not None and count > limits.columns:
+    if limits is None or not more:
+        return
+    count = connection.counted_columns(each.history) + more
+    if count > limits.columns:
         raise ConfigError(
             f"{each.history} would have {count} columns, because it keeps what was there before a rebuild, and "
             f"{limits.destination} allows {limits.columns}. Rename it, and the next run begins another one; the "
@@ -441,7 +444,7 @@ def note_changes(connection: Connection, each: Versioned) -> None:
     updates = f"SELECT 1 FROM {connection.name(each.history)} WHERE {connection.column(CHANGE)} = 'update' LIMIT 1"
     if not connection.query(updates).num_rows:
         return
-    _check_room(connection, each, len({*there, CHANGED_COLUMN}))
+    _check_room(connection, each, CHANGED_COLUMN not in there)
     connection.add_column(each.history, CHANGED_COLUMN)
     key, changed, start, end = map(connection.column, (each.key, CHANGED_COLUMN, VALID_FROM, VALID_TO))
     columns = {c: [c, *set_aside_columns(c, there, each.columns)] for c in sorted({*each.content} & there.keys())}

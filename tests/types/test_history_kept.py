@@ -1012,3 +1012,18 @@ def test_a_rebuild_for_which_the_history_has_no_room_changes_nothing(
     place.service.append_rows(place.service.slugs()[0], [{"n": "2"}])
     place.run()
     assert postgres.tuples("SELECT n FROM records_t_history ORDER BY 1") == [("1",), ("2",)]
+
+
+def test_the_room_in_a_history_on_postgres_is_without_the_columns_that_were_dropped(
+    postgres: PostgreSQL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place(postgres)
+    place.service.add_import("t", [{"n": 1}, {"n": 2}])
+    place.run()
+    room = len(postgres.columns("records_t_history")) + 2
+    monkeypatch.setattr("connector.transform.row_limits.LIMITS", {"postgres": Limits("PostgreSQL", room, 8160)})
+    place.rebuild(hints={"records_t": {"n": "text"}})
+    place.rebuild()
+    with pytest.raises(ConfigError, match=f"records_t_history would have {room + 1} columns"):
+        place.rebuild(hints={"records_t": {"n": "text"}})
+    place.run()

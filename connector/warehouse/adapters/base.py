@@ -182,6 +182,10 @@ class Adapter:
         )
         return {lower(row["name"]): row["kind"] for row in rows}
 
+    def counted_columns(self, client: Client, table: str) -> int:
+        """Return the number of columns that count towards the destination's limit for a table."""
+        return len(self.declared(client, table))
+
     def type_of(self, declared: str, precision: int | None, scale: int | None) -> str:
         """Return our name of a type; return an unknown one unchanged, and its column is avoided."""
         name = declared.lower()

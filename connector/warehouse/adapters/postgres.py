@@ -45,6 +45,15 @@ class Postgres(Adapter):
         rows = self.fetch(client, sql, [client.dataset_name, table])
         return {lower(row["name"]): row["kind"] for row in rows}
 
+    def counted_columns(self, client: Client, table: str) -> int:
+        """Count dropped columns too, which PostgreSQL never reuses."""
+        sql = (
+            "SELECT count(*) AS n FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_class c ON c.oid = a.attrelid "
+            "JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
+            "WHERE n.nspname = %s AND c.relname = %s AND a.attnum > 0"
+        )
+        return int(self.fetch(client, sql, [client.dataset_name, table])[0]["n"])
+
     def _names_sql(self, client: Client) -> str:
         """Return the SELECT of the names, also of those of indexes and of objects that are not visible."""
         objects = "pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s"
