@@ -44,7 +44,13 @@ from connector.warehouse import Connection, Warehouse
 from connector.warehouse.destination import prepare_for_loading
 from connector.warehouse.failures import explain_failure
 from connector.warehouse.field_counts import totals
-from connector.warehouse.history_tables import check_rebuild, prepare_for_rebuild, refresh_open, restore_values
+from connector.warehouse.history_tables import (
+    check_rebuild,
+    note_fields_with_own_columns,
+    prepare_for_rebuild,
+    refresh_open,
+    restore_values,
+)
 from connector.warehouse.loads import make_newest
 from connector.warehouse.lock import check_lock_held, sole_writer
 from connector.warehouse.ownership import REBUILD_SCHEMA, REBUILD_TABLE, forget_staged, inspect_dataset, prepare_staging
@@ -231,6 +237,8 @@ class _Rebuild:
             with swapped(connection, table, fields, text_conflicts, views):
                 if prepared is not None:
                     refresh_open(connection, prepared.versions, unchanged=prepared.unchanged)
+                    if rest := before.fields.get(OVERFLOW_KEYS):
+                        note_fields_with_own_columns(connection, prepared, rest.column)
             if prepared is not None:
                 versions = replace(prepared.versions, table=table)
                 restore_values(connection, versions, prepared.retyped, json_columns(written.schema))

@@ -396,12 +396,14 @@ class PreparedVersions:
 
     The open versions of recorded imports are to be refreshed from it, and those of the records `unchanged`: they equal
     their version although their import was loaded since it was recorded, by a run that died or while history was off.
-    Earlier values may go back into the columns `retyped`, once the table is replaced.
+    Earlier values may go back into the columns `retyped`, once the table is replaced. `added` are the columns that the
+    table did not have.
     """
 
     versions: Versioned
     unchanged: pa.ChunkedArray[Any]
     retyped: Sequence[str]
+    added: Sequence[str]
 
 
 def prepare_for_rebuild(connection: Connection, table: str, replacement: str) -> PreparedVersions | None:
@@ -427,7 +429,7 @@ def prepare_for_rebuild(connection: Connection, table: str, replacement: str) ->
     )["slug"]
     versions = replace(each, table=replacement, columns=tuple(connection.declared(replacement)))
     retyped, _ = _retype(connection, versions)
-    return PreparedVersions(versions, unchanged, retyped)
+    return PreparedVersions(versions, unchanged, retyped, [c for c in versions.content if c not in each.columns])
 
 
 def noted(column: str) -> str:
@@ -446,22 +448,52 @@ def note_changes(connection: Connection, each: Versioned) -> None:
         return
     _check_room(connection, each, CHANGED_COLUMN not in there)
     connection.add_column(each.history, CHANGED_COLUMN)
-    key, changed, start, end = map(connection.column, (each.key, CHANGED_COLUMN, VALID_FROM, VALID_TO))
     columns = {c: [c, *set_aside_columns(c, there, each.columns)] for c in sorted({*each.content} & there.keys())}
+    changed = connection.column(CHANGED_COLUMN)
+    _note(connection, each, _noting(connection, columns), f"{V}.{changed} IS NULL")
+
+
+def note_fields_with_own_columns(connection: Connection, prepared: PreparedVersions, rest: str) -> None:
+    """Note the columns of fields that had none before a rebuild, in open versions that were the first with such values.
+
+    Their earlier version has nothing in `rest`, the column of those fields, and their own values have left it.
+    """
+    each, changed, more = prepared.versions, connection.column(CHANGED_COLUMN), connection.column(rest)
+    there = connection.columns()[each.history]
+    if not prepared.added or not {CHANGED_COLUMN, rest} <= there.keys():
+        return
+    columns = _noting(connection, {c: [c] for c in prepared.added})
+    has_left = f"{V}.{connection.column(VALID_TO)} IS NULL AND {R}.{more} IS NULL AND {V}.{more} IS NULL"
+    noted_before = f"{V}.{changed} LIKE '%{noted(rest)}%'"
+    _note(connection, each, connection.sql.joined(f"{V}.{changed}", columns), f"{has_left} AND {noted_before}")
+
+
+def _noting(connection: Connection, columns: Mapping[str, Sequence[str]]) -> str:
+    """Return SQL for the note on these columns: those of which any, of the columns given for it, differs."""
     differ = {c: [_differ(connection, name) for name in names] for c, names in columns.items()}
     parts = [f"CASE WHEN {any_of(either)} THEN {literal(noted(c))} ELSE '' END" for c, either in differ.items()]
     joined = connection.sql.joined  # by pairs of parts, because DuckDB and SQLite limit the depth of an expression
     while len(parts) > 1:
         parts = [f"({joined(*parts[n : n + 2])})" if n + 1 < len(parts) else parts[n] for n in range(0, len(parts), 2)]
-    history = connection.name(each.history)
+    return parts[0]
+
+
+def _note(connection: Connection, each: Versioned, note: str, where: str) -> None:
+    """Store a note in the versions that changed a record and for which `where` holds, each (`V`) after one (`R`)."""
+    history, key, changed = (
+        connection.name(each.history),
+        connection.column(each.key),
+        connection.column(CHANGED_COLUMN),
+    )
+    start, end = connection.column(VALID_FROM), connection.column(VALID_TO)
     connection.execute(
         connection.sql.update_from(
             history,
             V,
-            {changed: parts[0]},
+            {changed: note},
             f"{history} AS {R}",
             f"{R}.{key} = {V}.{key} AND {R}.{end} = {V}.{start} AND {R}.{start} < {R}.{end} "
-            f"AND {V}.{connection.column(CHANGE)} = 'update' AND {V}.{changed} IS NULL",
+            f"AND {V}.{connection.column(CHANGE)} = 'update' AND {where}",
         )
     )
 

@@ -714,6 +714,22 @@ def test_a_rebuild_that_gives_each_field_a_column_makes_no_version_later(place: 
         place.check()
 
 
+@pytest.mark.dialect
+def test_a_first_value_without_a_column_is_told_after_a_rebuild_gave_it_one(place: Place) -> None:
+    with mock.patch.object(width, "WIDTH", width.Width(columns=20, new_fields=2)):
+        place.service.add_import("t", [{"n": 0}])
+        first = place.run()
+        slug = place.service.add_import("t", [{"n": 1, "a": 1, "b": 1}, {"n": 2, "a": 2, "b": 2, "c": "x", "d": 1}])
+        place.run()
+        [record, _] = place.service.record_slugs(slug)
+        place.edit(slug, {"n": 1, "a": 1, "b": 1, "c": "y"})
+        place.run()
+        assert told(place, first) == {(record, "_more")}
+        place.rebuild()
+        assert told(place, first) == {(record, "c")}
+        place.check()
+
+
 def test_a_rebuild_waits_for_records_that_were_read_without_types(place: Place) -> None:
     slug = place.service.add_import("Customers", [{"n": k, "day": f"0{k}.02.2024"} for k in (1, 2)])
     first = place.run()
