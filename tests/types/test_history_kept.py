@@ -8,6 +8,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from dlt.pipeline.helpers import pipeline_drop
 
 from connector.cli.unmatched import unmatched_templates
 from connector.errors import ConfigError
@@ -891,6 +892,25 @@ def test_an_import_of_which_all_but_the_version_was_deleted_by_hand_is_gone(plac
     still = {slug for slug, _, is_open in place.versions("slug", "imports") if is_open}
     assert still == {empty, kept}
     assert len(place.versions("slug", "imports")) == (2 if deletes == "mirror" else 4)
+
+
+@pytest.mark.parametrize("rows", [[], [{"n": 1}]])
+def test_an_import_that_went_while_the_tables_were_dropped_leaves_no_version(
+    duck_place: Place, rows: list[dict[str, Any]]
+) -> None:
+    """dlt does not know the tables of versions, and drops all others."""
+    place = duck_place
+    gone = place.service.add_import("Customers", rows)
+    kept = place.service.add_import("Customers", [{"n": 2}])
+    place.run()
+    pipeline = place.warehouse.pipeline()
+    pipeline.sync_destination()
+    pipeline_drop(pipeline, resources=["imports", "records"])()
+    place.service.delete_import(gone)
+    place.run()
+    place.check()
+    assert place.versions("slug", "imports") == [(kept, "insert", True)]
+    assert place.versions("n", "records_customers") == [(2, "insert", True)]
 
 
 @pytest.mark.long
