@@ -211,6 +211,8 @@ class _Rebuild:
         before = state.schemas[table]
         hints, template = self.settings.hints.get(table, {}), state.template_tables[table]
         named = self._named(before, template)
+        if OVERFLOW_KEYS in before.fields and table in state.histories:  # versions have values in theirs
+            named = named.with_overflow_column()
         schema = self._typed(before, named, self._votes(template, named), hints)
         types = {f.column: (f.type, schema.fields[k].type) for k, f in before.fields.items() if k in schema.fields}
         with self.warehouse.connect() as connection:
@@ -269,10 +271,7 @@ class _Rebuild:
                 yield raw_rows(connection, template, waiting)
 
     def _named(self, before: TableSchema, template: str) -> TableSchema:
-        """Return the fields that have a column, and as many of those without one as there is room for.
-
-        A column `_more` stays, if only with nulls, because versions have values in theirs.
-        """
+        """Return the fields that have a column, and as many of those without one as there is room for."""
         schema = before.retyped()
         room = max(width.WIDTH.columns - schema.size, 0)
         new = NewFields(schema, room + width.WIDTH.listed)
@@ -280,7 +279,7 @@ class _Rebuild:
             for text in _texts(rows):
                 new.add(read_rows([text]))
         named = width.WIDTH.narrowed(schema, new, Room(room))
-        return named.with_overflow_column() if named.is_bounded or OVERFLOW_KEYS in before.fields else named
+        return named.with_overflow_column() if named.is_bounded else named
 
     def _votes(self, template: str, schema: TableSchema) -> dict[Keys, Votes]:
         votes: dict[Keys, Votes] = {}
