@@ -34,7 +34,7 @@ from connector.run.versions import apply_rules
 from connector.settings import Settings
 from connector.source import without_warnings_of_json
 from connector.transform import width
-from connector.transform.casting import Votes
+from connector.transform.casting import Votes, json_text
 from connector.transform.flatten import flatten, leaf_values
 from connector.transform.json_rows import read_rows
 from connector.transform.schema import OVERFLOW_KEYS, Field, Keys, Kind, TableSchema, arrow_type, hint_for, parse_type
@@ -240,7 +240,9 @@ class _Rebuild:
                 if prepared is not None:
                     refresh_open(connection, prepared.versions, unchanged=prepared.unchanged)
                     if rest := before.fields.get(OVERFLOW_KEYS):
-                        note_fields_with_own_columns(connection, prepared, rest.column)
+                        note_fields_with_own_columns(
+                            connection, prepared, rest.column, _keys_in_json(written.schema, before)
+                        )
             if prepared is not None:
                 versions = replace(prepared.versions, table=table)
                 restore_values(connection, versions, prepared.retyped, json_columns(written.schema))
@@ -363,6 +365,12 @@ _FROM_RAW = {
     "_deleted_at": "_deleted_at",
     LOAD_ID: LOAD_ID,
 }
+
+
+def _keys_in_json(schema: TableSchema, before: TableSchema) -> dict[str, str]:
+    """Return the column of each field that had none before → the field's last key, as the JSON of `_more` has it."""
+    new = ((keys, known) for keys, known in schema.fields.items() if keys not in before.fields)
+    return {column: f"{json_text(keys[-1])}:" for keys, known in new for column in known.columns()}
 
 
 def _texts(rows: pa.Table) -> list[bytes]:

@@ -325,6 +325,11 @@ class RunSession:
                         "run reads the other imports again."
                     )
 
+    @property
+    def knows_all(self) -> bool:
+        """Return whether the run knows all imports of the service, whatever their status: another one is gone."""
+        return self.is_whole and not self.bounded
+
     def missing_tables(self) -> Iterator[TableRows]:
         """Yield tables without rows, so that every public table exists with all columns after any run."""
         incomplete = self._incomplete()

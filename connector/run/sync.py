@@ -139,7 +139,10 @@ def _load_all(pipeline: Pipeline, session: RunSession, settings: Settings, load:
 
 def _load_packages(pipeline: Pipeline, session: RunSession, settings: Settings, load: LoadPackage) -> None:
     if session.is_idle():
-        if not session.is_shard and versions_are_due(session.warehouse, settings, session.state, session.dataset):
+        warehouse, knows_all = session.warehouse, session.knows_all
+        if not session.is_shard and versions_are_due(
+            warehouse, settings, session.state, session.dataset, knows_all=knows_all
+        ):
             with session.warehouse.connect() as connection:
                 _make_versions(session, settings, connection, inspect_dataset(connection))
         return
@@ -180,7 +183,7 @@ def _make_versions(session: RunSession, settings: Settings, connection: Connecti
         session.catalogue,
         session.tally,
         whole=session.is_whole,
-        lists_all=not session.bounded,
+        knows_all=session.knows_all,
         in_order=session.future_start is None,
     )
     if session.future_start is not None:

@@ -20,7 +20,9 @@ from connector.warehouse.state import WarehouseState
 from connector.warehouse.tables import IMPORTS, IMPORTS_SCHEMA, LEDGER, RUNS, TYPED_SCHEMA
 
 
-def versions_are_due(warehouse: Warehouse, settings: Settings, state: WarehouseState, dataset: Dataset | None) -> bool:
+def versions_are_due(
+    warehouse: Warehouse, settings: Settings, state: WarehouseState, dataset: Dataset | None, *, knows_all: bool
+) -> bool:
     """Return whether there may be something to record or erase although nothing is loaded.
 
     That is so if an earlier run died, or did not do it. `dataset` is what is there, if the caller knows it.
@@ -31,7 +33,8 @@ def versions_are_due(warehouse: Warehouse, settings: Settings, state: WarehouseS
     if state.audited or IMPORTS not in state.tables:
         return True
     with warehouse.connect() as connection:
-        return is_due(connection, dataset or inspect_dataset(connection), settings.keeps_history_of)
+        there = dataset or inspect_dataset(connection)
+        return is_due(connection, there, settings.keeps_history_of, knows_all=knows_all)
 
 
 def _may_be_left(warehouse: Warehouse, state: WarehouseState, dataset: Dataset | None) -> bool:
@@ -51,7 +54,7 @@ def make_versions(
     tally: Tally,
     *,
     whole: bool,
-    lists_all: bool,
+    knows_all: bool,
     in_order: bool,
 ) -> None:
     """Record the versions of the loaded rows, if `history` is on (`connector.warehouse.history`).
@@ -73,7 +76,7 @@ def make_versions(
         run_id=tally.run_id,
         keeps=settings.deletes == "keep",
         whole=whole,
-        lists_all=lists_all,
+        knows_all=knows_all,
     )
 
 

@@ -36,9 +36,9 @@ from connector.warehouse.ownership import Dataset, inspect_dataset
 from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID, RECORDS, keys_of
 
 # Temporary tables: imports to record; keys that have no live row any more; imports whose rows may differ from their
-# open versions; keys of versions that do; imports that stay due.
+# open versions; keys of versions that do; imports that stay due; keys of versions that ended.
 _DUE, _ERASED, _TOUCHED = "importer_due", "importer_erased", "importer_touched"
-_OUTDATED, _LEFT = "importer_outdated", "importer_left"
+_OUTDATED, _LEFT, _ENDED = "importer_outdated", "importer_left", "importer_ended"
 _O, _KEY = "importer$other", "importer$key"  # more aliases, as R and V are
 
 
@@ -51,13 +51,13 @@ def record(
     run_id: str,
     keeps: bool,
     whole: bool,
-    lists_all: bool,
+    knows_all: bool,
 ) -> None:
     """Record versions of the rows loaded since the last call; without `wanted`, only erase existing versions.
 
     With `keeps`, a deleted row gets a version that says so. Otherwise the versions of permanently deleted rows are
     erased too, once a run was `whole`: until then a missing record may have moved to an import that is not read yet.
-    Once it also `lists_all` imports, whatever their status, one without any row is gone.
+    If it `knows_all` imports, whatever their status, one without any row is gone.
     Changed privacy rules are applied to the versions before (`connector.warehouse.ruled_versions`).
     """
     ledger = connection.name(LEDGER)
@@ -70,14 +70,15 @@ def record(
     mark = recorded_mark(connection, dataset.columns[LEDGER])
     with connection.client.begin_transaction():
         unlike = connection.sql.differs("history", mark)
-        lost = [_lost_imports(connection, each) for each in tables if whole and lists_all and each.table == IMPORTS]
+        lost = [_lost_imports(connection, each) for each in tables if knows_all and each.table == IMPORTS]
         connection.gather(_DUE, f"SELECT slug AS k FROM {ledger} WHERE {unlike}", *lost)
         for each in tables:
             _Recorder(connection, each, started_at, run_id, each.table in new).record(lost, keeps=keeps)
         left = [sql for each in paused for sql in _imports_with_rows(connection, each, f"SELECT k FROM {_DUE}")]
         if not keeps:
             holding = [*sorted(dataset.typed), *({RECORDS} & dataset.ours)]
-            left += _erase(connection, tables, paused, holding, whole=whole)
+            rejected = "records_rejected" in dataset.columns[LEDGER]
+            left += _erase(connection, tables, paused, holding, whole=whole, rejected=rejected)
         if tables:
             done = f"slug IN (SELECT k FROM {_DUE})"
             if left:
@@ -124,29 +125,26 @@ def _lost_imports(connection: Connection, each: Versioned) -> str:
     A run that lists all imports adds the row again if the service has the import, and the ledger then knows it.
     """
     name = connection.name
-    return (
-        f"SELECT {V}.slug AS k FROM {name(each.history)} AS {V} WHERE {V}.{connection.column(VALID_TO)} IS NULL "
-        f"AND NOT EXISTS (SELECT 1 FROM {name(IMPORTS)} AS {R} WHERE {R}.slug = {V}.slug) "
-        f"AND NOT EXISTS (SELECT 1 FROM {name(LEDGER)} AS {_O} "
-        f"WHERE {_O}.slug = {V}.slug AND {_O}.state <> '{State.deleted}')"
+    return (  # not by a join or NOT EXISTS, which reads a whole table per import where `slug` has no index
+        f"SELECT g.k FROM (SELECT slug AS k, 1 AS lost FROM {name(each.history)} "
+        f"WHERE {connection.column(VALID_TO)} IS NULL UNION ALL SELECT slug, 0 FROM {name(IMPORTS)} UNION ALL "
+        f"SELECT slug, 0 FROM {name(LEDGER)} WHERE state <> '{State.deleted}') AS g GROUP BY g.k HAVING MIN(g.lost) = 1"
     )
 
 
-def is_due(connection: Connection, dataset: Dataset, wanted: Choice) -> bool:
+def is_due(connection: Connection, dataset: Dataset, wanted: Choice, *, knows_all: bool) -> bool:
     """Return whether there is something to record although nothing is loaded.
 
     That is so if a table has no versions yet or has changed since, or if rows were loaded without versions, by dlt
-    alone or by a run that died.
+    alone or by a run that died; or in a run that `knows_all` imports, if a user deleted the rows of one that is gone.
     """
     tables = versioned(connection, dataset, wanted)
     if _is_behind(connection, dataset, tables):
         return True
-    return any(
-        connection.query(f"{due} LIMIT 1").num_rows
-        for each in tables
-        if each.table == IMPORTS
-        for due in (_imports_due(connection, each.history, each.columns), _lost_imports(connection, each))
-    )
+    imports = [each for each in tables if each.table == IMPORTS]
+    due = [_imports_due(connection, each.history, each.columns) for each in imports]
+    due += [_lost_imports(connection, each) for each in imports if knows_all]
+    return any(connection.query(f"{select} LIMIT 1").num_rows for select in due)
 
 
 def _is_behind(connection: Connection, dataset: Dataset, tables: Sequence[Versioned]) -> bool:
@@ -238,15 +236,17 @@ class _Recorder:
         name, column, each = self.connection.name, self.connection.column, self.each
         history, key = name(each.history), column(each.key)
         started, ended = column(VALID_FROM), column(VALID_TO)
+        earlier = f"{V}.{ended} IS NOT NULL AND {V}.{column(each.import_key)} IN (SELECT k FROM {_DUE})"
+        self.connection.gather(
+            _ENDED, f"SELECT k FROM {_OUTDATED}", f"SELECT {V}.{key} AS k FROM {history} AS {V} WHERE {earlier}"
+        )
         self.connection.execute(
             f"INSERT INTO {history} ({names}, {', '.join(map(column, OWN))}) "
             f"SELECT {', '.join(f'{V}.{column(c)}' for c in each.columns)}, {V}.{ended}, {V}.{ended}, 'delete', %s "
-            f"FROM {history} AS {V} WHERE {V}.{started} < {V}.{ended} "
-            f"AND ({V}.{ended} = %s OR {V}.{column(each.import_key)} IN (SELECT k FROM {_DUE})) "
+            f"FROM {history} AS {V} WHERE {V}.{started} < {V}.{ended} AND {V}.{key} IN (SELECT k FROM {_ENDED}) "
             f"AND NOT EXISTS (SELECT 1 FROM {history} AS {_O} WHERE {_O}.{key} = {V}.{key} "
             f"AND ({_O}.{ended} IS NULL OR {_O}.{started} >= {V}.{ended}))",
             self.run_id,
-            self.started_at,
         )
 
 
@@ -257,14 +257,17 @@ def _erase(
     holding: Sequence[str],
     *,
     whole: bool,
+    rejected: bool,
 ) -> list[str]:
     """Delete all versions of keys that have no live row in any table of records (`holding`) or in `imports`.
 
     Candidates are the versions of imports loaded since, and in recorded tables the versions that ended. If the run was
-    not whole, delete nothing and return SQL for the imports to check again.
+    not whole, delete nothing and return SQL for the imports to check again. Versions of imports with `rejected` rows,
+    if the ledger counts them, stay: one of those may be the missing record.
     """
     left: list[str] = []
     name, column = connection.name, connection.column
+    rejects = f"SELECT slug FROM {name(LEDGER)} WHERE records_rejected > 0"
     for of_imports in (True, False):
         over = [each for each in tables if (each.table == IMPORTS) == of_imports]
         some = [*over, *(each for each in paused if (each.table == IMPORTS) == of_imports)]
@@ -274,6 +277,7 @@ def _erase(
         candidates = (
             f"SELECT DISTINCT {column(e.key)} AS k FROM {name(e.history)} "
             f"WHERE {column(e.import_key)} IN (SELECT k FROM {_DUE})"
+            + (f" AND {column(e.import_key)} NOT IN ({rejects})" if rejected and not of_imports else "")
             + (f" AND {column(VALID_TO)} IS NOT NULL" if e in over else "")
             for e in some
         )

@@ -450,27 +450,37 @@ def note_changes(connection: Connection, each: Versioned) -> None:
     connection.add_column(each.history, CHANGED_COLUMN)
     columns = {c: [c, *set_aside_columns(c, there, each.columns)] for c in sorted({*each.content} & there.keys())}
     changed = connection.column(CHANGED_COLUMN)
-    _note(connection, each, _noting(connection, columns), f"{V}.{changed} IS NULL")
+    differ = {c: [_differ(connection, name) for name in names] for c, names in columns.items()}
+    _note(connection, each, _noting(connection, differ), f"{V}.{changed} IS NULL")
 
 
-def note_fields_with_own_columns(connection: Connection, prepared: PreparedVersions, rest: str) -> None:
+def note_fields_with_own_columns(
+    connection: Connection, prepared: PreparedVersions, rest: str, keys: Mapping[str, str]
+) -> None:
     """Note the columns of fields that had none before a rebuild, in open versions that were the first with such values.
 
-    Their earlier version has nothing in `rest`, the column of those fields, and their own values have left it.
+    Before, the note of such a version says only that `rest` changed, the column of all fields without one. `keys` has
+    for each column the key of its field as `rest` has it: an earlier version with that key had a value there.
     """
     each, changed, more = prepared.versions, connection.column(CHANGED_COLUMN), connection.column(rest)
-    there = connection.columns()[each.history]
-    if not prepared.added or not {CHANGED_COLUMN, rest} <= there.keys():
+    added = [column for column in prepared.added if column in keys]
+    if not added or not {CHANGED_COLUMN, rest} <= connection.columns()[each.history].keys():
         return
-    columns = _noting(connection, {c: [c] for c in prepared.added})
-    has_left = f"{V}.{connection.column(VALID_TO)} IS NULL AND {R}.{more} IS NULL AND {V}.{more} IS NULL"
-    noted_before = f"{V}.{changed} LIKE '%{noted(rest)}%'"
-    _note(connection, each, connection.sql.joined(f"{V}.{changed}", columns), f"{has_left} AND {noted_before}")
+    differ = {c: [f"({_differ(connection, c)} AND {_lacks(f'{R}.{more}', keys[c])})"] for c in added}
+    same = connection.sql.same(f"{R}.{more}", f"{V}.{more}")
+    note = f"CASE WHEN {same} THEN REPLACE({V}.{changed}, {literal(noted(rest))}, '') ELSE {V}.{changed} END"
+    where = f"{V}.{connection.column(VALID_TO)} IS NULL AND {V}.{changed} LIKE '%{noted(rest)}%'"
+    _note(connection, each, connection.sql.joined(note, f"({_noting(connection, differ)})"), where)
 
 
-def _noting(connection: Connection, columns: Mapping[str, Sequence[str]]) -> str:
-    """Return SQL for the note on these columns: those of which any, of the columns given for it, differs."""
-    differ = {c: [_differ(connection, name) for name in names] for c, names in columns.items()}
+def _lacks(column: str, text: str) -> str:
+    """Return a condition: the column is null, or its text does not contain this one."""
+    pattern = "".join(f"!{each}" if each in "%_!" else each for each in text)
+    return f"({column} IS NULL OR {column} NOT LIKE {literal(f'%{pattern}%')} ESCAPE '!')"
+
+
+def _noting(connection: Connection, differ: Mapping[str, Sequence[str]]) -> str:
+    """Return SQL for the note on these columns: those for which any of the conditions holds."""
     parts = [f"CASE WHEN {any_of(either)} THEN {literal(noted(c))} ELSE '' END" for c, either in differ.items()]
     joined = connection.sql.joined  # by pairs of parts, because DuckDB and SQLite limit the depth of an expression
     while len(parts) > 1:

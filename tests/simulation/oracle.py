@@ -554,9 +554,8 @@ def check_history(
     recorded = bool(ran.settings.history)
     repaired = whole and (not changed_manually or ran.tally.status is Status.succeeded)
     not_whole = frozenset[str]() if repaired else _not_whole(after)
-    # a missing record may have moved to an import that could not be read or was not listed
-    unlisted = any(problem.startswith("The listing of imports") for problem in ran.tally.problems)
-    erases = whole and not (unlisted or ran.tally.imports_failed or ran.tally.imports_unreconciled)
+    # a missing record may be rejected, or have moved to an import that could not be read or was not listed
+    erases = whole and ran.tally.status is Status.succeeded and not ran.tally.imports_unreconciled
     if recorded:
         check_versions(after, all_noted=keeps or erases, but=not_whole, of=recorded_tables(ran))
     if not ran.settings.typed:

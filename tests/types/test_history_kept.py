@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,9 @@ from connector.reporting.changes import changes
 from connector.reporting.views.applying import apply, keep_current
 from connector.run.sync import sync
 from connector.runs import Status, Tally
-from connector.sandbox import Faults, Service, Template, serve
+from connector.sandbox import Faults, Request, Response, Service, Template, serve
 from connector.sandbox.catalogue import StoredImport
+from connector.sandbox.messages import error_response, json_response
 from connector.settings import RunScope, Selection, Settings
 from connector.transform import width
 from connector.transform.row_limits import Limits
@@ -466,31 +468,66 @@ def test_a_deletion_that_was_not_erased_yet_is_told_once_deletions_are_kept(plac
 
 
 class ServiceThatHides(Service):
-    """List all imports but the `hidden` ones, which answer to their own addresses."""
+    """List all imports but the `hidden` ones, and `malformed` ones without a time; `forbidden` ones answer 403."""
 
     hidden: frozenset[str] = frozenset()
+    malformed: frozenset[str] = frozenset()
+    forbidden: frozenset[str] = frozenset()
 
     def _ordered_imports(self) -> list[StoredImport]:
         return [found for found in super()._ordered_imports() if found.slug not in self.hidden]
 
+    def _answer(self, endpoint: str, slug: str, request: Request) -> Response:
+        if endpoint == "import" and slug in self.forbidden:
+            return error_response(403, "forbidden", "no")
+        reply = super()._answer(endpoint, slug, request)
+        if endpoint != "imports" or not self.malformed:
+            return reply
+        page = json.loads(reply.body)
+        page["data"] = [
+            each | {"updated_at": None} if each["slug"] in self.malformed else each for each in page["data"]
+        ]
+        return json_response(200, json.dumps(page))
 
-def test_a_record_that_moves_to_an_import_that_is_not_listed_yet_keeps_its_versions(place: Place) -> None:
+
+@pytest.mark.parametrize("why", ["another", "forbidden", "malformed", "status"])
+def test_a_record_that_moves_to_an_import_that_is_not_read_yet_keeps_its_versions(place: Place, why: str) -> None:
     place.service = service = ServiceThatHides(1)
+    place.settings |= {"status": "completed"} if why == "status" else {}
     first = service.add_import("Customers", [{"n": "moves"}, {"n": "b"}])
-    known = service.add_import("Customers", [{"n": "c"}])
+    second = service.add_import("Customers", [{"n": "c"}])
     place.run()
     record = next(iter(service.record_slugs(first)))
     text = next(each for each in service.record_texts(first) if record in each)
     service.delete_row(first, record)
-    new = service.add_import("Customers", [])
-    service.add_raw_record(new, text)
-    service.hidden = frozenset([known, new])
-    ran = place.warehouse.run(service, **place.settings)
-    assert ran.status is Status.partial, "a listing without an import that exists may lack others"
-    service.hidden = frozenset()
+    known = second
+    if why == "another":  # a listing without an import that exists may lack others
+        second = service.add_import("Customers", [])
+    service.add_raw_record(second, text)
+    if why == "malformed":
+        service.malformed = frozenset([second])
+    else:
+        service.hidden = frozenset([known, second])
+    service.forbidden = frozenset([second] if why == "forbidden" else ())
+    assert place.warehouse.run(service, **place.settings).status is Status.partial
+    service.hidden = service.malformed = service.forbidden = frozenset()
     place.run()
     moves = [each for each in place.versions("n, _import_slug", "records_customers") if each[0] == "moves"]
-    assert moves == [("moves", first, "insert", False), ("moves", new, "insert", True)]
+    assert moves == [("moves", first, "insert", False), ("moves", second, "insert", True)]
+
+
+def test_a_record_that_is_rejected_for_a_while_keeps_its_versions(place: Place) -> None:
+    slug = place.service.add_import("Customers", [{"n": "a"}, {"n": "b"}])
+    place.run()
+    record = next(iter(place.service.record_slugs(slug)))
+    text = next(each for each in place.service.record_texts(slug) if record in each)
+    for now in (json.dumps(json.loads(text) | {"data": 5}), text):
+        place.service.delete_row(slug, record)
+        record = place.service.add_raw_record(slug, now)
+        ran = place.warehouse.run(place.service, **place.settings)
+        assert ran.status is (Status.succeeded if now == text else Status.partial), ran.problems
+    versions = [each for each in place.versions("n", "records_customers") if each[0] == "a"]
+    assert versions == [("a", "insert", False), ("a", "insert", True)]
 
 
 @pytest.mark.long
@@ -716,16 +753,48 @@ def test_a_rebuild_that_gives_each_field_a_column_makes_no_version_later(place: 
 
 
 @pytest.mark.dialect
-def test_a_first_value_without_a_column_is_told_after_a_rebuild_gave_it_one(place: Place) -> None:
+@pytest.mark.parametrize(
+    ("was", "now", "columns", "fields"),
+    [
+        ({}, {"c": "y"}, 20, {"c"}),
+        ({"e": 1}, {"c": "y"}, 20, {"c", "_more"}),
+        ({"e": 1}, {"e": 1, "c": "y"}, 5, {"c"}),
+        ({"c": "x"}, {"c": "y"}, 20, {"_more"}),
+        ({"c": "x"}, {"c": "x", "d": 1}, 20, {"d", "_more"}),
+        ({}, {"c": "y", "d": 1}, 4, {"c", "_more"}),
+    ],
+)
+def test_a_first_value_without_a_column_is_told_after_a_rebuild_gave_it_one(
+    place: Place, was: dict[str, Any], now: dict[str, Any], columns: int, fields: set[str]
+) -> None:
+    row = {"n": 1, "a": 1, "b": 1}
     with mock.patch.object(width, "WIDTH", width.Width(columns=20, new_fields=2)):
         place.service.add_import("t", [{"n": 0}])
         first = place.run()
-        slug = place.service.add_import("t", [{"n": 1, "a": 1, "b": 1}, {"n": 2, "a": 2, "b": 2, "c": "x", "d": 1}])
+        slug = place.service.add_import("t", [row | was, {"n": 2, "a": 2, "b": 2, "c": "x", "d": 1}])
         place.run()
         [record, _] = place.service.record_slugs(slug)
-        place.edit(slug, {"n": 1, "a": 1, "b": 1, "c": "y"})
+        place.edit(slug, row | now)
         place.run()
         assert told(place, first) == {(record, "_more")}
+    with mock.patch.object(width, "WIDTH", width.Width(columns=columns, new_fields=20)):
+        place.rebuild()
+        assert told(place, first) == {(record, field) for field in fields}
+        place.check()
+
+
+@pytest.mark.dialect
+def test_a_column_that_a_rebuild_retypes_is_no_new_one_of_a_field_without_a_column(place: Place) -> None:
+    row = {"n": 1, "a": 1, "x": "abc"}
+    with mock.patch.object(width, "WIDTH", width.Width(columns=20, new_fields=2)):
+        place.service.add_import("t", [{"n": 0}])
+        first = place.run()
+        slug = place.service.add_import("t", [row, {"n": 2, "a": 2, "x": "b", "c": "x", "d": 1}])
+        place.run()
+        [record, _] = place.service.record_slugs(slug)
+        place.edit(slug, row | {"c": "y"})
+        place.run()
+        place.settings["hints"] = {"records_t": {"x": "bigint"}}
         place.rebuild()
         assert told(place, first) == {(record, "c")}
         place.check()
