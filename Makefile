@@ -69,13 +69,13 @@ contracts: $(DEVELOPMENT)  ## import contracts between modules
 quick: $(INSTALLED) $(DEVELOPMENT)  ## the tests that every change has to pass, or those of PYTEST_ARGS, on the built wheel
 	@$(PYTEST) -n $(WORKERS) --dist worksteal $(or $(PYTEST_ARGS),-m 'not thorough')
 
-thorough: $(INSTALLED) $(DEVELOPMENT)  ## the other tests: damage, kills, sizes, old versions, every page of docs/; CI runs both
+thorough: $(INSTALLED) $(DEVELOPMENT)  ## the other tests: damage, kills, sizes, old versions; CI runs both
 	@$(PYTEST) -n $(WORKERS) --dist worksteal -m thorough $(PYTEST_ARGS)
 
 unit: $(INSTALLED) $(DEVELOPMENT)  ## all tests, or those of PYTEST_ARGS
 	@$(PYTEST) -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
-long: $(INSTALLED) $(DEVELOPMENT)  ## tests that take too long for make test: cases marked long, MORE_SEEDS seeds, KILLS kills in a row
+long: $(INSTALLED) $(DEVELOPMENT)  ## tests that take too long for CI: cases marked long, every page of docs/, MORE_SEEDS seeds, KILLS kills in a row
 	@$(PYTEST) --long -m long -n $(WORKERS) $(PYTEST_ARGS)
 	@$(PYTEST) --long $(LONG) -n $(WORKERS) --simulation-from 10 --simulation-seeds $(MORE_SEEDS) --kills $(KILLS) $(PYTEST_ARGS)
 

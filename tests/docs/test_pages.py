@@ -99,7 +99,10 @@ def visitor(
         yield visitor
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if to_carry_out(page)])
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=() if page in NEWCOMERS else pytest.mark.long) for page in PAGES if to_carry_out(page)],
+)
 def test_a_reader_can_do_what_the_page_says(visitor: Visitor, page: str) -> None:
     for block in to_carry_out(page):
         try:

@@ -752,7 +752,6 @@ def test_a_rebuild_that_gives_each_field_a_column_makes_no_version_later(place: 
         place.check()
 
 
-@pytest.mark.dialect
 @pytest.mark.parametrize(
     ("was", "now", "columns", "fields"),
     [
@@ -783,7 +782,6 @@ def test_a_first_value_without_a_column_is_told_after_a_rebuild_gave_it_one(
         place.check()
 
 
-@pytest.mark.dialect
 def test_a_column_that_a_rebuild_retypes_is_no_new_one_of_a_field_without_a_column(place: Place) -> None:
     row = {"n": 1, "a": 1, "x": "abc"}
     with mock.patch.object(width, "WIDTH", width.Width(columns=20, new_fields=2)):
