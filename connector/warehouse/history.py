@@ -77,8 +77,7 @@ def record(
         left = [sql for each in paused for sql in _imports_with_rows(connection, each, f"SELECT k FROM {_DUE}")]
         if not keeps:
             holding = [*sorted(dataset.typed), *({RECORDS} & dataset.ours)]
-            rejected = "records_rejected" in dataset.columns[LEDGER]
-            left += _erase(connection, tables, paused, holding, whole=whole, rejected=rejected)
+            left += _erase(connection, tables, paused, holding, whole=whole)
         if tables:
             done = f"slug IN (SELECT k FROM {_DUE})"
             if left:
@@ -257,17 +256,14 @@ def _erase(
     holding: Sequence[str],
     *,
     whole: bool,
-    rejected: bool,
 ) -> list[str]:
     """Delete all versions of keys that have no live row in any table of records (`holding`) or in `imports`.
 
     Candidates are the versions of imports loaded since, and in recorded tables the versions that ended. If the run was
-    not whole, delete nothing and return SQL for the imports to check again. Versions of imports with `rejected` rows,
-    if the ledger counts them, stay: one of those may be the missing record.
+    not whole, delete nothing and return SQL for the imports to check again.
     """
     left: list[str] = []
     name, column = connection.name, connection.column
-    rejects = f"SELECT slug FROM {name(LEDGER)} WHERE records_rejected > 0"
     for of_imports in (True, False):
         over = [each for each in tables if (each.table == IMPORTS) == of_imports]
         some = [*over, *(each for each in paused if (each.table == IMPORTS) == of_imports)]
@@ -277,7 +273,6 @@ def _erase(
         candidates = (
             f"SELECT DISTINCT {column(e.key)} AS k FROM {name(e.history)} "
             f"WHERE {column(e.import_key)} IN (SELECT k FROM {_DUE})"
-            + (f" AND {column(e.import_key)} NOT IN ({rejects})" if rejected and not of_imports else "")
             + (f" AND {column(VALID_TO)} IS NOT NULL" if e in over else "")
             for e in some
         )

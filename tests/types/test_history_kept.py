@@ -516,20 +516,6 @@ def test_a_record_that_moves_to_an_import_that_is_not_read_yet_keeps_its_version
     assert moves == [("moves", first, "insert", False), ("moves", second, "insert", True)]
 
 
-def test_a_record_that_is_rejected_for_a_while_keeps_its_versions(place: Place) -> None:
-    slug = place.service.add_import("Customers", [{"n": "a"}, {"n": "b"}])
-    place.run()
-    record = next(iter(place.service.record_slugs(slug)))
-    text = next(each for each in place.service.record_texts(slug) if record in each)
-    for now in (json.dumps(json.loads(text) | {"data": 5}), text):
-        place.service.delete_row(slug, record)
-        record = place.service.add_raw_record(slug, now)
-        ran = place.warehouse.run(place.service, **place.settings)
-        assert ran.status is (Status.succeeded if now == text else Status.partial), ran.problems
-    versions = [each for each in place.versions("n", "records_customers") if each[0] == "a"]
-    assert versions == [("a", "insert", False), ("a", "insert", True)]
-
-
 @pytest.mark.long
 def test_views_are_made_though_versions_lack_a_new_column(duck_place: Place) -> None:
     place = duck_place
