@@ -44,7 +44,8 @@ class Discovered:
     """The listing and the decisions on it; `unit` is the resolution of the service's times.
 
     `imports` are all imports of the run. `excluded` are those among them that the settings leave out: their records are
-    not read, and the ledger is yet to be updated. `complete` tells that no other import is known or likely to exist.
+    not read, and the ledger is yet to be updated. `complete` is false if an import exists, or may exist, that
+    the settings include and the run cannot read.
     """
 
     imports: tuple[Import, ...]
@@ -261,7 +262,7 @@ class Discovery:
         included = [i for i in wanted if self._may_be_read(i)]
         plan = make_plan(self._under_rules(included, imports), self._state.ledger, self._rules)
         self._tally.imports_listed = len(imports)
-        # what discovery has reported until here are imports that exist and are not read, or may be such
+        # a shortfall until here means that an import exists, or may exist, whose records are not read
         complete = listing.complete and not (unlisted or rejects or self._tally.shortfall)
         if not (included or self._template_unknown) and listing.complete and self._scope.mode == "backfill":
             self._choice.refuse_empty(imports, wanted, self._tally.problems)

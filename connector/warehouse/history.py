@@ -119,9 +119,9 @@ def _imports_due(connection: Connection, history: str, columns: Iterable[str]) -
 
 
 def _lost_imports(connection: Connection, each: Versioned) -> str:
-    """Return SQL for the imports with an open version of which a user deleted the row, and that are gone.
+    """Return SQL for the imports that have an open version, but no row in `imports` and none in the ledger.
 
-    A run that lists all imports adds the row again if the service has the import, and the ledger then knows it.
+    A user deleted their rows, and the service deleted the import: otherwise a run that lists all adds the rows again.
     """
     name = connection.name
     return (  # not by a join or NOT EXISTS, which reads a whole table per import where `slug` has no index
@@ -228,9 +228,10 @@ class _Recorder:
         return _imports_due(self.connection, each.history, each.columns)
 
     def _note_deletions(self, names: str) -> None:
-        """Add a version of zero length for each deleted record, also if it was to be erased, which did not happen yet.
+        """Add a version of zero length for each deleted record.
 
-        It shows the deletion and is valid at no moment.
+        It shows the deletion and is valid at no moment. Records that an earlier run with `mirror` found deleted, but
+        could not erase yet, get one too.
         """
         name, column, each = self.connection.name, self.connection.column, self.each
         history, key = name(each.history), column(each.key)
