@@ -8,7 +8,7 @@ deletes nothing; with the setting `status` a run requests the imports known at t
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -81,6 +81,7 @@ class Discovery:
         self._progress = progress
         self._stop = stop
         self.convention = FROM_ONE  # as the listing showed
+        self._listed: Mapping[str, datetime] = {}  # import → its `updated_at`
         self._template_unknown = False  # an import is not read, because its template is unknown
         self._rules = Rules(
             now,
@@ -139,6 +140,17 @@ class Discovery:
         listed = {_slug_of(row) for row in listing.rows}
         absent = {slug for slug, answer in zip(slugs, answers, strict=True) if answer is None}
         return frozenset(absent - listed) if listing.complete else frozenset()
+
+    async def is_unchanged(self, read: Mapping[str, datetime]) -> bool:
+        """Return whether the service lists what it listed before, but for imports that were `read` as they are now.
+
+        `read` has the `updated_at` of those that had changed when they were read.
+        """
+        try:
+            listing = await self._lister(len(self._listed)).all()
+        except ConnectorError:
+            return False
+        return listing.complete and _times(listing.rows) == {**self._listed, **read}
 
     def _lister(self, expected: int) -> Lister[Import | Reject]:
         return Lister(
@@ -262,6 +274,7 @@ class Discovery:
         included = [i for i in wanted if self._may_be_read(i)]
         plan = make_plan(self._under_rules(included, imports), self._state.ledger, self._rules)
         self._tally.imports_listed = len(imports)
+        self._listed = _times(listing.rows)
         # a shortfall until here means that an import exists, or may exist, whose records are not read
         complete = listing.complete and not (unlisted or rejects or self._tally.shortfall)
         if not (included or self._template_unknown) and listing.complete and self._scope.mode == "backfill":
@@ -400,6 +413,10 @@ class Discovery:
             "was deleted. If that is right, run once with --allow-mass-delete."
         )
         return ()
+
+
+def _times(rows: Iterable[Import | Reject]) -> dict[str, datetime]:
+    return {row.slug: row.updated_at for row in rows if isinstance(row, Import)}
 
 
 def _with_one_name(imports: Collection[Import]) -> list[Import]:

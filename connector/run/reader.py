@@ -10,8 +10,9 @@ import asyncio
 import logging
 import signal
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import ExitStack
+from datetime import datetime
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -205,6 +206,14 @@ class Reader:
             age=max(self._client.clock.age_of(import_.slug), REPLICAS_LAG),
         )
         return None if settled else Due.racy
+
+    def is_unchanged(self, read: Mapping[str, datetime]) -> bool:
+        """Return whether all imports are as they were read (see `Discovery.is_unchanged`); list them again for that."""
+        try:
+            unchanged: bool = self._loop.call(self._unless_stopped, self._discovery.is_unchanged(read))
+            return unchanged
+        except Stopped:
+            return False
 
     def count_requests(self) -> None:
         """Store the number of requests so far in the tally."""

@@ -85,6 +85,7 @@ class RunSession:
         self.merged: set[str] = set()  # tables in which rows of other imports may have been replaced
         self.losing: set[str] = set()  # imports from which records moved, on destinations that find slugs
         self.unread: list[str] = []  # imports listed for the first time and deleted before they were read
+        self.read_later: dict[str, datetime] = {}  # imports that had changed when they were read → `updated_at`
         self.exhausted = False
         self.deferred = 0  # number of imports left to the run after all shards
         self.largest_batch_bytes = 0  # bytes of the longest rows, which are built some thousands at a time
@@ -301,6 +302,10 @@ class RunSession:
         ended = self.tally.interrupted_by is None and not (self.tally.imports_failed or self.tally.imports_unreconciled)
         return ended and not Choice(self._settings, self._scope).selects and self.reader.discovered().complete
 
+    def is_undisturbed(self) -> bool:
+        """Return whether no import changed since it was read or listed: a record that was not found has not moved."""
+        return self.reader.is_unchanged(self.read_later)
+
     @property
     def max_columns(self) -> int:
         """Return the number of columns of the widest typed table."""
@@ -380,6 +385,8 @@ class RunSession:
             self.record.pending.imports.append(slug)
             if read.unproven:
                 self._unreconciled(read)
+            if read.import_.updated_at != each.import_.updated_at:
+                self.read_later[slug] = read.import_.updated_at
             self._progress.read(slug, size, read.verdict.value)
             self.import_rows.add_read(each.import_, read)
         known = [self.state.ledger.get(each.import_.slug) for each in planned]

@@ -184,6 +184,7 @@ def _make_versions(session: RunSession, settings: Settings, connection: Connecti
         session.tally,
         whole=session.is_whole,
         knows_all=session.knows_all,
+        is_undisturbed=session.is_undisturbed,
         in_order=session.future_start is None,
     )
     if session.future_start is not None:

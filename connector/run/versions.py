@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import partial
 
 from connector.load.data_dictionary import Catalogue
@@ -55,6 +55,7 @@ def make_versions(
     *,
     whole: bool,
     knows_all: bool,
+    is_undisturbed: Callable[[], bool],
     in_order: bool,
 ) -> None:
     """Record the versions of the loaded rows, if `history` is on (`connector.warehouse.history`).
@@ -77,6 +78,7 @@ def make_versions(
         keeps=settings.deletes == "keep",
         whole=whole,
         knows_all=knows_all,
+        is_undisturbed=is_undisturbed,
     )
 
 

@@ -10,9 +10,10 @@ up if a run died before that, and recording the same load twice adds nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 
 from connector.ledger import State
 from connector.warehouse.adapters.dialect import any_of
@@ -36,9 +37,9 @@ from connector.warehouse.ownership import Dataset, inspect_dataset
 from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID, RECORDS, keys_of
 
 # Temporary tables: imports to record; keys that have no live row any more; imports whose rows may differ from their
-# open versions; keys of versions that do; imports that stay due; keys of versions that ended.
+# open versions; keys of versions that do; imports that stay due; keys of versions that ended; keys that may have moved.
 _DUE, _ERASED, _TOUCHED = "importer_due", "importer_erased", "importer_touched"
-_OUTDATED, _LEFT, _ENDED = "importer_outdated", "importer_left", "importer_ended"
+_OUTDATED, _LEFT, _ENDED, _MOVING = "importer_outdated", "importer_left", "importer_ended", "importer_moving"
 _O, _KEY = "importer$other", "importer$key"  # more aliases, as R and V are
 
 
@@ -52,12 +53,15 @@ def record(
     keeps: bool,
     whole: bool,
     knows_all: bool,
+    is_undisturbed: Callable[[], bool],
 ) -> None:
     """Record versions of the rows loaded since the last call; without `wanted`, only erase existing versions.
 
     With `keeps`, a deleted row gets a version that says so. Otherwise the versions of permanently deleted rows are
     erased too, once a run was `whole`: until then a missing record may have moved to an import that is not read yet.
-    If it `knows_all` imports, whatever their status, one without any row is gone.
+    One that this run found missing may have moved during the run too, to an import that was read before: its versions
+    stay for a later run unless `is_undisturbed()`, which is called only if there are such versions. If the run
+    `knows_all` imports, whatever their status, one without any row is gone.
     Changed privacy rules are applied to the versions before (`connector.warehouse.ruled_versions`).
     """
     ledger = connection.name(LEDGER)
@@ -72,19 +76,66 @@ def record(
         unlike = connection.sql.differs("history", mark)
         lost = [_lost_imports(connection, each) for each in tables if knows_all and each.table == IMPORTS]
         connection.gather(_DUE, f"SELECT slug AS k FROM {ledger} WHERE {unlike}", *lost)
+        outdated = {each.table: f"{_OUTDATED}_{n}" for n, each in enumerate(tables)}
         for each in tables:
-            _Recorder(connection, each, started_at, run_id, each.table in new).record(lost, keeps=keeps)
-        left = [sql for each in paused for sql in _imports_with_rows(connection, each, f"SELECT k FROM {_DUE}")]
-        if not keeps:
-            holding = [*sorted(dataset.typed), *({RECORDS} & dataset.ours)]
-            left += _erase(connection, tables, paused, holding, whole=whole)
-        if tables:
-            done = f"slug IN (SELECT k FROM {_DUE})"
-            if left:
-                connection.gather(_LEFT, *left)
-                done += f" AND slug NOT IN (SELECT k FROM {_LEFT})"
-            connection.execute(f"UPDATE {ledger} SET history = {mark} WHERE {done}")
+            recorder = _Recorder(connection, each, started_at, run_id, each.table in new, outdated[each.table])
+            recorder.record(lost, keeps=keeps)
+        finish = partial(_finish, connection, dataset, tables, paused, mark, keeps=keeps, whole=whole)
+        if whole and not keeps:
+            _gather_moving(connection, {each: outdated.get(each.table) for each in (*tables, *paused)})
+        waits = finish(undisturbed=False)
+    if waits and is_undisturbed():
+        with connection.client.begin_transaction():
+            finish(undisturbed=True)
     connection.update_statistics([each.history for each in new.values()])
+
+
+def _finish(
+    connection: Connection,
+    dataset: Dataset,
+    tables: Sequence[Versioned],
+    paused: Sequence[Versioned],
+    mark: str,
+    *,
+    keeps: bool,
+    whole: bool,
+    undisturbed: bool,
+) -> bool:
+    """Erase what is gone unless the run `keeps` it, and note in the ledger which imports are recorded.
+
+    Return whether there is more to erase in an undisturbed run.
+    """
+    left = [sql for each in paused for sql in _imports_with_rows(connection, each, f"SELECT k FROM {_DUE}")]
+    waits = False
+    if not keeps:
+        holding = [*sorted(dataset.typed), *({RECORDS} & dataset.ours)]
+        kept, waits = _erase(connection, tables, paused, holding, whole=whole, undisturbed=undisturbed)
+        left += kept
+    if tables:
+        done = f"slug IN (SELECT k FROM {_DUE})"
+        if left:
+            connection.gather(_LEFT, *left)
+            done += f" AND slug NOT IN (SELECT k FROM {_LEFT})"
+        connection.execute(f"UPDATE {connection.name(LEDGER)} SET history = {mark} WHERE {done}")
+    return waits
+
+
+def _gather_moving(connection: Connection, outdated: Mapping[Versioned, str | None]) -> None:
+    """Gather the keys of versions of imports that exist, and that this run found missing as far as is known.
+
+    `outdated` has, for each recorded table, the temporary table of keys whose versions it ended.
+    """
+    name, column = connection.name, connection.column
+    loaded = f"SELECT slug FROM {name(LEDGER)} WHERE state <> '{State.deleted}' AND slug IN (SELECT k FROM {_DUE})"
+    connection.gather(
+        _MOVING,
+        *(
+            f"SELECT DISTINCT {column(each.key)} AS k FROM {name(each.history)} "
+            f"WHERE {column(each.import_key)} IN ({loaded})"
+            + ("" if ended is None else f" AND {column(each.key)} IN (SELECT k FROM {ended})")
+            for each, ended in outdated.items()
+        ),
+    )
 
 
 def _imports_with_rows(connection: Connection, each: Versioned, imports: str) -> tuple[str, ...]:
@@ -171,6 +222,7 @@ class _Recorder:
     started_at: datetime
     run_id: str
     new: bool  # there are no versions yet, whatever the ledger says: this run begins them, or they were lost
+    outdated: str  # temporary table for the keys of versions that end
 
     def record(self, lost: Sequence[str], *, keeps: bool) -> None:
         """Record the versions of the imports that are due; `lost` is SQL for those that have lost their row."""
@@ -184,14 +236,14 @@ class _Recorder:
         self.connection.gather(_TOUCHED, self._touched(), *(lost if each.table == IMPORTS else ()))
         still = f"{V}.{column(VALID_TO)} IS NULL"
         self.connection.gather(
-            _OUTDATED,
+            self.outdated,
             f"SELECT {V}.{key} AS k FROM {history} AS {V} WHERE {still} AND {V}.{imported} IN ({touched}) "
             f"AND NOT EXISTS ({same})",
             f"SELECT {V}.{key} AS k FROM {table} AS {R} JOIN {history} AS {V} ON {V}.{key} = {R}.{key} "
             f"WHERE {R}.{imported} IN ({touched}) AND {still} AND {V}.{imported} <> {R}.{imported} "
             f"AND NOT EXISTS ({same})",
         )
-        outdated = f"{still} AND {V}.{key} IN (SELECT k FROM {_OUTDATED})"
+        outdated = f"{still} AND {V}.{key} IN (SELECT k FROM {self.outdated})"
         execute(sql.delete(history, V, f"{V}.{column(VALID_FROM)} = %s AND {outdated}"), self.started_at)
         ended = f"{column(VALID_TO)} = %s"
         execute(f"UPDATE {history} AS {V} SET {ended} WHERE {outdated}", self.started_at)
@@ -238,7 +290,7 @@ class _Recorder:
         started, ended = column(VALID_FROM), column(VALID_TO)
         earlier = f"{V}.{ended} IS NOT NULL AND {V}.{column(each.import_key)} IN (SELECT k FROM {_DUE})"
         self.connection.gather(
-            _ENDED, f"SELECT k FROM {_OUTDATED}", f"SELECT {V}.{key} AS k FROM {history} AS {V} WHERE {earlier}"
+            _ENDED, f"SELECT k FROM {self.outdated}", f"SELECT {V}.{key} AS k FROM {history} AS {V} WHERE {earlier}"
         )
         self.connection.execute(
             f"INSERT INTO {history} ({names}, {', '.join(map(column, OWN))}) "
@@ -257,13 +309,16 @@ def _erase(
     holding: Sequence[str],
     *,
     whole: bool,
-) -> list[str]:
+    undisturbed: bool,
+) -> tuple[list[str], bool]:
     """Delete all versions of keys that have no live row in any table of records (`holding`) or in `imports`.
 
     Candidates are the versions of imports loaded since, and in recorded tables the versions that ended. If the run was
-    not whole, delete nothing and return SQL for the imports to check again.
+    not whole, delete nothing; if it was not undisturbed, nothing with a key in `_MOVING`. Return SQL for the imports to
+    check again, and whether an undisturbed run would have deleted more.
     """
     left: list[str] = []
+    waits = False
     name, column = connection.name, connection.column
     for of_imports in (True, False):
         over = [each for each in tables if (each.table == IMPORTS) == of_imports]
@@ -285,14 +340,19 @@ def _erase(
         gone = _ERASED + "_imports" * of_imports
         selects = (f"SELECT {_KEY}.k FROM ({each}) AS {_KEY} WHERE {alive or 'TRUE'}" for each in candidates)
         connection.gather(gone, *selects)
+        if whole and not undisturbed:
+            waiting = f"SELECT k FROM {gone} WHERE k IN (SELECT k FROM {_MOVING}) LIMIT 1"
+            waits = waits or connection.query(waiting).num_rows > 0
         for each in some:
-            where = f"{V}.{column(each.key)} IN (SELECT k FROM {gone})"
+            key = f"{V}.{column(each.key)}"
+            where = f"{key} IN (SELECT k FROM {gone})"
             if whole:
-                connection.execute(connection.sql.delete(name(each.history), V, where))
-            else:
+                erased = where if undisturbed else f"{where} AND {key} NOT IN (SELECT k FROM {_MOVING})"
+                connection.execute(connection.sql.delete(name(each.history), V, erased))
+            if not whole or waits:
                 imported = f"{V}.{column(each.import_key)}"
                 left.append(f"SELECT DISTINCT {imported} AS k FROM {name(each.history)} AS {V} WHERE {where}")
-    return left
+    return left, waits
 
 
 def mismatched_versions(connection: Connection, wanted: Choice) -> dict[str, int]:

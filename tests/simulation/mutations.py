@@ -25,7 +25,7 @@ from connector.load import ledger_rows, package, table_rows
 from connector.load.batches import Builder, BuiltImports
 from connector.load.kept_deletes import KeptDeletes
 from connector.models import Import
-from connector.run import choice, discover, opening, plan, reader, sync, versions
+from connector.run import choice, discover, opening, plan, reader, session, sync, versions
 from connector.run.crash_suspects import CrashSuspects
 from connector.run.plan import Plan
 from connector.sandbox import Switches
@@ -148,6 +148,21 @@ def _with_records_of_failing_imports_that_moved(scenario: Scenario) -> Scenario:
     """Records move before runs in which some imports cannot be read."""
     moving = replace(quiet({**scenario.settings, "batch_rows": 1}), moves_before=6, failing=0.3)
     return replace(scenario, episodes=(quiet(scenario.settings), *[moving] * 3), tiny=6)
+
+
+def _with_history_of_records_that_moved(scenario: Scenario) -> Scenario:
+    """Records move between a few imports before runs that record versions and do not see all imports or read all."""
+    settings = {**scenario.settings, "history": True, "deletes": "mirror", "typed": True}
+    moving = replace(quiet(settings), moves_before=6)
+    episodes = (quiet(settings), *[replace(moving, failing=0.3), moving, replace(moving, hide=0.3), moving] * 2)
+    return replace(scenario, settings=settings, episodes=episodes, tiny=6)
+
+
+def _with_history_of_records_that_move(scenario: Scenario) -> Scenario:
+    """Records move between a few imports before and during runs that record versions."""
+    settings = {**scenario.settings, "history": True, "deletes": "mirror", "typed": True}
+    moving = replace(quiet(settings), edits_before=4, moves_before=2, moves=0.01)
+    return replace(scenario, settings=settings, episodes=(quiet(settings), *[moving] * 6), tiny=6, coarse=False)
 
 
 def _with_renamed_templates(scenario: Scenario) -> Scenario:
@@ -609,7 +624,23 @@ def keep_no_version_of_what_changed() -> AbstractContextManager[Any]:
 
 @mutation()
 def leave_versions_of_what_was_erased() -> AbstractContextManager[Any]:
-    return mock.patch.object(history, "_erase")
+    return mock.patch.object(history, "_erase", return_value=([], False))
+
+
+@mutation(40, likely=_with_history_of_records_that_moved)
+def erase_versions_of_records_that_may_have_moved() -> AbstractContextManager[Any]:
+    return mock.patch.object(session.RunSession, "is_whole", True)
+
+
+@mutation(40, first=35, likely=_with_history_of_records_that_moved)
+def erase_versions_of_records_of_imports_that_are_not_listed() -> AbstractContextManager[Any]:
+    whole = discover.Discovered
+    return mock.patch.object(discover, "Discovered", lambda *args, **more: replace(whole(*args, **more), complete=True))
+
+
+@mutation(40, likely=_with_history_of_records_that_move)
+def erase_versions_of_records_that_moved_during_a_run() -> AbstractContextManager[Any]:
+    return mock.patch.object(session.RunSession, "is_undisturbed", return_value=True)
 
 
 @mutation(first=116)

@@ -520,15 +520,15 @@ class Seen:
     """What a completed run saw; `moment` is None if it recorded no versions.
 
     It was run `number`; `ruled` tells whether all rows are under its privacy rules. `live` are the rows of tables whose
-    versions it recorded, `there` the keys of all rows. `not_whole` are keys of rows left by a crashed run or a manual
-    change that it did not read again.
+    versions it recorded. `left` are keys whose versions it did not erase, nor a crashed run before it; None for all.
+    `not_whole` are keys of rows left by a crashed run or a manual change that it did not read again.
     """
 
     moment: datetime | None
     number: int
     ruled: bool
     live: Snapshot
-    there: frozenset[str]
+    left: frozenset[str] | None
     not_whole: frozenset[str]
 
 
@@ -540,11 +540,15 @@ def check_history(
     *,
     kept: frozenset[str],
     changed_manually: bool,
+    touched: frozenset[str],
+    calm: bool,
 ) -> None:
     """Check after a completed run the current versions, that none overlap, and what earlier recording runs saw.
 
     `all_rules` are the rules of each run until now, `all_deletes` its `deletes`. Earlier versions have no values that
-    changed rules cover. `kept` are the slugs of rows marked by a run with `deletes = keep` that are still there.
+    changed rules cover. `kept` are the slugs of rows marked by a run with `deletes = keep` that are still there,
+    `touched` those of records that changed during the run. If the run was not `calm`, an import changed during it or
+    a request failed, so what it found missing may have moved.
     """
     assert ran.tally is not None
     rules, number = all_rules[-1], len(all_rules)
@@ -557,11 +561,11 @@ def check_history(
     # a missing record may be rejected, or have moved to an import that could not be read or was not listed
     erases = whole and ran.tally.status is Status.succeeded and not ran.tally.imports_unreconciled
     if recorded:
-        check_versions(after, all_noted=keeps or erases, but=not_whole, of=recorded_tables(ran))
+        check_versions(after, all_noted=keeps or (erases and calm), but=not_whole, of=recorded_tables(ran))
     if not ran.settings.typed:
         none_of(_spans(after) - _spans(ran.before), "no version of a typed row begins or ends while there are none")
     now = snapshot(after)
-    there = frozenset(after.live_records()).union(*now.values())
+    there = _keys(after)
     if erases and not keeps:
         changes = [
             (row["slug" if name.startswith("imports") else "_record_slug"], row["_change"])
@@ -569,11 +573,13 @@ def check_history(
         ]
         # until `compact`, if a run with `keep` recorded a deletion that one with `mirror` had loaded before it died
         told = {key for key, change in changes if change == "delete"} if "keep" in all_deletes else set()
-        none_of({key for key, _ in changes} - there - kept - told, "what was erased leaves no version")
-    alive = there  # ever since: what was missing for a while has been erased
+        waiting = frozenset[str]() if calm else _keys(ran.before)
+        none_of({key for key, _ in changes} - there - kept - told - waiting, "what was erased leaves no version")
+    alive = there  # ever since: what was missing in a run that read everything has been erased
     emptied: dict[str, set[str]] = {}
     for earlier in [] if changed_manually else reversed(completed):
-        alive &= earlier.there
+        if earlier.left is not None:
+            alive &= earlier.left
         moment = earlier.moment
         if not earlier.ruled or any(each != rules for each in all_rules[earlier.number - 1 :]):
             emptied = _ruled_columns(after, all_rules)
@@ -595,7 +601,25 @@ def check_history(
         _check_protected(after, rules, kept)
     of = recorded_tables(ran)
     live = {table: rows for table, rows in now.items() if of is None or table in of}
-    completed.append(Seen(ran.tally.started_at if recorded else None, number, settled, live, there, not_whole))
+    left = there | (touched & _keys(ran.before)) if _may_erase(ran) else None
+    if number - (completed[-1].number if completed else 0) > 1:  # a run between them crashed
+        left = _keys(ran.before) if left is None else left & _keys(ran.before)
+    completed.append(Seen(ran.tally.started_at if recorded else None, number, settled, live, left, not_whole))
+
+
+def _may_erase(ran: Ran) -> bool:
+    """Return whether a run read all that it is about, so that a record that it did not find has not moved."""
+    assert ran.tally is not None
+    if ran.tally.interrupted_by is not None:
+        return False
+    shared = ("rows were loaded into", "came with another import")  # all was read, and a record is stored once
+    problems = [each for each in ran.tally.problems if not any(words in each for words in shared)]
+    return not any("Import " in each or "list" in each for each in problems)
+
+
+def _keys(holdings: Holdings) -> frozenset[str]:
+    """Return the keys of all rows that are live."""
+    return frozenset(holdings.live_records()).union(*snapshot(holdings).values())
 
 
 def _spans(holdings: Holdings) -> set[tuple[Any, ...]]:

@@ -60,6 +60,12 @@ URL = "https://service.example"
 START = datetime(2026, 1, 5, 6, 0, tzinfo=UTC)
 
 
+def _is_calm(each: Episode) -> bool:
+    """Return whether every request is answered as it should be."""
+    disturbed = (each.hide, each.blank_pages, each.failing, each.misrouted, each.mistaken, each.emptied, each.outage)
+    return each.faults == Faults() and not any(disturbed)
+
+
 class CoarseClock:
     """Many looks at it fall into one second."""
 
@@ -274,7 +280,14 @@ class World:
             changed_manually = any(each.manual_change for each in self.scenario.episodes)
             kept = self._kept & ran.after.tombstones()
             check_history(
-                ran, self._completed, self._rules, self._deletes, kept=kept, changed_manually=changed_manually
+                ran,
+                self._completed,
+                self._rules,
+                self._deletes,
+                kept=kept,
+                changed_manually=changed_manually,
+                touched=frozenset() if self.scenario.coarse else frozenset(self.watch.touched_records),
+                calm=not self.watch.touched_imports and _is_calm(episode),
             )
         if tally is not None and episode.outage is not None:
             unheard = [problem for problem in (*tally.problems, str(tally.fatal)) if "has not answered" in problem]

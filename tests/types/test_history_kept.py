@@ -516,6 +516,56 @@ def test_a_record_that_moves_to_an_import_that_is_not_read_yet_keeps_its_version
     assert moves == [("moves", first, "insert", False), ("moves", second, "insert", True)]
 
 
+@pytest.mark.parametrize("moves", [True, False])
+def test_a_record_that_leaves_its_import_during_a_run_keeps_its_versions_if_it_moved(place: Place, moves: bool) -> None:
+    service = place.service
+    first = service.add_import("Customers", [{"n": "leaves"}, {"n": "b"}])
+    second = service.add_import("Customers", [{"n": "c"}])
+    place.run()
+    record, _ = service.record_slugs(first)
+    text = next(each for each in service.record_texts(first) if record in each)
+    service.add_raw_record(first, text.replace(record, "another").replace("leaves", "d"))
+
+    def leave(request: Request) -> None:
+        if request.path.endswith(f"/{first}/records"):
+            service.on_request = None
+            service.delete_row(first, record)
+            if moves:
+                service.add_raw_record(second, text)
+
+    service.on_request = leave
+    place.run()
+    ended, moved = ("leaves", first, "insert", False), ("leaves", second, "insert", True)
+    left = [each for each in place.versions("n, _import_slug", "records_customers") if each[0] == "leaves"]
+    assert left == ([ended] if moves else [])
+    place.run()
+    left = [each for each in place.versions("n, _import_slug", "records_customers") if each[0] == "leaves"]
+    assert left == ([ended, moved] if moves else [])
+
+
+def test_a_record_that_vanished_while_imports_changed_is_erased_by_the_next_run(place: Place) -> None:
+    service = place.service
+    first = service.add_import("Customers", [{"n": "vanishes"}, {"n": "b"}])
+    second = service.add_import("Customers", [{"n": "c"}])
+    place.run()
+    service.delete_row(first, next(iter(service.record_slugs(first))))
+
+    def change(request: Request) -> None:
+        if request.path.endswith(f"/{first}/records"):
+            service.on_request = None
+            service.append_rows(second, [{"n": "d"}])
+
+    service.on_request = change
+    place.run()
+    assert ("vanishes", "insert", False) in place.versions("n", "records_customers")
+    place.run()
+    assert place.versions("n", "records_customers") == [
+        ("b", "insert", True),
+        ("c", "insert", True),
+        ("d", "insert", True),
+    ]
+
+
 @pytest.mark.long
 def test_views_are_made_though_versions_lack_a_new_column(duck_place: Place) -> None:
     place = duck_place
