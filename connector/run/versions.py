@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from functools import partial
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 from connector.load.data_dictionary import Catalogue
 from connector.load.imports_table import EXTRA, METADATA
 from connector.runs import Tally
 from connector.settings import Settings
+from connector.transform.protection import Protection
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.history import is_due, record
 from connector.warehouse.history_tables import histories, names_of_templates
@@ -84,31 +86,61 @@ def make_versions(
 
 def apply_rules(connection: Connection, dataset: Dataset, settings: Settings, catalogue: Catalogue) -> None:
     """Empty in the versions what the privacy rules cover under which their imports were read last."""
-    ruled = partial(_ruled, connection, dataset, settings, catalogue) if settings.protection else None
-    apply_changed_rules(connection, dataset, [*histories(dataset).values()], ruled)
+    rules = _Rules(connection, dataset, settings, catalogue) if settings.protection else None
+    apply_changed_rules(connection, dataset, [*histories(dataset).values()], rules)
 
 
-def _ruled(
-    connection: Connection,
-    dataset: Dataset,
-    settings: Settings,
-    catalogue: Catalogue,
-    table: str,
-    columns: Collection[str],
-    template: str | None,
-) -> list[str]:
-    """Return which columns of a table's versions may have a value that a privacy rule of a template covers.
+@dataclass(frozen=True)
+class _Rules:
+    """The settings' privacy rules as `connector.warehouse.ruled_versions` uses them."""
 
-    If `template` is None, it is the one of the table; '' stands for an unknown template.
-    """
-    rules, fields = settings.protection, catalogue.schema(table).fields.items()
-    if table == IMPORTS:  # the rules apply inside `metadata` and `extra`
-        whole = {METADATA, EXTRA, "records_metadata"}
-        inside = [(keys[1:], known) for keys, known in fields]
-        found, system = [rules.of_metadata], set(IMPORTS_SCHEMA.names) - whole
-    else:
-        slug = (dataset.templates.get(table) if template is None else template) or None
-        names = names_of_templates(connection, dataset).get(slug or "", set())
-        inside, system = list(fields), set(TYPED_SCHEMA.names)
-        found = [rules.of_template(slug, name) for name in (*names, None)]
-    return ruled_columns([each for each in found if each is not None], inside, columns, system)
+    connection: Connection
+    dataset: Dataset
+    settings: Settings
+    catalogue: Catalogue
+
+    def columns(self, table: str, columns: Collection[str]) -> list[str]:
+        rules = self.settings.protection
+        if table != IMPORTS:
+            return self._ruled(table, columns, self._of(self._template_of(table)), ())
+        # the rules apply inside `metadata` and `extra`
+        whole, found = {METADATA, EXTRA, "records_metadata"}, [rules.of_metadata] if rules.of_metadata else []
+        inside = [(keys[1:], known) for keys, known in self.catalogue.schema(table).fields.items()]
+        return ruled_columns(found, (), inside, columns, set(IMPORTS_SCHEMA.names) - whole)
+
+    def other_columns(self, table: str, columns: Collection[str], template: str) -> list[str]:
+        return self._ruled(table, columns, self._of(template), self._of(self._template_of(table)))
+
+    def fingerprints(self, table: str) -> Collection[str]:
+        # the rules for metadata are part of each fingerprint
+        templates = ["", *self._names] if table == IMPORTS else [self._template_of(table)]
+        pairs = (pair for template in templates for pair in self._pairs(template))
+        found = {self.settings.protection.fingerprint(*pair) for pair in pairs}
+        # a template that was renamed is under the rules for its name of now, which is not known for certain
+        return {each for each in found if each is not None} if table == IMPORTS or len(found) == 1 else ()
+
+    def _ruled(
+        self,
+        table: str,
+        columns: Collection[str],
+        rules: Sequence[Protection | None],
+        others: Sequence[Protection | None],
+    ) -> list[str]:
+        fields = self.catalogue.schema(table).fields.items()
+        found = [each for each in rules if each is not None]
+        return ruled_columns(found, others, fields, columns, set(TYPED_SCHEMA.names))
+
+    def _of(self, template: str) -> list[Protection | None]:
+        return [self.settings.protection.of_template(*pair) for pair in self._pairs(template)]
+
+    def _template_of(self, table: str) -> str:
+        return self.dataset.templates.get(table) or ""
+
+    def _pairs(self, template: str) -> list[tuple[str | None, str | None]]:
+        """Return the slug of a template ('' if unknown) with each name that it has or had, or without any."""
+        names: Collection[str | None] = self._names.get(template) or [None]
+        return [(template or None, name) for name in names]
+
+    @cached_property
+    def _names(self) -> dict[str, set[str]]:
+        return names_of_templates(self.connection, self.dataset)

@@ -1106,6 +1106,61 @@ def test_an_import_that_loses_its_template_is_under_the_rules_of_all(duck_place:
     assert {iban for iban, *_ in place.versions("iban", "records_leads")} == {None, "DE0034"}
 
 
+def test_an_import_that_gets_another_template_keeps_in_versions_what_unchanged_rules_left(place: Place) -> None:
+    place.settings["privacy"] = {
+        "*": {"mail": "mask:2"},
+        "Customers": {"iban": "mask:3", "phone": "drop"},
+        "Orders": {"name": "null", "iban": "mask:3"},
+        "metadata": {"by": "drop"},
+    }
+    row = {"mail": "a@b.cd", "iban": "DE0012", "name": "Ada", "n": 1}
+    slug = place.service.add_import("Customers", [row])
+    place.service.set_metadata(slug, {"by": "bob", "file": "a.csv"})
+    place.run()
+    place.edit(slug, {**row, "n": 2})
+    place.service.set_metadata(slug, {"by": "bob", "file": "b.csv"})
+    place.run()
+    place.service.set_template(slug, "Orders")
+    place.service.set_metadata(slug, {"by": "bob", "file": "c.csv"})
+    place.run()
+    kept = [("****cd", "***012", None, number) for number in (1, 2)]
+    assert [each[:4] for each in place.versions("mail, iban, name, n", "records_customers")] == kept
+    files = "SELECT metadata__file, metadata FROM imports_history ORDER BY _valid_from"
+    found = [
+        (file, json.loads(whole) if isinstance(whole, str) else whole) for file, whole in place.warehouse.tuples(files)
+    ]
+    assert found == [(file, {"file": file}) for file in ("a.csv", "b.csv", "c.csv")]
+
+    place.run(privacy={"*": {"mail": "drop"}})
+    assert {mail for mail, *_ in place.versions("mail", "records_customers")} == {None}
+
+
+def test_the_rules_of_an_earlier_name_are_not_those_of_a_renamed_template(duck_place: Place) -> None:
+    place = duck_place
+    slug = place.service.add_import("Customers", [{"a": "x", "b": "secret"}])
+    place.run(privacy={"Customers": {"a": "drop"}})
+    (template,) = {found.template_slug for found in place.service.live()}
+    assert template is not None
+    place.service.rename_template(template, "Clients")
+    place.edit(slug, {"a": "y", "b": "secret"})
+    place.run(privacy={"Customers": {"a": "drop"}, "Clients": {"a": "drop", "b": "drop"}})
+    assert {b for b, *_ in place.versions("b", "records_customers")} == {None}
+
+
+@pytest.mark.parametrize("typed", [True, False])
+def test_a_rule_reaches_versions_from_a_deleted_import_although_nothing_is_typed_now(place: Place, typed: bool) -> None:
+    gone = place.service.add_import("Customers", [{"ssn": "123", "n": 1}])
+    kept = place.service.add_import("Customers", [{"ssn": "456", "n": 2}])
+    place.run()
+    (text,) = place.service.record_texts(gone)
+    place.service.delete_import(gone)
+    place.service.add_raw_record(kept, text)
+    place.run()
+    place.run(typed=typed, privacy={"Customers": {"ssn": "drop"}})
+    place.run(privacy={"Customers": {"ssn": "drop"}})
+    assert {ssn for ssn, *_ in place.versions("ssn", "records_customers")} == {None}
+
+
 def test_a_kept_row_that_was_deleted_does_not_bring_its_value_back(duck_place: Place) -> None:
     place = duck_place
     place.settings["deletes"] = "keep"
