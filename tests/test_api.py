@@ -181,6 +181,19 @@ def test_a_directory_that_lost_its_schema_stops_nothing(
     assert sync(opened(), source()).status == "succeeded"
 
 
+def test_status_counts_records_that_are_in_typed_tables_only(
+    pipeline: Pipeline, source: Callable[..., DltSource], service: Service
+) -> None:
+    sync(pipeline, source(raw=False))
+    assert status(pipeline).records == 70
+    (slug,) = service.add_generated("stock", imports=1, rows=5)
+    sync(pipeline, source(raw=True))
+    assert status(pipeline).records == 75
+    service.delete_import(slug)
+    sync(pipeline, source(raw=True))
+    assert status(pipeline).records == 70
+
+
 def test_a_partial_run_returns_and_a_failed_one_raises(
     pipeline: Pipeline, source: Callable[..., DltSource], service: Service, tmp_path: Path
 ) -> None:

@@ -119,6 +119,7 @@ def read_status(connection: Connection, runs: int, state: WarehouseState | None 
         records = int(counted["n"])
     else:
         records = 0
+    records += sum(known.records_loaded for known in ledger.values() if known.live and not known.has_raw)  # only typed
     open_imports = sorted((OPEN.index(each), slug) for slug, (each, _) in found.items() if each in OPEN)[:OPEN_SHOWN]
     kept = {row["slug"]: row for row in connection.rows_of(LEDGER, "slug", [s for _, s in open_imports]).to_pylist()}
     return WarehouseStatus(
