@@ -107,6 +107,16 @@ def _with_packages_left_pending(scenario: Scenario) -> Scenario:
     return replace(scenario, episodes=tuple(episodes))
 
 
+def _with_edits_within_a_second(scenario: Scenario) -> Scenario:
+    """The service counts whole seconds, and edits imports while they are read and just after."""
+    episodes = [
+        replace(quiet(each.settings), edits_before=2, edit_probability=0.3, edits_at_most=3)
+        for each in scenario.episodes
+    ]
+    switches = replace(_orderly(scenario.switches), time_fraction=0, edit_moves_import=True)
+    return replace(scenario, episodes=tuple(episodes), switches=switches, coarse=True)
+
+
 def _with_pages_of_imports_that_shift(scenario: Scenario) -> Scenario:
     """A first run requests many pages of imports in turn, while an import is replaced now and then."""
     shifting = replace(quiet({**scenario.settings, "max_concurrency": 1}), shifts=0.05)
@@ -555,7 +565,7 @@ def count_fields_of_this_package_only() -> AbstractContextManager[Any]:
 # -- settled -------------------------------------------------------------------------------------------------------
 
 
-@mutation(first=56)
+@mutation(40, first=17, likely=_with_edits_within_a_second)
 def call_whatever_was_read_settled() -> AbstractContextManager[Any]:
     return mock.patch.object(reader, "may_change_unseen", return_value=False)
 
