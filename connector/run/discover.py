@@ -150,7 +150,9 @@ class Discovery:
             listing = await self._lister(len(self._listed)).all()
         except ConnectorError:
             return False
-        return listing.complete and _times(listing.rows) == {**self._listed, **read}
+        if not listing.complete or any(isinstance(row, Reject) for row in listing.rows):
+            return False
+        return _times(listing.rows) == {**self._listed, **read}
 
     def _lister(self, expected: int) -> Lister[Import | Reject]:
         return Lister(

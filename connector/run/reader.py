@@ -12,7 +12,7 @@ import signal
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import ExitStack
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -194,18 +194,24 @@ class Reader:
         return self._asked_to_stop() or (signal.SIGTERM if overdue else None)
 
     def due(self, read: ImportRead) -> Due | None:
-        """Return why the import has to be read again: a change since it was read may not show."""
+        """Return why the import has to be read again: a change since it was read may not show.
+
+        That is so even if a replica that lags behind the listing gave the records.
+        """
+        return None if self.is_settled(read, lag=REPLICAS_LAG) else Due.racy
+
+    def is_settled(self, read: ImportRead, lag: timedelta = timedelta(0)) -> bool:
+        """Return whether a later change of the import shows in its `updated_at`; `lag` is the age of any reply."""
         import_, unit = read.import_, self.discovered().unit
-        settled = read.asked_at is not None and not may_change_unseen(
+        return read.asked_at is not None and not may_change_unseen(
             import_.updated_at,
             read.asked_at,
             unit,
             naive=import_.updated_naive,
             clock_uncertainty=self._client.clock.uncertainty,
             clock_difference=self._client.clock.difference,
-            age=max(self._client.clock.age_of(import_.slug), REPLICAS_LAG),
+            age=max(self._client.clock.age_of(import_.slug), lag),
         )
-        return None if settled else Due.racy
 
     def is_unchanged(self, read: Mapping[str, datetime]) -> bool:
         """Return whether all imports are as they were read (see `Discovery.is_unchanged`); list them again for that."""

@@ -86,6 +86,8 @@ class RunSession:
         self.losing: set[str] = set()  # imports from which records moved, on destinations that find slugs
         self.unread: list[str] = []  # imports listed for the first time and deleted before they were read
         self.read_later: dict[str, datetime] = {}  # imports that had changed when they were read → `updated_at`
+        self._racy = False  # an import was read within the resolution of its `updated_at`
+        self._refused = False  # rows of an import are in no typed table, because the destination refuses them
         self.exhausted = False
         self.deferred = 0  # number of imports left to the run after all shards
         self.largest_batch_bytes = 0  # bytes of the longest rows, which are built some thousands at a time
@@ -280,7 +282,7 @@ class RunSession:
         self.record.pending.templates.update(package.of_templates)
         self.tally.records_rejected += len(package.rejects)
         if package.refusals:
-            self.tally.shortfall = True
+            self.tally.shortfall = self._refused = True
             self.tally.problems += package.refusals
         self.typed_tables = package.typed_tables
         self.largest_batch_bytes = max(self.largest_batch_bytes, package.largest_batch_bytes)
@@ -299,12 +301,16 @@ class RunSession:
     @property
     def is_whole(self) -> bool:
         """Return whether the run read all that the settings ask for: a record it did not find is gone, not moved."""
-        ended = self.tally.interrupted_by is None and not (self.tally.imports_failed or self.tally.imports_unreconciled)
+        unread = self.tally.imports_failed or self.tally.imports_unreconciled or self._refused
+        ended = self.tally.interrupted_by is None and not unread
         return ended and not Choice(self._settings, self._scope).selects and self.reader.discovered().complete
 
     def is_undisturbed(self) -> bool:
-        """Return whether no import changed since it was read or listed: a record that was not found has not moved."""
-        return self.reader.is_unchanged(self.read_later)
+        """Return whether no import changed since it was read or listed: a record that was not found has not moved.
+
+        A change within the resolution of `updated_at` would not show.
+        """
+        return not self._racy and self.reader.is_unchanged(self.read_later)
 
     @property
     def max_columns(self) -> int:
@@ -387,6 +393,7 @@ class RunSession:
                 self._unreconciled(read)
             if read.import_.updated_at != each.import_.updated_at:
                 self.read_later[slug] = read.import_.updated_at
+            self._racy = self._racy or not self.reader.is_settled(read)
             self._progress.read(slug, size, read.verdict.value)
             self.import_rows.add_read(each.import_, read)
         known = [self.state.ledger.get(each.import_.slug) for each in planned]

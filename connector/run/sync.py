@@ -144,7 +144,7 @@ def _load_packages(pipeline: Pipeline, session: RunSession, settings: Settings, 
             warehouse, settings, session.state, session.dataset, knows_all=knows_all
         ):
             with session.warehouse.connect() as connection:
-                _make_versions(session, settings, connection, inspect_dataset(connection))
+                _make_versions(pipeline, session, settings, connection, inspect_dataset(connection))
         return
     try:
         _load_each(pipeline, session, settings, load)
@@ -169,12 +169,19 @@ def _load_each(pipeline: Pipeline, session: RunSession, settings: Settings, load
         if session.is_shard:  # the run after all shards checks everything that they wrote
             delete_unread(connection, session.unread)
             return
-        _make_versions(session, settings, connection, dataset)
+        _make_versions(pipeline, session, settings, connection, dataset)
     _check_shared_records(session, dataset)
     _count_standings(session, dataset)
 
 
-def _make_versions(session: RunSession, settings: Settings, connection: Connection, dataset: Dataset) -> None:
+def _make_versions(
+    pipeline: Pipeline, session: RunSession, settings: Settings, connection: Connection, dataset: Dataset
+) -> None:
+    def is_undisturbed() -> bool:
+        undisturbed = session.is_undisturbed()
+        check_lock_held(pipeline)  # requests take time, and what follows erases
+        return undisturbed
+
     make_versions(
         session.warehouse,
         connection,
@@ -184,7 +191,7 @@ def _make_versions(session: RunSession, settings: Settings, connection: Connecti
         session.tally,
         whole=session.is_whole,
         knows_all=session.knows_all,
-        is_undisturbed=session.is_undisturbed,
+        is_undisturbed=is_undisturbed,
         in_order=session.future_start is None,
     )
     if session.future_start is not None:

@@ -286,8 +286,9 @@ class World:
                 self._deletes,
                 kept=kept,
                 changed_manually=changed_manually,
-                touched=frozenset() if self.scenario.coarse else frozenset(self.watch.touched_records),
-                calm=not self.watch.touched_imports and _is_calm(episode),
+                touched=frozenset(self.watch.touched_records),
+                # what was read within the second of its last edit may have changed since
+                calm=not (self.scenario.coarse or self.watch.touched_imports) and _is_calm(episode),
             )
         if tally is not None and episode.outage is not None:
             unheard = [problem for problem in (*tally.problems, str(tally.fatal)) if "has not answered" in problem]
