@@ -113,7 +113,9 @@ class LedgerRow(msgspec.Struct, frozen=True, gc=False):
         "among them; null for none.",
     ] = None
     history: Annotated[
-        str | None, "The load whose changes are recorded in the history tables, and the privacy rules of that time."
+        str | None,
+        "The load whose changes are recorded in the history tables, and the privacy rules of that time; behind "
+        "`paused` if its table is not recorded now, behind `moved` if records of it are in a template without history.",
     ] = None
     load_id: Annotated[str, "The load that brought it; the row counts only once dlt has completed that load."] = ""
     trusted: bool = False

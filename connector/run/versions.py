@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,11 +12,11 @@ from connector.runs import Tally
 from connector.settings import Settings
 from connector.transform.protection import Protection
 from connector.warehouse import Connection, Warehouse
-from connector.warehouse.history import is_due, record
+from connector.warehouse.history import is_due, is_to_be_erased, record
 from connector.warehouse.history_tables import histories, names_of_templates
 from connector.warehouse.ownership import Dataset, inspect_dataset
 from connector.warehouse.ruled_columns import ruled_columns
-from connector.warehouse.ruled_versions import apply_changed_rules
+from connector.warehouse.ruled_versions import Rules, apply_changed_rules
 from connector.warehouse.runs_table import loaded_by_dlt_alone
 from connector.warehouse.state import WarehouseState
 from connector.warehouse.tables import IMPORTS, IMPORTS_SCHEMA, LEDGER, RUNS, TYPED_SCHEMA
@@ -29,22 +29,19 @@ def versions_are_due(
 
     That is so if an earlier run died, or did not do it. `dataset` is what is there, if the caller knows it.
     """
-    if not settings.history:
-        changes_versions = settings.deletes == "mirror" or bool(settings.protection)
-        return state.audited or (changes_versions and _may_be_left(warehouse, state, dataset))
-    if state.audited or IMPORTS not in state.tables:
+    keeps = settings.deletes == "keep"
+    if state.audited or (settings.history and IMPORTS not in state.tables):
         return True
-    with warehouse.connect() as connection:
-        there = dataset or inspect_dataset(connection)
-        return is_due(connection, there, settings.keeps_history_of, knows_all=knows_all)
-
-
-def _may_be_left(warehouse: Warehouse, state: WarehouseState, dataset: Dataset | None) -> bool:
-    """Return whether there may be versions of rows that dlt alone has erased, or read under other privacy rules."""
-    if RUNS not in state.tables:
+    if not (settings.history or settings.protection) and keeps:
         return False
     with warehouse.connect() as connection:
-        return bool(histories(dataset or inspect_dataset(connection))) and loaded_by_dlt_alone(connection)
+        there = dataset or inspect_dataset(connection)
+        if settings.history:
+            return is_due(connection, there, settings.keeps_history_of, keeps=keeps, knows_all=knows_all)
+        if not keeps:
+            return is_to_be_erased(connection, there)
+        # dlt alone may have read rows under other privacy rules
+        return bool(histories(there)) and RUNS in state.tables and loaded_by_dlt_alone(connection)
 
 
 def make_versions(
@@ -70,7 +67,7 @@ def make_versions(
         return
     if (memory_limit := warehouse.memory_limit) is not None:
         memory_limit.remove()  # the first run compares whole tables, which takes more memory than a package
-    apply_rules(connection, dataset, settings, catalogue)
+    ruled = apply_rules(connection, dataset, settings, catalogue)
     record(
         connection,
         dataset,
@@ -80,14 +77,16 @@ def make_versions(
         keeps=settings.deletes == "keep",
         whole=whole,
         knows_all=knows_all,
+        ruled=ruled,
         is_undisturbed=is_undisturbed,
     )
 
 
-def apply_rules(connection: Connection, dataset: Dataset, settings: Settings, catalogue: Catalogue) -> None:
-    """Empty in the versions what the privacy rules cover under which their imports were read last."""
+def apply_rules(connection: Connection, dataset: Dataset, settings: Settings, catalogue: Catalogue) -> Rules | None:
+    """Empty in the versions what the privacy rules cover, and return the rules, if there are any."""
     rules = _Rules(connection, dataset, settings, catalogue) if settings.protection else None
     apply_changed_rules(connection, dataset, [*histories(dataset).values()], rules)
+    return rules
 
 
 @dataclass(frozen=True)
@@ -111,13 +110,17 @@ class _Rules:
     def other_columns(self, table: str, columns: Collection[str], template: str) -> list[str]:
         return self._ruled(table, columns, self._of(template), self._of(self._template_of(table)))
 
-    def fingerprints(self, table: str) -> Collection[str]:
-        # the rules for metadata are part of each fingerprint
-        templates = ["", *self._names] if table == IMPORTS else [self._template_of(table)]
-        pairs = (pair for template in templates for pair in self._pairs(template))
-        found = {self.settings.protection.fingerprint(*pair) for pair in pairs}
-        # a template that was renamed is under the rules for its name of now, which is not known for certain
-        return {each for each in found if each is not None} if table == IMPORTS or len(found) == 1 else ()
+    def readings(self, table: str) -> Mapping[str, str]:
+        rules = self.settings.protection
+        of_imports = table == IMPORTS
+        found: dict[str, str] = {}
+        for template in ["", *self._names] if of_imports else [self._template_of(table)]:
+            for pair in self._pairs(template):
+                reading = rules.fingerprint(*pair)
+                about = rules.fingerprint_of_metadata if of_imports else rules.fingerprint_of_records(*pair)
+                if reading is not None and about is not None:
+                    found[reading] = about
+        return found
 
     def _ruled(
         self,

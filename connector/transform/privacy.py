@@ -19,6 +19,7 @@ from connector.transform.protection import Protection
 
 ANY_TEMPLATE, METADATA = "*", "metadata"
 WITHHELD = "[withheld]"
+FINGERPRINT = 32  # characters
 MISSPELT = 0.75  # similarity of two names of which one may be a misspelling of the other: e.g. one letter of four
 
 
@@ -117,14 +118,28 @@ class Privacy:
         return {}
 
     def _fingerprint(self, slug: str | None, name: str | None) -> str | None:
-        sections = self._sections(slug, name)
-        metadata = self.sections.get(METADATA)
+        return self._of_sections(self._sections(slug, name), self.sections.get(METADATA), (slug, name))
+
+    def fingerprint_of_records(self, slug: str | None, name: str | None) -> str | None:
+        """Return one that changes only with the rules for the records of a template."""
+        return self._of_sections(self._sections(slug, name), None, (slug, name))
+
+    @cached_property
+    def fingerprint_of_metadata(self) -> str | None:
+        """Return one that changes only with the rules for metadata."""
+        return self._of_sections([], self.sections.get(METADATA), (None, None))
+
+    def _of_sections(
+        self, sections: Sequence[Section], metadata: Section | None, template: tuple[str | None, str | None]
+    ) -> str | None:
         if not sections and metadata is None:
             return None
         hashed = any(each.hashes for each in (*sections, metadata or Section()))
         key = hmac.digest(self.key, b"fingerprint of privacy_key", "sha256").hex() if hashed else None
-        rules = [[each.as_json() for each in sections], metadata and metadata.as_json(), key]
-        return hashlib.sha256(json.dumps(rules).encode()).hexdigest()[:32]
+        rules: list[Any] = [[each.as_json() for each in sections], metadata and metadata.as_json(), key]
+        if sections and template == (None, None):
+            rules.append("strictest")  # equal sections may mean something else (`strictest_first`)
+        return hashlib.sha256(json.dumps(rules).encode()).hexdigest()[:FINGERPRINT]
 
 
 def unread(title: str, names: Sequence[str]) -> str:

@@ -10,16 +10,19 @@ up if a run died before that, and recording the same load twice adds nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
 from connector.ledger import State
+from connector.transform.naming import RULES_COLUMN
 from connector.warehouse.adapters.dialect import any_of
 from connector.warehouse.connection import Connection, marks
 from connector.warehouse.history_tables import (
+    MOVED,
     OWN,
+    PAUSED,
     VALID_FROM,
     VALID_TO,
     Choice,
@@ -29,18 +32,23 @@ from connector.warehouse.history_tables import (
     align,
     histories,
     is_aligned,
+    is_unlike,
     recorded_mark,
     same_content,
     versioned,
 )
 from connector.warehouse.ownership import Dataset, inspect_dataset
+from connector.warehouse.ruled_versions import Rules, add_rules_column
 from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID, RECORDS, keys_of
 
 # Temporary tables: imports to record; keys that have no live row any more; imports whose rows may differ from their
-# open versions; keys of versions that do; imports that stay due; keys of versions that ended; keys that may have moved.
+# open versions; keys of versions that do; imports that stay due; keys of versions that ended; keys that may have moved;
+# imports of paused tables, and of records that live in a table that is not recorded; keys that have not moved.
 _DUE, _ERASED, _TOUCHED = "importer_due", "importer_erased", "importer_touched"
 _OUTDATED, _LEFT, _ENDED, _MOVING = "importer_outdated", "importer_left", "importer_ended", "importer_moving"
-_O, _KEY = "importer$other", "importer$key"  # more aliases, as R and V are
+_PAUSED, _MOVED, _STILL = "importer_paused", "importer_moved", "importer_still"
+_NONE = f"SELECT k FROM {_DUE} WHERE 1 = 0"
+_O, _KEY, _MARKS = "importer$other", "importer$key", "importer$marks"  # more aliases, as R and V are
 
 
 def record(
@@ -53,6 +61,7 @@ def record(
     keeps: bool,
     whole: bool,
     knows_all: bool,
+    ruled: Rules | None,
     is_undisturbed: Callable[[], bool],
 ) -> None:
     """Record versions of the rows loaded since the last call; without `wanted`, only erase existing versions.
@@ -62,7 +71,8 @@ def record(
     One that this run found missing may have moved during the run too, to an import that was read before: its versions
     stay for a later run unless `is_undisturbed()`, which is called only if there are such versions. If the run
     `knows_all` imports, whatever their status, one without any row is gone.
-    Changed privacy rules are applied to the versions before (`connector.warehouse.ruled_versions`).
+    Changed privacy rules are applied to the versions before (`connector.warehouse.ruled_versions`); new ones note that
+    they are under those of now, `ruled`.
     """
     ledger = connection.name(LEDGER)
     connection.add_column(LEDGER, "history")
@@ -70,19 +80,27 @@ def record(
     new = {each.table: each for each in tables if align(connection, each, dataset.columns.get(each.history))}
     recorded = {each.table for each in tables}
     paused = [each for table, each in histories(dataset).items() if table not in recorded]
+    there = connection.columns() if tables else {}
+    marks = {
+        each.table: add_rules_column(connection, dataset, each, ruled, there[each.history])
+        for each in tables
+        if ruled is not None
+    }
     connection.update_statistics(list(new))
-    mark = recorded_mark(connection, dataset.columns[LEDGER])
     with connection.client.begin_transaction():
-        unlike = connection.sql.differs("history", mark)
+        unlike = is_unlike(connection, dataset.columns[LEDGER], "")
         lost = [_lost_imports(connection, each) for each in tables if knows_all and each.table == IMPORTS]
         connection.gather(_DUE, f"SELECT slug AS k FROM {ledger} WHERE {unlike}", *lost)
         outdated = {each.table: f"{_OUTDATED}_{n}" for n, each in enumerate(tables)}
         for each in tables:
-            recorder = _Recorder(connection, each, started_at, run_id, each.table in new, outdated[each.table])
+            mark, has_marks = marks.get(each.table), RULES_COLUMN in there.get(each.history, ())
+            recorder = _Recorder(
+                connection, each, started_at, run_id, each.table in new, outdated[each.table], mark, has_marks
+            )
             recorder.record(lost, keeps=keeps)
-        finish = partial(_finish, connection, dataset, tables, paused, mark, keeps=keeps, whole=whole)
+        finish = partial(_finish, connection, dataset, tables, paused, keeps=keeps, whole=whole)
         if whole and not keeps:
-            _gather_moving(connection, {each: outdated.get(each.table) for each in (*tables, *paused)})
+            _gather_moving(connection, [(each, outdated[each.table]) for each in tables if each.table != IMPORTS])
         waits = finish(undisturbed=False)
     if waits and is_undisturbed():
         with connection.client.begin_transaction():
@@ -95,7 +113,6 @@ def _finish(
     dataset: Dataset,
     tables: Sequence[Versioned],
     paused: Sequence[Versioned],
-    mark: str,
     *,
     keeps: bool,
     whole: bool,
@@ -103,39 +120,56 @@ def _finish(
 ) -> bool:
     """Erase what is gone unless the run `keeps` it, and note in the ledger which imports are recorded.
 
-    Return whether there is more to erase in an undisturbed run.
+    Where a table is not recorded, an import is noted as `PAUSED` or `MOVED` instead, but nothing that was erased is
+    left of it. Return whether there is more to erase in an undisturbed run.
     """
-    left = [sql for each in paused for sql in _imports_with_rows(connection, each, f"SELECT k FROM {_DUE}")]
-    waits = False
+    columns = dataset.columns[LEDGER]
+    seeks = not keeps and len(tables) <= len(dataset.typed)
+    waits, but = False, [_LEFT]
+    holding = [*sorted(dataset.typed), *({RECORDS} & dataset.ours)]
+    left: list[str] = []
     if not keeps:
-        holding = [*sorted(dataset.typed), *({RECORDS} & dataset.ours)]
-        kept, waits = _erase(connection, tables, paused, holding, whole=whole, undisturbed=undisturbed)
-        left += kept
+        left, waits = _erase(connection, tables, paused, holding, whole=whole, undisturbed=undisturbed)
+    connection.gather(_LEFT, *(left or [_NONE]))
+    if left:  # what is there stays to be sought
+        _note(connection, "NULL", (), among=_LEFT)
+    if seeks:
+        _note(connection, recorded_mark(connection, columns, PAUSED), but)
     if tables:
-        done = f"slug IN (SELECT k FROM {_DUE})"
-        if left:
-            connection.gather(_LEFT, *left)
-            done += f" AND slug NOT IN (SELECT k FROM {_LEFT})"
-        connection.execute(f"UPDATE {connection.name(LEDGER)} SET history = {mark} WHERE {done}")
+        due = f"SELECT k FROM {_DUE}"
+        rows = [sql for each in paused for sql in _imports_with_rows(connection, each, due)]
+        connection.gather(_PAUSED, *(rows or [_NONE]))
+        but.append(_PAUSED)
+        if seeks:
+            elsewhere = _imports_of_records_elsewhere(connection, [each for each in tables if each.table != IMPORTS])
+            connection.gather(_MOVED, *(elsewhere or [_NONE]))
+            _note(connection, recorded_mark(connection, columns, MOVED), but, among=_MOVED)
+            but.append(_MOVED)
+        _note(connection, recorded_mark(connection, columns), but)
     return waits
 
 
-def _gather_moving(connection: Connection, outdated: Mapping[Versioned, str | None]) -> None:
-    """Gather the keys of versions of imports that exist, and that this run found missing as far as is known.
+def _note(connection: Connection, mark: str, but: Sequence[str], among: str = _DUE) -> None:
+    """Set the mark of the imports that one temporary table has and the others do not have."""
+    others = "".join(f" AND slug NOT IN (SELECT k FROM {name})" for name in but)
+    connection.execute(
+        f"UPDATE {connection.name(LEDGER)} SET history = {mark} WHERE slug IN (SELECT k FROM {among}){others}"
+    )
 
-    `outdated` has, for each recorded table, the temporary table of keys whose versions it ended.
+
+def _gather_moving(connection: Connection, outdated: Sequence[tuple[Versioned, str]]) -> None:
+    """Gather the keys of records that this run found missing as far as is known.
+
+    `outdated` has, for each recorded table of records, the temporary table of keys whose versions it ended. In another
+    table nothing tells when a record went missing.
     """
     name, column = connection.name, connection.column
-    loaded = f"SELECT slug FROM {name(LEDGER)} WHERE state <> '{State.deleted}' AND slug IN (SELECT k FROM {_DUE})"
-    connection.gather(
-        _MOVING,
-        *(
-            f"SELECT DISTINCT {column(each.key)} AS k FROM {name(each.history)} "
-            f"WHERE {column(each.import_key)} IN ({loaded})"
-            + ("" if ended is None else f" AND {column(each.key)} IN (SELECT k FROM {ended})")
-            for each, ended in outdated.items()
-        ),
-    )
+    selects = [
+        f"SELECT DISTINCT {column(each.key)} AS k FROM {name(each.history)} "
+        f"WHERE {column(each.import_key)} IN (SELECT k FROM {_DUE}) AND {column(each.key)} IN (SELECT k FROM {ended})"
+        for each, ended in outdated
+    ]
+    connection.gather(_MOVING, *(selects or [_NONE]))
 
 
 def _imports_with_rows(connection: Connection, each: Versioned, imports: str) -> tuple[str, ...]:
@@ -151,6 +185,27 @@ def _imports_with_rows(connection: Connection, each: Versioned, imports: str) ->
         f"SELECT DISTINCT {imported} AS k FROM {connection.name(each.table)} WHERE {due}",
         f"SELECT DISTINCT {imported} AS k FROM {connection.name(each.history)} WHERE {due} AND {still}",
     )
+
+
+def _imports_of_records_elsewhere(connection: Connection, tables: Sequence[Versioned]) -> list[str]:
+    """Return SQL for those of the due imports with versions of records that live in a table that is not recorded.
+
+    No version tells when such a record is erased, so the imports that it was in stay to be looked at.
+    """
+    name, ended = connection.name, connection.column(VALID_TO)
+    imports = []
+    for each in tables:
+        imported, key = (f"{V}.{connection.column(c)}" for c in (each.import_key, each.key))
+        current = " AND ".join(
+            f"NOT EXISTS (SELECT 1 FROM {name(other.history)} AS {_O} "
+            f"WHERE {_O}.{connection.column(other.key)} = {key} AND {_O}.{ended} IS NULL)"
+            for other in tables
+        )
+        imports.append(
+            f"SELECT DISTINCT {imported} AS k FROM {name(each.history)} AS {V} "
+            f"WHERE {imported} IN (SELECT k FROM {_DUE}) AND {V}.{ended} IS NOT NULL AND {current}"
+        )
+    return imports
 
 
 def _imports_due(connection: Connection, history: str, columns: Iterable[str]) -> str:
@@ -182,19 +237,30 @@ def _lost_imports(connection: Connection, each: Versioned) -> str:
     )
 
 
-def is_due(connection: Connection, dataset: Dataset, wanted: Choice, *, knows_all: bool) -> bool:
-    """Return whether there is something to record although nothing is loaded.
+def is_due(connection: Connection, dataset: Dataset, wanted: Choice, *, keeps: bool, knows_all: bool) -> bool:
+    """Return whether there is something to record or, unless the run `keeps` it, to erase although nothing is loaded.
 
     That is so if a table has no versions yet or has changed since, or if rows were loaded without versions, by dlt
     alone or by a run that died; or in a run that `knows_all` imports, if a user deleted the rows of one that is gone.
     """
     tables = versioned(connection, dataset, wanted)
-    if _is_behind(connection, dataset, tables):
+    if _is_behind(connection, dataset, tables) or (not keeps and is_to_be_erased(connection, dataset)):
         return True
     imports = [each for each in tables if each.table == IMPORTS]
     due = [_imports_due(connection, each.history, each.columns) for each in imports]
     due += [_lost_imports(connection, each) for each in imports if knows_all]
     return any(connection.query(f"{select} LIMIT 1").num_rows for select in due)
+
+
+def is_to_be_erased(connection: Connection, dataset: Dataset) -> bool:
+    """Return whether there may be versions of what the service erased, because no run has looked for them since."""
+    if not histories(dataset) or LEDGER not in dataset.ours:
+        return False
+    columns = dataset.columns[LEDGER]
+    if "history" not in columns:
+        return True
+    unfinished = is_unlike(connection, columns, "", PAUSED, MOVED)
+    return connection.query(f"SELECT 1 FROM {connection.name(LEDGER)} WHERE {unfinished} LIMIT 1").num_rows > 0
 
 
 def _is_behind(connection: Connection, dataset: Dataset, tables: Sequence[Versioned]) -> bool:
@@ -207,7 +273,7 @@ def _is_behind(connection: Connection, dataset: Dataset, tables: Sequence[Versio
     paused = [each for table, each in histories(dataset).items() if table not in recorded]
     names = [each.table for each in paused]
     elsewhere = f"COALESCE(table_name, '') NOT IN ({marks(names)})" if paused else "TRUE"
-    differs = connection.sql.differs("history", recorded_mark(connection, dataset.columns[LEDGER]))
+    differs = is_unlike(connection, dataset.columns[LEDGER], "", MOVED)
     due = f"SELECT slug FROM {connection.name(LEDGER)} WHERE {differs}"
     if not (found := connection.query(f"{due} AND {elsewhere} LIMIT 1", *names).num_rows) or not paused:
         return found > 0
@@ -223,6 +289,8 @@ class _Recorder:
     run_id: str
     new: bool  # there are no versions yet, whatever the ledger says: this run begins them, or they were lost
     outdated: str  # temporary table for the keys of versions that end
+    mark: str | None  # SQL about the ledger: the mark of the privacy rules that a new version is under
+    has_marks: bool  # the history table has such a column
 
     def record(self, lost: Sequence[str], *, keeps: bool) -> None:
         """Record the versions of the imports that are due; `lost` is SQL for those that have lost their row."""
@@ -249,11 +317,18 @@ class _Recorder:
         execute(f"UPDATE {history} AS {V} SET {ended} WHERE {outdated}", self.started_at)
         names = ", ".join(column(c) for c in each.columns)
         closed_now = f"{V}.{key} = {R}.{key} AND {V}.{ended}"
+        values, source = [f"{R}.{column(c)}" for c in each.columns], f"{table} AS {R}"
+        change = f"CASE WHEN EXISTS (SELECT 1 FROM {history} AS {V} WHERE {closed_now}) THEN 'update' ELSE 'insert' END"
+        values += ["%s", "NULL", change, "%s"]
+        own = [*OWN]
+        if self.mark is not None:
+            own.append(RULES_COLUMN)
+            values.append(f"{_MARKS}.mark")
+            marks = f"(SELECT slug, {self.mark} AS mark FROM {name(LEDGER)}) AS {_MARKS}"
+            source += f" LEFT JOIN {marks} ON {_MARKS}.slug = {R}.{imported}"
         execute(
-            f"INSERT INTO {history} ({names}, {', '.join(map(column, OWN))}) "
-            f"SELECT {', '.join(f'{R}.{column(c)}' for c in each.columns)}, %s, NULL, "
-            f"CASE WHEN EXISTS (SELECT 1 FROM {history} AS {V} WHERE {closed_now}) THEN 'update' ELSE 'insert' END, %s "
-            f"FROM {table} AS {R} WHERE {live} AND {R}.{imported} IN ({touched}) "
+            f"INSERT INTO {history} ({names}, {', '.join(map(column, own))}) SELECT {', '.join(values)} "
+            f"FROM {source} WHERE {live} AND {R}.{imported} IN ({touched}) "
             f"AND NOT EXISTS (SELECT 1 FROM {history} AS {V} WHERE {V}.{key} = {R}.{key} AND {still})",
             self.started_at,
             self.started_at,
@@ -292,9 +367,11 @@ class _Recorder:
         self.connection.gather(
             _ENDED, f"SELECT k FROM {self.outdated}", f"SELECT {V}.{key} AS k FROM {history} AS {V} WHERE {earlier}"
         )
+        marks = [column(RULES_COLUMN)] if self.has_marks or self.mark is not None else []
         self.connection.execute(
-            f"INSERT INTO {history} ({names}, {', '.join(map(column, OWN))}) "
-            f"SELECT {', '.join(f'{V}.{column(c)}' for c in each.columns)}, {V}.{ended}, {V}.{ended}, 'delete', %s "
+            f"INSERT INTO {history} ({', '.join([names, *map(column, OWN), *marks])}) "
+            f"SELECT {', '.join(f'{V}.{column(c)}' for c in each.columns)}, {V}.{ended}, {V}.{ended}, 'delete', %s"
+            f"{''.join(f', {V}.{mark}' for mark in marks)} "
             f"FROM {history} AS {V} WHERE {V}.{started} < {V}.{ended} AND {V}.{key} IN (SELECT k FROM {_ENDED}) "
             f"AND NOT EXISTS (SELECT 1 FROM {history} AS {_O} WHERE {_O}.{key} = {V}.{key} "
             f"AND ({_O}.{ended} IS NULL OR {_O}.{started} >= {V}.{ended}))",
@@ -341,13 +418,18 @@ def _erase(
         selects = (f"SELECT {_KEY}.k FROM ({each}) AS {_KEY} WHERE {alive or 'TRUE'}" for each in candidates)
         connection.gather(gone, *selects)
         if whole and not undisturbed:
-            waiting = f"SELECT k FROM {gone} WHERE k IN (SELECT k FROM {_MOVING}) LIMIT 1"
+            waiting = f"SELECT g.k FROM {gone} AS g JOIN {_MOVING} AS m ON m.k = g.k LIMIT 1"
             waits = waits or connection.query(waiting).num_rows > 0
+            connection.gather(  # not by NOT IN or NOT EXISTS, which some databases do row by row
+                _STILL,
+                f"SELECT g.k FROM (SELECT k, 0 AS moving FROM {gone} UNION ALL SELECT k, 1 FROM {_MOVING}) AS g "
+                "GROUP BY g.k HAVING MAX(g.moving) = 0",
+            )
         for each in some:
             key = f"{V}.{column(each.key)}"
             where = f"{key} IN (SELECT k FROM {gone})"
             if whole:
-                erased = where if undisturbed else f"{where} AND {key} NOT IN (SELECT k FROM {_MOVING})"
+                erased = where if undisturbed else f"{key} IN (SELECT k FROM {_STILL})"
                 connection.execute(connection.sql.delete(name(each.history), V, erased))
             if not whole or waits:
                 imported = f"{V}.{column(each.import_key)}"

@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow as pa
 
 from connector.errors import ConfigError
-from connector.transform.naming import CHANGED_COLUMN, DOUBLE_VARIANT, TEXT_VARIANT, VERSION_COLUMNS
+from connector.transform.naming import CHANGED_COLUMN, DOUBLE_VARIANT, RULES_COLUMN, TEXT_VARIANT, VERSION_COLUMNS
 from connector.warehouse.adapters.dialect import all_of, any_of, literal
 from connector.warehouse.connection import Connection
 from connector.warehouse.ownership import Dataset, inspect_dataset
@@ -36,6 +36,9 @@ _WAS = "__was_"
 _EARLIER = re.compile(f"{_WAS}[0-9]+")
 _ASIDE = re.compile(f"{DOUBLE_VARIANT}|{TEXT_VARIANT}|{_EARLIER.pattern}")
 _UNCHANGED = "importer_unchanged"  # a relation of keys
+# Before the mark of an import in the ledger: it has rows or open versions of a table that is not recorded now, or
+# versions of records that live in a table that is not recorded.
+PAUSED, MOVED = "paused ", "moved "
 _OWN_TYPES = {VALID_FROM: "timestamp", VALID_TO: "timestamp", CHANGE: "text", RUN_ID: "text"}
 
 
@@ -71,7 +74,7 @@ def versioned(connection: Connection, dataset: Dataset, wanted: Choice) -> list[
     slugs = {table: dataset.templates.get(table) for table in sorted(dataset.typed)}
     tables = [table for table, slug in slugs.items() if wanted(slug, names.get(slug or "", ()))]
     for table in tables:
-        if taken := [name for name in (*OWN, CHANGED_COLUMN) if name in dataset.columns[table]]:
+        if taken := [name for name in (*OWN, CHANGED_COLUMN, RULES_COLUMN) if name in dataset.columns[table]]:
             raise ConfigError(
                 f"{table} has a field in the column {taken[0]}, a name that history needs itself, so its versions "
                 "cannot be kept; list the other templates under history in [sources.importer]."
@@ -176,7 +179,7 @@ def _retype(connection: Connection, each: Versioned) -> tuple[list[str], list[st
     want = {c: kind for c, kind in want.items() if c in each.columns}
     lacking = [c for c in want if c not in have]
     retyped = [c for c in want if c in have and have[c] != want[c]]
-    _check_room(connection, each, len(lacking) + len(retyped))
+    check_room(connection, each, len(lacking) + len(retyped))
     for new in lacking:
         connection.execute(f"ALTER TABLE {history} ADD COLUMN {column(new)} {want[new]}")
     for base in retyped:
@@ -186,7 +189,7 @@ def _retype(connection: Connection, each: Versioned) -> tuple[list[str], list[st
     return [*retyped, *(c for c in lacking if any(name.startswith(f"{c}{_WAS}") for name in have))], lacking
 
 
-def _check_room(connection: Connection, each: Versioned, more: int) -> None:
+def check_room(connection: Connection, each: Versioned, more: int) -> None:
     """Raise ConfigError if the history table cannot have so many more columns.
 
     Altered in part, it would stop each run from then on.
@@ -262,11 +265,21 @@ def same_content(connection: Connection, each: Versioned) -> str:
     return all_of([f"{R}.{column(each.key)} = {V}.{column(each.key)}", *content, *empty])
 
 
-def recorded_mark(connection: Connection, columns: Collection[str]) -> str:
-    """Return SQL for the mark of a recorded import in the ledger: its load, and the privacy rules of its reading."""
+def recorded_mark(connection: Connection, columns: Collection[str], kind: str = "") -> str:
+    """Return SQL for the mark of a recorded import in the ledger: its load, and the privacy rules of its reading.
+
+    `kind` is `PAUSED` if it is recorded only once its table is, or `MOVED`; in neither are versions of what is erased.
+    """
     load, joined = connection.column(LOAD_ID), connection.sql.joined
     rules = joined("' '", "privacy")
-    return joined(load, f"COALESCE({rules}, '')") if "privacy" in columns else load
+    parts = [*([f"'{kind}'"] if kind else []), load, *([f"COALESCE({rules}, '')"] if "privacy" in columns else [])]
+    return f"({joined(*parts)})" if len(parts) > 1 else load
+
+
+def is_unlike(connection: Connection, columns: Collection[str], *kinds: str) -> str:
+    """Return a condition on the ledger: the import has none of these kinds of marks for its load ('': recorded)."""
+    unlike = (connection.sql.differs("history", recorded_mark(connection, columns, kind)) for kind in kinds)
+    return f"({' AND '.join(unlike)})"
 
 
 def record_again(connection: Connection, dataset: Dataset, imports: Sequence[str]) -> None:
@@ -278,7 +291,7 @@ def record_again(connection: Connection, dataset: Dataset, imports: Sequence[str
     if "history" not in columns:
         return
     rules = connection.sql.joined("' '", "privacy") if "privacy" in columns else "NULL"
-    recorded = connection.sql.same("history", recorded_mark(connection, columns))
+    recorded = f"NOT {is_unlike(connection, columns, '', MOVED)}"
     for select in imports:
         connection.execute(
             f"UPDATE {connection.name(LEDGER)} SET history = {rules} WHERE {recorded} AND slug IN ({select})"
@@ -318,16 +331,16 @@ def _is_recorded(connection: Connection, each: Versioned, columns: Collection[st
     return (
         f"EXISTS (SELECT 1 FROM {connection.name(LEDGER)} AS {_LEDGER} "
         f"WHERE {_LEDGER}.slug = {R}.{connection.column(each.import_key)}{of_load} "
-        f"AND {connection.sql.same('history', recorded_mark(connection, columns))})"
+        f"AND NOT {is_unlike(connection, columns, '', MOVED)})"
     )
 
 
-def copy_to_open(connection: Connection, each: Versioned, names: Sequence[str], imports: str) -> None:
-    """Copy columns of the live rows of some imports (SQL for their slugs) to their open versions.
+def copy_to_open(connection: Connection, each: Versioned, names: Sequence[str], where: str) -> None:
+    """Copy columns of the live rows (`R`) for which `where` holds to their open versions (`V`).
 
     A deleted row that is kept may have values that a privacy rule covers since.
     """
-    _copy_to_open(connection, each, names, f"{R}.{connection.column(each.import_key)} IN ({imports})", ())
+    _copy_to_open(connection, each, names, where, ())
 
 
 def _copy_to_open(
@@ -446,7 +459,7 @@ def note_changes(connection: Connection, each: Versioned) -> None:
     updates = f"SELECT 1 FROM {connection.name(each.history)} WHERE {connection.column(CHANGE)} = 'update' LIMIT 1"
     if not connection.query(updates).num_rows:
         return
-    _check_room(connection, each, CHANGED_COLUMN not in there)
+    check_room(connection, each, CHANGED_COLUMN not in there)
     connection.add_column(each.history, CHANGED_COLUMN)
     columns = {c: [c, *set_aside_columns(c, there, each.columns)] for c in sorted({*each.content} & there.keys())}
     changed = connection.column(CHANGED_COLUMN)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from connector.transform.naming import CHANGED_COLUMN
+from connector.transform.naming import CHANGED_COLUMN, RULES_COLUMN
 from connector.transform.protection import Protection
 from connector.transform.schema import Field, Keys, Kind, parse_type
 from connector.warehouse.history_tables import OWN, set_aside_columns
@@ -26,7 +26,7 @@ def ruled_columns(
     """
     if not rules:
         return []
-    untouched = {*system, *OWN, CHANGED_COLUMN}
+    untouched = {*system, *OWN, CHANGED_COLUMN, RULES_COLUMN}
     for keys, known in fields:
         nested = known.type is not None and parse_type(known.type).kind is Kind.JSON
         if _are_alike(rules, others, keys, nested=nested):

@@ -21,7 +21,7 @@ from tests.simulation.watching import ImportTruth, Row, Watch
 
 OVERFLOWED = "overflowed"
 TOLD = frozenset(  # columns that change without a new version, and columns of versions only
-    {"_valid_from", "_valid_to", "_change", "_run_id", "_changed_columns"}
+    {"_valid_from", "_valid_to", "_change", "_run_id", "_changed_columns", "_ruled_by"}
     | {"_created_at", "_updated_at", "_deleted_at", "_dlt_load_id", "_content_hash"}
 )
 Content = tuple[tuple[str, str], ...]  # column, value

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from threading import Event
 from typing import Any
 from unittest import mock
 
@@ -18,9 +19,10 @@ from connector.maintain.rebuild import rebuild
 from connector.maintain.verify import verify
 from connector.reporting.changes import changes
 from connector.reporting.views.applying import apply, keep_current
+from connector.run import sync as run_sync
 from connector.run.sync import sync
 from connector.runs import Status, Tally
-from connector.sandbox import Faults, Request, Response, Service, Template, serve
+from connector.sandbox import Faults, Request, Response, Service, Switches, Template, serve
 from connector.sandbox.catalogue import StoredImport
 from connector.sandbox.messages import error_response, json_response
 from connector.settings import RunScope, Selection, Settings
@@ -564,6 +566,132 @@ def test_a_record_that_vanished_while_imports_changed_is_erased_by_the_next_run(
         ("c", "insert", True),
         ("d", "insert", True),
     ]
+
+
+@pytest.mark.dialect
+@pytest.mark.parametrize("history", [False, ["Customers"]])
+def test_what_was_gone_in_a_part_is_erased_later_though_no_version_is_made_any_more(place: Place, history: Any) -> None:
+    slug = place.service.add_import("Orders", [{"x": "gone"}, {"x": "stays"}])
+    place.service.add_import("Customers", [{"a": 1}])
+    place.run()
+    place.service.delete_row(slug, next(iter(place.service.record_slugs(slug))))
+    place.settings["history"] = history
+    only = RunScope(mode="backfill", selection=Selection(slugs=frozenset([slug])), force=True)
+    place.run(only)
+    assert place.run().imports_changed == 0
+    assert place.versions("x", "records_orders") == [("stays", "insert", True)]
+    with serve(place.service) as url:
+        settings, pipeline = place.loaded(url), place.warehouse.pipeline()
+        with mock.patch.object(run_sync, "make_versions") as made_again:
+            assert sync(pipeline, settings, RunScope()).status is Status.succeeded
+    made_again.assert_not_called()
+
+    place.service.edit_row(slug, next(iter(place.service.record_slugs(slug))), {"x": "edited"})
+    place.run()
+    place.run(history=True)
+    assert place.versions("x", "records_orders") == [("stays", "insert", False), ("edited", "update", True)]
+
+
+@pytest.mark.dialect
+@pytest.mark.parametrize("deleted", [True, False])
+def test_a_record_that_moved_out_of_the_templates_with_history_is_erased_with_its_versions(
+    place: Place, deleted: bool
+) -> None:
+    service = place.service
+    first = service.add_import("Customers", [{"n": "moves"}, {"n": "b"}])
+    second = service.add_import("Orders", [{"n": "c"}])
+    service.add_import("Customers", [{"n": "d"}])
+    place.settings["history"] = ["Customers"]
+    place.run()
+    record, _ = service.record_slugs(first)
+    service.move_row(first, record, second)
+    if deleted:
+        service.delete_import(first)
+    place.run()
+    service.append_rows(second, [{"n": "e"}])
+    place.run()
+    assert ("moves", "insert", False) in place.versions("n", "records_customers"), "it lives on"
+    service.delete_row(second, record)
+    place.run()
+    assert {n for n, *_ in place.versions("n", "records_customers")} == ({"d"} if deleted else {"b", "d"})
+
+
+@pytest.mark.dialect
+def test_a_record_that_moves_within_the_second_of_a_reading_keeps_its_versions(place: Place) -> None:
+    """The service counts seconds, so that the time of the import that gets the record does not tell."""
+    now = datetime(2020, 1, 1, tzinfo=UTC)
+    place.service = service = Service(1, clock=lambda: now, switches=Switches(time_fraction=0))
+    second = service.add_import("Customers", [{"n": "c"}])
+    first = service.add_import("Customers", [{"n": "moves"}, {"n": "b"}])
+    place.run()
+    now = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=60)
+    service.append_rows(second, [{"n": "d"}])
+    service.append_rows(first, [{"n": "e"}])
+    record, *_ = service.record_slugs(first)
+    was_read = Event()
+
+    def move(request: Request) -> None:
+        if request.path.endswith(second):
+            was_read.set()
+        elif request.path.endswith(f"/{first}/records") and record in service.record_slugs(first):
+            assert was_read.wait(20), "the other import is read before it gets the record"
+            service.move_row(first, record, second)
+
+    service.on_request = move
+    place.run(max_concurrency=2)
+    service.on_request = None
+    ended, moved = ("moves", first, "insert", False), ("moves", second, "insert", True)
+
+    def versions() -> list[tuple[Any, ...]]:
+        return [each for each in place.versions("n, _import_slug", "records_customers") if each[0] == "moves"]
+
+    assert versions() == [ended]
+    place.run()
+    assert versions() == [ended, moved]
+
+
+def test_a_record_of_an_import_that_is_deleted_while_imports_are_listed_keeps_its_versions(duck_place: Place) -> None:
+    place, service = duck_place, duck_place.service
+    imports = [service.add_import("Customers", [{"n": f"in {n}"}]) for n in range(260)]
+    last = service.add_import("Customers", [{"n": "moves"}])
+    place.run(max_concurrency=1)
+    [record] = service.record_slugs(last)
+    seen: set[str] = set()
+
+    def move(request: Request) -> None:
+        if request.path.endswith("/imports"):
+            page = request.query["page"]
+            if page == "3" and "2" in seen and last in service.slugs():
+                service.move_row(last, record, imports[150])
+                service.delete_import(last)
+            seen.add(page)
+
+    service.on_request = move
+    place.run(max_concurrency=1)
+    service.on_request = None
+    assert last not in service.slugs(), "the record has moved"
+    place.run()
+    moves = [each for each in place.versions("n, _import_slug", "records_customers") if each[0] == "moves"]
+    assert moves == [("moves", last, "insert", False), ("moves", imports[150], "insert", True)]
+
+
+def test_a_record_that_moves_to_an_import_whose_rows_do_not_fit_keeps_its_versions(postgres: PostgreSQL) -> None:
+    place = Place(postgres, raw=False)
+    service = place.service
+    for k in range(6):
+        service.add_import("Customers", [{f"f{k}_{n}": "s" for n in range(150)}])
+    first = service.add_import("Customers", [{"n": "moves"}, {"n": "b"}])
+    second = service.add_import("Customers", [{"n": "c"}])
+    place.run()
+    service.move_row(first, next(iter(service.record_slugs(first))), second)
+    service.append_rows(second, [{f"f{k}_{n}": "x" * 100 for n in range(150) for k in range(6)}])
+    ran = postgres.run(service, **place.settings)
+    assert ran.status is Status.partial
+    assert "is in no typed table" in str(ran.problems)
+    service.delete_row(second, list(service.record_slugs(second))[-1])
+    place.run()
+    moves = [each for each in place.versions("n, _import_slug", "records_customers") if each[0] == "moves"]
+    assert moves == [("moves", first, "insert", False), ("moves", second, "insert", True)]
 
 
 @pytest.mark.long
@@ -1159,6 +1287,180 @@ def test_a_rule_reaches_versions_from_a_deleted_import_although_nothing_is_typed
     place.run(typed=typed, privacy={"Customers": {"ssn": "drop"}})
     place.run(privacy={"Customers": {"ssn": "drop"}})
     assert {ssn for ssn, *_ in place.versions("ssn", "records_customers")} == {None}
+
+
+@pytest.mark.dialect
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_rule_reaches_versions_from_a_deleted_import_whose_record_lives_under_it(place: Place, when: str) -> None:
+    """The import that has the record now is read under the rule before or after it gets it, the other one never."""
+    service = place.service
+    kept = service.add_import("Customers", [{"ssn": "111"}])
+    doomed = service.add_import("Customers", [{"ssn": "222"}, {"ssn": "333"}])
+    place.run()
+    place.settings["privacy"] = {"Customers": {"ssn": "drop"}}
+    only = RunScope(mode="backfill", selection=Selection(slugs=frozenset([kept])), force=True)
+    if when == "before":
+        place.run(only)
+    service.move_row(doomed, next(iter(service.record_slugs(doomed))), kept)
+    if when == "after":
+        place.warehouse.run(service, only, **place.settings)
+    service.delete_import(doomed)
+    place.run()
+    assert {ssn for ssn, *_ in place.versions("ssn", "records_customers")} == {None}
+    assert {each for each, *_ in place.versions("_import_slug", "records_customers")} == {kept, doomed}
+
+
+@pytest.mark.dialect
+@pytest.mark.parametrize("again", ["edited", "a part"])
+def test_metadata_that_was_listed_without_rules_while_its_import_was_left_out_is_emptied(
+    place: Place, again: str
+) -> None:
+    rules = {"metadata": {"by": "drop"}}
+    other = place.service.add_import("Customers", [{"n": 1}], {"by": "ann", "kind": "x"})
+    slug = place.service.add_import("Orders", [{"n": 2}], {"by": "bob1", "kind": "y"})
+    place.run(privacy=rules)
+    place.service.set_metadata(slug, {"by": "bob2", "kind": "z"})
+    place.warehouse.run(place.service, **place.settings, templates=["Customers"])
+    if again == "edited":
+        place.service.set_metadata(slug, {"by": "bob3", "kind": "z"})
+        place.run(privacy=rules, templates=["Customers"])
+    else:
+        only = RunScope(mode="backfill", selection=Selection(slugs=frozenset([other])), force=True)
+        place.run(only, privacy=rules)
+    place.run(privacy=rules)
+    assert "bob" not in str(place.warehouse.tuples("SELECT * FROM imports_history"))
+    place.run(privacy=rules)
+    place.check(privacy=rules)
+
+
+@pytest.mark.dialect
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_rule_reaches_versions_of_imports_that_have_left_its_template(place: Place, alone: bool) -> None:
+    service = place.service
+    moving = service.add_import("Leads", [{"iban": "DE0012"}])
+    if not alone:
+        service.add_import("Leads", [{"iban": "DE0034"}])
+    place.run()
+    service.set_template(moving, "Customers")
+    place.run()
+    place.settings["privacy"] = {"Leads": {"iban": "drop"}}
+    service.add_import("Orders", [{"n": 1}])
+    place.run()
+    assert {iban for iban, *_ in place.versions("iban", "records_leads")} == {None}
+    assert place.versions("iban", "records_customers") == [("DE0012", "insert", True)]
+
+
+@pytest.mark.dialect
+def test_a_template_that_an_import_had_for_a_while_changes_nothing_in_versions(place: Place) -> None:
+    place.settings["privacy"] = {"*": {"mail": "mask:2"}, "Leads": {"iban": "mask:3"}, "Customers": {"phone": "drop"}}
+    moving = place.service.add_import("Leads", [{"mail": "m@x.de", "iban": "DE0012"}])
+    place.service.add_import("Leads", [{"mail": "n@x.de", "iban": "DE0034"}])
+    for template in ("Leads", "Customers", "Orders", "Leads"):
+        place.service.set_template(moving, template)
+        place.run()
+    values = {(mail, iban) for mail, iban, *_ in place.versions("mail, iban", "records_leads")}
+    assert values == {("****de", "***012"), ("****de", "***034")}
+
+
+def test_a_template_and_its_rules_that_are_renamed_alike_change_nothing_in_versions(duck_place: Place) -> None:
+    place, service = duck_place, duck_place.service
+    slug = service.add_import("Customers", [{"mail": "a@x.de"}])
+    place.settings["privacy"] = {"Customers": {"mail": "mask:2"}}
+    first = place.run()
+    [record] = service.record_slugs(slug)
+    [template] = service.templates()
+    service.rename_template(template.slug, "Clients")
+    place.settings["privacy"] = {"Clients": {"mail": "mask:2"}}
+    place.warehouse.run(service, **place.settings)
+    place.edit(slug, {"mail": "a@x.fr"})
+    place.run()
+    assert told(place, first) == {(record, "mail")}
+    assert [mail for mail, *_ in place.versions("mail", "records_customers")] == ["****de", "****fr"]
+
+
+@pytest.mark.dialect
+def test_metadata_of_an_import_that_failed_when_its_rules_came_is_emptied_once_it_is_read(place: Place) -> None:
+    service = place.service
+    slug = service.add_import("Customers", [{"n": 1}], {"by": "bob1"})
+    other = service.add_import("Customers", [{"n": 2}], {"by": "ann"})
+    place.run()
+    place.settings["privacy"] = {"metadata": {"by": "drop"}}
+    service.faults = Faults(failing_imports={slug})
+    service.set_metadata(slug, {"by": "bob2"})
+    service.set_metadata(other, {"by": "eve"})
+    place.warehouse.run(service, **place.settings)
+    service.faults = Faults()
+    service.set_metadata(slug, {"by": "bob3"})
+    place.run()
+    everything = str(place.warehouse.tuples("SELECT * FROM imports_history"))
+    assert not [name for name in ("bob", "ann", "eve") if name in everything]
+
+
+@pytest.mark.dialect
+def test_a_rule_reaches_versions_of_imports_that_a_part_records_for_the_first_time(place: Place) -> None:
+    """History begins in a run that reads one import under new rules; the other one was read without any."""
+    service = place.service
+    first = service.add_import("Customers", [{"ssn": "111"}], {"by": "bob"})
+    service.add_import("Customers", [{"ssn": "222"}], {"by": "ann"})
+    place.run(history=False)
+    place.settings["privacy"] = {"Customers": {"ssn": "drop"}, "metadata": {"by": "drop"}}
+    place.run(RunScope(mode="backfill", selection=Selection(slugs=frozenset([first])), force=True))
+    place.run()
+    everything = str(place.warehouse.tuples("SELECT * FROM imports_history"))
+    everything += str(place.warehouse.tuples("SELECT * FROM records_customers_history"))
+    assert not [value for value in ("bob", "ann", "111", "222") if value in everything]
+
+
+@pytest.mark.dialect
+def test_a_rule_that_comes_after_an_import_left_for_a_template_without_rules_is_applied(place: Place) -> None:
+    service = place.service
+    moving = service.add_import("Leads", [{"iban": "DE0012"}])
+    kept = service.add_import("Leads", [{"iban": "DE0034"}])
+    place.run()
+    place.settings["privacy"] = {"Leads": {"iban": "drop"}}
+    place.run(RunScope(mode="backfill", selection=Selection(slugs=frozenset([kept])), force=True))
+    service.set_template(moving, "Customers")
+    place.run()
+    assert {iban for iban, *_ in place.versions("iban", "records_leads")} == {None}
+
+
+@pytest.mark.dialect
+def test_a_part_does_not_hide_that_a_record_which_moved_is_to_be_erased(place: Place) -> None:
+    service = place.service
+    first = service.add_import("Customers", [{"n": "moves"}, {"n": "b"}])
+    second = service.add_import("Orders", [{"n": "c"}])
+    place.settings["history"] = ["Customers"]
+    place.run()
+    record, _ = service.record_slugs(first)
+    service.move_row(first, record, second)
+    place.run()
+    service.delete_row(second, record)
+    place.run(RunScope(mode="backfill", selection=Selection(slugs=frozenset([second])), force=True))
+    place.run()
+    assert {n for n, *_ in place.versions("n", "records_customers")} == {"b"}
+
+
+@pytest.mark.dialect
+def test_a_rule_for_records_changes_nothing_in_versions_of_metadata(place: Place) -> None:
+    slug = place.service.add_import("Customers", [{"mail": "a@x.de"}], {"file": "first.csv"})
+    place.settings["privacy"] = {"metadata": {"file": "mask:4"}}
+    place.run()
+    place.service.set_metadata(slug, {"file": "second.txt"})
+    place.settings["privacy"] |= {"Customers": {"mail": "drop"}}
+    place.run()
+    shown = place.warehouse.tuples("SELECT metadata__file FROM imports_history ORDER BY _valid_from")
+    assert shown == [("*****.csv",), ("******.txt",)]
+
+
+def test_rules_of_all_templates_mean_something_else_for_an_import_without_one(duck_place: Place) -> None:
+    """A literal path comes first for a template, the strictest rule for an import whose template is unknown."""
+    place = duck_place
+    place.settings["privacy"] = {"*": {"mail": "mask:4", "re:mail": "drop"}}
+    slug = place.service.add_import("Customers", [{"mail": "a@b.cd", "n": 1}])
+    place.run()
+    place.service.set_template(slug, None)
+    place.run()
+    assert place.warehouse.tuples("SELECT DISTINCT mail FROM records_customers_history") == [(None,)]
 
 
 def test_a_kept_row_that_was_deleted_does_not_bring_its_value_back(duck_place: Place) -> None:
