@@ -570,12 +570,12 @@ def call_whatever_was_read_settled() -> AbstractContextManager[Any]:
     return mock.patch.object(reader, "may_change_unseen", return_value=False)
 
 
-@mutation(first=29)
+@mutation(first=82)
 def let_an_unfinished_import_lose_its_rows() -> AbstractContextManager[Any]:
     return mock.patch.object(reader, "lost_rows", return_value=0)
 
 
-@mutation(first=29)
+@mutation(first=82)
 def let_a_completed_import_lose_its_rows() -> AbstractContextManager[Any]:
     original = plan.lost_rows
 
