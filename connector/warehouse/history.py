@@ -48,7 +48,7 @@ _DUE, _ERASED, _TOUCHED = "importer_due", "importer_erased", "importer_touched"
 _OUTDATED, _LEFT, _ENDED, _MOVING = "importer_outdated", "importer_left", "importer_ended", "importer_moving"
 _PAUSED, _MOVED, _STILL = "importer_paused", "importer_moved", "importer_still"
 _NONE = f"SELECT k FROM {_DUE} WHERE 1 = 0"
-_O, _KEY, _MARKS = "importer$other", "importer$key", "importer$marks"  # more aliases, as R and V are
+_O, _KEY, _RULES = "importer$other", "importer$key", "importer$rules"  # more aliases, as R and V are
 
 
 def record(
@@ -81,7 +81,7 @@ def record(
     recorded = {each.table for each in tables}
     paused = [each for table, each in histories(dataset).items() if table not in recorded]
     there = connection.columns() if tables else {}
-    marks = {
+    rules_of = {
         each.table: add_rules_column(connection, dataset, each, ruled, there[each.history])
         for each in tables
         if ruled is not None
@@ -93,9 +93,9 @@ def record(
         connection.gather(_DUE, f"SELECT slug AS k FROM {ledger} WHERE {unlike}", *lost)
         outdated = {each.table: f"{_OUTDATED}_{n}" for n, each in enumerate(tables)}
         for each in tables:
-            mark, has_marks = marks.get(each.table), RULES_COLUMN in there.get(each.history, ())
+            rules, has_rules = rules_of.get(each.table), RULES_COLUMN in there.get(each.history, ())
             recorder = _Recorder(
-                connection, each, started_at, run_id, each.table in new, outdated[each.table], mark, has_marks
+                connection, each, started_at, run_id, each.table in new, outdated[each.table], rules, has_rules
             )
             recorder.record(lost, keeps=keeps)
         finish = partial(_finish, connection, dataset, tables, paused, keeps=keeps, whole=whole)
@@ -289,8 +289,8 @@ class _Recorder:
     run_id: str
     new: bool  # there are no versions yet, whatever the ledger says: this run begins them, or they were lost
     outdated: str  # temporary table for the keys of versions that end
-    mark: str | None  # SQL about the ledger: the mark of the privacy rules that a new version is under
-    has_marks: bool  # the history table has such a column
+    rules: str | None  # SQL about the ledger: the fingerprint of the privacy rules that a new version is under
+    has_rules: bool  # the history table has a column for it
 
     def record(self, lost: Sequence[str], *, keeps: bool) -> None:
         """Record the versions of the imports that are due; `lost` is SQL for those that have lost their row."""
@@ -321,11 +321,11 @@ class _Recorder:
         change = f"CASE WHEN EXISTS (SELECT 1 FROM {history} AS {V} WHERE {closed_now}) THEN 'update' ELSE 'insert' END"
         values += ["%s", "NULL", change, "%s"]
         own = [*OWN]
-        if self.mark is not None:
+        if self.rules is not None:
             own.append(RULES_COLUMN)
-            values.append(f"{_MARKS}.mark")
-            marks = f"(SELECT slug, {self.mark} AS mark FROM {name(LEDGER)}) AS {_MARKS}"
-            source += f" LEFT JOIN {marks} ON {_MARKS}.slug = {R}.{imported}"
+            values.append(f"{_RULES}.rules")
+            ledger = f"(SELECT slug, {self.rules} AS rules FROM {name(LEDGER)}) AS {_RULES}"
+            source += f" LEFT JOIN {ledger} ON {_RULES}.slug = {R}.{imported}"
         execute(
             f"INSERT INTO {history} ({names}, {', '.join(map(column, own))}) SELECT {', '.join(values)} "
             f"FROM {source} WHERE {live} AND {R}.{imported} IN ({touched}) "
@@ -367,11 +367,11 @@ class _Recorder:
         self.connection.gather(
             _ENDED, f"SELECT k FROM {self.outdated}", f"SELECT {V}.{key} AS k FROM {history} AS {V} WHERE {earlier}"
         )
-        marks = [column(RULES_COLUMN)] if self.has_marks or self.mark is not None else []
+        more = [column(RULES_COLUMN)] if self.has_rules or self.rules is not None else []
         self.connection.execute(
-            f"INSERT INTO {history} ({', '.join([names, *map(column, OWN), *marks])}) "
+            f"INSERT INTO {history} ({', '.join([names, *map(column, OWN), *more])}) "
             f"SELECT {', '.join(f'{V}.{column(c)}' for c in each.columns)}, {V}.{ended}, {V}.{ended}, 'delete', %s"
-            f"{''.join(f', {V}.{mark}' for mark in marks)} "
+            f"{''.join(f', {V}.{c}' for c in more)} "
             f"FROM {history} AS {V} WHERE {V}.{started} < {V}.{ended} AND {V}.{key} IN (SELECT k FROM {_ENDED}) "
             f"AND NOT EXISTS (SELECT 1 FROM {history} AS {_O} WHERE {_O}.{key} = {V}.{key} "
             f"AND ({_O}.{ended} IS NULL OR {_O}.{started} >= {V}.{ended}))",
