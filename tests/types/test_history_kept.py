@@ -1400,15 +1400,15 @@ def test_metadata_of_an_import_that_failed_when_its_rules_came_is_emptied_once_i
 def test_a_rule_reaches_versions_of_imports_that_a_part_records_for_the_first_time(place: Place) -> None:
     """History begins in a run that reads one import under new rules; the other one was read without any."""
     service = place.service
-    first = service.add_import("Customers", [{"ssn": "111"}], {"by": "bob"})
-    service.add_import("Customers", [{"ssn": "222"}], {"by": "ann"})
+    first = service.add_import("Customers", [{"ssn": "ssn-of-bob"}], {"by": "bob"})
+    service.add_import("Customers", [{"ssn": "ssn-of-ann"}], {"by": "ann"})
     place.run(history=False)
     place.settings["privacy"] = {"Customers": {"ssn": "drop"}, "metadata": {"by": "drop"}}
     place.run(RunScope(mode="backfill", selection=Selection(slugs=frozenset([first])), force=True))
     place.run()
     everything = str(place.warehouse.tuples("SELECT * FROM imports_history"))
     everything += str(place.warehouse.tuples("SELECT * FROM records_customers_history"))
-    assert not [value for value in ("bob", "ann", "111", "222") if value in everything]
+    assert not [value for value in ("bob", "ann") if value in everything]
 
 
 @pytest.mark.dialect
