@@ -31,7 +31,7 @@ from connector.warehouse.history_tables import (
     note_changes,
 )
 from connector.warehouse.ownership import Dataset
-from connector.warehouse.tables import IMPORTS, LEDGER
+from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID
 
 # Temporary tables: imports read under other rules than before; those with versions in a table whose template is not
 # theirs any more, or that are deleted.
@@ -96,7 +96,7 @@ def add_rules_column(
     if not readings:
         return None
     whens = " ".join(f"WHEN '{reading}' THEN '{rules}'" for reading, rules in sorted(readings.items()))
-    mark = f"CASE WHEN {_was_read(each)} THEN CASE {_READ_BY} {whens} END END"
+    mark = f"CASE WHEN {_was_read(connection, dataset, each)} THEN CASE {_READ_BY} {whens} END END"
     if RULES_COLUMN not in there:
         check_room(connection, each, 1)
         by_these = connection.sql.ends_with("COALESCE(history, '')", "privacy")
@@ -166,13 +166,14 @@ def _is_own(dataset: Dataset, each: Versioned) -> str:
     return f"(state <> '{State.deleted}'{of})"
 
 
-def _was_read(each: Versioned) -> str:
+def _was_read(connection: Connection, dataset: Dataset, each: Versioned) -> str:
     """Return a condition on the ledger: what the table has of the import is under the rules of its last reading.
 
-    The settings may leave an import out that was read before; its row in `imports` is then written under the rules of
-    each run that lists it.
+    The rows of a load that died may not have followed the import's row in the ledger. The settings may leave an import
+    out that was read before; its row in `imports` is then written under the rules of each run that lists it.
     """
-    return f"(state <> '{State.excluded}' OR last_synced_at IS NULL)" if each.table == IMPORTS else "1 = 1"
+    loaded = f"{connection.column(LOAD_ID)} IN {connection.completed_loads(dataset.ours)}"
+    return f"{loaded} AND (state <> '{State.excluded}' OR last_synced_at IS NULL)" if each.table == IMPORTS else loaded
 
 
 def _is_outdated(connection: Connection, dataset: Dataset, each: Versioned, ruled: Rules, others: str) -> bool:
@@ -195,7 +196,7 @@ def _empty_own(
     """Empty the versions of the table's own imports that were read under the rules of now."""
     imported = connection.column(each.import_key)
     for reading, rules in sorted(readings.items()):
-        read = f"{_is_own(dataset, each)} AND {_was_read(each)} AND {_READ_BY} = '{reading}'"
+        read = f"{_is_own(dataset, each)} AND {_was_read(connection, dataset, each)} AND {_READ_BY} = '{reading}'"
         own = f"SELECT slug FROM {connection.name(LEDGER)} WHERE {read}"
         unlike = f"{_ruled_by(connection)} <> '{rules}'"
         _empty(connection, each, columns, f"{V}.{imported} IN ({own}) AND {unlike}")

@@ -1412,6 +1412,26 @@ def test_a_rule_reaches_versions_of_imports_that_a_part_records_for_the_first_ti
 
 
 @pytest.mark.dialect
+def test_a_rule_reaches_versions_whose_load_died_after_the_ledger_had_the_new_reading(place: Place) -> None:
+    """A run that reads another import comes before the one that reads theirs again."""
+    service = place.service
+    other = service.add_import("Customers", [{"ssn": "ssn-of-bob"}], {"by": "bob"})
+    torn = service.add_import("Customers", [{"ssn": "ssn-of-ann"}], {"by": "ann"})
+    place.run()
+    place.settings["privacy"] = {"Customers": {"ssn": "drop"}, "metadata": {"by": "drop"}}
+    backfill = RunScope(mode="backfill", selection=Selection(slugs=frozenset([other])), force=True)
+    place.run(backfill)
+    [(read_by,)] = place.warehouse.tuples(f"SELECT privacy FROM sync_imports WHERE slug = '{other}'")
+    ledger = f"UPDATE sync_imports SET privacy = '{read_by}', history = NULL, _dlt_load_id = 'dead'"
+    execute(place.warehouse, f"{ledger} WHERE slug = '{torn}'", "UPDATE sync_runs SET status = 'running'")
+    place.run(backfill)
+    place.run()
+    everything = str(place.warehouse.tuples("SELECT * FROM imports_history"))
+    everything += str(place.warehouse.tuples("SELECT * FROM records_customers_history"))
+    assert not [value for value in ("bob", "ann") if value in everything]
+
+
+@pytest.mark.dialect
 def test_a_rule_that_comes_after_an_import_left_for_a_template_without_rules_is_applied(place: Place) -> None:
     service = place.service
     moving = service.add_import("Leads", [{"iban": "DE0012"}])
