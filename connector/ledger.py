@@ -44,8 +44,7 @@ INCOMPLETE_ROWS = (
 
 def privacy_mark(rules: str | None, sections: Iterable[str]) -> str | None:
     """Return `sync_imports.privacy` for a fingerprint of rules, and the sections by template that are among them."""
-    named = sorted(sections)
-    return f"{rules}:{json.dumps(named)}" if rules and named else rules
+    return f"{rules}:{json.dumps(sorted(sections))}" if rules else rules
 
 
 class Listed(Protocol):
@@ -114,8 +113,8 @@ class LedgerRow(msgspec.Struct, frozen=True, gc=False):
     ] = None
     history: Annotated[
         str | None,
-        "The load whose changes are recorded in the history tables, and the privacy rules of that time; behind "
-        "`paused` if its table is not recorded now, behind `moved` if records of it are in a template without history.",
+        "The load whose changes are recorded in the history tables; behind `paused` if its table is not recorded now, "
+        "behind `moved` if records of it are in a template without history.",
     ] = None
     load_id: Annotated[str, "The load that brought it; the row counts only once dlt has completed that load."] = ""
     trusted: bool = False
@@ -135,10 +134,10 @@ class LedgerRow(msgspec.Struct, frozen=True, gc=False):
         return None if self.privacy is None else self.privacy.partition(":")[0]
 
     @property
-    def rule_sections(self) -> frozenset[str]:
-        """Return the sections by template that were among these rules."""
+    def rule_sections(self) -> frozenset[str] | None:
+        """Return the sections by template that were among these rules; None for a row that does not tell."""
         named = "" if self.privacy is None else self.privacy.partition(":")[2]
-        return frozenset(json.loads(named)) if named else frozenset()
+        return frozenset(json.loads(named)) if named else None
 
     @property
     def live(self) -> bool:

@@ -91,7 +91,8 @@ class Choice:
         read_under: dict[str, set[str]] = defaultdict(set)
         for known in ledger.values():
             if (slug := known.template_slug) is not None:
-                read_under[slug] |= known.rule_sections or self._sections_by_fingerprint(known, {slug, now.get(slug)})
+                told, present = known.rule_sections, {slug, now.get(slug)}
+                read_under[slug] |= self._sections_by_fingerprint(known, present) if told is None else told
         renamed: dict[str, str] = {}
         for slug, name in now.items():
             lost = (read_under[slug] & ruled) - {slug, name}

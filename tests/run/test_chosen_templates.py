@@ -375,6 +375,14 @@ def test_a_template_that_is_renamed_while_rules_change_is_not_read_without_them(
     )
 
 
+@pytest.mark.thorough
+def test_a_rule_for_all_that_becomes_one_for_a_template_leaves_the_others_readable(warehouse: Warehouse) -> None:
+    service, *_ = make_service()
+    assert warehouse.run(service, privacy={"*": {"salary": "drop"}}).status == "succeeded"
+    for _ in range(2):
+        assert warehouse.run(service, privacy={"payroll": {"salary": "drop"}}).status == "succeeded"
+
+
 @pytest.mark.long
 def test_a_template_is_not_read_without_its_rules_though_no_import_read_under_them_is_left(
     warehouse: Warehouse,
