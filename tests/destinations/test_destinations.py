@@ -193,6 +193,20 @@ def test_mysql_of_a_collation_that_takes_two_keys_for_one_is_refused(
         assert (code, "collation utf8mb4_general_ci" in ran["error"]) == (2, True)
         cursor.execute("SHOW TABLES IN importer_data")
         assert cursor.fetchall() == ()
+        cursor.execute("DROP DATABASE importer_data")
+        assert run(capsys, "run", "--to", mariadb)[0] == 0
+        cursor.execute("ALTER TABLE importer_data.imports CONVERT TO CHARACTER SET utf8mb4 COLLATE utf8mb4_unicode_ci")
+        code, ran = run(capsys, "run", "--to", mariadb)
+        assert (code, "imports of importer_data was converted" in ran["error"]) == (2, True)
+
+
+@pytest.mark.thorough
+def test_a_collation_of_duckdb_that_takes_two_keys_for_one_is_refused(
+    served: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DESTINATION__DUCKDB__CREDENTIALS__GLOBAL_CONFIG", '{"default_collation": "NOCASE"}')
+    code, ran = run(capsys, "run", "--to", f"duckdb:///{tmp_path}/w.duckdb")
+    assert (code, "default_collation NOCASE" in ran["error"]) == (2, True)
 
 
 @pytest.mark.thorough

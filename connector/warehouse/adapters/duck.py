@@ -8,6 +8,7 @@ from typing import Any, ClassVar, cast
 
 import pyarrow as pa
 
+from connector.errors import ConfigError
 from connector.warehouse.adapters.base import Adapter, Client, Traits, lower
 from connector.warehouse.adapters.dialect import DuckSql, Sql
 
@@ -32,6 +33,15 @@ class Duck(Adapter):
         temporary="temp.main",
     )
     sql: ClassVar[Sql] = DuckSql()
+
+    def check(self, client: Client) -> None:
+        """Raise ConfigError if the connection compares texts by a collation, under which `a` and `A` may be equal."""
+        [row] = self.fetch(client, "SELECT current_setting('default_collation') AS name", [])
+        if row["name"]:
+            raise ConfigError(
+                f"The connection to DuckDB has the default_collation {row['name']}, under which two different keys can "
+                "be equal; remove it from the settings of the connection (global_config, local_config or pragmas)."
+            )
 
     def ask(self, client: Client, sql: str, args: Sequence[Any]) -> pa.Table:
         # dlt's own conversion to Arrow calls a method that DuckDB 2 no longer has

@@ -13,6 +13,7 @@ from connector.errors import ConfigError
 from connector.warehouse.adapters.alchemy import Alchemy
 from connector.warehouse.adapters.base import Client, Traits, lower
 from connector.warehouse.adapters.dialect import MySqlSql, Sql
+from connector.warehouse.tables import LOAD_ID
 
 _TYPES = {
     "tinyint": "bool",
@@ -34,7 +35,7 @@ class MySql(Alchemy):
     drop_temporary = "DROP TEMPORARY TABLE IF EXISTS "  # without the second word it would end the transaction
 
     def check(self, client: Client) -> None:
-        """Raise ConfigError if the database of the dataset, or of its staging, does not compare texts byte for byte.
+        """Raise ConfigError if the database of the dataset, of its staging, or a table, does not compare byte for byte.
 
         In most collations `a` and `A` are the same key, so one of two records would silently replace the other.
         """
@@ -48,6 +49,16 @@ class MySql(Alchemy):
                     f"The database {row['name']} has the collation {row['collation']}, under which two different keys "
                     "can be equal; drop it if it is empty, so that the run recreates it, or choose another --dataset."
                 )
+        sql = (
+            "SELECT table_name AS name, collation_name AS collation FROM information_schema.columns "
+            "WHERE table_schema = %s AND column_name = %s AND collation_name NOT IN (%s, %s) LIMIT 1"
+        )
+        exact = sorted(COLLATIONS.values())
+        for row in self.ask(client, sql, [client.dataset_name, LOAD_ID, *exact]).to_pylist():
+            raise ConfigError(
+                f"The table {row['name']} of {client.dataset_name} was converted to the collation {row['collation']}, "
+                f"under which two different keys can be equal; convert it back to one of {', '.join(exact)}."
+            )
 
     def type_of(self, declared: str, precision: int | None, scale: int | None) -> str:
         return _TYPES.get(declared.lower(), super().type_of(declared, precision, scale))
