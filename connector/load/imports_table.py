@@ -20,6 +20,7 @@ from connector.load.table_rows import TableRows
 from connector.models import Import
 from connector.transform.escaping import storable
 from connector.transform.members import flatten_members
+from connector.transform.naming import RULES_COLUMN
 from connector.transform.schema import OVERFLOWED, Field, TableSchema
 from connector.warehouse.tables import (
     FIELDS,
@@ -38,28 +39,49 @@ _FORMAT = 2  # incremented when the same import gives another row than before, s
 
 
 @dataclass(frozen=True, slots=True)
+class StoredMetadata:
+    """The column `records_metadata` of a row, and the privacy rules that all its values are under, if known."""
+
+    text: str | None
+    rules: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class ImportRow:
-    """An import, and the other contents of the reply with its records when it was last read."""
+    """An import, and the other contents of the reply with its records when it was last read.
+
+    `rules` is the fingerprint of the privacy rules for metadata, and `mixed` says that `records_metadata` may have been
+    read under others.
+    """
 
     import_: Import
     records_metadata: str | None
+    rules: str | None
+    mixed: bool = False
 
     @property
     def content_hash(self) -> str:
         """Return a hash that changes whenever a column of the row changes."""
         if self.records_metadata is None:
-            return listing_hash(self.import_)
-        digest = hashlib.blake2b(self.records_metadata.encode(), digest_size=16).hexdigest()
-        return f"{listing_hash(self.import_)}:{digest}"
+            return listing_hash(self.import_, self.rules)
+        text = f"{'mixed ' if self.mixed else ''}{self.records_metadata}"
+        return f"{listing_hash(self.import_, self.rules)}:{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
 
 
-def read_row(import_: Import, records_metadata: bytes | None) -> ImportRow:
+def read_row(import_: Import, records_metadata: bytes | None, rules: str | None) -> ImportRow:
     """Return the row of an import whose records were just read."""
     text = None if records_metadata is None else records_metadata.decode("utf-8", "backslashreplace")
-    return ImportRow(import_, text)
+    return ImportRow(import_, text, rules)
 
 
-def listing_hash(import_: Import) -> str:
+def listed_row(import_: Import, stored: StoredMetadata | None, rules: str | None) -> ImportRow:
+    """Return the row of an import whose records were not read; `stored` is in its row now."""
+    if stored is None or stored.text is None:
+        return ImportRow(import_, None, rules)
+    return ImportRow(import_, stored.text, rules, mixed=stored.rules != rules)
+
+
+def listing_hash(import_: Import, rules: str | None) -> str:
     """Return the hash of an import as the listing shows it: the first part of the row's `_content_hash`."""
     parts: list[Any] = [
         _FORMAT,
@@ -72,13 +94,14 @@ def listing_hash(import_: Import) -> str:
         import_.template_name,
         (import_.metadata_json or b"").decode(),
         (import_.extra_json or b"").decode(),
+        *(() if rules is None else (rules,)),
     ]
     return hashlib.blake2b(json.dumps(parts).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
-def is_listed_as(stored_hash: str | None, import_: Import) -> bool:
+def is_listed_as(stored_hash: str | None, import_: Import, rules: str | None) -> bool:
     """Return whether the row with this `_content_hash` equals the import in the listing."""
-    return stored_hash is not None and stored_hash.partition(":")[0] == listing_hash(import_)
+    return stored_hash is not None and stored_hash.partition(":")[0] == listing_hash(import_, rules)
 
 
 def import_table_rows(
@@ -94,6 +117,9 @@ def import_table_rows(
     if not imports:
         return
     rows = table_of(IMPORTS_SCHEMA, [_row(each, load_id, nul_safe) for each in imports])
+    if any(each.rules is not None for each in imports):
+        marks = [None if each.mixed else each.rules for each in imports]
+        rows = rows.append_column(RULES_COLUMN, pa.array(marks, pa.string()))
     known = catalogue.schema(IMPORTS)
     free = [{METADATA: each.import_.metadata_json, EXTRA: each.import_.extra_json} for each in imports]
     room = None if row_bytes is None else row_bytes - SYSTEM_BYTES
@@ -111,13 +137,16 @@ def import_table_rows(
         yield TableRows(FIELDS, table_of(FIELDS_SCHEMA, fields))
 
 
-def records_metadata_of(rows: pa.Table) -> dict[str, str | None]:
+def records_metadata_of(rows: pa.Table) -> dict[str, StoredMetadata]:
     """Return slug → `records_metadata` of stored rows; a table of an earlier version has none."""
     if not rows.num_rows or "records_metadata" not in rows.column_names:
         return {}
-    texts = rows.column("records_metadata").cast(pa.string()).to_pylist()
+    texts, marks = (
+        rows.column(name).cast(pa.string()).to_pylist() if name in rows.column_names else [None] * rows.num_rows
+        for name in ("records_metadata", RULES_COLUMN)
+    )
     slugs: list[Any] = rows.column("slug").to_pylist()
-    return dict(zip(slugs, texts, strict=True))
+    return dict(zip(slugs, map(StoredMetadata, texts, marks), strict=True))
 
 
 def tombstones(old: pa.Table, slugs: Sequence[str], load_id: str, now: datetime, *, keeps: bool) -> TableRows:

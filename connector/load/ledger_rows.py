@@ -58,7 +58,6 @@ class LedgerRows:
             run_id=self.run_id,
             due=due,
             privacy=self._privacy_mark(import_),
-            history=known.history if known is not None else None,
             load_id=self.load_id,
         )
 

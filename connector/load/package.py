@@ -28,6 +28,7 @@ from connector.load.rejects import Rejects
 from connector.load.table_rows import TableRows, placeholders
 from connector.models import Import
 from connector.settings import Settings
+from connector.transform.naming import RULES_COLUMN
 from connector.transform.schema import Keys, Kind, TableSchema, arrow_type, parse_type
 from connector.warehouse import Warehouse
 from connector.warehouse.field_counts import TableTotals, replaced_totals, totals
@@ -229,7 +230,7 @@ class Package:
         n = len(rows)
         columns: list[pa.Array[Any]] = [
             rows.slug,
-            _import_slugs(built, n),
+            _of_imports([read.import_.slug for read in built.reads], built, n),
             pa.repeat(pa.scalar(built.reads[0].import_.template_slug, pa.string()), n),
             rows.sort,
             rows.created_at,
@@ -250,13 +251,17 @@ class Package:
         n = len(rows)
         columns: dict[str, pa.Array[Any]] = {
             "_record_slug": rows.slug,
-            "_import_slug": _import_slugs(built, n),
+            "_import_slug": _of_imports([read.import_.slug for read in built.reads], built, n),
             "_sort": rows.sort,
             "_created_at": rows.created_at,
             "_updated_at": rows.updated_at,
             "_deleted_at": pa.nulls(n, UTC_US),
             LOAD_ID: pa.repeat(pa.scalar(self.load_id), n),
         }
+        protection, imports = self._settings.protection, [read.import_ for read in built.reads]
+        rules = [protection.fingerprint_of_records(each.template_slug, each.template_name) for each in imports]
+        if any(each is not None for each in rules):
+            columns[RULES_COLUMN] = _of_imports(rules, built, n)
         typed = self._typed[table]
         typed.batches.append(_typed_table({**columns, **rows.flat.columns}))
         typed.rows += n
@@ -394,14 +399,13 @@ class Package:
         return found
 
 
-def _import_slugs(built: BuiltImports, n: int) -> pa.Array[Any]:
-    """Return the slug of its import for each of `n` rows: some rows of a single import, or all rows of several."""
-    slugs = [read.import_.slug for read in built.reads]
-    if len(slugs) == 1:
-        return pa.repeat(pa.scalar(slugs[0]), n)
+def _of_imports(values: Sequence[str | None], built: BuiltImports, n: int) -> pa.Array[Any]:
+    """Return the value of its import for each of `n` rows: some rows of a single import, or all rows of several."""
+    if len(values) == 1:
+        return pa.repeat(pa.scalar(values[0], pa.string()), n)
     ends = pa.array(accumulate(built.sizes, initial=0), pa.int32())
     kernels: Any = pc  # their stubs do not know `list_parent_indices`
-    return pa.array(slugs, pa.string()).take(kernels.list_parent_indices(pa.ListArray.from_arrays(ends, pa.nulls(n))))
+    return pa.array(values, pa.string()).take(kernels.list_parent_indices(pa.ListArray.from_arrays(ends, pa.nulls(n))))
 
 
 def _count_text_conflicts(rows: Batch, sizes: Sequence[int], counts: Sequence[Counter[str]]) -> None:
@@ -420,9 +424,7 @@ def _count_text_conflicts(rows: Batch, sizes: Sequence[int], counts: Sequence[Co
 
 
 def _typed_table(columns: Mapping[str, pa.Array[Any]]) -> pa.Table:
-    fields = [
-        TYPED_SCHEMA.field(name) if name in TYPED_SCHEMA.names else pa.field(name, column.type)
-        for name, column in columns.items()
-    ]
+    own = {**{f.name: f for f in TYPED_SCHEMA}, RULES_COLUMN: pa.field(RULES_COLUMN, pa.string())}
+    fields = [own.get(name) or pa.field(name, column.type) for name, column in columns.items()]
     typed = [c if c.type == f.type else c.cast(f.type) for c, f in zip(columns.values(), fields, strict=True)]
     return pa.Table.from_arrays(typed, schema=pa.schema(fields))

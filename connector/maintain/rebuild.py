@@ -57,6 +57,7 @@ from connector.warehouse.ownership import REBUILD_SCHEMA, REBUILD_TABLE, forget_
 from connector.warehouse.state import WarehouseState, load_state
 from connector.warehouse.tables import LEDGER, LOAD_ID, RECORDS, SOURCE, TYPED_SCHEMA
 from connector.warehouse.typed_tables import (
+    copy_rules,
     count_rows,
     discard_rebuild,
     raw_counts,
@@ -144,7 +145,7 @@ class _Rebuild:
             discard_rebuild(connection, state.tables)
             dataset = inspect_dataset(connection)
             if LEDGER in dataset.ours:  # so that versions differ from their rows only in what changed
-                apply_rules(connection, dataset, self.settings, Catalogue.of(state))
+                apply_rules(connection, dataset, self.settings, Catalogue.of(state), all_read=False)
         tables = self._checked(wanted, state)
         if not tables:
             return
@@ -235,6 +236,7 @@ class _Rebuild:
             text_conflicts = {**dict.fromkeys(known), **found}
             check_lock_held(self.pipeline)
             views = recreated_views(connection, connection.traits.dialect, table)
+            copy_rules(connection, table, REBUILD_TABLE)
             prepared = prepare_for_rebuild(connection, table, REBUILD_TABLE)
             with swapped(connection, table, fields, text_conflicts, views):
                 if prepared is not None:

@@ -21,7 +21,7 @@ from connector.errors import ConnectorError
 from connector.extract.records import ImportRead, Verdict, as_listed
 from connector.ledger import State
 from connector.load.data_dictionary import Catalogue
-from connector.load.imports_table import ImportRow, import_table_rows, read_row, records_metadata_of
+from connector.load.imports_table import import_table_rows, listed_row, read_row, records_metadata_of
 from connector.maintain.compare import (
     Difference,
     Holding,
@@ -212,7 +212,7 @@ class _Verification:
     ) -> None:
         """Compare the columns of `imports` with what a sync would write now."""
         there = [i for slug, i in imports.items() if slug in state.imports]
-        nul_safe = not self.warehouse.traits.keeps_nul
+        nul_safe, rules = not self.warehouse.traits.keeps_nul, self.settings.protection.fingerprint_of_metadata
         limits = LIMITS.get(self.warehouse.destination_type)
         columns = {name for known in state.schemas[IMPORTS].fields.values() for name in known.columns()}
         for start in range(0, len(there), IMPORTS_AT_ONCE):
@@ -220,7 +220,7 @@ class _Verification:
             stored = connection.rows_of(IMPORTS, "slug", [i.slug for i in some])
             kept = records_metadata_of(stored)  # compared by its hash, or with the records
             written = import_table_rows(
-                [ImportRow(i, kept.get(i.slug)) for i in some],
+                [listed_row(i, kept.get(i.slug), rules) for i in some],
                 Catalogue.of(state),
                 "",
                 self.ports.now(),
@@ -380,8 +380,9 @@ class _Verification:
 def _compare_records_metadata(connection: Connection, read: ImportRead) -> Iterator[Difference]:
     slug = read.import_.slug
     stored = connection.rows_of(IMPORTS, "slug", [slug])
-    shown = read_row(read.import_, read.records_metadata).records_metadata
-    if stored.num_rows and records_metadata_of(stored).get(slug) != shown:
+    shown = read_row(read.import_, read.records_metadata, None).records_metadata
+    kept = records_metadata_of(stored).get(slug)
+    if stored.num_rows and (kept and kept.text) != shown:
         sentence = f"Import {slug} differs in imports: records_metadata."
         yield Difference(Kind.import_differs, sentence, slug, table=IMPORTS, column="records_metadata")
 

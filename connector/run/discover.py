@@ -344,8 +344,8 @@ class Discovery:
             return False
         if self._scope.selection.part is None:
             return True
-        seen = self._state.imports.get(import_.slug)
-        as_divided = seen is not None and not seen.deleted and is_listed_as(seen.content_hash, import_)
+        seen, rules = self._state.imports.get(import_.slug), self._settings.protection.fingerprint_of_metadata
+        as_divided = seen is not None and not seen.deleted and is_listed_as(seen.content_hash, import_, rules)
         return as_divided and import_.slug not in self._state.imports_of_other_shards
 
     def _is_noted_as_excluded(self, import_: Import) -> bool:

@@ -13,8 +13,10 @@ from connector.extract.records import ImportRead
 from connector.load.data_dictionary import Catalogue
 from connector.load.imports_table import (
     ImportRow,
+    StoredMetadata,
     import_table_rows,
     is_listed_as,
+    listed_row,
     read_row,
     records_metadata_of,
     tombstones,
@@ -43,6 +45,7 @@ class ImportRows:
         listed: bool,
     ) -> None:
         self._settings = settings
+        self._rules = settings.protection.fingerprint_of_metadata
         self._force = scope.force
         self._is_shard = scope.selection.part is not None
         self._warehouse = warehouse
@@ -79,7 +82,7 @@ class ImportRows:
         # a shard writes the row as it was when the work was divided, so that `imports` gets no new column
         same = self._is_shard or listed.fingerprint == read.import_.fingerprint
         shown = listed if same else read.import_
-        row = read_row(shown, read.records_metadata)
+        row = read_row(shown, read.records_metadata, self._rules)
         seen = self._state.imports.get(shown.slug)
         if self._force or seen is None or seen.deleted or seen.content_hash != row.content_hash:
             self._read.append(row)
@@ -89,11 +92,11 @@ class ImportRows:
         unread, self._unread = self._unread, []
         rows, self._read = self._read, []
         known = [import_.slug for import_ in unread if import_.slug in self._state.imports]
-        kept: dict[str, str | None] = {}
+        kept: dict[str, StoredMetadata] = {}
         if known and "records_metadata" in self._state.schemas[IMPORTS].physical:
             with self._warehouse.connect() as connection:
                 kept = records_metadata_of(connection.rows_of(IMPORTS, "slug", known))
-        rows += [ImportRow(import_, kept.get(import_.slug)) for import_ in unread]
+        rows += [listed_row(import_, kept.get(import_.slug), self._rules) for import_ in unread]
         return len(rows), self._table_rows(rows, load_id, now)
 
     def tombstones(self, deleted: Sequence[str], load_id: str, now: datetime) -> Iterator[TableRows]:
@@ -111,7 +114,7 @@ class ImportRows:
 
     def _is_due(self, import_: Import) -> bool:
         seen = self._state.imports.get(import_.slug)
-        as_listed = seen is not None and not seen.deleted and is_listed_as(seen.content_hash, import_)
+        as_listed = seen is not None and not seen.deleted and is_listed_as(seen.content_hash, import_, self._rules)
         return self._force or not as_listed
 
     def _table_rows(self, rows: Sequence[ImportRow], load_id: str, now: datetime) -> Iterator[TableRows]:

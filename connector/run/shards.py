@@ -13,6 +13,7 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 
+import pyarrow as pa
 from dlt.pipeline.pipeline import Pipeline
 
 from connector.errors import ConfigError
@@ -28,7 +29,7 @@ from connector.run.sync import sync as sync_alone
 from connector.runs import Status, Tally
 from connector.scope import MOST_SHARDS, shard_of
 from connector.settings import RunScope, Selection, Settings
-from connector.transform.naming import table_name
+from connector.transform.naming import RULES_COLUMN, table_name
 from connector.warehouse import Warehouse
 from connector.warehouse.destination import (
     capabilities_resolved_once,
@@ -234,7 +235,9 @@ class _Shard:
         self._tables = dict(session.catalogue.template_tables)
         if settings.typed:
             _name_tables(self._tables, self._listed, session.state.foreign | session.taken)
-        session.committed(load(pipeline, lambda load_id: _listing(session, self._tables, load_id)))
+        of_records = settings.protection.fingerprint_of_records
+        ruled = {i.template_slug or "" for i in self._listed if of_records(i.template_slug, i.template_name)}
+        session.committed(load(pipeline, lambda load_id: _listing(session, self._tables, ruled, load_id)))
 
     def _intact(self, templates: Iterable[str]) -> Set[str]:
         """Return the templates that are expected to add no column: their typed tables exist and are complete."""
@@ -301,8 +304,19 @@ def _name_tables(tables: dict[str, str], imports: Iterable[Import], foreign: fro
         tables.setdefault(table, import_.template_slug or "")
 
 
-def _listing(session: RunSession, tables: Mapping[str, str], load_id: str) -> Iterator[TableRows]:
-    """Yield the rows of `imports`, and for each new typed table a row that the merge drops."""
+def _listing(
+    session: RunSession, tables: Mapping[str, str], ruled: Collection[str], load_id: str
+) -> Iterator[TableRows]:
+    """Yield the rows of `imports`, and for each typed table that is new or lacks a column a row that the merge drops.
+
+    The tables of the templates `ruled` have a column for their privacy rules.
+    """
     yield from session.listed_rows(load_id)
-    for table in sorted(tables.keys() - session.state.tables):
-        yield TableRows(table, placeholders(TYPED_SCHEMA, table, [NO_SLUG], load_id), template=tables[table])
+    for table, template in sorted(tables.items()):
+        is_new = table not in session.state.tables
+        lacks_rules = template in ruled and (is_new or RULES_COLUMN not in session.catalogue.schema(table).physical)
+        if is_new or lacks_rules:
+            rows = placeholders(TYPED_SCHEMA, table, [NO_SLUG], load_id)
+            if lacks_rules:
+                rows = rows.append_column(RULES_COLUMN, pa.nulls(rows.num_rows, pa.string()))
+            yield TableRows(table, rows, template=template)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,13 +10,12 @@ from connector.load.data_dictionary import Catalogue
 from connector.load.imports_table import EXTRA, METADATA
 from connector.runs import Tally
 from connector.settings import Settings
-from connector.transform.protection import Protection
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.history import is_due, is_to_be_erased, record
-from connector.warehouse.history_tables import histories, names_of_templates
+from connector.warehouse.history_tables import current_names_of_templates, histories, names_of_templates
 from connector.warehouse.ownership import Dataset, inspect_dataset
 from connector.warehouse.ruled_columns import ruled_columns
-from connector.warehouse.ruled_versions import Rules, apply_changed_rules
+from connector.warehouse.ruled_versions import apply_changed_rules
 from connector.warehouse.runs_table import loaded_by_dlt_alone
 from connector.warehouse.state import WarehouseState
 from connector.warehouse.tables import IMPORTS, IMPORTS_SCHEMA, LEDGER, RUNS, TYPED_SCHEMA
@@ -67,7 +66,7 @@ def make_versions(
         return
     if (memory_limit := warehouse.memory_limit) is not None:
         memory_limit.remove()  # the first run compares whole tables, which takes more memory than a package
-    ruled = apply_rules(connection, dataset, settings, catalogue)
+    apply_rules(connection, dataset, settings, catalogue, all_read=False)
     record(
         connection,
         dataset,
@@ -77,16 +76,18 @@ def make_versions(
         keeps=settings.deletes == "keep",
         whole=whole,
         knows_all=knows_all,
-        ruled=ruled,
         is_undisturbed=is_undisturbed,
     )
+    apply_rules(connection, dataset, settings, catalogue, all_read=whole)  # to what ended in this run, too
 
 
-def apply_rules(connection: Connection, dataset: Dataset, settings: Settings, catalogue: Catalogue) -> Rules | None:
-    """Empty in the versions what the privacy rules cover, and return the rules, if there are any."""
-    rules = _Rules(connection, dataset, settings, catalogue) if settings.protection else None
-    apply_changed_rules(connection, dataset, [*histories(dataset).values()], rules)
-    return rules
+def apply_rules(
+    connection: Connection, dataset: Dataset, settings: Settings, catalogue: Catalogue, *, all_read: bool
+) -> None:
+    """Empty in the versions what the privacy rules cover (`apply_changed_rules`)."""
+    if settings.protection:
+        rules = _Rules(connection, dataset, settings, catalogue)
+        apply_changed_rules(connection, dataset, [*histories(dataset).values()], rules, all_read=all_read)
 
 
 @dataclass(frozen=True)
@@ -101,49 +102,28 @@ class _Rules:
     def columns(self, table: str, columns: Collection[str]) -> list[str]:
         rules = self.settings.protection
         if table != IMPORTS:
-            return self._ruled(table, columns, self._of(self._template_of(table)), ())
+            found = [of for pair in self._pairs(table) if (of := rules.of_template(*pair)) is not None]
+            return ruled_columns(found, self.catalogue.schema(table).fields.items(), columns, set(TYPED_SCHEMA.names))
         # the rules apply inside `metadata` and `extra`
-        whole, found = {METADATA, EXTRA, "records_metadata"}, [rules.of_metadata] if rules.of_metadata else []
+        whole, of_metadata = {METADATA, EXTRA, "records_metadata"}, [rules.of_metadata] if rules.of_metadata else []
         inside = [(keys[1:], known) for keys, known in self.catalogue.schema(table).fields.items()]
-        return ruled_columns(found, (), inside, columns, set(IMPORTS_SCHEMA.names) - whole)
+        return ruled_columns(of_metadata, inside, columns, set(IMPORTS_SCHEMA.names) - whole)
 
-    def other_columns(self, table: str, columns: Collection[str], template: str) -> list[str]:
-        return self._ruled(table, columns, self._of(template), self._of(self._template_of(table)))
-
-    def readings(self, table: str) -> Mapping[str, str]:
+    def fingerprints(self, table: str) -> Collection[str]:
         rules = self.settings.protection
-        of_imports = table == IMPORTS
-        found: dict[str, str] = {}
-        for template in ["", *self._names] if of_imports else [self._template_of(table)]:
-            for pair in self._pairs(template):
-                reading = rules.fingerprint(*pair)
-                about = rules.fingerprint_of_metadata if of_imports else rules.fingerprint_of_records(*pair)
-                if reading is not None and about is not None:
-                    found[reading] = about
-        return found
+        if table == IMPORTS:
+            found = {rules.fingerprint_of_metadata}
+        else:
+            found = {rules.fingerprint_of_records(*pair) for pair in self._pairs(table)}
+        return {each for each in found if each is not None}
 
-    def _ruled(
-        self,
-        table: str,
-        columns: Collection[str],
-        rules: Sequence[Protection | None],
-        others: Sequence[Protection | None],
-    ) -> list[str]:
-        fields = self.catalogue.schema(table).fields.items()
-        found = [each for each in rules if each is not None]
-        return ruled_columns(found, others, fields, columns, set(TYPED_SCHEMA.names))
-
-    def _of(self, template: str) -> list[Protection | None]:
-        return [self.settings.protection.of_template(*pair) for pair in self._pairs(template)]
-
-    def _template_of(self, table: str) -> str:
-        return self.dataset.templates.get(table) or ""
-
-    def _pairs(self, template: str) -> list[tuple[str | None, str | None]]:
-        """Return the slug of a template ('' if unknown) with each name that it has or had, or without any."""
+    def _pairs(self, table: str) -> list[tuple[str | None, str | None]]:
+        """Return the slug of the table's template with each name that it has now, or had last, or without any."""
+        template = self.dataset.templates.get(table) or ""
         names: Collection[str | None] = self._names.get(template) or [None]
         return [(template or None, name) for name in names]
 
     @cached_property
     def _names(self) -> dict[str, set[str]]:
-        return names_of_templates(self.connection, self.dataset)
+        names = names_of_templates(self.connection, self.dataset)
+        return {**names, **current_names_of_templates(self.connection, self.dataset)}

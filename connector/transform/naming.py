@@ -15,8 +15,10 @@ from anyascii import anyascii
 
 from connector.transform.escaping import storable
 
+RULES_COLUMN = "_ruled_by"  # only in tables of which values are under privacy rules
 SYSTEM_COLUMNS: frozenset[str] = frozenset(
     {
+        RULES_COLUMN,
         "_record_slug",
         "_import_slug",
         "_sort",
@@ -31,7 +33,6 @@ SYSTEM_COLUMNS: frozenset[str] = frozenset(
 _RESERVED_COLUMNS = frozenset({"ctid", "xmin", "xmax", "cmin", "cmax", "tableoid"})
 VERSION_COLUMNS = ("_valid_from", "_valid_to", "_change", "_run_id")  # only in history tables
 CHANGED_COLUMN = "_changed_columns"  # only in history tables of tables that were rebuilt
-RULES_COLUMN = "_ruled_by"  # only in history tables of which values are under privacy rules
 TEXT_VARIANT = "__v_text"
 DOUBLE_VARIANT = "__v_double"
 VARIANTS = (TEXT_VARIANT, DOUBLE_VARIANT)
@@ -115,11 +116,7 @@ def naming_order(keys: tuple[str, ...]) -> tuple[bool, tuple[str, ...]]:
 
 
 def _is_free(name: str, taken: Container[str]) -> bool:
-    if (
-        name in SYSTEM_COLUMNS
-        or name in _RESERVED_COLUMNS
-        or name in (*VERSION_COLUMNS, CHANGED_COLUMN, RULES_COLUMN, MORE)
-    ):
+    if name in SYSTEM_COLUMNS or name in _RESERVED_COLUMNS or name in (*VERSION_COLUMNS, CHANGED_COLUMN, MORE):
         return False
     if name in taken or name.endswith(VARIANTS):
         return False

@@ -122,7 +122,13 @@ class Privacy:
 
     def fingerprint_of_records(self, slug: str | None, name: str | None) -> str | None:
         """Return one that changes only with the rules for the records of a template."""
-        return self._of_sections(self._sections(slug, name), None, (slug, name))
+        if (slug, name) not in self._of_records:
+            self._of_records[slug, name] = self._of_sections(self._sections(slug, name), None, (slug, name))
+        return self._of_records[slug, name]
+
+    @cached_property
+    def _of_records(self) -> dict[tuple[str | None, str | None], str | None]:
+        return {}
 
     @cached_property
     def fingerprint_of_metadata(self) -> str | None:

@@ -162,19 +162,6 @@ class Protection:
                 return True
         return not node.kept or (nested and node.open)
 
-    def is_alike(self, other: Protection, keys: Sequence[str], *, nested: bool) -> bool:
-        """Return whether both protect the value at these keys in the same way, or, with `nested`, all inside it too."""
-        mine, its = self._reached(keys), other._reached(keys)
-        inside = nested and (mine[-1].open or its[-1].open)  # not compared
-        return not inside and [(n.action, n.kept) for n in mine] == [(n.action, n.kept) for n in its]
-
-    def _reached(self, keys: Sequence[str]) -> list[_Node]:
-        """Return the nodes on the way to the value at these keys, with that of the object."""
-        nodes = [self._root]
-        for key in keys:
-            nodes.append(nodes[-1].below(key))
-        return nodes
-
     def of(self, text: bytes) -> bytes:
         """Return the object with every rule applied, or raise Unprotectable."""
         try:

@@ -38,7 +38,6 @@ from connector.warehouse.history_tables import (
     versioned,
 )
 from connector.warehouse.ownership import Dataset, inspect_dataset
-from connector.warehouse.ruled_versions import Rules, add_rules_column
 from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID, RECORDS, keys_of
 
 # Temporary tables: imports to record; keys that have no live row any more; imports whose rows may differ from their
@@ -48,7 +47,7 @@ _DUE, _ERASED, _TOUCHED = "importer_due", "importer_erased", "importer_touched"
 _OUTDATED, _LEFT, _ENDED, _MOVING = "importer_outdated", "importer_left", "importer_ended", "importer_moving"
 _PAUSED, _MOVED, _STILL = "importer_paused", "importer_moved", "importer_still"
 _NONE = f"SELECT k FROM {_DUE} WHERE 1 = 0"
-_O, _KEY, _RULES = "importer$other", "importer$key", "importer$rules"  # more aliases, as R and V are
+_O, _KEY = "importer$other", "importer$key"  # more aliases, as R and V are
 
 
 def record(
@@ -61,7 +60,6 @@ def record(
     keeps: bool,
     whole: bool,
     knows_all: bool,
-    ruled: Rules | None,
     is_undisturbed: Callable[[], bool],
 ) -> None:
     """Record versions of the rows loaded since the last call; without `wanted`, only erase existing versions.
@@ -71,8 +69,7 @@ def record(
     One that this run found missing may have moved during the run too, to an import that was read before: its versions
     stay for a later run unless `is_undisturbed()`, which is called only if there are such versions. If the run
     `knows_all` imports, whatever their status, one without any row is gone.
-    Changed privacy rules are applied to the versions before (`connector.warehouse.ruled_versions`); new ones note that
-    they are under those of now, `ruled`.
+    Changed privacy rules are applied to the versions before (`connector.warehouse.ruled_versions`).
     """
     ledger = connection.name(LEDGER)
     connection.add_column(LEDGER, "history")
@@ -80,23 +77,14 @@ def record(
     new = {each.table: each for each in tables if align(connection, each, dataset.columns.get(each.history))}
     recorded = {each.table for each in tables}
     paused = [each for table, each in histories(dataset).items() if table not in recorded]
-    there = connection.columns() if tables else {}
-    rules_of = {
-        each.table: add_rules_column(connection, dataset, each, ruled, there[each.history])
-        for each in tables
-        if ruled is not None
-    }
     connection.update_statistics(list(new))
     with connection.client.begin_transaction():
-        unlike = is_unlike(connection, dataset.columns[LEDGER], "")
+        unlike = is_unlike(connection, "")
         lost = [_lost_imports(connection, each) for each in tables if knows_all and each.table == IMPORTS]
         connection.gather(_DUE, f"SELECT slug AS k FROM {ledger} WHERE {unlike}", *lost)
         outdated = {each.table: f"{_OUTDATED}_{n}" for n, each in enumerate(tables)}
         for each in tables:
-            rules, has_rules = rules_of.get(each.table), RULES_COLUMN in there.get(each.history, ())
-            recorder = _Recorder(
-                connection, each, started_at, run_id, each.table in new, outdated[each.table], rules, has_rules
-            )
+            recorder = _Recorder(connection, each, started_at, run_id, each.table in new, outdated[each.table])
             recorder.record(lost, keeps=keeps)
         finish = partial(_finish, connection, dataset, tables, paused, keeps=keeps, whole=whole)
         if whole and not keeps:
@@ -123,7 +111,6 @@ def _finish(
     Where a table is not recorded, an import is noted as `PAUSED` or `MOVED` instead, but nothing that was erased is
     left of it. Return whether there is more to erase in an undisturbed run.
     """
-    columns = dataset.columns[LEDGER]
     seeks = not keeps and len(tables) <= len(dataset.typed)
     waits, but = False, [_LEFT]
     holding = [*sorted(dataset.typed), *({RECORDS} & dataset.ours)]
@@ -134,7 +121,7 @@ def _finish(
     if left:  # what is there stays to be sought
         _note(connection, "NULL", (), among=_LEFT)
     if seeks:
-        _note(connection, recorded_mark(connection, columns, PAUSED), but)
+        _note(connection, recorded_mark(connection, PAUSED), but)
     if tables:
         due = f"SELECT k FROM {_DUE}"
         rows = [sql for each in paused for sql in _imports_with_rows(connection, each, due)]
@@ -143,9 +130,9 @@ def _finish(
         if seeks:
             elsewhere = _imports_of_records_elsewhere(connection, [each for each in tables if each.table != IMPORTS])
             connection.gather(_MOVED, *(elsewhere or [_NONE]))
-            _note(connection, recorded_mark(connection, columns, MOVED), but, among=_MOVED)
+            _note(connection, recorded_mark(connection, MOVED), but, among=_MOVED)
             but.append(_MOVED)
-        _note(connection, recorded_mark(connection, columns), but)
+        _note(connection, recorded_mark(connection), but)
     return waits
 
 
@@ -259,7 +246,7 @@ def is_to_be_erased(connection: Connection, dataset: Dataset) -> bool:
     columns = dataset.columns[LEDGER]
     if "history" not in columns:
         return True
-    unfinished = is_unlike(connection, columns, "", PAUSED, MOVED)
+    unfinished = is_unlike(connection, "", PAUSED, MOVED)
     return connection.query(f"SELECT 1 FROM {connection.name(LEDGER)} WHERE {unfinished} LIMIT 1").num_rows > 0
 
 
@@ -273,7 +260,7 @@ def _is_behind(connection: Connection, dataset: Dataset, tables: Sequence[Versio
     paused = [each for table, each in histories(dataset).items() if table not in recorded]
     names = [each.table for each in paused]
     elsewhere = f"COALESCE(table_name, '') NOT IN ({marks(names)})" if paused else "TRUE"
-    differs = is_unlike(connection, dataset.columns[LEDGER], "", MOVED)
+    differs = is_unlike(connection, "", MOVED)
     due = f"SELECT slug FROM {connection.name(LEDGER)} WHERE {differs}"
     if not (found := connection.query(f"{due} AND {elsewhere} LIMIT 1", *names).num_rows) or not paused:
         return found > 0
@@ -289,8 +276,6 @@ class _Recorder:
     run_id: str
     new: bool  # there are no versions yet, whatever the ledger says: this run begins them, or they were lost
     outdated: str  # temporary table for the keys of versions that end
-    rules: str | None  # SQL about the ledger: the fingerprint of the privacy rules that a new version is under
-    has_rules: bool  # the history table has a column for it
 
     def record(self, lost: Sequence[str], *, keeps: bool) -> None:
         """Record the versions of the imports that are due; `lost` is SQL for those that have lost their row."""
@@ -317,18 +302,12 @@ class _Recorder:
         execute(f"UPDATE {history} AS {V} SET {ended} WHERE {outdated}", self.started_at)
         names = ", ".join(column(c) for c in each.columns)
         closed_now = f"{V}.{key} = {R}.{key} AND {V}.{ended}"
-        values, source = [f"{R}.{column(c)}" for c in each.columns], f"{table} AS {R}"
+        values = [f"{R}.{column(c)}" for c in each.columns]
         change = f"CASE WHEN EXISTS (SELECT 1 FROM {history} AS {V} WHERE {closed_now}) THEN 'update' ELSE 'insert' END"
         values += ["%s", "NULL", change, "%s"]
-        own = [*OWN]
-        if self.rules is not None:
-            own.append(RULES_COLUMN)
-            values.append(f"{_RULES}.rules")
-            ledger = f"(SELECT slug, {self.rules} AS rules FROM {name(LEDGER)}) AS {_RULES}"
-            source += f" LEFT JOIN {ledger} ON {_RULES}.slug = {R}.{imported}"
         execute(
-            f"INSERT INTO {history} ({names}, {', '.join(map(column, own))}) SELECT {', '.join(values)} "
-            f"FROM {source} WHERE {live} AND {R}.{imported} IN ({touched}) "
+            f"INSERT INTO {history} ({names}, {', '.join(map(column, OWN))}) SELECT {', '.join(values)} "
+            f"FROM {table} AS {R} WHERE {live} AND {R}.{imported} IN ({touched}) "
             f"AND NOT EXISTS (SELECT 1 FROM {history} AS {V} WHERE {V}.{key} = {R}.{key} AND {still})",
             self.started_at,
             self.started_at,
@@ -341,6 +320,9 @@ class _Recorder:
             (each.untracked if each.table == IMPORTS else each.untracked - {LOAD_ID}) & set(each.columns)
         )
         new = {column(c): f"{R}.{column(c)}" for c in untracked}
+        if RULES_COLUMN in untracked:  # a row without a mark equals its version, and is under the same rules
+            rules = column(RULES_COLUMN)
+            new[rules] = f"COALESCE({R}.{rules}, {V}.{rules})"
         changed = any_of(sql.differs(f"{V}.{c}", value) for c, value in new.items())
         paired = f"{V}.{key} = {R}.{key} AND {still} AND {R}.{imported} IN ({touched}) AND {changed}"
         execute(sql.update_from(history, V, new, f"{table} AS {R}", paired))
@@ -367,11 +349,9 @@ class _Recorder:
         self.connection.gather(
             _ENDED, f"SELECT k FROM {self.outdated}", f"SELECT {V}.{key} AS k FROM {history} AS {V} WHERE {earlier}"
         )
-        more = [column(RULES_COLUMN)] if self.has_rules or self.rules is not None else []
         self.connection.execute(
-            f"INSERT INTO {history} ({', '.join([names, *map(column, OWN), *more])}) "
+            f"INSERT INTO {history} ({', '.join([names, *map(column, OWN)])}) "
             f"SELECT {', '.join(f'{V}.{column(c)}' for c in each.columns)}, {V}.{ended}, {V}.{ended}, 'delete', %s"
-            f"{''.join(f', {V}.{c}' for c in more)} "
             f"FROM {history} AS {V} WHERE {V}.{started} < {V}.{ended} AND {V}.{key} IN (SELECT k FROM {_ENDED}) "
             f"AND NOT EXISTS (SELECT 1 FROM {history} AS {_O} WHERE {_O}.{key} = {V}.{key} "
             f"AND ({_O}.{ended} IS NULL OR {_O}.{started} >= {V}.{ended}))",

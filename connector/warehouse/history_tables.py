@@ -31,7 +31,7 @@ VALID_FROM, VALID_TO, CHANGE, RUN_ID = OWN = VERSION_COLUMNS
 # Aliases of a row and of a version. In a subquery DuckDB reads `h.x` as the member x of a column h if the inner table
 # has one, and not as a column of the outer h, so no column may have the name of an alias.
 R, V, _TYPED, _LEDGER = "importer$row", "importer$version", "importer$typed", "importer$ledger"
-_UNTRACKED = ("_created_at", "_updated_at", LOAD_ID)
+_UNTRACKED = ("_created_at", "_updated_at", LOAD_ID, RULES_COLUMN)
 _WAS = "__was_"
 _EARLIER = re.compile(f"{_WAS}[0-9]+")
 _ASIDE = re.compile(f"{DOUBLE_VARIANT}|{TEXT_VARIANT}|{_EARLIER.pattern}")
@@ -74,7 +74,7 @@ def versioned(connection: Connection, dataset: Dataset, wanted: Choice) -> list[
     slugs = {table: dataset.templates.get(table) for table in sorted(dataset.typed)}
     tables = [table for table, slug in slugs.items() if wanted(slug, names.get(slug or "", ()))]
     for table in tables:
-        if taken := [name for name in (*OWN, CHANGED_COLUMN, RULES_COLUMN) if name in dataset.columns[table]]:
+        if taken := [name for name in (*OWN, CHANGED_COLUMN) if name in dataset.columns[table]]:
             raise ConfigError(
                 f"{table} has a field in the column {taken[0]}, a name that history needs itself, so its versions "
                 "cannot be kept; list the other templates under history in [sources.importer]."
@@ -103,7 +103,7 @@ def imports_with_versions(connection: Connection, histories: Mapping[str, Versio
 def _versioned(dataset: Dataset, table: str) -> Versioned:
     columns = tuple(c for c in dataset.columns[table] if c not in dataset.added.get(table, ()))
     if table == IMPORTS:
-        untracked = frozenset({"_content_hash", LOAD_ID})
+        untracked = frozenset({"_content_hash", LOAD_ID, RULES_COLUMN})
         return Versioned(table, history_of(dataset.columns, table), "slug", "slug", untracked, columns)
     return Versioned(table, history_of(dataset.columns, table), *keys_of(table), frozenset(_UNTRACKED), columns)
 
@@ -132,10 +132,22 @@ def names_of_templates(
     return found
 
 
-def _templates_in(connection: Connection, dataset: Dataset, table: str) -> list[tuple[str | None, str | None]]:
+def current_names_of_templates(connection: Connection, dataset: Dataset) -> dict[str, set[str]]:
+    """Return the names that each template of an import that exists has, by its slug; '' for imports without one."""
+    found: dict[str, set[str]] = defaultdict(set)
+    if IMPORTS in dataset.ours:
+        live = f" WHERE {connection.column('_deleted_at')} IS NULL"
+        for slug, name in _templates_in(connection, dataset, IMPORTS, live):
+            found[slug or ""].update(() if name is None else (name,))
+    return found
+
+
+def _templates_in(
+    connection: Connection, dataset: Dataset, table: str, where: str = ""
+) -> list[tuple[str | None, str | None]]:
     if not {"template__slug", "template__name"} <= dataset.columns.get(table, {}).keys():
         return []
-    sql = f"SELECT DISTINCT template__slug AS slug, template__name AS name FROM {connection.name(table)}"
+    sql = f"SELECT DISTINCT template__slug AS slug, template__name AS name FROM {connection.name(table)}{where}"
     return [(row["slug"], row["name"]) for row in connection.query(sql).to_pylist()]
 
 
@@ -265,36 +277,33 @@ def same_content(connection: Connection, each: Versioned) -> str:
     return all_of([f"{R}.{column(each.key)} = {V}.{column(each.key)}", *content, *empty])
 
 
-def recorded_mark(connection: Connection, columns: Collection[str], kind: str = "") -> str:
-    """Return SQL for the mark of a recorded import in the ledger: its load, and the privacy rules of its reading.
+def recorded_mark(connection: Connection, kind: str = "") -> str:
+    """Return SQL for the mark of a recorded import in the ledger: its load.
 
     `kind` is `PAUSED` if it is recorded only once its table is, or `MOVED`; in neither are versions of what is erased.
     """
-    load, joined = connection.column(LOAD_ID), connection.sql.joined
-    rules = joined("' '", "privacy")
-    parts = [*([f"'{kind}'"] if kind else []), load, *([f"COALESCE({rules}, '')"] if "privacy" in columns else [])]
-    return f"({joined(*parts)})" if len(parts) > 1 else load
+    load = connection.column(LOAD_ID)
+    return connection.sql.joined(f"'{kind}'", load) if kind else load
 
 
-def is_unlike(connection: Connection, columns: Collection[str], *kinds: str) -> str:
+def is_unlike(connection: Connection, *kinds: str) -> str:
     """Return a condition on the ledger: the import has none of these kinds of marks for its load ('': recorded)."""
-    unlike = (connection.sql.differs("history", recorded_mark(connection, columns, kind)) for kind in kinds)
+    unlike = (connection.sql.differs("history", recorded_mark(connection, kind)) for kind in kinds)
     return f"({' AND '.join(unlike)})"
 
 
 def record_again(connection: Connection, dataset: Dataset, imports: Sequence[str]) -> None:
     """Make the imports that these SELECTs of one column return due to be recorded by the next run.
 
-    Whether they were read under the present privacy rules stays known. SQLite takes no more than 500 SELECTs at once.
+    SQLite takes no more than 500 SELECTs at once.
     """
     columns = dataset.columns[LEDGER]
     if "history" not in columns:
         return
-    rules = connection.sql.joined("' '", "privacy") if "privacy" in columns else "NULL"
-    recorded = f"NOT {is_unlike(connection, columns, '', MOVED)}"
+    recorded = f"NOT {is_unlike(connection, '', MOVED)}"
     for select in imports:
         connection.execute(
-            f"UPDATE {connection.name(LEDGER)} SET history = {rules} WHERE {recorded} AND slug IN ({select})"
+            f"UPDATE {connection.name(LEDGER)} SET history = NULL WHERE {recorded} AND slug IN ({select})"
         )
 
 
@@ -312,17 +321,17 @@ def refresh_open(
     names = [c for c in only or each.columns if c not in (each.key, each.import_key)]
     there = columns[each.history]
     emptied = [name for base in names for name in set_aside_columns(base, there, each.columns)]
-    same = _is_recorded(connection, each, columns[LEDGER])
+    same = _is_recorded(connection, each)
     if unchanged is None or not len(unchanged):
-        _copy_to_open(connection, each, names, same, emptied)
+        copy_to_open(connection, each, names, same, emptied)
         return
     with connection.relations({_UNCHANGED: unchanged}):
         same += f" OR {R}.{connection.column(each.key)} IN (SELECT slug FROM {_UNCHANGED})"
-        _copy_to_open(connection, each, names, f"({same})", emptied)
+        copy_to_open(connection, each, names, f"({same})", emptied)
 
 
-def _is_recorded(connection: Connection, each: Versioned, columns: Collection[str]) -> str:
-    """Return SQL for whether a row (`R`) is of an import that is recorded; `columns` are those of the ledger.
+def _is_recorded(connection: Connection, each: Versioned) -> str:
+    """Return SQL for whether a row (`R`) is of an import that is recorded.
 
     A row of a load that died is not, even if the load before is recorded.
     """
@@ -331,22 +340,17 @@ def _is_recorded(connection: Connection, each: Versioned, columns: Collection[st
     return (
         f"EXISTS (SELECT 1 FROM {connection.name(LEDGER)} AS {_LEDGER} "
         f"WHERE {_LEDGER}.slug = {R}.{connection.column(each.import_key)}{of_load} "
-        f"AND NOT {is_unlike(connection, columns, '', MOVED)})"
+        f"AND NOT {is_unlike(connection, '', MOVED)})"
     )
 
 
-def copy_to_open(connection: Connection, each: Versioned, names: Sequence[str], where: str) -> None:
-    """Copy columns of the live rows (`R`) for which `where` holds to their open versions (`V`).
+def copy_to_open(
+    connection: Connection, each: Versioned, names: Sequence[str], where: str, emptied: Sequence[str]
+) -> None:
+    """Copy columns of the live rows (`R`) for which `where` holds to their open versions (`V`), and empty others there.
 
     A deleted row that is kept may have values that a privacy rule covers since.
     """
-    _copy_to_open(connection, each, names, where, ())
-
-
-def _copy_to_open(
-    connection: Connection, each: Versioned, names: Sequence[str], where: str, emptied: Sequence[str]
-) -> None:
-    """Copy columns of the live rows for which `where` holds, and empty others in their versions."""
     if not names:
         return
     column = connection.column
@@ -438,7 +442,7 @@ def prepare_for_rebuild(connection: Connection, table: str, replacement: str) ->
         f"SELECT {R}.{column(each.key)} AS slug FROM {name(each.history)} AS {V} JOIN {name(table)} AS {R} "
         f"ON {same_content(connection, each)} "
         f"WHERE {V}.{column(VALID_TO)} IS NULL AND {R}.{column('_deleted_at')} IS NULL "
-        f"AND NOT {_is_recorded(connection, each, dataset.columns[LEDGER])}"
+        f"AND NOT {_is_recorded(connection, each)}"
     )["slug"]
     versions = replace(each, table=replacement, columns=tuple(connection.declared(replacement)))
     retyped, _ = _retype(connection, versions)

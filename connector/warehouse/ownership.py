@@ -20,7 +20,7 @@ from typing import Any
 
 from connector.errors import ConfigError, NewerFormatError
 from connector.runs import connector_version
-from connector.transform.naming import DOUBLE_VARIANT, SYSTEM_COLUMNS, TEXT_VARIANT, VERSION_COLUMNS
+from connector.transform.naming import DOUBLE_VARIANT, RULES_COLUMN, SYSTEM_COLUMNS, TEXT_VARIANT, VERSION_COLUMNS
 from connector.transform.schema import OVERFLOWED
 from connector.warehouse.adapters import Catalog
 from connector.warehouse.adapters.base import lower
@@ -46,7 +46,7 @@ TYPED_PREFIX = "records_"
 REBUILD_TABLE = "sync_rebuild"  # a typed table while it is rebuilt; not `records_…`, so that no run mistakes it for one
 REBUILD_SCHEMA = "importer_rebuild"  # dlt's schema of that table
 _COLUMNS = {table: set[str](schema.names) for table, schema in {**SYSTEM_SCHEMAS, RECORDS: RECORDS_SCHEMA}.items()}
-_FIXED = {table: {*_COLUMNS[table], "_dlt_id"} for table in (IMPORTS, RECORDS)}
+_FIXED = {table: {*_COLUMNS[table], "_dlt_id", RULES_COLUMN} for table in (IMPORTS, RECORDS)}
 _VARIANT_OF = {"has_text": TEXT_VARIANT, "has_double": DOUBLE_VARIANT}
 _SYSTEM = (*SYSTEM_SCHEMAS, RECORDS, LOADS, VERSIONS)
 

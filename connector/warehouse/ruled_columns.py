@@ -11,15 +11,9 @@ from connector.warehouse.history_tables import OWN, set_aside_columns
 
 
 def ruled_columns(
-    rules: Sequence[Protection],
-    others: Sequence[Protection | None],
-    fields: Iterable[tuple[Keys, Field]],
-    columns: Collection[str],
-    system: Collection[str],
+    rules: Sequence[Protection], fields: Iterable[tuple[Keys, Field]], columns: Collection[str], system: Collection[str]
 ) -> list[str]:
     """Return those of `columns` to which a rule may apply; none if there are no rules.
-
-    A column to which each of the `others` applies in the same way is left out.
 
     `fields` are the fields of the table with their paths as in the rules, `system` columns to which no rule applies. A
     column in neither belongs to a field that no longer has a column, and may have any value.
@@ -29,17 +23,8 @@ def ruled_columns(
     untouched = {*system, *OWN, CHANGED_COLUMN, RULES_COLUMN}
     for keys, known in fields:
         nested = known.type is not None and parse_type(known.type).kind is Kind.JSON
-        if _are_alike(rules, others, keys, nested=nested):
-            untouched.add(known.column)
-        if _are_alike(rules, others, keys, nested=True):
-            untouched.update(set_aside_columns(known.column, columns, ()))
         if not any(each.concerns(keys, nested=nested) for each in rules):
             untouched.add(known.column)
         if not any(each.concerns(keys, nested=True) for each in rules):
             untouched.update(set_aside_columns(known.column, columns, ()))
     return [column for column in columns if column not in untouched]
-
-
-def _are_alike(rules: Sequence[Protection], others: Sequence[Protection | None], keys: Keys, *, nested: bool) -> bool:
-    pairs = [(each, other) for each in rules for other in others]
-    return bool(pairs) and all(other is not None and each.is_alike(other, keys, nested=nested) for each, other in pairs)

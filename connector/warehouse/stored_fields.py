@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from connector.transform import width
-from connector.transform.naming import SYSTEM_COLUMNS, decode_keys
+from connector.transform.naming import RULES_COLUMN, SYSTEM_COLUMNS, decode_keys
 from connector.transform.schema import NOT_OURS, OVERFLOWED, Field, Keys, TableSchema, is_stored_as
 from connector.warehouse.connection import LOADS, VERSIONS, Connection
 from connector.warehouse.ownership import Dataset
@@ -106,7 +106,7 @@ def unexplained_columns(dataset: Dataset, schemas: Mapping[str, TableSchema]) ->
     found: dict[str, frozenset[str]] = {}
     for table, schema in schemas.items():
         if table in dataset.ours:
-            ours = SYSTEM_COLUMNS if table != IMPORTS else IMPORTS_SCHEMA.names
+            ours = SYSTEM_COLUMNS if table != IMPORTS else (*IMPORTS_SCHEMA.names, RULES_COLUMN)
             known = {*ours, *(column for each in schema.fields.values() for column in each.columns())}
             if unknown := dataset.made.get(table, frozenset()) & set(schema.physical) - known:
                 found[table] = frozenset(unknown)

@@ -8,9 +8,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from connector.transform.naming import RULES_COLUMN
 from connector.warehouse.connection import LOADS, VERSIONS, Connection
 from connector.warehouse.ownership import REBUILD_SCHEMA, REBUILD_TABLE
-from connector.warehouse.tables import FIELDS, FIELDS_SCHEMA, LEDGER, RECORDS
+from connector.warehouse.tables import FIELDS, FIELDS_SCHEMA, LEDGER, LOAD_ID, RECORDS
+
+_OLD, _NEW = "importer$old", "importer$new"  # aliases that no column has as its name
 
 
 def raw_counts(connection: Connection, template_slug: str) -> dict[str, int]:
@@ -54,6 +57,18 @@ def count_rows(connection: Connection, table: str, key: str) -> tuple[int, int]:
         f"SELECT count(*) AS n, count(DISTINCT {connection.column(key)}) AS d FROM {connection.name(table)}"
     )[0]
     return int(row["n"]), int(row["d"])
+
+
+def copy_rules(connection: Connection, table: str, replacement: str) -> None:
+    """Copy from a table to its replacement under which privacy rules the rows of a load are, if the table notes it."""
+    if RULES_COLUMN not in connection.columns()[table]:
+        return
+    connection.add_column(replacement, RULES_COLUMN)
+    column = connection.column
+    same = " AND ".join(f"{_NEW}.{column(c)} = {_OLD}.{column(c)}" for c in ("_record_slug", "_import_slug", LOAD_ID))
+    new = {column(RULES_COLUMN): f"{_OLD}.{column(RULES_COLUMN)}"}
+    source = f"{connection.name(table)} AS {_OLD}"
+    connection.execute(connection.sql.update_from(connection.name(replacement), _NEW, new, source, same))
 
 
 def discard_rebuild(connection: Connection, ours: Collection[str]) -> bool:

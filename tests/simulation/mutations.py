@@ -21,7 +21,7 @@ from connector.extract.listing import MAX_PER_PAGE, Lister, Listing
 from connector.extract.overlap import Positions, Segment
 from connector.extract.records import ImportRead, Verdict
 from connector.ledger import LedgerRow, State
-from connector.load import ledger_rows, package, table_rows
+from connector.load import package, table_rows
 from connector.load.batches import Builder, BuiltImports
 from connector.load.kept_deletes import KeptDeletes
 from connector.models import Import
@@ -173,6 +173,20 @@ def _with_history_of_records_that_move(scenario: Scenario) -> Scenario:
     settings = {**scenario.settings, "history": True, "deletes": "mirror", "typed": True}
     moving = replace(quiet(settings), edits_before=4, moves_before=2, moves=0.01)
     return replace(scenario, settings=settings, episodes=(quiet(settings), *[moving] * 6), tiny=6, coarse=False)
+
+
+def _with_history_under_changing_rules(scenario: Scenario) -> Scenario:
+    """Runs that record versions die while they load under other rules; then a part is read, and then the rest."""
+    dice = Random(scenario.seed)
+    rules: list[dict[str, dict[str, str]]] = [{}, {"*": {"row": "drop", "a": "drop"}, "metadata": {"n": "drop"}}]
+    settings = {**scenario.settings, "history": True, "deletes": "mirror", "typed": True, "batch_rows": 1}
+    episodes = [replace(quiet({**settings, "privacy": rules[0]}), moves_before=2)]
+    for n in range(1, 5):
+        ruled = replace(quiet({**settings, "privacy": rules[n % 2]}), edits_before=2, moves_before=2)
+        dying = replace(ruled, kill=("commit", dice.randint(1, 80)))
+        episodes += [dying, replace(ruled, scope="selection", edits_before=0), ruled]
+    settings["privacy"] = rules[0]
+    return replace(scenario, settings=settings, episodes=tuple(episodes), tiny=6, coarse=False)
 
 
 def _with_renamed_templates(scenario: Scenario) -> Scenario:
@@ -515,10 +529,10 @@ def replace_rows_by_their_import_alone() -> AbstractContextManager[Any]:
 
 @mutation()
 def credit_all_rows_of_a_batch_to_its_first_import() -> AbstractContextManager[Any]:
-    def first(built: BuiltImports, n: int) -> Any:
-        return pa.repeat(pa.scalar(built.reads[0].import_.slug), n)
+    def first(values: Sequence[str | None], built: BuiltImports, n: int) -> Any:
+        return pa.repeat(pa.scalar(values[0], pa.string()), n)
 
-    return mock.patch.object(package, "_import_slugs", first)
+    return mock.patch.object(package, "_of_imports", first)
 
 
 @mutation(first=43)
@@ -653,16 +667,21 @@ def erase_versions_of_records_that_moved_during_a_run() -> AbstractContextManage
     return mock.patch.object(session.RunSession, "is_undisturbed", return_value=True)
 
 
-@mutation(first=116)
-def forget_what_is_recorded_of_what_is_read_again() -> AbstractContextManager[Any]:
-    return mock.patch.object(
-        ledger_rows, "LedgerRow", lambda *args, **more: LedgerRow(*args, **{**more, "history": None})
-    )
-
-
 @mutation(first=18)
 def leave_in_versions_what_a_later_rule_is_about() -> AbstractContextManager[Any]:
-    return mock.patch.object(ruled_versions, "_empty")
+    return mock.patch.object(versions, "apply_changed_rules")
+
+
+@mutation(40, likely=_with_history_under_changing_rules)
+def take_each_version_for_one_under_the_rules_of_now() -> AbstractContextManager[Any]:
+    stale = ruled_versions._is_stale
+    none = lambda connection, alias, now: "1 = 0" if alias == history_tables.V else stale(connection, alias, now)  # noqa: E731
+    return mock.patch.object(ruled_versions, "_is_stale", none)
+
+
+@mutation(40, likely=_with_history_under_changing_rules)
+def tell_what_new_rules_do_to_a_row_as_a_change() -> AbstractContextManager[Any]:
+    return mock.patch.object(ruled_versions, "copy_to_open")
 
 
 @mutation(first=18, varied=True)

@@ -30,10 +30,10 @@ COLUMNS = [*SYSTEM, "_valid_to", *(known.column for _, known in FIELDS), "metada
 )
 def test_fields_of_one_path_are_all_named(rules: dict[str, object], ruled: list[str]) -> None:
     protection = Privacy.parse({"metadata": rules}, None).of_metadata
-    assert ruled_columns([protection] if protection else [], (), FIELDS, COLUMNS, SYSTEM) == ruled
+    assert ruled_columns([protection] if protection else [], FIELDS, COLUMNS, SYSTEM) == ruled
 
 
 def test_a_column_that_nothing_explains_may_hold_anything() -> None:
     protection = Privacy.parse({"metadata": {"other": "drop"}}, None).of_metadata
     assert protection is not None
-    assert ruled_columns([protection], (), FIELDS, [*COLUMNS, "gone__was_1"], SYSTEM) == ["gone__was_1"]
+    assert ruled_columns([protection], FIELDS, [*COLUMNS, "gone__was_1"], SYSTEM) == ["gone__was_1"]

@@ -10,7 +10,7 @@ from typing import Any
 
 from connector.errors import ConfigError
 from connector.reporting.views.labels import label, misfit_label
-from connector.transform.naming import DOUBLE_VARIANT, SYSTEM_COLUMNS, TEXT_VARIANT, VARIANTS
+from connector.transform.naming import DOUBLE_VARIANT, RULES_COLUMN, SYSTEM_COLUMNS, TEXT_VARIANT, VARIANTS
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.adapters.dialect import quoted
 from connector.warehouse.history_tables import history_of, is_of_earlier_type, set_aside_columns
@@ -224,7 +224,7 @@ def _view_name(table: str, taken: set[str]) -> str:
 def _typed(
     table: str, view: str, template: str | None, rows: Sequence[Mapping[str, Any]], columns: Columns
 ) -> TypedTable:
-    system = tuple(column for column in columns if column in SYSTEM_COLUMNS)
+    system = tuple(column for column in columns if column in SYSTEM_COLUMNS - {RULES_COLUMN})
     taken = {column.casefold() for column in system}
     fields: list[TypedField] = []
     for row in rows:

@@ -55,10 +55,6 @@ class Sql:
         """Return an expression that concatenates the texts; null if one of them is."""
         return " || ".join(texts)
 
-    def ends_with(self, text: str, end: str) -> str:
-        """Return a condition: the text ends with `end`."""
-        return f"RIGHT({text}, LENGTH({end})) = {end}"
-
     def rows_with_keys(self, table: str, alias: str, key: str, keys: str) -> str:
         """Return a FROM clause: the rows of a table whose `key` is among the column `slug` that the SELECT `keys` has.
 
@@ -117,9 +113,6 @@ class SqliteSql(Sql):
     def differs(self, one: str, other: str) -> str:
         return f"{one} IS NOT {other}"
 
-    def ends_with(self, text: str, end: str) -> str:
-        return f"SUBSTR({text}, -LENGTH({end})) = {end}"
-
     def restored(self, value: str, was: str, kind: str) -> tuple[str, str] | None:
         return super().restored(value, was, kind) if was == kind else _within_doubles(value, was, kind, kind, was)
 
@@ -137,9 +130,6 @@ class MySqlSql(Sql):
 
     def joined(self, *texts: str) -> str:
         return f"CONCAT({', '.join(texts)})"
-
-    def ends_with(self, text: str, end: str) -> str:
-        return f"RIGHT({text}, CHAR_LENGTH({end})) = {end}"
 
     def delete(self, table: str, alias: str, where: str) -> str:
         return f"DELETE {alias} FROM {table} AS {alias} WHERE {where}"
