@@ -672,16 +672,11 @@ def leave_in_versions_what_a_later_rule_is_about() -> AbstractContextManager[Any
     return mock.patch.object(versions, "apply_changed_rules")
 
 
-@mutation(40, likely=_with_history_under_changing_rules)
+@mutation(40, first=6, likely=_with_history_under_changing_rules)
 def take_each_version_for_one_under_the_rules_of_now() -> AbstractContextManager[Any]:
     stale = ruled_versions._is_stale
     none = lambda connection, alias, now: "1 = 0" if alias == history_tables.V else stale(connection, alias, now)  # noqa: E731
     return mock.patch.object(ruled_versions, "_is_stale", none)
-
-
-@mutation(40, likely=_with_history_under_changing_rules)
-def tell_what_new_rules_do_to_a_row_as_a_change() -> AbstractContextManager[Any]:
-    return mock.patch.object(ruled_versions, "copy_to_open")
 
 
 @mutation(first=18, varied=True)
