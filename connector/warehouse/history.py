@@ -1,7 +1,8 @@
 """Keep every version of a row in history tables (docs/history.md).
 
 Invariant: after a run that recorded versions, the open versions (`_valid_to` null) are the live rows of the table, each
-once. Versions of a record never overlap, and no version is added if its data, its import and its position are the same.
+once; and those of records that are only in `records` until a run reads them with `typed`. Versions of a record never
+overlap, and no version is added if its data, its import and its position are the same.
 
 Versions are recorded after the packages are loaded: the rows of the imports loaded since are compared with the open
 versions, in one transaction that also stores in the ledger which load of an import is recorded. So the next run catches
@@ -17,7 +18,7 @@ from functools import partial
 
 from connector.ledger import State
 from connector.transform.naming import RULES_COLUMN
-from connector.warehouse.adapters.dialect import any_of
+from connector.warehouse.adapters.dialect import any_of, literal
 from connector.warehouse.connection import Connection, marks
 from connector.warehouse.history_tables import (
     MOVED,
@@ -42,10 +43,11 @@ from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID, RECORDS, keys_o
 
 # Temporary tables: imports to record; keys that have no live row any more; imports whose rows may differ from their
 # open versions; keys of versions that do; imports that stay due; keys of versions that ended; keys that may have moved;
-# imports of paused tables, and of records that live in a table that is not recorded; keys that have not moved.
+# imports of paused tables, and of records that live in a table that is not recorded; keys that have not moved; keys of
+# records that are only in `records`.
 _DUE, _ERASED, _TOUCHED = "importer_due", "importer_erased", "importer_touched"
 _OUTDATED, _LEFT, _ENDED, _MOVING = "importer_outdated", "importer_left", "importer_ended", "importer_moving"
-_PAUSED, _MOVED, _STILL = "importer_paused", "importer_moved", "importer_still"
+_PAUSED, _MOVED, _STILL, _RAW = "importer_paused", "importer_moved", "importer_still", "importer_raw"
 _NONE = f"SELECT k FROM {_DUE} WHERE 1 = 0"
 _O, _KEY = "importer$other", "importer$key"  # more aliases, as R and V are
 
@@ -83,10 +85,12 @@ def record(
         lost = [_lost_imports(connection, each) for each in tables if knows_all and each.table == IMPORTS]
         connection.gather(_DUE, f"SELECT slug AS k FROM {ledger} WHERE {unlike}", *lost)
         outdated = {each.table: f"{_OUTDATED}_{n}" for n, each in enumerate(tables)}
+        raw = _gather_raw(connection, dataset, tables)
         for each in tables:
             recorder = _Recorder(connection, each, started_at, run_id, each.table in new, outdated[each.table])
-            recorder.record(lost, keeps=keeps)
-        finish = partial(_finish, connection, dataset, tables, paused, keeps=keeps, whole=whole)
+            recorder.record(lost, raw.get(each.table), keeps=keeps)
+        waiting = [_imports_of_open(connection, each, raw[each.table]) for each in tables if each.table in raw]
+        finish = partial(_finish, connection, dataset, tables, paused, waiting, keeps=keeps, whole=whole)
         if whole and not keeps:
             _gather_moving(connection, [(each, outdated[each.table]) for each in tables if each.table != IMPORTS])
         waits = finish(undisturbed=False)
@@ -101,6 +105,7 @@ def _finish(
     dataset: Dataset,
     tables: Sequence[Versioned],
     paused: Sequence[Versioned],
+    waiting: Sequence[str],
     *,
     keeps: bool,
     whole: bool,
@@ -108,8 +113,9 @@ def _finish(
 ) -> bool:
     """Erase what is gone unless the run `keeps` it, and note in the ledger which imports are recorded.
 
-    Where a table is not recorded, an import is noted as `PAUSED` or `MOVED` instead, but nothing that was erased is
-    left of it. Return whether there is more to erase in an undisturbed run.
+    Where a table is not recorded, or versions wait for their row (`waiting`: SQL for their imports), an import is noted
+    as `PAUSED` or `MOVED` instead, but nothing that was erased is left of it. Return whether there is more to erase in
+    an undisturbed run.
     """
     seeks = not keeps and len(tables) <= len(dataset.typed)
     waits, but = False, [_LEFT]
@@ -125,7 +131,7 @@ def _finish(
     if tables:
         due = f"SELECT k FROM {_DUE}"
         rows = [sql for each in paused for sql in _imports_with_rows(connection, each, due)]
-        connection.gather(_PAUSED, *(rows or [_NONE]))
+        connection.gather(_PAUSED, *([*rows, *waiting] or [_NONE]))
         but.append(_PAUSED)
         if seeks:
             elsewhere = _imports_of_records_elsewhere(connection, [each for each in tables if each.table != IMPORTS])
@@ -141,6 +147,38 @@ def _note(connection: Connection, mark: str, but: Sequence[str], among: str = _D
     others = "".join(f" AND slug NOT IN (SELECT k FROM {name})" for name in but)
     connection.execute(
         f"UPDATE {connection.name(LEDGER)} SET history = {mark} WHERE slug IN (SELECT k FROM {among}){others}"
+    )
+
+
+def _gather_raw(connection: Connection, dataset: Dataset, tables: Sequence[Versioned]) -> dict[str, str]:
+    """Gather, for each table of records, the keys of the records that should be in it but are only in `records`.
+
+    They were read last while `typed` was false, and no run has read them since. Return table → temporary table; none if
+    there are no such imports.
+    """
+    name, column = connection.name, connection.column
+    imports = f"SELECT slug FROM {name(LEDGER)} WHERE table_name IS NULL AND records_loaded > 0"
+    if RECORDS not in dataset.ours or not connection.query(f"{imports} LIMIT 1").num_rows:
+        return {}
+    gone, found = column("_deleted_at"), {}
+    for n, each in enumerate(each for each in tables if each.table != IMPORTS):
+        found[each.table] = f"{_RAW}_{n}"
+        connection.gather(
+            found[each.table],
+            f"SELECT g.k FROM (SELECT slug AS k, 1 AS is_raw FROM {name(RECORDS)} WHERE import_slug IN ({imports}) "
+            f"AND {gone} IS NULL AND COALESCE(template_slug, '') = {literal(dataset.templates.get(each.table, ''))} "
+            f"UNION ALL SELECT {column(each.key)}, 0 FROM {name(each.table)} WHERE {gone} IS NULL) AS g "
+            "GROUP BY g.k HAVING MIN(g.is_raw) = 1",
+        )
+    return found
+
+
+def _imports_of_open(connection: Connection, each: Versioned, keys: str) -> str:
+    """Return SQL for the imports of the open versions whose keys a temporary table has."""
+    imported, still = connection.column(each.import_key), f"{connection.column(VALID_TO)} IS NULL"
+    return (
+        f"SELECT DISTINCT {imported} AS k FROM {connection.name(each.history)} "
+        f"WHERE {still} AND {connection.column(each.key)} IN (SELECT k FROM {keys})"
     )
 
 
@@ -277,8 +315,12 @@ class _Recorder:
     new: bool  # there are no versions yet, whatever the ledger says: this run begins them, or they were lost
     outdated: str  # temporary table for the keys of versions that end
 
-    def record(self, lost: Sequence[str], *, keeps: bool) -> None:
-        """Record the versions of the imports that are due; `lost` is SQL for those that have lost their row."""
+    def record(self, lost: Sequence[str], raw: str | None, *, keeps: bool) -> None:
+        """Record the versions of the imports that are due.
+
+        `lost` is SQL for those that have lost their row, `raw` the temporary table of keys whose versions wait for
+        theirs: what differs is told once it is read into the table.
+        """
         name, column, each = self.connection.name, self.connection.column, self.each
         execute, sql = self.connection.execute, self.connection.sql
         table, history = name(each.table), name(each.history)
@@ -296,6 +338,8 @@ class _Recorder:
             f"WHERE {R}.{imported} IN ({touched}) AND {still} AND {V}.{imported} <> {R}.{imported} "
             f"AND NOT EXISTS ({same})",
         )
+        if raw is not None:
+            execute(f"DELETE FROM {self.outdated} WHERE k IN (SELECT k FROM {raw})")
         outdated = f"{still} AND {V}.{key} IN (SELECT k FROM {self.outdated})"
         execute(sql.delete(history, V, f"{V}.{column(VALID_FROM)} = %s AND {outdated}"), self.started_at)
         ended = f"{column(VALID_TO)} = %s"
@@ -351,7 +395,7 @@ class _Recorder:
         )
         self.connection.execute(
             f"INSERT INTO {history} ({', '.join([names, *map(column, OWN)])}) "
-            f"SELECT {', '.join(f'{V}.{column(c)}' for c in each.columns)}, {V}.{ended}, {V}.{ended}, 'delete', %s"
+            f"SELECT {', '.join(f'{V}.{column(c)}' for c in each.columns)}, {V}.{ended}, {V}.{ended}, 'delete', %s "
             f"FROM {history} AS {V} WHERE {V}.{started} < {V}.{ended} AND {V}.{key} IN (SELECT k FROM {_ENDED}) "
             f"AND NOT EXISTS (SELECT 1 FROM {history} AS {_O} WHERE {_O}.{key} = {V}.{key} "
             f"AND ({_O}.{ended} IS NULL OR {_O}.{started} >= {V}.{ended}))",

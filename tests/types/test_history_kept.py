@@ -44,7 +44,7 @@ class Place:
 
     def run(self, scope: RunScope | None = None, **settings: Any) -> Tally:
         ran = self.warehouse.run(self.service, scope, **{**self.settings, **settings})
-        assert ran.status is Status.succeeded, ran.problems
+        assert ran.status is Status.succeeded, (ran.error, ran.problems)
         return ran
 
     def loaded(self, url: str, **settings: Any) -> Settings:
@@ -1108,6 +1108,31 @@ def test_a_record_that_is_only_in_records_for_a_while_is_not_deleted(place: Plac
     execute(place.warehouse, "UPDATE imports_history SET row_count = 2")
     place.run()
     assert place.versions("n", "records_customers") == [(1, "insert", False), (7, "insert", True), (2, "update", True)]
+
+
+@pytest.mark.dialect
+@pytest.mark.parametrize("deletes", ["mirror", "keep"])
+def test_versions_wait_for_rows_that_a_run_with_types_did_not_read(place: Place, deletes: str) -> None:
+    """One was read while `typed` was false and then moved, one then erased; first a backfill reads another import."""
+    place.settings["deletes"] = deletes
+    away = place.service.add_import("Customers", [{"n": 1}, {"n": 5}])
+    target = place.service.add_import("Customers", [])
+    other = place.service.add_import("Customers", [{"n": 1}])
+    first = place.run()
+    moved, gone = place.service.record_slugs(away)
+    place.service.edit_row(away, moved, {"n": 2})
+    place.service.move_row(away, moved, target)
+    place.run(typed=False)
+    place.service.delete_row(away, gone)
+    place.run(RunScope(mode="backfill", selection=Selection(slugs=frozenset([other])), force=True))
+    assert place.versions("n", "records_customers") == [(1, "insert", True), (1, "insert", True), (5, "insert", True)]
+    place.run()
+    assert told(place, first) >= {(moved, "n")}
+    expected = [(1, "insert", False), (1, "insert", True), (2, "update", True)]
+    expected += [(5, "insert", False), (5, "delete", False)] if deletes == "keep" else []
+    assert sorted(place.versions("n", "records_customers")) == sorted(expected)
+    place.check()
+    assert place.run().load_ids == []
 
 
 @pytest.mark.parametrize("deletes", ["mirror", "keep"])
