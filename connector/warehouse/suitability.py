@@ -8,6 +8,7 @@ from typing import Any
 from dlt.common.configuration import inject_section, resolve_configuration
 from dlt.common.configuration.exceptions import ConfigurationException
 from dlt.common.configuration.specs import ConfigSectionContext
+from dlt.common.destination.configuration import ParquetFormatConfiguration
 from dlt.destinations.job_client_impl import SqlJobClientBase
 from dlt.normalize.configuration import ItemsNormalizerConfiguration
 from dlt.pipeline.pipeline import Pipeline
@@ -41,6 +42,7 @@ _EXPERIMENTAL = (
 )
 _OF_DUCKDB = ("main", "memory", "temp", "system")  # schemas and databases of a DuckDB without a file
 _NORMALIZER = ("normalize", "parquet_normalizer")
+_SOURCE = ("sources", "importer", "importer")  # in which dlt looks for settings of what the source yields
 
 
 def check_supported(pipeline: Pipeline) -> None:
@@ -66,6 +68,24 @@ def _check_normalizer(pipeline: Pipeline) -> None:
             f"dlt's configuration has add_dlt_id = true under [{'.'.join(_NORMALIZER)}], but the connector's rows "
             f"have their own key; remove it, or set add_dlt_id = false under [{own}] for this pipeline alone."
         )
+
+
+def _check_writer(pipeline: Pipeline) -> None:
+    """Raise ConfigError if dlt is configured to write times to Parquet that are not the given ones.
+
+    `flavor = "spark"` counts nanoseconds, which overflow before 1677 and after 2262; a coarser unit drops digits.
+    """
+    with inject_section(ConfigSectionContext(pipeline_name=pipeline.pipeline_name)):
+        told = resolve_configuration(ParquetFormatConfiguration(), sections=_SOURCE)
+    for name, value, exact in (
+        ("flavor", told.flavor, ""),
+        ("coerce_timestamps", told.coerce_timestamps, "us"),
+    ):
+        if value not in (None, exact):
+            raise ConfigError(
+                f'dlt\'s configuration has {name} = "{value}" under [data_writer], which alters times; remove it, or '
+                f'set {name} = "{exact}" under [{pipeline.pipeline_name}.data_writer] for this pipeline alone.'
+            )
 
 
 def _check_staging(pipeline: Pipeline) -> None:
@@ -137,6 +157,7 @@ def check_writable(pipeline: Pipeline, *, experimental: bool = False) -> None:
     check_supported(pipeline)
     check_proven(destination_type(pipeline), destination_name(pipeline), experimental=experimental)
     _check_normalizer(pipeline)
+    _check_writer(pipeline)
     _check_staging(pipeline)
     _check_lake(pipeline, experimental=experimental)
     file, dataset = duckdb_file(pipeline), pipeline.dataset_name

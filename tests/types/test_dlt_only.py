@@ -234,6 +234,28 @@ def test_what_changes_nothing_is_accepted(duck: DuckDB) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize(("name", "value", "exact"), [("flavor", "spark", ""), ("coerce_timestamps", "ms", "us")])
+@pytest.mark.parametrize("section", ["", "SOURCES__", "SOURCES__IMPORTER__"])
+def test_times_that_dlt_is_to_alter_are_refused_unless_this_pipeline_is_excepted(
+    duck: DuckDB, monkeypatch: pytest.MonkeyPatch, name: str, value: str, exact: str, section: str
+) -> None:
+    monkeypatch.setenv(f"{section}DATA_WRITER__{name.upper()}", value)
+    monkeypatch.setenv(f"{section}DATA_WRITER__ALLOW_TRUNCATED_TIMESTAMPS", "true")
+    service = Service(seed=1)
+    service.add_import("t", [{"day": "9999-12-31T23:59:59.999999Z"}])
+    hints = {"records_t": {"day": "timestamp"}}
+    with pytest.raises(ConfigError, match=rf'{name} = "{value}" under \[data_writer\]'):
+        duck.run(service, hints=hints)
+    with pytest.raises(PipelineStepFailed, match=rf'set {name} = "{exact}" under \[importer.data_writer\]'):
+        duck.run_dlt(service, hints=hints)
+    assert not service.requests
+
+    monkeypatch.setenv(f"IMPORTER__DATA_WRITER__{name.upper()}", exact)
+    assert duck.run(service, hints=hints).status == "succeeded"
+    assert duck.tuples("SELECT CAST(day AS VARCHAR) FROM records_t") == [("9999-12-31 23:59:59.999999+00",)]
+
+
+@pytest.mark.thorough
 def test_an_id_that_dlt_is_to_add_is_refused_unless_this_pipeline_is_excepted(
     duck: DuckDB, monkeypatch: pytest.MonkeyPatch
 ) -> None:
