@@ -71,6 +71,7 @@ def make_versions(
         connection,
         dataset,
         wanted,
+        _Rules(connection, dataset, settings, catalogue),
         started_at=tally.started_at,
         run_id=tally.run_id,
         keeps=settings.deletes == "keep",

@@ -39,15 +39,17 @@ from connector.warehouse.history_tables import (
     versioned,
 )
 from connector.warehouse.ownership import Dataset, inspect_dataset
+from connector.warehouse.ruled_versions import Rules, awaits_reading
 from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID, RECORDS, keys_of
 
 # Temporary tables: imports to record; keys that have no live row any more; imports whose rows may differ from their
 # open versions; keys of versions that do; imports that stay due; keys of versions that ended; keys that may have moved;
 # imports of paused tables, and of records that live in a table that is not recorded; keys that have not moved; keys of
-# records that are only in `records`.
+# records that are only in `records`; keys of rows under other rules than those of now.
 _DUE, _ERASED, _TOUCHED = "importer_due", "importer_erased", "importer_touched"
 _OUTDATED, _LEFT, _ENDED, _MOVING = "importer_outdated", "importer_left", "importer_ended", "importer_moving"
-_PAUSED, _MOVED, _STILL, _RAW = "importer_paused", "importer_moved", "importer_still", "importer_raw"
+_PAUSED, _MOVED, _STILL = "importer_paused", "importer_moved", "importer_still"
+_RAW, _UNREAD = "importer_raw", "importer_unread"
 _NONE = f"SELECT k FROM {_DUE} WHERE 1 = 0"
 _O, _KEY = "importer$other", "importer$key"  # more aliases, as R and V are
 
@@ -56,6 +58,7 @@ def record(
     connection: Connection,
     dataset: Dataset,
     wanted: Choice | None,
+    rules: Rules,
     *,
     started_at: datetime,
     run_id: str,
@@ -71,7 +74,7 @@ def record(
     One that this run found missing may have moved during the run too, to an import that was read before: its versions
     stay for a later run unless `is_undisturbed()`, which is called only if there are such versions. If the run
     `knows_all` imports, whatever their status, one without any row is gone.
-    Changed privacy rules are applied to the versions before (`connector.warehouse.ruled_versions`).
+    Changed privacy `rules` are applied to the versions before (`connector.warehouse.ruled_versions`).
     """
     ledger = connection.name(LEDGER)
     connection.add_column(LEDGER, "history")
@@ -85,12 +88,14 @@ def record(
         lost = [_lost_imports(connection, each) for each in tables if knows_all and each.table == IMPORTS]
         connection.gather(_DUE, f"SELECT slug AS k FROM {ledger} WHERE {unlike}", *lost)
         outdated = {each.table: f"{_OUTDATED}_{n}" for n, each in enumerate(tables)}
-        raw = _gather_raw(connection, dataset, tables)
-        for each in tables:
-            recorder = _Recorder(connection, each, started_at, run_id, each.table in new, outdated[each.table])
-            recorder.record(lost, raw.get(each.table), keeps=keeps)
-        waiting = [_imports_of_open(connection, each, raw[each.table]) for each in tables if each.table in raw]
-        finish = partial(_finish, connection, dataset, tables, paused, waiting, keeps=keeps, whole=whole)
+        raw = RECORDS in dataset.ours and connection.query(f"SELECT 1 {_raw_imports(connection)} LIMIT 1").num_rows > 0
+        stay: list[str] = []
+        for number, each in enumerate(tables):
+            waiting = _gather_waiting(connection, dataset, each, number, rules, raw=raw, whole=whole)
+            stay += waiting.imports
+            recorder = _Recorder(connection, each, started_at, run_id, each.table in new, outdated[each.table], waiting)
+            recorder.record(lost, keeps=keeps)
+        finish = partial(_finish, connection, dataset, tables, paused, stay, keeps=keeps, whole=whole)
         if whole and not keeps:
             _gather_moving(connection, [(each, outdated[each.table]) for each in tables if each.table != IMPORTS])
         waits = finish(undisturbed=False)
@@ -105,7 +110,7 @@ def _finish(
     dataset: Dataset,
     tables: Sequence[Versioned],
     paused: Sequence[Versioned],
-    waiting: Sequence[str],
+    stay: Sequence[str],
     *,
     keeps: bool,
     whole: bool,
@@ -113,7 +118,7 @@ def _finish(
 ) -> bool:
     """Erase what is gone unless the run `keeps` it, and note in the ledger which imports are recorded.
 
-    Where a table is not recorded, or versions wait for their row (`waiting`: SQL for their imports), an import is noted
+    Where a table is not recorded, or versions wait for their rows (SQL for their imports: `stay`), an import is noted
     as `PAUSED` or `MOVED` instead, but nothing that was erased is left of it. Return whether there is more to erase in
     an undisturbed run.
     """
@@ -131,7 +136,7 @@ def _finish(
     if tables:
         due = f"SELECT k FROM {_DUE}"
         rows = [sql for each in paused for sql in _imports_with_rows(connection, each, due)]
-        connection.gather(_PAUSED, *([*rows, *waiting] or [_NONE]))
+        connection.gather(_PAUSED, *([*rows, *stay] or [_NONE]))
         but.append(_PAUSED)
         if seeks:
             elsewhere = _imports_of_records_elsewhere(connection, [each for each in tables if each.table != IMPORTS])
@@ -150,35 +155,57 @@ def _note(connection: Connection, mark: str, but: Sequence[str], among: str = _D
     )
 
 
-def _gather_raw(connection: Connection, dataset: Dataset, tables: Sequence[Versioned]) -> dict[str, str]:
-    """Gather, for each table of records, the keys of the records that should be in it but are only in `records`.
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """The versions of a table that wait for their rows, which a later run will read; what differs is told then.
 
-    They were read last while `typed` was false, and no run has read them since. Return table → temporary table; none if
-    there are no such imports.
+    `keys` are temporary tables of records, `imports` SQL for the imports that stay due. `unread` is a condition: the
+    row (`R`) is of such a record.
     """
+
+    keys: Sequence[str] = ()
+    imports: Sequence[str] = ()
+    unread: str | None = None
+
+
+def _gather_waiting(
+    connection: Connection, dataset: Dataset, each: Versioned, number: int, rules: Rules, *, raw: bool, whole: bool
+) -> _Waiting:
+    """Gather the keys of the versions of a table that wait; `raw`: imports have their records only in `records`."""
+    if each.table == IMPORTS:
+        return _Waiting()
+    keys, imports = [], []
     name, column = connection.name, connection.column
-    imports = f"SELECT slug FROM {name(LEDGER)} WHERE table_name IS NULL AND records_loaded > 0"
-    if RECORDS not in dataset.ours or not connection.query(f"{imports} LIMIT 1").num_rows:
-        return {}
-    gone, found = column("_deleted_at"), {}
-    for n, each in enumerate(each for each in tables if each.table != IMPORTS):
-        found[each.table] = f"{_RAW}_{n}"
-        connection.gather(
-            found[each.table],
-            f"SELECT g.k FROM (SELECT slug AS k, 1 AS is_raw FROM {name(RECORDS)} WHERE import_slug IN ({imports}) "
-            f"AND {gone} IS NULL AND COALESCE(template_slug, '') = {literal(dataset.templates.get(each.table, ''))} "
-            f"UNION ALL SELECT {column(each.key)}, 0 FROM {name(each.table)} WHERE {gone} IS NULL) AS g "
-            "GROUP BY g.k HAVING MIN(g.is_raw) = 1",
-        )
-    return found
+    if raw:
+        keys.append(f"{_RAW}_{number}")
+        connection.gather(keys[-1], _raw_records(connection, dataset, each))
+        still = f"{column(VALID_TO)} IS NULL AND {column(each.key)} IN (SELECT k FROM {keys[-1]})"
+        imports.append(f"SELECT DISTINCT {column(each.import_key)} AS k FROM {name(each.history)} WHERE {still}")
+    unread = None if whole else awaits_reading(connection, each, rules)
+    if unread is not None:
+        keys.append(f"{_UNREAD}_{number}")
+        key, imported = (f"{R}.{column(c)}" for c in (each.key, each.import_key))
+        rows = f"FROM {name(each.table)} AS {R} WHERE {imported} IN (SELECT k FROM {_DUE}) AND {unread}"
+        connection.gather(keys[-1], f"SELECT {key} AS k {rows}")
+        imports.append(f"SELECT DISTINCT {imported} AS k {rows}")
+    return _Waiting(keys, imports, unread)
 
 
-def _imports_of_open(connection: Connection, each: Versioned, keys: str) -> str:
-    """Return SQL for the imports of the open versions whose keys a temporary table has."""
-    imported, still = connection.column(each.import_key), f"{connection.column(VALID_TO)} IS NULL"
+def _raw_imports(connection: Connection) -> str:
+    """Return FROM and WHERE for the imports that were read last while `typed` was false."""
+    return f"FROM {connection.name(LEDGER)} WHERE table_name IS NULL AND records_loaded > 0"
+
+
+def _raw_records(connection: Connection, dataset: Dataset, each: Versioned) -> str:
+    """Return SQL for the records that should be in a table, but are only in `records`."""
+    name, column, gone = connection.name, connection.column, connection.column("_deleted_at")
+    template = literal(dataset.templates.get(each.table, ""))
     return (
-        f"SELECT DISTINCT {imported} AS k FROM {connection.name(each.history)} "
-        f"WHERE {still} AND {connection.column(each.key)} IN (SELECT k FROM {keys})"
+        f"SELECT g.k FROM (SELECT slug AS k, 1 AS is_raw FROM {name(RECORDS)} "
+        f"WHERE import_slug IN (SELECT slug {_raw_imports(connection)}) AND {gone} IS NULL "
+        f"AND COALESCE(template_slug, '') = {template} "
+        f"UNION ALL SELECT {column(each.key)}, 0 FROM {name(each.table)} WHERE {gone} IS NULL) AS g "
+        "GROUP BY g.k HAVING MIN(g.is_raw) = 1"
     )
 
 
@@ -240,8 +267,11 @@ def _imports_due(connection: Connection, history: str, columns: Iterable[str]) -
     """
     name, column = connection.name, connection.column
     gone = column("_deleted_at")
-    compared = [column(c) for c in columns if c not in ("slug", "_deleted_at")]
-    unlike = (connection.sql.differs(f"o.{c}", f"i.{c}") for c in compared)
+    compared = [column(c) for c in columns if c not in ("slug", "_deleted_at", RULES_COLUMN)]
+    unlike = [connection.sql.differs(f"o.{c}", f"i.{c}") for c in compared]
+    if RULES_COLUMN in columns:  # a row without a mark is under the same rules as the version that it equals
+        rules = column(RULES_COLUMN)
+        unlike.append(f"i.{rules} IS NOT NULL AND {connection.sql.differs(f'o.{rules}', f'i.{rules}')}")
     return (
         f"SELECT i.slug AS k FROM {name(IMPORTS)} AS i LEFT JOIN {name(history)} AS o "
         f"ON o.slug = i.slug AND o.{column(VALID_TO)} IS NULL WHERE (i.{gone} IS NULL OR o.slug IS NOT NULL) "
@@ -314,20 +344,18 @@ class _Recorder:
     run_id: str
     new: bool  # there are no versions yet, whatever the ledger says: this run begins them, or they were lost
     outdated: str  # temporary table for the keys of versions that end
+    waiting: _Waiting
 
-    def record(self, lost: Sequence[str], raw: str | None, *, keeps: bool) -> None:
-        """Record the versions of the imports that are due.
-
-        `lost` is SQL for those that have lost their row, `raw` the temporary table of keys whose versions wait for
-        theirs: what differs is told once it is read into the table.
-        """
+    def record(self, lost: Sequence[str], *, keeps: bool) -> None:
+        """Record the versions of the imports that are due; `lost` is SQL for those that have lost their row."""
         name, column, each = self.connection.name, self.connection.column, self.each
         execute, sql = self.connection.execute, self.connection.sql
         table, history = name(each.table), name(each.history)
         key, imported = column(each.key), column(each.import_key)
         live = f"{R}.{column('_deleted_at')} IS NULL"
-        same = f"SELECT 1 FROM {table} AS {R} WHERE {same_content(self.connection, each)} AND {live}"
         touched = f"SELECT k FROM {_TOUCHED}"
+        read = f"{R}.{imported} IN ({touched})" + (f" AND NOT {unread}" if (unread := self.waiting.unread) else "")
+        same = f"SELECT 1 FROM {table} AS {R} WHERE {same_content(self.connection, each)} AND {live}"
         self.connection.gather(_TOUCHED, self._touched(), *(lost if each.table == IMPORTS else ()))
         still = f"{V}.{column(VALID_TO)} IS NULL"
         self.connection.gather(
@@ -338,8 +366,8 @@ class _Recorder:
             f"WHERE {R}.{imported} IN ({touched}) AND {still} AND {V}.{imported} <> {R}.{imported} "
             f"AND NOT EXISTS ({same})",
         )
-        if raw is not None:
-            execute(f"DELETE FROM {self.outdated} WHERE k IN (SELECT k FROM {raw})")
+        for keys in self.waiting.keys:
+            execute(f"DELETE FROM {self.outdated} WHERE k IN (SELECT k FROM {keys})")
         outdated = f"{still} AND {V}.{key} IN (SELECT k FROM {self.outdated})"
         execute(sql.delete(history, V, f"{V}.{column(VALID_FROM)} = %s AND {outdated}"), self.started_at)
         ended = f"{column(VALID_TO)} = %s"
@@ -351,7 +379,7 @@ class _Recorder:
         values += ["%s", "NULL", change, "%s"]
         execute(
             f"INSERT INTO {history} ({names}, {', '.join(map(column, OWN))}) SELECT {', '.join(values)} "
-            f"FROM {table} AS {R} WHERE {live} AND {R}.{imported} IN ({touched}) "
+            f"FROM {table} AS {R} WHERE {live} AND {read} "
             f"AND NOT EXISTS (SELECT 1 FROM {history} AS {V} WHERE {V}.{key} = {R}.{key} AND {still})",
             self.started_at,
             self.started_at,
@@ -368,7 +396,7 @@ class _Recorder:
             rules = column(RULES_COLUMN)
             new[rules] = f"COALESCE({R}.{rules}, {V}.{rules})"
         changed = any_of(sql.differs(f"{V}.{c}", value) for c, value in new.items())
-        paired = f"{V}.{key} = {R}.{key} AND {still} AND {R}.{imported} IN ({touched}) AND {changed}"
+        paired = f"{V}.{key} = {R}.{key} AND {still} AND {read} AND {changed}"
         execute(sql.update_from(history, V, new, f"{table} AS {R}", paired))
 
     def _touched(self) -> str:

@@ -175,8 +175,10 @@ def align(connection: Connection, each: Versioned, there: Mapping[str, str] | No
         return True
     retyped, lacking = _retype(connection, each)
     restore_values(connection, each, retyped)
-    if retyped or lacking:
-        refresh_open(connection, each, None if retyped else lacking)  # a lost column; a new one has no value yet
+    # a new one has no value yet; rules are never copied without the values that are under them
+    lost = [c for c in lacking if c != RULES_COLUMN]
+    if retyped or lost:
+        refresh_open(connection, each, None if retyped else lost)
     return False
 
 
@@ -331,12 +333,13 @@ def refresh_open(
 
 
 def _is_recorded(connection: Connection, each: Versioned) -> str:
-    """Return SQL for whether a row (`R`) is of an import that is recorded.
+    """Return SQL for whether a row (`R`) is what its open version (`V`) was made of: its import is recorded.
 
-    A row of a load that died is not, even if the load before is recorded.
+    A row of a load that died is not, even if the load before is recorded, and neither is a row of `imports` that was
+    listed since: its version names the load that it is equal to.
     """
     load = connection.column(LOAD_ID)
-    of_load = "" if each.table == IMPORTS else f" AND {_LEDGER}.{load} = {R}.{load}"
+    of_load = f" AND {V if each.table == IMPORTS else _LEDGER}.{load} = {R}.{load}"
     return (
         f"EXISTS (SELECT 1 FROM {connection.name(LEDGER)} AS {_LEDGER} "
         f"WHERE {_LEDGER}.slug = {R}.{connection.column(each.import_key)}{of_load} "

@@ -1632,3 +1632,70 @@ def test_the_room_in_a_history_on_postgres_is_without_the_columns_that_were_drop
     with pytest.raises(ConfigError, match=f"records_t_history would have {room + 1} columns"):
         place.rebuild(hints={"records_t": {"n": "text"}})
     place.run()
+
+
+@pytest.mark.dialect
+def test_a_new_key_in_the_listing_is_in_no_earlier_version(place: Place) -> None:
+    """Of an import that is not read then: it is left out, or its `updated_at` did not change."""
+    place.settings["exclude_templates"] = ["Orders"]
+    for template in ("Customers", "Orders"):
+        place.service.add_import(template, [{"n": 1}], {"k": 1})
+    place.run()
+    for slug in place.service.slugs():
+        found = place.service.find(slug)
+        assert found
+        found.metadata = {"k": 2, "fresh": "later"}
+    place.service.version += 1
+    place.run()
+    expected = [(1, None, "insert", False), (2, "later", "update", True)]
+    assert place.versions("metadata__k, metadata__fresh", "imports") == [*expected[:1] * 2, *expected[1:] * 2]
+
+
+def test_metadata_that_was_listed_again_is_under_no_rule_before_it_is_read(duck_place: Place) -> None:
+    """The service answers 404 for the records of an import without any, and so has no metadata beside them then."""
+    place = duck_place
+    place.service = Service(1, switches=Switches(no_records=404))
+    place.service.add_import("Customers", [{"n": 1}], {"who": "ann"})
+    place.service.add_import("Orders", [], {"who": "bob"})
+    place.run()
+    place.run(templates=["Customers"])
+    place.settings["privacy"] = {"metadata": {"who": "mask:1"}}
+    place.warehouse.run(place.service, templates=["Customers"], **place.settings)
+    place.run()
+    place.run()
+    there = str(place.warehouse.tuples("SELECT * FROM imports_history"))
+    assert [value for value in ("ann", "bob", "**b") if value in there] == ["**b"]
+
+
+@pytest.mark.dialect
+@pytest.mark.parametrize("how", ["killed", "dlt alone"])
+def test_rules_that_are_taken_back_before_versions_were_recorded_tell_no_change(place: Place, how: str) -> None:
+    place.settings["privacy"] = {"Customers": {"iban": "mask:2"}}
+    read = place.service.add_import("Customers", [{"iban": "DE0012", "n": 1}])
+    place.service.add_import("Customers", [{"iban": "DE0034", "n": 1}])
+    first = place.run()
+    later: dict[str, Any] = {**place.settings, "privacy": {"Customers": {"iban": "mask:3"}}}
+    if how == "dlt alone":
+        place.warehouse.run_dlt(place.service, **later)
+    else:
+        with mock.patch.object(run_sync, "_make_versions", side_effect=RuntimeError("killed")):
+            place.warehouse.run(place.service, **later)
+    place.edit(read, {"iban": "DE0012", "n": 2})
+    place.run(RunScope(mode="backfill", selection=Selection(slugs=frozenset([read])), force=True))
+    place.run()
+    assert told(place, first) == {(next(iter(place.service.record_slugs(read))), "n")}
+    assert {iban for iban, *_ in place.versions("iban", "records_customers")} == {"****12", "****34"}
+    place.check()
+    assert place.run().load_ids == []
+
+
+def test_nothing_is_due_once_rules_for_the_metadata_of_an_import_that_is_left_out_are_gone(duck_place: Place) -> None:
+    place = duck_place
+    place.service.add_import("Customers", [{"n": 1}], {"who": "ann"})
+    place.service.add_import("Orders", [{"n": 1}], {"k": 1})
+    place.run(privacy={"metadata": {"who": "mask:1"}})
+    place.run(privacy={"metadata": {"who": "mask:1"}}, templates=["Customers"])
+    place.run(templates=["Customers"])
+    with mock.patch.object(run_sync, "make_versions") as made:
+        place.run(templates=["Customers"])
+    assert not made.called

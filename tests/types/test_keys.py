@@ -1,4 +1,4 @@
-"""PostgreSQL finds rows by key: new imports are appended, others replaced by one set of keys, with indexes for both."""
+"""Keys differ in all their bytes; PostgreSQL finds rows by them: new imports are appended, others replaced by keys."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 
 from connector.load.table_rows import replaced_rows
 from connector.sandbox import Service
-from connector.warehouse import Warehouse
+from connector.warehouse import Warehouse as Opened
 from connector.warehouse.adapters.dialect import PostgresSql
-from tests.types.conftest import PostgreSQL
+from tests.types.conftest import PostgreSQL, Warehouse
 from tests.types.reader import assert_rows
 
 pytestmark = pytest.mark.thorough
@@ -58,9 +58,26 @@ def test_a_record_that_moves_to_another_import_is_there_once(postgres: PostgreSQ
     assert set(dispositions(postgres).values()) == {"merge"}
 
 
+@pytest.mark.dialect
+def test_slugs_that_differ_only_at_their_end_are_different_keys(recording: Warehouse) -> None:
+    """MariaDB sorts by no more than `max_sort_length` bytes of a text, and so finds what is doubled."""
+    service = Service(seed=1)
+    for end in ("ü", "v", "w"):
+        slug = service.add_import(template="t", rows=[], slug="s" * 1_998 + end)
+        for record in ("a", "b"):
+            service.add_raw_record(slug, json.dumps({"slug": "r" * 1_996 + record + end, "data": {"n": 2}}))
+    for more in (0, 1):
+        ran = recording.run(service, history=True)
+        assert ran.status == "succeeded", ran.problems
+        for table, rows in {"imports": 3, "sync_imports": 3, "records": 6 + more, "records_t": 6 + more}.items():
+            assert recording.tuples(f"SELECT count(*) FROM {table}") == [(rows,)], table
+        service.append_rows(slug, [{"n": 3}])
+    assert recording.tuples("SELECT count(*) FROM records_t_history") == [(7,)]
+
+
 def test_slugs_arrive_as_they_are(postgres: PostgreSQL) -> None:
     arriving = pa.chunked_array([pa.array(some, pa.string()) for some in (ODD_SLUGS[:4], ODD_SLUGS[4:], [])])
-    with Warehouse(postgres.pipeline()).connect() as connection:
+    with Opened(postgres.pipeline()).connect() as connection:
         with connection.relations({"arriving": arriving}):
             found: Any = connection.query("SELECT slug FROM arriving")
             assert found.column("slug").to_pylist() == ODD_SLUGS

@@ -207,6 +207,19 @@ def test_a_column_of_the_user_is_neither_emptied_nor_taken_over(
     check_whole(warehouse, service)
 
 
+def test_a_column_that_the_user_had_generated_is_not_taken_over(tmp_path: Path, service: Service) -> None:
+    """SQLite does not list it among the columns of a table unless it is asked to."""
+    warehouse = SQLite(tmp_path)
+    warehouse.run(service)
+    upper = "ALTER TABLE records_customers ADD COLUMN shout TEXT GENERATED ALWAYS AS (upper(_record_slug)) VIRTUAL"
+    execute(warehouse, upper)
+    service.append_rows(service.slugs()[0], [{"shout": "theirs"}])
+
+    assert warehouse.run(service).status is Status.succeeded
+
+    check_whole(warehouse, service)
+
+
 @pytest.mark.long
 def test_a_column_of_the_user_is_not_emptied_when_rows_are_kept(warehouse: Warehouse, service: Service) -> None:
     """dlt takes each column of the rows that a run hands over for one of the connector's."""

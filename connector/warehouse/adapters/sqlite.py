@@ -48,7 +48,7 @@ class Sqlite(Alchemy):
         return (
             "SELECT m.name AS table_name, m.type AS kind, p.name AS column_name, p.type AS data_type, "
             'NULL AS numeric_precision, NULL AS numeric_scale, NOT p."notnull" AS is_nullable '
-            f"FROM {self._master(client)} AS m JOIN pragma_table_info(m.name, %s) AS p "
+            f"FROM {self._master(client)} AS m JOIN pragma_table_xinfo(m.name, %s) AS p "  # with generated columns
             "WHERE m.type IN ('table', 'view')"
         )
 
