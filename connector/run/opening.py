@@ -17,7 +17,7 @@ from connector.settings import RunScope, Settings
 from connector.warehouse import Connection
 from connector.warehouse.connection import LOADS
 from connector.warehouse.due_imports import SELECTION_COLUMNS, mark_backfill_due
-from connector.warehouse.erasing import erase_deleted, has_rejects_of_deleted
+from connector.warehouse.erasing import empty_staging, erase_deleted, has_rejects_of_deleted
 from connector.warehouse.field_counts import invalidate_counts
 from connector.warehouse.loads import loaded_late
 from connector.warehouse.lookup import index_keys
@@ -87,6 +87,8 @@ def prepare_dataset(
         deleted = any(seen.shown is None for seen in state.imports.values())
         if mirrors and (state.audited or (deleted and has_rejects_of_deleted(connection, dataset))):
             erase_deleted(connection, dataset)
+        elif state.audited:
+            empty_staging(connection)  # a run that died may have read what it staged under other privacy rules
         _log_crashed_runs(crashed)
         if state.consistent:
             if state.audited:

@@ -209,9 +209,9 @@ class RunSession:
         self.import_rows.add_changed(self.reader.discovered())
         yield from self._queued_rows(load_id)
 
-    def erase(self, connection: Connection, dataset: Dataset) -> None:
-        """Erase the data that the service erased, and the copies of the last packages in the staging tables."""
-        if self.reader.discovered().deleted:
+    def erase(self, connection: Connection, dataset: Dataset, *, mirrors: bool) -> None:
+        """Erase the copies of packages in the staging tables and, if this `mirrors`, what the service erased."""
+        if mirrors and self.reader.discovered().deleted:
             erase_deleted(connection, dataset)
         else:
             empty_staging(connection)

@@ -164,8 +164,7 @@ def _load_each(pipeline: Pipeline, session: RunSession, settings: Settings, load
         )
     with session.warehouse.connect() as connection:
         dataset = inspect_dataset(connection)
-        if settings.deletes == "mirror":
-            session.erase(connection, dataset)
+        session.erase(connection, dataset, mirrors=settings.deletes == "mirror")
         if session.is_shard:  # the run after all shards checks everything that they wrote
             delete_unread(connection, session.unread)
             return

@@ -323,13 +323,14 @@ def refresh_open(
     names = [c for c in only or each.columns if c not in (each.key, each.import_key)]
     there = columns[each.history]
     emptied = [name for base in names for name in set_aside_columns(base, there, each.columns)]
-    same = _is_recorded(connection, each)
+    unmoved = f"{V}.{connection.column(each.import_key)} = {R}.{connection.column(each.import_key)}"
+    same = f"{unmoved} AND {_is_recorded(connection, each)}"
     if unchanged is None or not len(unchanged):
         copy_to_open(connection, each, names, same, emptied)
         return
     with connection.relations({_UNCHANGED: unchanged}):
-        same += f" OR {R}.{connection.column(each.key)} IN (SELECT slug FROM {_UNCHANGED})"
-        copy_to_open(connection, each, names, f"({same})", emptied)
+        equal = f"{R}.{connection.column(each.key)} IN (SELECT slug FROM {_UNCHANGED})"
+        copy_to_open(connection, each, names, f"({same} OR {unmoved} AND {equal})", emptied)
 
 
 def _is_recorded(connection: Connection, each: Versioned) -> str:
@@ -350,15 +351,16 @@ def _is_recorded(connection: Connection, each: Versioned) -> str:
 def copy_to_open(
     connection: Connection, each: Versioned, names: Sequence[str], where: str, emptied: Sequence[str]
 ) -> None:
-    """Copy columns of the live rows (`R`) for which `where` holds to their open versions (`V`), and empty others there.
+    """Copy columns of the live rows (`R`) for which `where` holds to open versions (`V`), and empty others there.
 
-    A deleted row that is kept may have values that a privacy rule covers since.
+    A version is paired with the row of its record, which may have moved to another import since. A deleted row that is
+    kept may have values that a privacy rule covers since.
     """
     if not names:
         return
     column = connection.column
     new = {column(c): f"{R}.{column(c)}" for c in names} | {column(c): "NULL" for c in emptied}
-    paired = " AND ".join(f"{V}.{column(c)} = {R}.{column(c)}" for c in (each.key, each.import_key))
+    paired = f"{V}.{column(each.key)} = {R}.{column(each.key)}"
     connection.execute(
         connection.sql.update_from(
             connection.name(each.history),

@@ -11,6 +11,7 @@ from unittest import mock
 
 import duckdb
 import pytest
+from dlt.destinations.sql_jobs import SqlMergeFollowupJob
 
 from connector.errors import ConnectorError, DatabaseBusyError, LockedError
 from connector.maintain import compact as compacting
@@ -100,6 +101,22 @@ def test_deletes_that_are_kept_keep_all(duck: DuckDB, service: Service) -> None:
     kept = duck.tuples("SELECT metadata__uploaded_by FROM imports WHERE _deleted_at IS NOT NULL")
     assert kept == [(CANARY,)]
     assert len(duck.rows("SELECT * FROM sync_rejects")) > 0
+
+
+@pytest.mark.parametrize("deletes", ["keep", pytest.param("mirror", marks=pytest.mark.long)])
+def test_rows_that_a_run_without_rules_staged_before_it_died_are_removed(duck: DuckDB, deletes: str) -> None:
+    service = Service(1)
+    service.add_import("Customers", [{"mail": CANARY}], {"uploaded_by": CANARY})
+    rules: dict[str, Any] = {
+        "privacy": {"*": {"mail": "drop"}, "metadata": {"uploaded_by": "drop"}},
+        "deletes": deletes,
+    }
+    duck.run(service, **rules)
+    with mock.patch.object(SqlMergeFollowupJob, "generate_sql", side_effect=RuntimeError("killed")):
+        assert duck.run(service, deletes=deletes).status is Status.failed
+    assert CANARY in texts(duck)
+    assert duck.run(service, **rules).status is Status.succeeded
+    assert CANARY not in texts(duck)
 
 
 def test_a_run_removes_the_copy_of_a_killed_compaction(duck: DuckDB, service: Service) -> None:

@@ -83,11 +83,14 @@ BREAKS = {
     "conflicting_columns": ["UPDATE sync_fields SET conflict_count = 2 WHERE column_name = 'n'"],
     "overflowed_fields": ["UPDATE sync_fields SET data_type = 'overflowed' WHERE column_name = 'n'"],
     "rejected_rows": [
-        "INSERT INTO sync_rejects (reject_id, import_slug, reason, _dlt_load_id) VALUES ('r', 'one', 'no slug', 'l')"
+        "INSERT INTO sync_rejects (reject_id, import_slug, reason, _dlt_load_id) VALUES ('r', 'one', 'no slug', 'l')",
+        "INSERT INTO sync_rejects (reject_id, run_id, import_slug, reason, _dlt_load_id) "
+        "SELECT 'r', max(run_id), 'nowhere', 'import: no status', 'l' FROM sync_runs",
     ],
 }
 CASES = [(name, sql) for name, breaks in BREAKS.items() for sql in breaks]
 HARMLESS = [
+    "INSERT INTO sync_rejects (reject_id, run_id, reason, _dlt_load_id) VALUES ('r', 'old', 'import: no status', 'l')",
     "UPDATE imports SET status = 'submitted', updated_at = now() - INTERVAL '23 hours' WHERE slug = 'one'",
     "UPDATE sync_fields SET conflict_count = 1 WHERE column_name = 'n'",
     "UPDATE records SET _deleted_at = now() WHERE import_slug = 'one'; "

@@ -200,6 +200,7 @@ def test_a_run_that_a_status_bounds_makes_nothing_fresh_but_where_it_is_configur
     renamed = "UPDATE sync_runs SET run_id = '{}' WHERE run_id = '{}'"
     place.execute(renamed.format("zzz", full.run_id))  # the ids of runs that began in the same second are in no order
     assert overview(place).rejects == 1
+    assert place.check("rejected_rows")["rejected_rows"].offending == 1
     place.execute(renamed.format(full.run_id, "zzz"))
 
     assert place.tuples("SELECT is_full FROM v_runs ORDER BY started_at") == [(True,), (False,), (False,)]
