@@ -1,7 +1,7 @@
 """Test that `changes` tells what the service changed and nothing else, whatever happens to the warehouse in between.
 
-A seed draws edits, runs, rebuilds by other hints, new privacy rules and keys, runs without types or versions, and
-deaths in any of them. dlt and DuckDB are real. A failing seed is printed with its events.
+A seed draws edits, runs, rebuilds by other hints, new privacy rules and keys, runs without types or versions, backfills
+of one import, and deaths in any of them. dlt and DuckDB are real. A failing seed is printed with its events.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from connector.reporting.changes import changes
 from connector.run.sync import sync
 from connector.runs import Status
 from connector.sandbox import Service, serve
-from connector.settings import Settings
+from connector.settings import RunScope, Selection, Settings
 from tests.simulation.kill_switch import Killed, KillSwitch
 from tests.simulation.machines import DltMachine
 
@@ -45,7 +45,7 @@ HINTS: dict[str, tuple[str, ...]] = {
 RULES = ("hash", "drop", "mask:1")
 STEPS = 14
 # The share of each kind of step, beside 35 ordinary runs; a seed leaves some out, and doubles others.
-SHARES = {"run without types": 15, "run without versions": 10, "rebuild": 30, "rule": 10, "key": 5}
+SHARES = {"run without types": 15, "run without versions": 10, "run of a part": 15, "rebuild": 30, "rule": 10, "key": 5}
 
 
 class Story:
@@ -66,14 +66,20 @@ class Story:
         self.loaded: list[dict[str, Row]] = []  # rows that runs since then may have loaded
         self.blurred: set[str] = set()  # of these, the records that had changed when the table was rebuilt
         self.mixed: dict[datetime, set[str]] = {}  # when a run began → such records, of which it recorded versions
+        self.home: dict[str, str] = {}  # record → its import
+        self.typed: dict[str, dict[str, Row]] = {}  # import → its rows as a run with types read them last
+        self.awaited: set[str] = set()  # imports that were read since without types, or before a new rule or key
+        self.edited: set[str] = set()  # imports that were edited since the last run
+        self.certain = False  # nothing has died since a run that read all
         self.states: list[tuple[datetime, datetime, dict[str, Row], bool]] = []  # begin, end, rows, certainly recorded
 
     def _die(self, moment: str) -> None:
         self.trace.append(f"killed at {moment}")
         self.machine.disk_at_death()
 
-    def rows(self) -> dict[str, Row]:
-        texts = (json.loads(text) for slug in self.service.slugs() for text in self.service.record_texts(slug))
+    def rows(self, *slugs: str) -> dict[str, Row]:
+        """Return the rows of these imports, or of all."""
+        texts = (json.loads(text) for slug in slugs or self.service.slugs() for text in self.service.record_texts(slug))
         return {record["slug"]: record["data"] for record in texts}
 
     def settings(self, **changed: Any) -> Settings:
@@ -112,6 +118,7 @@ class Story:
 
     def edit(self) -> None:
         slug = self.dice.choice(self.service.slugs())
+        self.edited.add(slug)
         for _ in range(self.dice.randint(1, 3)):
             records = sorted(self.service.record_slugs(slug))
             what = self.dice.random()
@@ -126,6 +133,7 @@ class Story:
                 edited = {**row, name: self.dice.choice(VALUES[name])}
                 self.trace.append(f"edit {record}: {name} from {row[name]!r} to {edited[name]!r}")
                 self.service.edit_row(slug, record, edited)
+        self.home.update(dict.fromkeys(self.service.record_slugs(slug), slug))
 
     def draw(self) -> Row:
         return {name: self.dice.choice(values) for name, values in VALUES.items()}
@@ -147,9 +155,37 @@ class Story:
         if recorded:
             self.mixed[tally.started_at] = self.blurred
             self.recorded, self.loaded, self.blurred = rows, [], set()
+        self.certain = tally is not None and (recorded or self.certain)
         if tally is not None:
+            if settings.get("typed", True):
+                self.typed, self.awaited = {slug: self.rows(slug) for slug in self.service.slugs()}, set()
+            else:
+                self.awaited |= self.edited
+            self.edited = set()
             assert tally.status is Status.succeeded, tally.problems
             self.check(rows, complete=recorded)
+
+    def run_part(self) -> None:
+        """Read one import again; versions of the others wait if their rows are not in the table under these rules."""
+        if not self.certain:
+            return
+        slug = self.dice.choice(self.service.slugs())
+        self.trace.append(f"run of {slug} hints {self.hints} rules {self.rules} key {self.key}")
+        scope = RunScope("backfill", selection=Selection(slugs=frozenset([slug])), force=True)
+        begin = datetime.now(UTC)
+        tally = self.within(lambda pipeline: sync(pipeline, self.settings(), scope, load=self.machine.load), None)
+        assert tally.status is Status.succeeded, tally.problems
+        self.typed[slug] = self.rows(slug)
+        self.awaited.discard(slug)
+        self.edited.discard(slug)
+        state: dict[str, Row] = {}
+        for each, rows in self.typed.items():
+            recorded = {record: row for record, row in self.recorded.items() if self.home[record] == each}
+            state |= recorded if each in self.awaited else rows
+        self.states.append((begin, datetime.now(UTC), state, True))
+        self.mixed[tally.started_at] = self.blurred
+        self.recorded = state
+        self.check(state, complete=False)
 
     def rebuild(self, kill: tuple[str, int] | None = None) -> None:
         """Rebuild by other hints; they apply from then on, and not if the rebuild died before or was refused."""
@@ -163,6 +199,7 @@ class Story:
             self.trace.append(f"refused: {refused}")
             self.hints = earlier
             return
+        self.certain = self.certain and done is not None
         for rows in self.loaded:
             self.blurred |= {record for record, row in self.recorded.items() if rows.get(record) != row}
         if done is None and self.fields() == fields:
@@ -175,19 +212,24 @@ class Story:
         return sorted(str(row) for row in self.machine.holdings().of_table("sync_fields"))
 
     def rule(self) -> None:
-        name = self.dice.choice([*VALUES])
+        name, rules = self.dice.choice([*VALUES]), dict(self.rules)
         self.rules[name] = self.dice.choice(RULES)
+        if self.rules != rules:
+            self.awaited.update(self.service.slugs())
         self.ruled.add(name)
         self.covered.add(name)
 
     def change_key(self) -> None:
         self.key += 1
+        if "hash" in self.rules.values():
+            self.awaited.update(self.service.slugs())
         self.ruled.update(self.rules)
         self.covered.update(self.rules)
 
     def live(self) -> None:
         for _ in range(2):
-            self.service.add_import("Things", [self.draw() for _ in range(self.dice.randint(1, 4))])
+            slug = self.service.add_import("Things", [self.draw() for _ in range(self.dice.randint(1, 4))])
+            self.home.update(dict.fromkeys(self.service.record_slugs(slug), slug))
         self.run()
         # what one kind of step would hide shows in a seed that leaves it out
         shares = [share * self.dice.choice((0, 1, 2)) for share in SHARES.values()]
@@ -199,6 +241,8 @@ class Story:
                     self.run(self.death(0.4))
                 case "run without types":
                     self.run(typed=False)
+                case "run of a part":
+                    self.run_part()
                 case "run without versions":
                     self.run(history=False)
                 case "rebuild":
