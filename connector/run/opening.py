@@ -93,7 +93,7 @@ def prepare_dataset(
         if state.consistent:
             if state.audited:
                 mark_runs_repaired(connection)
-        elif not {LEDGER, LOADS} <= state.tables or loaded_late(connection):
+        elif not {LEDGER, LOADS} <= state.tables or state.lost_ledger or loaded_late(connection):
             needs_audit = True
     if split is not None:
         end_of_split(connection, split)

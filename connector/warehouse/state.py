@@ -82,6 +82,11 @@ class WarehouseState:
     shared: frozenset[str] = frozenset()
 
     @property
+    def lost_ledger(self) -> bool:
+        """Return whether no import has a ledger row that a run wrote."""
+        return not any(known.load_id for known in self.ledger.values())
+
+    @property
     def intact(self) -> frozenset[str]:
         """Return the tables whose columns all exist, unchanged, and belong to a field that is known."""
         return self.tables - {*self.dropped, *self.altered, *self.unexplained}
@@ -121,8 +126,11 @@ def load_state(connection: Connection, dataset: Dataset | None = None, *, force_
 def _lost_ledger_rows(connection: Connection, state: WarehouseState) -> bool:
     """Return whether an import that is not in the ledger has rows. Only imports in the table `imports` are looked up.
 
-    A run that read nothing leaves imports without a ledger row and without rows.
+    A run that read nothing leaves imports without a ledger row and without rows. If both tables are empty, any raw row
+    is of such an import; more typed rows than in the ledger are found by their number.
     """
+    if not state.ledger and RECORDS in state.tables:
+        return connection.query(f"SELECT 1 FROM {connection.name(RECORDS)} LIMIT 1").num_rows > 0
     unknown = {slug for slug, seen in state.imports.items() if not seen.deleted} - state.ledger.keys()
     return bool(unknown) and any(rows_by_import(connection, state, imports=unknown).values())
 

@@ -332,6 +332,20 @@ def test_a_column_whose_name_only_changed_its_case_is_the_same_in_duckdb(duck: D
     check_whole(duck, service)
 
 
+def test_raw_rows_of_an_import_that_is_in_no_table_any_more_go_too(duck: DuckDB, service: Service) -> None:
+    """A backfill of a part deletes nothing; the run after it looks again."""
+    duck.run(service, typed=False)
+    execute(duck, "DELETE FROM sync_imports", "DELETE FROM imports")
+    gone = service.slugs()[0]
+    service.delete_import(gone)
+    part = RunScope("backfill", selection=Selection(slugs=frozenset([service.slugs()[-1]])), force=True)
+    duck.run(service, part, typed=False)
+
+    assert duck.run(service, typed=False).status is Status.succeeded
+
+    assert duck.tuples("SELECT slug FROM records WHERE import_slug = %s", gone) == []
+
+
 @pytest.mark.parametrize(
     "also",
     [(), *(pytest.param((table,), marks=pytest.mark.long) for table in ("imports", "sync_fields", "_dlt_loads"))],
