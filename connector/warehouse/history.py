@@ -91,9 +91,11 @@ def record(
         raw = RECORDS in dataset.ours and connection.query(f"SELECT 1 {_raw_imports(connection)} LIMIT 1").num_rows > 0
         stay: list[str] = []
         for number, each in enumerate(tables):
-            waiting = _gather_waiting(connection, dataset, each, number, rules, raw=raw, whole=whole)
+            is_new = each.table in new
+            unread = None if whole or is_new else awaits_reading(connection, each, rules)
+            waiting = _gather_waiting(connection, dataset, each, number, raw=raw, unread=unread)
             stay += waiting.imports
-            recorder = _Recorder(connection, each, started_at, run_id, each.table in new, outdated[each.table], waiting)
+            recorder = _Recorder(connection, each, started_at, run_id, is_new, outdated[each.table], waiting)
             recorder.record(lost, keeps=keeps)
         finish = partial(_finish, connection, dataset, tables, paused, stay, keeps=keeps, whole=whole)
         if whole and not keeps:
@@ -169,7 +171,7 @@ class _Waiting:
 
 
 def _gather_waiting(
-    connection: Connection, dataset: Dataset, each: Versioned, number: int, rules: Rules, *, raw: bool, whole: bool
+    connection: Connection, dataset: Dataset, each: Versioned, number: int, *, raw: bool, unread: str | None
 ) -> _Waiting:
     """Gather the keys of the versions of a table that wait; `raw`: imports have their records only in `records`."""
     if each.table == IMPORTS:
@@ -181,7 +183,6 @@ def _gather_waiting(
         connection.gather(keys[-1], _raw_records(connection, dataset, each))
         still = f"{column(VALID_TO)} IS NULL AND {column(each.key)} IN (SELECT k FROM {keys[-1]})"
         imports.append(f"SELECT DISTINCT {column(each.import_key)} AS k FROM {name(each.history)} WHERE {still}")
-    unread = None if whole else awaits_reading(connection, each, rules)
     if unread is not None:
         keys.append(f"{_UNREAD}_{number}")
         key, imported = (f"{R}.{column(c)}" for c in (each.key, each.import_key))

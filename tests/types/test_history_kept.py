@@ -1717,3 +1717,20 @@ def test_a_rule_tells_no_change_of_a_record_that_moved_while_its_table_was_not_r
     assert told(place, first) == {(moved, "import"), (moved, "sort")}
     assert {iban for iban, *_ in place.versions("iban", "records_customers")} == {"****12", "****34", "****56"}
     place.check()
+
+
+def test_versions_begin_anew_with_rows_under_other_rules_too(duck_place: Place) -> None:
+    place = duck_place
+    place.settings["privacy"] = {"Customers": {"iban": "mask:2"}}
+    read = place.service.add_import("Customers", [{"iban": "DE0012"}])
+    failing = place.service.add_import("Customers", [{"iban": "DE0034"}])
+    place.run()
+    execute(place.warehouse, "DROP TABLE records_customers_history")
+    place.settings["privacy"] = {"Customers": {"iban": "mask:3"}}
+    place.run(RunScope(mode="backfill", selection=Selection(slugs=frozenset([read])), force=True))
+    place.service.faults = Faults(failing_imports={failing})
+    assert place.warehouse.run(place.service, **place.settings).status is Status.partial
+    assert len(place.versions("iban", "records_customers")) == 2
+    place.service.faults = Faults()
+    place.run()
+    place.check()
