@@ -157,6 +157,8 @@ class Story:
             self.recorded, self.loaded, self.blurred = rows, [], set()
         self.certain = tally is not None and (recorded or self.certain)
         if tally is not None:
+            # versions of the others are erased
+            self.recorded = {record: row for record, row in self.recorded.items() if record in rows}
             if settings.get("typed", True):
                 self.typed, self.awaited = {slug: self.rows(slug) for slug in self.service.slugs()}, set()
             else:
