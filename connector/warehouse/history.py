@@ -18,7 +18,7 @@ from functools import partial
 
 from connector.ledger import State
 from connector.transform.naming import RULES_COLUMN
-from connector.warehouse.adapters.dialect import any_of, literal
+from connector.warehouse.adapters.dialect import any_of
 from connector.warehouse.connection import Connection, marks
 from connector.warehouse.history_tables import (
     MOVED,
@@ -39,17 +39,16 @@ from connector.warehouse.history_tables import (
     versioned,
 )
 from connector.warehouse.ownership import Dataset, inspect_dataset
-from connector.warehouse.ruled_versions import Rules, awaits_reading
+from connector.warehouse.ruled_versions import Rules
 from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID, RECORDS, keys_of
+from connector.warehouse.waiting_versions import Waiting, gather_waiting, has_raw_imports
 
 # Temporary tables: imports to record; keys that have no live row any more; imports whose rows may differ from their
 # open versions; keys of versions that do; imports that stay due; keys of versions that ended; keys that may have moved;
-# imports of paused tables, and of records that live in a table that is not recorded; keys that have not moved; keys of
-# records that are only in `records`; keys of rows under other rules than those of now.
+# imports of paused tables, and of records that live in a table that is not recorded; keys that have not moved.
 _DUE, _ERASED, _TOUCHED = "importer_due", "importer_erased", "importer_touched"
 _OUTDATED, _LEFT, _ENDED, _MOVING = "importer_outdated", "importer_left", "importer_ended", "importer_moving"
 _PAUSED, _MOVED, _STILL = "importer_paused", "importer_moved", "importer_still"
-_RAW, _UNREAD = "importer_raw", "importer_unread"
 _NONE = f"SELECT k FROM {_DUE} WHERE 1 = 0"
 _O, _KEY = "importer$other", "importer$key"  # more aliases, as R and V are
 
@@ -88,16 +87,16 @@ def record(
         lost = [_lost_imports(connection, each) for each in tables if knows_all and each.table == IMPORTS]
         connection.gather(_DUE, f"SELECT slug AS k FROM {ledger} WHERE {unlike}", *lost)
         outdated = {each.table: f"{_OUTDATED}_{n}" for n, each in enumerate(tables)}
-        raw = RECORDS in dataset.ours and connection.query(f"SELECT 1 {_raw_imports(connection)} LIMIT 1").num_rows > 0
-        stay: list[str] = []
+        raw = has_raw_imports(connection, dataset)
+        waiting_imports: list[str] = []
         for number, each in enumerate(tables):
             is_new = each.table in new
-            unread = None if whole or is_new else awaits_reading(connection, each, rules)
-            waiting = _gather_waiting(connection, dataset, each, number, raw=raw, unread=unread)
-            stay += waiting.imports
+            asked = None if whole or is_new else rules
+            waiting = gather_waiting(connection, dataset, each, number, due=_DUE, raw=raw, rules=asked)
+            waiting_imports += waiting.imports
             recorder = _Recorder(connection, each, started_at, run_id, is_new, outdated[each.table], waiting)
             recorder.record(lost, keeps=keeps)
-        finish = partial(_finish, connection, dataset, tables, paused, stay, keeps=keeps, whole=whole)
+        finish = partial(_finish, connection, dataset, tables, paused, waiting_imports, keeps=keeps, whole=whole)
         if whole and not keeps:
             _gather_moving(connection, [(each, outdated[each.table]) for each in tables if each.table != IMPORTS])
         waits = finish(undisturbed=False)
@@ -112,7 +111,7 @@ def _finish(
     dataset: Dataset,
     tables: Sequence[Versioned],
     paused: Sequence[Versioned],
-    stay: Sequence[str],
+    waiting_imports: Sequence[str],
     *,
     keeps: bool,
     whole: bool,
@@ -120,7 +119,7 @@ def _finish(
 ) -> bool:
     """Erase what is gone unless the run `keeps` it, and note in the ledger which imports are recorded.
 
-    Where a table is not recorded, or versions wait for their rows (SQL for their imports: `stay`), an import is noted
+    Where a table is not recorded, or versions wait for their rows (`waiting_imports`: SQL for them), an import is noted
     as `PAUSED` or `MOVED` instead, but nothing that was erased is left of it. Return whether there is more to erase in
     an undisturbed run.
     """
@@ -138,7 +137,7 @@ def _finish(
     if tables:
         due = f"SELECT k FROM {_DUE}"
         rows = [sql for each in paused for sql in _imports_with_rows(connection, each, due)]
-        connection.gather(_PAUSED, *([*rows, *stay] or [_NONE]))
+        connection.gather(_PAUSED, *([*rows, *waiting_imports] or [_NONE]))
         but.append(_PAUSED)
         if seeks:
             elsewhere = _imports_of_records_elsewhere(connection, [each for each in tables if each.table != IMPORTS])
@@ -154,59 +153,6 @@ def _note(connection: Connection, mark: str, but: Sequence[str], among: str = _D
     others = "".join(f" AND slug NOT IN (SELECT k FROM {name})" for name in but)
     connection.execute(
         f"UPDATE {connection.name(LEDGER)} SET history = {mark} WHERE slug IN (SELECT k FROM {among}){others}"
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    """The versions of a table that wait for their rows, which a later run will read; what differs is told then.
-
-    `keys` are temporary tables of records, `imports` SQL for the imports that stay due. `unread` is a condition: the
-    row (`R`) is of such a record.
-    """
-
-    keys: Sequence[str] = ()
-    imports: Sequence[str] = ()
-    unread: str | None = None
-
-
-def _gather_waiting(
-    connection: Connection, dataset: Dataset, each: Versioned, number: int, *, raw: bool, unread: str | None
-) -> _Waiting:
-    """Gather the keys of the versions of a table that wait; `raw`: imports have their records only in `records`."""
-    if each.table == IMPORTS:
-        return _Waiting()
-    keys, imports = [], []
-    name, column = connection.name, connection.column
-    if raw:
-        keys.append(f"{_RAW}_{number}")
-        connection.gather(keys[-1], _raw_records(connection, dataset, each))
-        still = f"{column(VALID_TO)} IS NULL AND {column(each.key)} IN (SELECT k FROM {keys[-1]})"
-        imports.append(f"SELECT DISTINCT {column(each.import_key)} AS k FROM {name(each.history)} WHERE {still}")
-    if unread is not None:
-        keys.append(f"{_UNREAD}_{number}")
-        key, imported = (f"{R}.{column(c)}" for c in (each.key, each.import_key))
-        rows = f"FROM {name(each.table)} AS {R} WHERE {imported} IN (SELECT k FROM {_DUE}) AND {unread}"
-        connection.gather(keys[-1], f"SELECT {key} AS k {rows}")
-        imports.append(f"SELECT DISTINCT {imported} AS k {rows}")
-    return _Waiting(keys, imports, unread)
-
-
-def _raw_imports(connection: Connection) -> str:
-    """Return FROM and WHERE for the imports that were read last while `typed` was false."""
-    return f"FROM {connection.name(LEDGER)} WHERE table_name IS NULL AND records_loaded > 0"
-
-
-def _raw_records(connection: Connection, dataset: Dataset, each: Versioned) -> str:
-    """Return SQL for the records that should be in a table, but are only in `records`."""
-    name, column, gone = connection.name, connection.column, connection.column("_deleted_at")
-    template = literal(dataset.templates.get(each.table, ""))
-    return (
-        f"SELECT g.k FROM (SELECT slug AS k, 1 AS is_raw FROM {name(RECORDS)} "
-        f"WHERE import_slug IN (SELECT slug {_raw_imports(connection)}) AND {gone} IS NULL "
-        f"AND COALESCE(template_slug, '') = {template} "
-        f"UNION ALL SELECT {column(each.key)}, 0 FROM {name(each.table)} WHERE {gone} IS NULL) AS g "
-        "GROUP BY g.k HAVING MIN(g.is_raw) = 1"
     )
 
 
@@ -345,7 +291,7 @@ class _Recorder:
     run_id: str
     new: bool  # there are no versions yet, whatever the ledger says: this run begins them, or they were lost
     outdated: str  # temporary table for the keys of versions that end
-    waiting: _Waiting
+    waiting: Waiting
 
     def record(self, lost: Sequence[str], *, keeps: bool) -> None:
         """Record the versions of the imports that are due; `lost` is SQL for those that have lost their row."""

@@ -24,7 +24,6 @@ from connector.warehouse.history_tables import (
     note_changes,
 )
 from connector.warehouse.ownership import Dataset
-from connector.warehouse.tables import IMPORTS
 
 _READY = "importer_ready"  # a temporary table: the keys of last versions that do not wait for their rows
 _READ, _UNREAD = 1, 2  # what a row is under the rules of now
@@ -111,7 +110,7 @@ def awaits_reading(connection: Connection, each: Versioned, rules: Rules) -> str
 
     It differs from its version by more than what was edited. None if no row of the table was ever under a rule.
     """
-    if each.table == IMPORTS or RULES_COLUMN not in each.columns:
+    if RULES_COLUMN not in each.columns:
         return None
     now = sorted(rules.fingerprints(each.table))
     return _is_stale(connection, R, now) if now else f"{R}.{connection.column(RULES_COLUMN)} IS NOT NULL"

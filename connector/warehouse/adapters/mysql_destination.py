@@ -26,9 +26,9 @@ from sqlalchemy.pool import NullPool
 from connector.warehouse.adapters.mysql import COLLATIONS
 
 LOCK_TIMEOUT_S = 60
-_SORTED = 8192  # bytes by which texts are told apart in a window or a group; a slug has at most 2,000
+_SORT_LENGTH = 8192  # bytes by which texts are told apart in a window or a group; a slug has at most 2,000
 _SESSION = (
-    f"SET SESSION time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES', max_sort_length = {_SORTED}, "
+    f"SET SESSION time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES', max_sort_length = {_SORT_LENGTH}, "
     "innodb_strict_mode = OFF, "
     f"lock_wait_timeout = {LOCK_TIMEOUT_S}, innodb_lock_wait_timeout = {LOCK_TIMEOUT_S}"
 )
