@@ -19,7 +19,7 @@ from connector.ledger import COMPLETED, State
 from connector.load.working_directory import rebuild_working_directory, unfinished
 from connector.transform.naming import MORE
 from connector.transform.privacy import Privacy
-from connector.transform.schema import OVERFLOW_KEYS, TableSchema, is_stored_as
+from connector.transform.schema import OVERFLOW_KEYS, TableSchema
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.connection import LOADS
 from connector.warehouse.destination import local_file
@@ -241,16 +241,13 @@ def _unreadable(error: Exception) -> Finding:
 def _missing_columns(state: WarehouseState) -> Iterator[Finding]:
     """Yield tables and columns missing by the data dictionary or dlt's schema, and columns of another type."""
     for table, schema in sorted(state.schemas.items()):
-        columns = {name: kind for known in schema.fields.values() for name, kind in known.columns().items()}
-        if columns and table not in state.tables:
+        if table not in state.tables and any(known.columns() for known in schema.fields.values()):
             yield Finding("table_missing", f"The table {table} of sync_fields is missing.", RECREATED_AND_REREAD)
-            continue
-        for name, kind in columns.items():
-            there = schema.physical.get(name, kind)
-            if not is_stored_as(there, kind):
-                sentence = f"The column {table}.{name} is {there} where sync_fields says {kind}."
-                fix = f"the next run changes it back to {kind} and reads its values again; {_fix_for(table)}"
-                yield Finding("column_type", sentence, fix)
+    for table, columns in sorted(state.altered.items()):
+        for name, (there, wanted) in sorted(columns.items()):
+            sentence = f"The column {table}.{name} is {there} where its values need {wanted}."
+            fix = f"the next run changes it back to {wanted} and reads its values again; {_fix_for(table)}"
+            yield Finding("column_type", sentence, fix)
     for table, missing in sorted(state.dropped.items()):
         for name in sorted(missing):
             fix = f"the next run restores it by reading the affected imports again; {_fix_for(table)}"

@@ -14,13 +14,15 @@ from dataclasses import replace
 from msgspec import structs
 
 from connector.errors import ConnectorError
-from connector.ledger import Due, State
+from connector.ledger import Due, LedgerRow, State
 from connector.transform.schema import NOT_OURS
 from connector.warehouse.adapters.dialect import any_of
 from connector.warehouse.connection import LOADS, VERSIONS, Connection, batches, marks
 from connector.warehouse.ledger_table import mark_failed
 from connector.warehouse.loads import forget_schemas
+from connector.warehouse.ownership import TYPED_PREFIX
 from connector.warehouse.state import WarehouseState
+from connector.warehouse.stored_fields import Altered
 from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID, RECORDS, RUNS, SOURCE
 
 log = logging.getLogger("connector.run")
@@ -43,9 +45,8 @@ def schedule_repairs(connection: Connection, state: WarehouseState) -> Warehouse
         _distrust_ledger(connection, [slug for slug, known in state.ledger.items() if known.live])
     for table, columns in sorted(state.dropped.items()):
         state = _repair_dropped_columns(connection, state, table, columns)
-    if connection.traits.knows_types:
-        for table, types in sorted(state.altered.items()):
-            state = _restore_types(connection, state, table, types)
+    for table, altered in sorted(state.altered.items()):
+        state = _restore_types(connection, state, table, altered)
     for table, columns in sorted(state.unexplained.items()):
         state = _empty_unexplained_columns(connection, state, table, columns)
     return state
@@ -81,35 +82,40 @@ def _repair_dropped_columns(
 
 
 def _restore_types(
-    connection: Connection, state: WarehouseState, table: str, types: Mapping[str, str]
+    connection: Connection, state: WarehouseState, table: str, columns: Mapping[str, Altered]
 ) -> WarehouseState:
     """Restore the type of changed columns, and mark the imports with values in them to be read again."""
-    schema = state.schemas[table]
-    found = ", ".join(f"{name} from {types[name]} to {schema.physical[name]}" for name in sorted(types))
+    found = ", ".join(f"{name} from {wanted} to {there}" for name, (there, wanted) in sorted(columns.items()))
     state = _reread_table(connection, state, table, f"The type of columns in {table} was changed: {found}")
-    for name, kind in sorted(types.items()):
+    for name, (there, wanted) in sorted(columns.items()):
         try:
-            connection.set_type(table, name, kind)
+            connection.set_type(table, name, wanted)
         except Exception as error:
+            rebuilt = f", or run `importer-sync rebuild --table {table}`" if table.startswith(TYPED_PREFIX) else ""
             raise ConnectorError(
-                f"The column {table}.{name} was changed to {schema.physical[name]}, which rounds or truncates what is "
-                f"loaded into it, and cannot be changed back to {kind} ({' '.join(str(error).split())[:300]}); drop "
-                f"the column, or run `importer-sync rebuild --table {table}`, then run again."
+                f"The column {table}.{name} was changed to {there}, which rounds or truncates what is loaded into it, "
+                f"and cannot be changed back to {wanted} ({' '.join(str(error).split())[:300]}); drop the column"
+                f"{rebuilt}, then run again."
             ) from error
-    physical = {**schema.physical, **types}
+    if table not in state.schemas:
+        return state
+    schema = state.schemas[table]
+    physical = {**schema.physical, **{name: wanted for name, (_, wanted) in columns.items()}}
     return replace(state, schemas={**state.schemas, table: replace(schema, physical=physical)})
 
 
 def _reread_table(connection: Connection, state: WarehouseState, table: str, what: str) -> WarehouseState:
-    """Mark all imports with rows in the table to be read again; for `imports`, mark all rows to be written again."""
+    """Mark the imports to be read again of which the table says something; for `imports`, its rows to be written."""
     if table == IMPORTS:
         return _rewrite_imports(connection, state, what)
-    slugs = [
-        known.slug
-        for known in state.ledger.values()
-        if known.live and known.records_loaded and (known.has_raw if table == RECORDS else known.table_name == table)
-    ]
+    slugs = [known.slug for known in state.ledger.values() if known.live and _tells_of(table, known)]
     return _reread_imports(connection, state, slugs, what)
+
+
+def _tells_of(table: str, known: LedgerRow) -> bool:
+    if table == LEDGER:
+        return True
+    return bool(known.records_loaded) and (known.has_raw if table == RECORDS else known.table_name == table)
 
 
 def imports_with(connection: Connection, table: str, columns: Collection[str]) -> list[str]:

@@ -28,6 +28,7 @@ from connector.warehouse.history_tables import Versioned, histories, imports_wit
 from connector.warehouse.loads import all_runs_completed
 from connector.warehouse.ownership import Dataset, inspect_dataset
 from connector.warehouse.stored_fields import (
+    Altered,
     altered_columns,
     dropped_columns,
     field_rows,
@@ -48,8 +49,8 @@ class WarehouseState:
     which they are wrong, and `totals` the counts of those that need not be counted. `template_names` are the present
     and past names of each template, by its slug. `consistent` is false while rows contradict the ledger. `audited`
     tells that the rows themselves were checked, because an earlier run did not end properly. By table, `dropped` are
-    columns of ours that are missing, `altered` those whose type differs from that of their field, with the field's
-    type, and `unexplained` those that dlt created for a field that is not in `sync_fields`; `added` are columns that
+    columns of ours that are missing, `altered` those of another type than their values need, if the catalog tells, and
+    `unexplained` those that dlt created for a field that is not in `sync_fields`; `added` are columns that
     others added to our tables. `histories` are the history tables of typed tables.
 
     A shard has only the ledger rows of its part, and the names of `imports_of_other_shards`. All shards write the typed
@@ -59,7 +60,7 @@ class WarehouseState:
     tables: frozenset[str] = frozenset()
     foreign: frozenset[str] = frozenset()
     dropped: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    altered: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    altered: Mapping[str, Mapping[str, Altered]] = field(default_factory=dict)
     unexplained: Mapping[str, frozenset[str]] = field(default_factory=dict)
     added: Mapping[str, frozenset[str]] = field(default_factory=dict)
     ledger: Mapping[str, LedgerRow] = field(default_factory=dict)
@@ -151,8 +152,7 @@ def unaudited_state(connection: Connection, dataset: Dataset | None = None, part
     alone = {table: frozenset({table} if table else ()) for table in {k.table_name for k in ledger.values()}}
     imports, templates = imports_and_templates(connection, dataset)
     schemas = schemas_of(dataset, fields)
-    dropped, altered = dropped_columns(dataset, schemas), altered_columns(schemas)
-    unexplained = unexplained_columns(dataset, schemas)
+    dropped, unexplained = dropped_columns(dataset, schemas), unexplained_columns(dataset, schemas)
     counted = "text_conflicts" in dataset.columns.get(LEDGER, ())  # an earlier version did not count all conflicts
     stored = stored_totals(fields, ledger.values()) if counted else {}
     loaded: Counter[str | None] = Counter()
@@ -162,7 +162,7 @@ def unaudited_state(connection: Connection, dataset: Dataset | None = None, part
         tables=tables,
         foreign=dataset.foreign,
         dropped=dropped,
-        altered=altered,
+        altered=altered_columns(dataset, schemas) if connection.traits.knows_types else {},
         unexplained=unexplained,
         added=dataset.added,
         ledger=ledger,

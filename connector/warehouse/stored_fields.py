@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
+
+import pyarrow as pa
 
 from connector.transform import width
 from connector.transform.naming import RULES_COLUMN, SYSTEM_COLUMNS, decode_keys
@@ -15,7 +17,27 @@ from connector.transform.schema import NOT_OURS, OVERFLOWED, Field, Keys, TableS
 from connector.warehouse.connection import LOADS, VERSIONS, Connection
 from connector.warehouse.ownership import Dataset
 from connector.warehouse.stored_imports import selected
-from connector.warehouse.tables import FIELDS, FIELDS_SCHEMA, IMPORTS, IMPORTS_SCHEMA, LOAD_ID
+from connector.warehouse.tables import (
+    FIELDS,
+    FIELDS_SCHEMA,
+    IMPORTS,
+    IMPORTS_SCHEMA,
+    LOAD_ID,
+    RECORDS,
+    RECORDS_SCHEMA,
+    SYSTEM_SCHEMAS,
+    TYPED_SCHEMA,
+    UTC_US,
+)
+
+_KINDS = {pa.string(): "text", pa.int64(): "bigint", pa.bool_(): "bool", UTC_US: "timestamp"}
+
+
+class Altered(NamedTuple):
+    """A column that has the type `there`, and whose values need the type `wanted`."""
+
+    there: str
+    wanted: str
 
 
 def field_rows(connection: Connection, dataset: Dataset) -> list[dict[str, Any]]:
@@ -87,16 +109,18 @@ def dropped_columns(dataset: Dataset, schemas: Mapping[str, TableSchema]) -> dic
     return found
 
 
-def altered_columns(schemas: Mapping[str, TableSchema]) -> dict[str, dict[str, str]]:
-    """Return table → columns whose type somebody changed, with the type they had.
-
-    Values loaded into them would be rounded or cut.
-    """
-    found: dict[str, dict[str, str]] = {}
-    for table, schema in schemas.items():
-        columns = {name: kind for known in schema.fields.values() for name, kind in known.columns().items()}
-        there = {name: schema.physical[name] for name in columns if name in schema.physical}
-        if wrong := {name: columns[name] for name, kind in there.items() if not is_stored_as(kind, columns[name])}:
+def altered_columns(dataset: Dataset, schemas: Mapping[str, TableSchema]) -> dict[str, dict[str, Altered]]:
+    """Return table → columns whose type somebody changed; values loaded into them would be rounded or cut."""
+    found: dict[str, dict[str, Altered]] = {}
+    for table in sorted((dataset.ours & {RECORDS, *SYSTEM_SCHEMAS}) | (dataset.ours & schemas.keys())):
+        system = {RECORDS: RECORDS_SCHEMA, **SYSTEM_SCHEMAS}.get(table, TYPED_SCHEMA)
+        wanted = {column.name: _KINDS[column.type] for column in system}
+        if table in schemas:
+            for known in schemas[table].fields.values():
+                wanted.update(known.columns())
+        there = dataset.columns[table]
+        wrong = {name: Altered(there[name], kind) for name, kind in wanted.items() if name in there}
+        if wrong := {name: each for name, each in wrong.items() if not is_stored_as(*each)}:
             found[table] = wrong
     return found
 

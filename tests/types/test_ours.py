@@ -24,7 +24,7 @@ from connector.sandbox import Service, Template, serve
 from connector.settings import RunScope, Selection, Settings
 from connector.warehouse import Warehouse as DatasetOf
 from connector.warehouse.state import load_state
-from tests.types.conftest import DuckDB, MySQL, PostgreSQL, SQLite, Warehouse
+from tests.types.conftest import DuckDB, MySQL, PostgreSQL, SQLite, Warehouse, made
 
 pytestmark = pytest.mark.thorough
 
@@ -583,6 +583,45 @@ def test_a_column_of_another_type_than_it_was_made_with_rounds_nothing(warehouse
     assert warehouse.tuples("SELECT p, z, n FROM records_t ORDER BY n") == [(1.5, "007", 5), (2.7, "008", 6)]
     assert warehouse.tuples("SELECT metadata__rate FROM imports ORDER BY 1") == [(0.25,), (0.75,)]
     check_whole(warehouse, service)
+
+
+COARSER = {  # statements that make a column round times, or store JSON otherwise than as it was received
+    "duckdb": "ALTER TABLE {table} ALTER COLUMN {column} TYPE TIMESTAMP_S",
+    "postgres": "ALTER TABLE {table} ALTER COLUMN {column} TYPE timestamptz(0)",
+    "mysql": "ALTER TABLE {table} MODIFY COLUMN {column} DATETIME",
+}
+TIMES = {"records": "updated_at", "records_t": "_created_at", "imports": "created_at", "sync_imports": "updated_at"}
+
+
+@pytest.mark.dialect
+@pytest.mark.parametrize("kind", ["duckdb", "postgres", pytest.param("mysql", marks=pytest.mark.thorough)])
+def test_columns_of_ours_with_a_coarser_type_round_nothing(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    warehouse = made(request, kind, tmp_path)
+    service = Service(1)
+    slug = service.add_import("T", [{"n": 1}, {"n": 2}], {"a": 1})
+    service.add_import("U", [{"n": 1}])
+    warehouse.run(service)
+    execute(warehouse, *(COARSER[kind].format(table=table, column=column) for table, column in TIMES.items()))
+    assert [finding.kind for finding in doctor(warehouse.pipeline()).findings] == ["column_type"] * len(TIMES)
+    service.append_rows(slug, [{"n": 3}])
+
+    assert (warehouse.run(service).status, warehouse.run(service).imports_changed) == (Status.succeeded, 0)
+    check_whole(warehouse, service)
+
+
+@pytest.mark.dialect
+def test_raw_rows_that_were_given_a_type_of_postgresql_for_json_are_text_again(postgres: PostgreSQL) -> None:
+    """Else no row could be loaded: dlt loads text."""
+    service = Service(1)
+    slug = service.add_import("T", [{"n": 1, "a": 2}])
+    postgres.run(service)
+    execute(postgres, "ALTER TABLE records ALTER COLUMN data TYPE jsonb USING data::jsonb")
+    service.append_rows(slug, [{"n": 3}])
+
+    assert postgres.run(service).status is Status.succeeded
+    check_whole(postgres, service)
 
 
 @pytest.mark.long

@@ -35,6 +35,7 @@ _STORED_TYPES = {
     "date": "date",
     "timestamp with time zone": "timestamp",
 }
+MICROSECONDS = 6  # digits of a second
 _MADE_TYPES = {"double": "DOUBLE PRECISION", "bool": "BOOLEAN", "timestamp": "TIMESTAMP WITH TIME ZONE"}
 
 
@@ -89,6 +90,7 @@ class Adapter:
 
     traits: ClassVar[Traits] = Traits(dialect="")
     sql: ClassVar[Sql] = Sql()
+    _precision: ClassVar[str] = "numeric_precision"  # digits of a number; may include those of the seconds of a time
 
     def check(self, client: Client) -> None:
         """Raise ConfigError if the dataset would take two different keys for the same."""
@@ -142,8 +144,8 @@ class Adapter:
     def _columns_sql(self, client: Client) -> str:  # noqa: ARG002
         """Return a SELECT of columns; it comes first in a union, because its columns have types."""
         return (
-            "SELECT table_name, NULL AS kind, column_name, data_type, numeric_precision, numeric_scale, is_nullable "
-            f"FROM {self._columns_catalog()}"
+            f"SELECT table_name, NULL AS kind, column_name, data_type, {self._precision} AS numeric_precision, "
+            f"numeric_scale, is_nullable FROM {self._columns_catalog()}"
         )
 
     def _columns_catalog(self) -> str:

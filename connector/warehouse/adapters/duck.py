@@ -60,6 +60,10 @@ class Duck(Adapter):
     def _columns_catalog(self) -> str:
         return "duckdb_columns() WHERE database_name = current_database() AND schema_name = %s"
 
+    def type_of(self, declared: str, precision: int | None, scale: int | None) -> str:
+        kind = super().type_of(declared, precision, scale)
+        return "timestamp without time zone" if declared == "TIMESTAMP" else kind
+
     def declared(self, client: Client, table: str) -> dict[str, str]:
         sql = f"SELECT column_name AS name, data_type AS kind FROM {self._columns_catalog()} AND table_name = %s"
         rows = self.fetch(client, sql, [client.dataset_name, table])

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from connector.errors import ConfigError
 from connector.warehouse.adapters.alchemy import Alchemy
-from connector.warehouse.adapters.base import Client, Traits, lower
+from connector.warehouse.adapters.base import MICROSECONDS, Client, Traits, lower
 from connector.warehouse.adapters.dialect import MySqlSql, Sql
 from connector.warehouse.tables import LOAD_ID
 
@@ -19,6 +19,8 @@ _TYPES = {
     "tinyint": "bool",
     "longtext": "text",
     "datetime": "timestamp",
+    "timestamp": "timestamp of 4 bytes",
+    "json": "json in binary",
 }
 _MADE = {"bool": "BOOL", "text": "LONGTEXT", "json": "LONGTEXT", "timestamp": "DATETIME(6)", "double": "DOUBLE"}
 COLLATIONS = {True: "utf8mb4_nopad_bin", False: "utf8mb4_0900_bin"}  # of MariaDB and of MySQL
@@ -30,6 +32,7 @@ class MySql(Alchemy):
 
     traits: ClassVar[Traits] = Traits(dialect="mysql", knows_types=True, finds_slugs=True, indexes=True, history=True)
     sql: ClassVar[Sql] = MySqlSql()
+    _precision: ClassVar[str] = "COALESCE(numeric_precision, datetime_precision)"
     slug_type = "LONGTEXT"
     slug_index = f", KEY (slug({_PREFIX}))"
     drop_temporary = "DROP TEMPORARY TABLE IF EXISTS "  # without the second word it would end the transaction
@@ -61,7 +64,8 @@ class MySql(Alchemy):
             )
 
     def type_of(self, declared: str, precision: int | None, scale: int | None) -> str:
-        return _TYPES.get(declared.lower(), super().type_of(declared, precision, scale))
+        kind = _TYPES.get(declared.lower(), super().type_of(declared, precision, scale))
+        return f"{declared}({precision})" if kind == "timestamp" and precision != MICROSECONDS else kind
 
     def declared(self, client: Client, table: str) -> dict[str, str]:
         sql = (

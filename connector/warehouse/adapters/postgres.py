@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from connector.warehouse.adapters.base import Adapter, Client, Traits, lower
+from connector.warehouse.adapters.base import MICROSECONDS, Adapter, Client, Traits, lower
 from connector.warehouse.adapters.dialect import PostgresSql, Sql
 
 log = logging.getLogger("connector.warehouse")
@@ -34,6 +34,7 @@ class Postgres(Adapter):
         temporary="pg_temp",
     )
     sql: ClassVar[Sql] = PostgresSql()
+    _precision: ClassVar[str] = "COALESCE(numeric_precision, datetime_precision)"
 
     def declared(self, client: Client, table: str) -> dict[str, str]:
         sql = (
@@ -58,6 +59,12 @@ class Postgres(Adapter):
         """Return the SELECT of the names, also of those of indexes and of objects that are not visible."""
         objects = "pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s"
         return f"{super()._names_sql(client)} UNION ALL {self._select_names('c.relname', 'NULL', objects)}"
+
+    def type_of(self, declared: str, precision: int | None, scale: int | None) -> str:
+        if declared in ("json", "jsonb"):  # JSON is stored as the text that was received, which these do not keep
+            return f"pg_catalog.{declared}"
+        kind = super().type_of(declared, precision, scale)
+        return f"{declared}({precision})" if kind == "timestamp" and precision != MICROSECONDS else kind
 
     def made_type(self, kind: str) -> str:
         return "TEXT" if kind == "json" else super().made_type(kind)
