@@ -36,7 +36,8 @@ def versions_are_due(
     with warehouse.connect() as connection:
         there = dataset or inspect_dataset(connection)
         if settings.history:
-            return is_due(connection, there, settings.keeps_history_of, keeps=keeps, knows_all=knows_all)
+            rules = _rules_of_metadata(settings)
+            return is_due(connection, there, settings.keeps_history_of, rules, keeps=keeps, knows_all=knows_all)
         if not keeps:
             return is_to_be_erased(connection, there)
         # dlt alone may have read rows under other privacy rules
@@ -111,11 +112,9 @@ class _Rules:
         return ruled_columns(of_metadata, inside, columns, set(IMPORTS_SCHEMA.names) - whole)
 
     def fingerprints(self, table: str) -> Collection[str]:
-        rules = self.settings.protection
         if table == IMPORTS:
-            found = {rules.fingerprint_of_metadata}
-        else:
-            found = {rules.fingerprint_of_records(*pair) for pair in self._pairs(table)}
+            return _rules_of_metadata(self.settings)
+        found = {self.settings.protection.fingerprint_of_records(*pair) for pair in self._pairs(table)}
         return {each for each in found if each is not None}
 
     def _pairs(self, table: str) -> list[tuple[str | None, str | None]]:
@@ -128,3 +127,8 @@ class _Rules:
     def _names(self) -> dict[str, set[str]]:
         names = names_of_templates(self.connection, self.dataset)
         return {**names, **current_names_of_templates(self.connection, self.dataset)}
+
+
+def _rules_of_metadata(settings: Settings) -> frozenset[str]:
+    found = settings.protection.fingerprint_of_metadata
+    return frozenset(() if found is None else (found,))

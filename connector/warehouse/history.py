@@ -1,8 +1,8 @@
 """Keep every version of a row in history tables (docs/history.md).
 
 Invariant: after a run that recorded versions, the open versions (`_valid_to` null) are the live rows of the table, each
-once; and those of records that are only in `records` until a run reads them with `typed`. Versions of a record never
-overlap, and no version is added if its data, its import and its position are the same.
+once; and those that wait for their rows (`connector.warehouse.waiting_versions`). Versions of a record never overlap,
+and no version is added if its data, its import and its position are the same.
 
 Versions are recorded after the packages are loaded: the rows of the imports loaded since are compared with the open
 versions, in one transaction that also stores in the ledger which load of an import is recorded. So the next run catches
@@ -11,7 +11,7 @@ up if a run died before that, and recording the same load twice adds nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -39,7 +39,7 @@ from connector.warehouse.history_tables import (
     versioned,
 )
 from connector.warehouse.ownership import Dataset, inspect_dataset
-from connector.warehouse.ruled_versions import Rules
+from connector.warehouse.ruled_versions import Rules, awaits_reading
 from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID, RECORDS, keys_of
 from connector.warehouse.waiting_versions import Waiting, gather_waiting, has_raw_imports
 
@@ -88,15 +88,20 @@ def record(
         connection.gather(_DUE, f"SELECT slug AS k FROM {ledger} WHERE {unlike}", *lost)
         outdated = {each.table: f"{_OUTDATED}_{n}" for n, each in enumerate(tables)}
         raw = has_raw_imports(connection, dataset)
-        waiting_imports: list[str] = []
+        waiting: list[Waiting] = []
         for number, each in enumerate(tables):
-            is_new = each.table in new
-            asked = None if whole or is_new else rules
-            waiting = gather_waiting(connection, dataset, each, number, due=_DUE, raw=raw, rules=asked)
-            waiting_imports += waiting.imports
-            recorder = _Recorder(connection, each, started_at, run_id, is_new, outdated[each.table], waiting)
-            recorder.record(lost, keeps=keeps)
-        finish = partial(_finish, connection, dataset, tables, paused, waiting_imports, keeps=keeps, whole=whole)
+            unread = awaits_reading(connection, each, rules.fingerprints(each.table))
+            ended = outdated[each.table]
+            recorder = _Recorder(connection, each, started_at, run_id, each.table in new, ended, unread)
+            recorder.gather_outdated(lost)
+            if each.table != IMPORTS:  # an import whose row waits is not due
+                waiting.append(
+                    gather_waiting(connection, dataset, each, number, outdated=ended, raw=raw, unread=unread)
+                )
+                for keys in waiting[-1].keys:
+                    connection.execute(f"DELETE FROM {ended} WHERE k IN (SELECT k FROM {keys})")
+            recorder.record(keeps=keeps)
+        finish = partial(_finish, connection, dataset, tables, paused, waiting, keeps=keeps, whole=whole)
         if whole and not keeps:
             _gather_moving(connection, [(each, outdated[each.table]) for each in tables if each.table != IMPORTS])
         waits = finish(undisturbed=False)
@@ -111,7 +116,7 @@ def _finish(
     dataset: Dataset,
     tables: Sequence[Versioned],
     paused: Sequence[Versioned],
-    waiting_imports: Sequence[str],
+    waiting: Sequence[Waiting],
     *,
     keeps: bool,
     whole: bool,
@@ -119,16 +124,16 @@ def _finish(
 ) -> bool:
     """Erase what is gone unless the run `keeps` it, and note in the ledger which imports are recorded.
 
-    Where a table is not recorded, or versions wait for their rows (`waiting_imports`: SQL for them), an import is noted
-    as `PAUSED` or `MOVED` instead, but nothing that was erased is left of it. Return whether there is more to erase in
-    an undisturbed run.
+    Where a table is not recorded, or versions are `waiting` for their rows, an import is noted as `PAUSED` or `MOVED`
+    instead, but nothing that was erased is left of it. Return whether there is more to erase in an undisturbed run.
     """
     seeks = not keeps and len(tables) <= len(dataset.typed)
     waits, but = False, [_LEFT]
     holding = [*sorted(dataset.typed), *({RECORDS} & dataset.ours)]
     left: list[str] = []
     if not keeps:
-        left, waits = _erase(connection, tables, paused, holding, whole=whole, undisturbed=undisturbed)
+        kept = [keys for each in waiting for keys in each.keys]
+        left, waits = _erase(connection, tables, paused, holding, kept, whole=whole, undisturbed=undisturbed)
     connection.gather(_LEFT, *(left or [_NONE]))
     if left:  # what is there stays to be sought
         _note(connection, "NULL", (), among=_LEFT)
@@ -137,7 +142,8 @@ def _finish(
     if tables:
         due = f"SELECT k FROM {_DUE}"
         rows = [sql for each in paused for sql in _imports_with_rows(connection, each, due)]
-        connection.gather(_PAUSED, *([*rows, *waiting_imports] or [_NONE]))
+        rows += [sql for each in waiting for sql in each.imports]
+        connection.gather(_PAUSED, *(rows or [_NONE]))
         but.append(_PAUSED)
         if seeks:
             elsewhere = _imports_of_records_elsewhere(connection, [each for each in tables if each.table != IMPORTS])
@@ -207,22 +213,23 @@ def _imports_of_records_elsewhere(connection: Connection, tables: Sequence[Versi
     return imports
 
 
-def _imports_due(connection: Connection, history: str, columns: Iterable[str]) -> str:
-    """Return SQL for the imports whose row differs from their open version.
+def _imports_due(connection: Connection, each: Versioned, unread: str | None) -> str:
+    """Return SQL for the imports whose row differs from their open version, and does not wait (`unread`).
 
     That is so after the row was loaded or a lost column was restored.
     """
     name, column = connection.name, connection.column
-    gone = column("_deleted_at")
-    compared = [column(c) for c in columns if c not in ("slug", "_deleted_at", RULES_COLUMN)]
-    unlike = [connection.sql.differs(f"o.{c}", f"i.{c}") for c in compared]
-    if RULES_COLUMN in columns:  # a row without a mark is under the same rules as the version that it equals
+    slug, gone, open_slug = f"{R}.slug", f"{R}.{column('_deleted_at')}", f"{V}.slug"
+    compared = [column(c) for c in each.columns if c not in ("slug", "_deleted_at", RULES_COLUMN)]
+    unlike = [connection.sql.differs(f"{V}.{c}", f"{R}.{c}") for c in compared]
+    if RULES_COLUMN in each.columns:  # a row without a mark is under the same rules as the version that it equals
         rules = column(RULES_COLUMN)
-        unlike.append(f"i.{rules} IS NOT NULL AND {connection.sql.differs(f'o.{rules}', f'i.{rules}')}")
+        unlike.append(f"{R}.{rules} IS NOT NULL AND {connection.sql.differs(f'{V}.{rules}', f'{R}.{rules}')}")
+    differs = any_of(unlike) if unread is None else f"({any_of(unlike)} AND NOT ({unread}))"
     return (
-        f"SELECT i.slug AS k FROM {name(IMPORTS)} AS i LEFT JOIN {name(history)} AS o "
-        f"ON o.slug = i.slug AND o.{column(VALID_TO)} IS NULL WHERE (i.{gone} IS NULL OR o.slug IS NOT NULL) "
-        f"AND (o.slug IS NULL OR i.{gone} IS NOT NULL OR {any_of(unlike)})"
+        f"SELECT {slug} AS k FROM {name(IMPORTS)} AS {R} LEFT JOIN {name(each.history)} AS {V} "
+        f"ON {open_slug} = {slug} AND {V}.{column(VALID_TO)} IS NULL WHERE ({gone} IS NULL OR {open_slug} IS NOT NULL) "
+        f"AND ({open_slug} IS NULL OR {gone} IS NOT NULL OR {differs})"
     )
 
 
@@ -239,17 +246,26 @@ def _lost_imports(connection: Connection, each: Versioned) -> str:
     )
 
 
-def is_due(connection: Connection, dataset: Dataset, wanted: Choice, *, keeps: bool, knows_all: bool) -> bool:
+def is_due(
+    connection: Connection,
+    dataset: Dataset,
+    wanted: Choice,
+    metadata_rules: Collection[str],
+    *,
+    keeps: bool,
+    knows_all: bool,
+) -> bool:
     """Return whether there is something to record or, unless the run `keeps` it, to erase although nothing is loaded.
 
     That is so if a table has no versions yet or has changed since, or if rows were loaded without versions, by dlt
     alone or by a run that died; or in a run that `knows_all` imports, if a user deleted the rows of one that is gone.
+    `metadata_rules` are what `Rules.fingerprints` returns for `imports`.
     """
     tables = versioned(connection, dataset, wanted)
     if _is_behind(connection, dataset, tables) or (not keeps and is_to_be_erased(connection, dataset)):
         return True
     imports = [each for each in tables if each.table == IMPORTS]
-    due = [_imports_due(connection, each.history, each.columns) for each in imports]
+    due = [_imports_due(connection, each, awaits_reading(connection, each, metadata_rules)) for each in imports]
     due += [_lost_imports(connection, each) for each in imports if knows_all]
     return any(connection.query(f"{select} LIMIT 1").num_rows for select in due)
 
@@ -291,17 +307,18 @@ class _Recorder:
     run_id: str
     new: bool  # there are no versions yet, whatever the ledger says: this run begins them, or they were lost
     outdated: str  # temporary table for the keys of versions that end
-    waiting: Waiting
+    unread: str | None  # a condition: the row (`R`) was read under other rules
 
-    def record(self, lost: Sequence[str], *, keeps: bool) -> None:
-        """Record the versions of the imports that are due; `lost` is SQL for those that have lost their row."""
+    def gather_outdated(self, lost: Sequence[str]) -> None:
+        """Gather the keys of the versions, of imports that are due, that no live row equals.
+
+        `lost` is SQL for the imports that have lost their row.
+        """
         name, column, each = self.connection.name, self.connection.column, self.each
-        execute, sql = self.connection.execute, self.connection.sql
         table, history = name(each.table), name(each.history)
         key, imported = column(each.key), column(each.import_key)
         live = f"{R}.{column('_deleted_at')} IS NULL"
         touched = f"SELECT k FROM {_TOUCHED}"
-        read = f"{R}.{imported} IN ({touched})" + (f" AND NOT {unread}" if (unread := self.waiting.unread) else "")
         same = f"SELECT 1 FROM {table} AS {R} WHERE {same_content(self.connection, each)} AND {live}"
         self.connection.gather(_TOUCHED, self._touched(), *(lost if each.table == IMPORTS else ()))
         still = f"{V}.{column(VALID_TO)} IS NULL"
@@ -313,8 +330,16 @@ class _Recorder:
             f"WHERE {R}.{imported} IN ({touched}) AND {still} AND {V}.{imported} <> {R}.{imported} "
             f"AND NOT EXISTS ({same})",
         )
-        for keys in self.waiting.keys:
-            execute(f"DELETE FROM {self.outdated} WHERE k IN (SELECT k FROM {keys})")
+
+    def record(self, *, keeps: bool) -> None:
+        """End the outdated versions, and add a version for each live row without an open one."""
+        name, column, each = self.connection.name, self.connection.column, self.each
+        execute, sql = self.connection.execute, self.connection.sql
+        table, history = name(each.table), name(each.history)
+        key = column(each.key)
+        live, still = f"{R}.{column('_deleted_at')} IS NULL", f"{V}.{column(VALID_TO)} IS NULL"
+        read = f"{R}.{column(each.import_key)} IN (SELECT k FROM {_TOUCHED})"
+        known = f"{read} AND NOT ({self.unread})" if self.unread else read
         outdated = f"{still} AND {V}.{key} IN (SELECT k FROM {self.outdated})"
         execute(sql.delete(history, V, f"{V}.{column(VALID_FROM)} = %s AND {outdated}"), self.started_at)
         ended = f"{column(VALID_TO)} = %s"
@@ -343,7 +368,7 @@ class _Recorder:
             rules = column(RULES_COLUMN)
             new[rules] = f"COALESCE({R}.{rules}, {V}.{rules})"
         changed = any_of(sql.differs(f"{V}.{c}", value) for c, value in new.items())
-        paired = f"{V}.{key} = {R}.{key} AND {still} AND {read} AND {changed}"
+        paired = f"{V}.{key} = {R}.{key} AND {still} AND {known} AND {changed}"
         execute(sql.update_from(history, V, new, f"{table} AS {R}", paired))
 
     def _touched(self) -> str:
@@ -353,7 +378,7 @@ class _Recorder:
             return f"SELECT DISTINCT {column(each.import_key)} AS k FROM {name(each.table)}"
         if each.table != IMPORTS:
             return f"SELECT k FROM {_DUE}"
-        return _imports_due(self.connection, each.history, each.columns)
+        return _imports_due(self.connection, each, self.unread)
 
     def _note_deletions(self, names: str) -> None:
         """Add a version of zero length for each deleted record.
@@ -383,6 +408,7 @@ def _erase(
     tables: Sequence[Versioned],
     paused: Sequence[Versioned],
     holding: Sequence[str],
+    kept: Sequence[str],
     *,
     whole: bool,
     undisturbed: bool,
@@ -390,7 +416,8 @@ def _erase(
     """Delete all versions of keys that have no live row in any table of records (`holding`) or in `imports`.
 
     Candidates are the versions of imports loaded since, and in recorded tables the versions that ended. If the run was
-    not whole, delete nothing; if it was not undisturbed, nothing with a key in `_MOVING`. Return SQL for the imports to
+    not whole, delete nothing; if it was not undisturbed, nothing with a key in `_MOVING`; and nothing with one in the
+    temporary tables `kept`, whose records are read again. Return SQL for the imports to
     check again, and whether an undisturbed run would have deleted more.
     """
     left: list[str] = []
@@ -416,6 +443,8 @@ def _erase(
         gone = _ERASED + "_imports" * of_imports
         selects = (f"SELECT {_KEY}.k FROM ({each}) AS {_KEY} WHERE {alive or 'TRUE'}" for each in candidates)
         connection.gather(gone, *selects)
+        for keys in kept:
+            connection.execute(f"DELETE FROM {gone} WHERE k IN (SELECT k FROM {keys})")
         if whole and not undisturbed:
             waiting = f"SELECT g.k FROM {gone} AS g JOIN {_MOVING} AS m ON m.k = g.k LIMIT 1"
             waits = waits or connection.query(waiting).num_rows > 0

@@ -24,6 +24,7 @@ from connector.warehouse.history_tables import (
     note_changes,
 )
 from connector.warehouse.ownership import Dataset
+from connector.warehouse.tables import IMPORTS
 
 _READY = "importer_ready"  # a temporary table: the keys of last versions that do not wait for their rows
 _READ, _UNREAD = 1, 2  # what a row is under the rules of now
@@ -105,15 +106,19 @@ def _apply(
         )
 
 
-def awaits_reading(connection: Connection, each: Versioned, rules: Rules) -> str | None:
-    """Return a condition: the row (`R`) is under other rules than those of now, so that it will be read again.
+def awaits_reading(connection: Connection, each: Versioned, now: Collection[str]) -> str | None:
+    """Return a condition: the row (`R`) is under other rules than those of `now`, so that it will be read again.
 
     It differs from its version by more than what was edited. None if no row of the table was ever under a rule.
     """
     if RULES_COLUMN not in each.columns:
         return None
-    now = sorted(rules.fingerprints(each.table))
-    return _is_stale(connection, R, now) if now else f"{R}.{connection.column(RULES_COLUMN)} IS NOT NULL"
+    marked = f"{R}.{connection.column(RULES_COLUMN)} IS NOT NULL"
+    if not now:
+        return marked
+    stale = _is_stale(connection, R, sorted(now))
+    # a row of `imports` without a mark is under the same rules as the version that it equals
+    return f"{marked} AND {stale}" if each.table == IMPORTS else stale
 
 
 def _is_stale(connection: Connection, alias: str, now: Sequence[str]) -> str:

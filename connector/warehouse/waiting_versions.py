@@ -1,7 +1,8 @@
 """Find the versions that wait for their rows, because what differs between them is not what was edited.
 
-A row that was read while `typed` was false is not in its table; one that was read under other privacy rules than those
-of now is there with other values. A later run reads both again.
+Invariant: a version ends only if its import was read, into its table, under the privacy rules of now. A row that was
+read while `typed` was false is not in its table; one that was read under other rules is there with other values; and
+rows that a user removed are missing although the ledger counts them. A later run reads all of these again.
 """
 
 from __future__ import annotations
@@ -9,28 +10,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from connector.ledger import State
 from connector.warehouse.adapters.dialect import literal
 from connector.warehouse.connection import Connection
-from connector.warehouse.history_tables import VALID_TO, R, Versioned
+from connector.warehouse.history_tables import VALID_TO, R, V, Versioned
 from connector.warehouse.ownership import Dataset
-from connector.warehouse.ruled_versions import Rules, awaits_reading
-from connector.warehouse.tables import IMPORTS, LEDGER, RECORDS
+from connector.warehouse.tables import LEDGER, RECORDS
 
-# Temporary tables: keys of records that are only in `records`; keys of rows under other rules than those of now.
-_RAW, _UNREAD = "importer_raw", "importer_unread"
+# Temporary tables: keys of versions that wait; the imports of versions that would end; those with too few rows.
+_WAITING, _ENDING, _COUNTED, _LACKING = "importer_waiting", "importer_ending", "importer_counted", "importer_lacking"
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The versions of a table that wait for their rows, which a later run will read; what differs is told then.
+    """The versions of a table of records that wait for their rows; what differs is told once these are read again.
 
-    `keys` are temporary tables of records, `imports` SQL for the imports that stay due. `unread` is a condition: the
-    row (`R`) is of such a record.
+    `keys` are temporary tables of records, `imports` SQL for the imports that stay due.
     """
 
     keys: Sequence[str] = ()
     imports: Sequence[str] = ()
-    unread: str | None = None
 
 
 def gather_waiting(
@@ -39,32 +38,61 @@ def gather_waiting(
     each: Versioned,
     number: int,
     *,
-    due: str,
+    outdated: str,
     raw: bool,
-    rules: Rules | None,
+    unread: str | None,
 ) -> Waiting:
-    """Gather the keys of the versions of a table that wait, in temporary tables with this `number`.
+    """Gather, in temporary tables with this `number`, the keys of those versions that wait among the `outdated` ones.
 
-    `due` is the temporary table of imports to record, `raw` what `has_raw_imports` returns. Without `rules`, rows under
-    other rules than those of now do not wait.
+    `raw` is what `has_raw_imports` returns, and `unread` a condition: the row (`R`) was read under other rules.
     """
-    if each.table == IMPORTS:
+    if not connection.query(f"SELECT 1 FROM {outdated} LIMIT 1").num_rows:
         return Waiting()
-    keys, imports = [], []
     name, column = connection.name, connection.column
+    key, imported, still = column(each.key), column(each.import_key), f"{V}.{column(VALID_TO)} IS NULL"
+    versions = f"FROM {name(each.history)} AS {V} WHERE {still} AND {V}.{key} IN (SELECT k FROM"
+    keys, imports = [], []
+
+    def gather(of: str, select: str) -> str:
+        keys.append(f"{_WAITING}_{of}_{number}")
+        connection.gather(keys[-1], select)
+        imports.append(f"SELECT DISTINCT {V}.{imported} AS k {versions} {keys[-1]})")
+        return keys[-1]
+
     if raw:
-        keys.append(f"{_RAW}_{number}")
-        connection.gather(keys[-1], _raw_records(connection, dataset, each))
-        still = f"{column(VALID_TO)} IS NULL AND {column(each.key)} IN (SELECT k FROM {keys[-1]})"
-        imports.append(f"SELECT DISTINCT {column(each.import_key)} AS k FROM {name(each.history)} WHERE {still}")
-    unread = None if rules is None else awaits_reading(connection, each, rules)
+        gather("raw", _raw_records(connection, dataset, each))
+    live = f"{R}.{column('_deleted_at')} IS NULL"
     if unread is not None:
-        keys.append(f"{_UNREAD}_{number}")
-        key, imported = (f"{R}.{column(c)}" for c in (each.key, each.import_key))
-        rows = f"FROM {name(each.table)} AS {R} WHERE {imported} IN (SELECT k FROM {due}) AND {unread}"
-        connection.gather(keys[-1], f"SELECT {key} AS k {rows}")
-        imports.append(f"SELECT DISTINCT {imported} AS k {rows}")
-    return Waiting(keys, imports, unread)
+        rows = f"FROM {name(each.table)} AS {R} WHERE {live} AND {unread} AND {R}.{key} IN (SELECT k FROM"
+        found = gather("unread", f"SELECT {R}.{key} AS k {rows} {outdated})")
+        imports.append(f"SELECT DISTINCT {R}.{imported} AS k {rows} {found})")
+    connection.gather(_ENDING, f"SELECT DISTINCT {V}.{imported} AS k {versions} {outdated})")
+    if _gather_lacking(connection, dataset, each):
+        none = f"NOT EXISTS (SELECT 1 FROM {name(each.table)} AS {R} WHERE {R}.{key} = {V}.{key} AND {live})"
+        lacking = f"{V}.{imported} IN (SELECT k FROM {_LACKING})"
+        gather("lost", f"SELECT DISTINCT {V}.{key} AS k {versions} {outdated}) AND {lacking} AND {none}")
+    return Waiting(keys, imports)
+
+
+def _gather_lacking(connection: Connection, dataset: Dataset, each: Versioned) -> bool:
+    """Gather those of the imports in `_ENDING` that have fewer rows than the ledger says; return whether there are any.
+
+    Their rows are in the table `each`, or only in `records` if they were read while `typed` was false.
+    """
+    name, column, gone = connection.name, connection.column, f"{connection.column('_deleted_at')} IS NULL"
+    ledger = f"FROM {name(LEDGER)} WHERE slug IN (SELECT k FROM {_ENDING}) AND state <> '{State.deleted}'"
+    connection.gather(_COUNTED, f"SELECT k FROM {_ENDING}")  # MySQL reads a temporary table once in a statement
+    lacking = []
+    for table, imported, of in (
+        (each.table, column(each.import_key), f"table_name = {literal(each.table)}"),
+        (RECORDS, "import_slug", "table_name IS NULL"),
+    ):
+        wanted = f"SELECT slug AS k, records_loaded AS n {ledger} AND {of}"
+        rows = f"FROM {name(table)} WHERE {gone} AND {imported} IN (SELECT k FROM {_COUNTED}) GROUP BY {imported}"
+        counted = f" UNION ALL SELECT {imported}, -count(*) {rows}" if table in dataset.ours else ""
+        lacking.append(f"SELECT g.k FROM ({wanted}{counted}) AS g GROUP BY g.k HAVING sum(g.n) > 0")
+    connection.gather(_LACKING, *lacking)
+    return connection.query(f"SELECT 1 FROM {_LACKING} LIMIT 1").num_rows > 0
 
 
 def has_raw_imports(connection: Connection, dataset: Dataset) -> bool:

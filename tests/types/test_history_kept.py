@@ -1667,22 +1667,82 @@ def test_metadata_that_was_listed_again_is_under_no_rule_before_it_is_read(duck_
     assert [value for value in ("ann", "bob", "**b") if value in there] == ["**b"]
 
 
+def under_others(place: Place, privacy: dict[str, Any], how: str = "killed") -> None:
+    """Read everything under other rules in a run that records no versions."""
+    settings = {**place.settings, "privacy": privacy}
+    if how == "dlt alone":
+        place.warehouse.run_dlt(place.service, **settings)
+    else:
+        with mock.patch.object(run_sync, "_make_versions", side_effect=RuntimeError("killed")):
+            place.warehouse.run(place.service, **settings)
+
+
+def test_rules_that_are_taken_back_while_an_import_is_left_out_tell_no_change(duck_place: Place) -> None:
+    place = duck_place
+    place.settings["privacy"] = {"Customers": {"iban": "mask:2"}}
+    place.service.add_import("Customers", [{"iban": "DE0012", "n": 1}])
+    place.service.add_import("Leads", [{"n": 1}])
+    first = place.run()
+    under_others(place, {"Customers": {"iban": "mask:3"}})
+    left_out = {**place.settings, "templates": ["Leads"]}
+    assert place.warehouse.run(place.service, **left_out).status is Status.partial
+    place.run()
+    assert told(place, first) == set()
+    place.check()
+    assert place.run().load_ids == []
+
+
+@pytest.mark.dialect
+def test_a_deletion_in_the_run_that_first_reads_an_import_under_a_changed_rule_is_told(place: Place) -> None:
+    place.settings |= {"privacy": {"Customers": {"iban": "mask:2"}}, "deletes": "keep"}
+    read = place.service.add_import("Customers", [{"iban": "DE0012", "n": 1}, {"iban": "DE0034", "n": 2}])
+    place.service.add_import("Customers", [{"iban": "DE0056", "n": 3}])
+    place.run()
+    place.service.delete_row(read, next(iter(place.service.record_slugs(read))))
+    place.settings["privacy"] = {"Customers": {"iban": "mask:3"}}
+    place.run(RunScope(mode="backfill", selection=Selection(slugs=frozenset([read])), force=True))
+    [(gone, *_)] = [version for version in place.versions("n", "records_customers") if version[1] == "delete"]
+    assert [(n, still) for n, _, still in place.versions("n", "records_customers") if n == gone] == [(gone, False)] * 2
+    place.run()
+    place.check()
+
+
+@pytest.mark.dialect
+@pytest.mark.parametrize("lost", ["records_customers", "records"])
+def test_a_version_waits_for_rows_that_a_user_dropped_with_their_table(place: Place, lost: str) -> None:
+    """First a backfill reads another import, while what is due was loaded without versions or without types."""
+    edited = place.service.add_import("Customers", [{"n": 1}, {"n": 2}])
+    other = place.service.add_import("Customers", [{"n": 3}])
+    first = place.run()
+    record = next(iter(place.service.record_slugs(edited)))
+    place.service.edit_row(edited, record, {"n": 9})
+    if lost == "records":
+        place.run(typed=False)
+    else:
+        with mock.patch.object(run_sync, "_make_versions", side_effect=RuntimeError("killed")):
+            place.warehouse.run(place.service, **place.settings)
+    execute(place.warehouse, f"DROP TABLE {lost}")
+    place.run(RunScope(mode="backfill", selection=Selection(slugs=frozenset([other])), force=True))
+    assert {(change, still) for _, change, still in place.versions("n", "records_customers")} == {("insert", True)}
+    place.run()
+    assert told(place, first) == {(record, "n")}
+    place.check()
+    assert place.run().load_ids == []
+
+
 @pytest.mark.dialect
 @pytest.mark.parametrize("how", ["killed", "dlt alone"])
 def test_rules_that_are_taken_back_before_versions_were_recorded_tell_no_change(place: Place, how: str) -> None:
-    place.settings["privacy"] = {"Customers": {"iban": "mask:2"}}
-    read = place.service.add_import("Customers", [{"iban": "DE0012", "n": 1}])
-    place.service.add_import("Customers", [{"iban": "DE0034", "n": 1}])
+    place.settings["privacy"] = {"Customers": {"iban": "mask:2"}, "metadata": {"by": "mask:2"}}
+    read = place.service.add_import("Customers", [{"iban": "DE0012", "n": 1}], {"by": "alice"})
+    place.service.add_import("Customers", [{"iban": "DE0034", "n": 1}], {"by": "carol"})
     first = place.run()
-    later: dict[str, Any] = {**place.settings, "privacy": {"Customers": {"iban": "mask:3"}}}
-    if how == "dlt alone":
-        place.warehouse.run_dlt(place.service, **later)
-    else:
-        with mock.patch.object(run_sync, "_make_versions", side_effect=RuntimeError("killed")):
-            place.warehouse.run(place.service, **later)
+    under_others(place, {"Customers": {"iban": "mask:3"}, "metadata": {"by": "mask:3"}}, how)
     place.edit(read, {"iban": "DE0012", "n": 2})
     place.run(RunScope(mode="backfill", selection=Selection(slugs=frozenset([read])), force=True))
     place.run()
+    assert {by for by, *_ in place.versions("metadata__by", "imports")} == {"***ce", "***ol"}
+    assert [change for _, change, _ in place.versions("slug", "imports")].count("update") == 1
     assert told(place, first) == {(next(iter(place.service.record_slugs(read))), "n")}
     assert {iban for iban, *_ in place.versions("iban", "records_customers")} == {"****12", "****34"}
     place.check()
