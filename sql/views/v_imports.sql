@@ -2,8 +2,8 @@
 -- Grain: one row per import that the service still lists and that the settings do not leave out.
 --
 -- The interface does not define the key of `metadata` for the uploader, so the usual ones are tried in turn;
--- `metadata` itself is the last column. JSON with an escaped NUL or half a character is not searched, because not every
--- database can read it.
+-- `metadata` itself is the last column. JSON with an escaped NUL or half a character, or with so many brackets that it
+-- may be nested too deeply, is not searched, because not every database can read it.
 -- row_count, status: of the version that was read, if the import changed between being listed and being read.
 -- state: of sync_imports; unread if the import is not there, waiting if the listed version is not loaded yet.
 -- rows_failed: the number of rows that are missing in the warehouse or of rejected rows, whichever is larger.
@@ -11,7 +11,7 @@ WITH read AS (
     SELECT
         *,
         CASE
-            WHEN NOT regexp_matches(
+            WHEN length(regexp_replace(metadata, '[^[{]', '', 'g')) < 1000 AND NOT regexp_matches(
                 regexp_replace(
                     metadata, '\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}', '', 'g'
                 ),

@@ -412,3 +412,6 @@ def test_uploaders_are_found_in_metadata_of_any_shape(place: Place) -> None:
         assert found[slug]["uploader"] in allowed, metadata
         assert found[slug]["metadata"] is None or json.loads(found[slug]["metadata"]) is not None
     assert found[slugs[1]]["file_name"] == "b.xlsx"
+    deep = f'{{"user": {"[" * 20_000}{"]" * 20_000}}}'  # PostgreSQL cannot read it as JSON
+    place.execute(f"UPDATE {place.views_schema.removesuffix('_views')}.imports SET metadata = '{deep}'")
+    assert {row["uploader"] for row in place.ask("SELECT * FROM v_imports")} == {None}
