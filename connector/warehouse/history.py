@@ -38,10 +38,17 @@ from connector.warehouse.history_tables import (
     same_content,
     versioned,
 )
+from connector.warehouse.ledger_table import ensure_due_column
 from connector.warehouse.ownership import Dataset, inspect_dataset
-from connector.warehouse.ruled_versions import Rules, awaits_reading
+from connector.warehouse.ruled_versions import Rules
 from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID, RECORDS, keys_of
-from connector.warehouse.waiting_versions import Waiting, gather_waiting, has_raw_imports
+from connector.warehouse.waiting_versions import (
+    Waiting,
+    awaits_reading,
+    gather_waiting,
+    has_raw_imports,
+    whole_imports,
+)
 
 # Temporary tables: imports to record; keys that have no live row any more; imports whose rows may differ from their
 # open versions; keys of versions that do; imports that stay due; keys of versions that ended; keys that may have moved;
@@ -75,8 +82,8 @@ def record(
     `knows_all` imports, whatever their status, one without any row is gone.
     Changed privacy `rules` are applied to the versions before (`connector.warehouse.ruled_versions`).
     """
-    ledger = connection.name(LEDGER)
     connection.add_column(LEDGER, "history")
+    ensure_due_column(connection)
     tables = [] if wanted is None else versioned(connection, dataset, wanted)
     new = {each.table: each for each in tables if align(connection, each, dataset.columns.get(each.history))}
     recorded = {each.table for each in tables}
@@ -85,7 +92,7 @@ def record(
     with connection.client.begin_transaction():
         unlike = is_unlike(connection, "")
         lost = [_lost_imports(connection, each) for each in tables if knows_all and each.table == IMPORTS]
-        connection.gather(_DUE, f"SELECT slug AS k FROM {ledger} WHERE {unlike}", *lost)
+        connection.gather(_DUE, f"{whole_imports(connection)} AND {unlike}", *lost)
         outdated = {each.table: f"{_OUTDATED}_{n}" for n, each in enumerate(tables)}
         raw = has_raw_imports(connection, dataset)
         waiting: list[Waiting] = []

@@ -106,10 +106,10 @@ def _apply(
         )
 
 
-def awaits_reading(connection: Connection, each: Versioned, now: Collection[str]) -> str | None:
+def is_under_others(connection: Connection, each: Versioned, now: Collection[str]) -> str | None:
     """Return a condition: the row (`R`) is under other rules than those of `now`, so that it will be read again.
 
-    It differs from its version by more than what was edited. None if no row of the table was ever under a rule.
+    None if no row of the table was ever under a rule.
     """
     if RULES_COLUMN not in each.columns:
         return None

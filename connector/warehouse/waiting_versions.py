@@ -1,21 +1,24 @@
 """Find the versions that wait for their rows, because what differs between them is not what was edited.
 
-Invariant: a version ends only if its import was read, into its table, under the privacy rules of now. A row that was
-read while `typed` was false is not in its table; one that was read under other rules is there with other values; and
-rows that a user removed are missing although the ledger counts them. A later run reads all of these again.
+Invariant: a version ends only if its import was read, into its table, under the privacy rules of now, and nothing of
+that was lost since. A row that was read while `typed` was false is not in its table; one that was read under other
+rules is there with other values; and of rows that a user removed, or columns, the ledger or the row says that they are
+to be read again. A later run does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from connector.ledger import State
-from connector.warehouse.adapters.dialect import literal
+from connector.ledger import Due, State
+from connector.warehouse.adapters.dialect import any_of, literal
 from connector.warehouse.connection import Connection
 from connector.warehouse.history_tables import VALID_TO, R, V, Versioned
+from connector.warehouse.ledger_table import DUE
 from connector.warehouse.ownership import Dataset
-from connector.warehouse.tables import LEDGER, RECORDS
+from connector.warehouse.ruled_versions import is_under_others
+from connector.warehouse.tables import IMPORTS, LEDGER, RECORDS
 
 # Temporary tables: keys of versions that wait; the imports of versions that would end; those with too few rows.
 _WAITING, _ENDING, _COUNTED, _LACKING = "importer_waiting", "importer_ending", "importer_counted", "importer_lacking"
@@ -93,6 +96,24 @@ def _gather_lacking(connection: Connection, dataset: Dataset, each: Versioned) -
         lacking.append(f"SELECT g.k FROM ({wanted}{counted}) AS g GROUP BY g.k HAVING sum(g.n) > 0")
     connection.gather(_LACKING, *lacking)
     return connection.query(f"SELECT 1 FROM {_LACKING} LIMIT 1").num_rows > 0
+
+
+def awaits_reading(connection: Connection, each: Versioned, rules: Collection[str]) -> str | None:
+    """Return a condition: the row (`R`) is not of now, and is to be read or written again.
+
+    It differs from its version by more than what was edited. `rules` are the fingerprints of those of now. None if the
+    table has no such row.
+    """
+    conditions = [is_under_others(connection, each, rules)]
+    if each.table == IMPORTS and "_content_hash" in each.columns:  # a column of it was lost
+        conditions.append(f"{R}.{connection.column('_content_hash')} IS NULL")
+    found = [condition for condition in conditions if condition is not None]
+    return any_of(found) if found else None
+
+
+def whole_imports(connection: Connection) -> str:
+    """Return SQL for the imports of which no rows or values were lost since they were read."""
+    return f"SELECT slug AS k FROM {connection.name(LEDGER)} WHERE COALESCE({DUE}, '') <> '{Due.torn}'"
 
 
 def has_raw_imports(connection: Connection, dataset: Dataset) -> bool:

@@ -1730,6 +1730,29 @@ def test_a_version_waits_for_rows_that_a_user_dropped_with_their_table(place: Pl
     assert place.run().load_ids == []
 
 
+@pytest.mark.parametrize("lost", ["records_customers.n", "imports.status"])
+def test_a_version_waits_for_values_that_a_user_dropped_with_their_column(duck_place: Place, lost: str) -> None:
+    """The run that restores the column cannot read one import, or reads another one alone."""
+    place = duck_place
+    failing = place.service.add_import("Customers", [{"n": 1, "m": "a"}])
+    other = place.service.add_import("Customers", [{"n": 3, "m": "b"}])
+    first = place.run()
+    table, _, column = lost.partition(".")
+    execute(place.warehouse, f"ALTER TABLE {table} DROP COLUMN {column}")
+    place.edit(other, {"n": 4, "m": "b"})
+    if table == "imports":
+        place.run(RunScope(mode="backfill", selection=Selection(slugs=frozenset([other])), force=True))
+    else:
+        place.service.faults = Faults(failing_imports={failing})
+        assert place.warehouse.run(place.service, **place.settings).status is Status.partial
+        place.service.faults = Faults()
+    place.run()
+    assert told(place, first) == {(next(iter(place.service.record_slugs(other))), "n")}
+    assert [change for _, change, _ in place.versions("slug", "imports")].count("update") == 1
+    place.check()
+    assert place.run().load_ids == []
+
+
 @pytest.mark.dialect
 @pytest.mark.parametrize("how", ["killed", "dlt alone"])
 def test_rules_that_are_taken_back_before_versions_were_recorded_tell_no_change(place: Place, how: str) -> None:
