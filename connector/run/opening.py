@@ -15,11 +15,9 @@ from connector.runs import Tally
 from connector.scope import Part
 from connector.settings import RunScope, Settings
 from connector.warehouse import Connection
-from connector.warehouse.connection import LOADS
 from connector.warehouse.due_imports import SELECTION_COLUMNS, mark_backfill_due
 from connector.warehouse.erasing import empty_staging, erase_deleted, has_rejects_of_deleted
 from connector.warehouse.field_counts import invalidate_counts
-from connector.warehouse.loads import loaded_late
 from connector.warehouse.lookup import index_keys
 from connector.warehouse.ownership import Dataset, inspect_dataset, prepare_staging
 from connector.warehouse.repair import schedule_repairs
@@ -38,8 +36,8 @@ class InitialState:
     """The state in which a run begins.
 
     `dataset` is what was there, and `taken` the names that others use where rows are staged. `latest` is when the
-    latest run began, if that matters. `needs_audit` tells that earlier runs left problems, which this run may not all
-    repair if it is bounded.
+    latest run began, if that matters. `needs_audit` tells that rows contradict the ledger. The next run checks them
+    again, until one finds nothing, because this run may be bounded, stopped or unable to read some imports.
     """
 
     state: WarehouseState
@@ -77,7 +75,7 @@ def prepare_dataset(
     state = schedule_repairs(connection, load_state(connection, dataset, force_audit=split is not None))
     if scope.force:
         state = replace(state, totals={})  # count whole tables, as the counts may be what the backfill is to correct
-    latest, needs_audit = None, split is not None and not state.consistent
+    latest = None
     if RUNS in state.tables:
         if settings.history and "started_at" in dataset.columns[RUNS]:
             latest = latest_start(connection)
@@ -90,14 +88,11 @@ def prepare_dataset(
         elif state.audited:
             empty_staging(connection)  # a run that died may have read what it staged under other privacy rules
         _log_crashed_runs(crashed)
-        if state.consistent:
-            if state.audited:
-                mark_runs_repaired(connection)
-        elif not {LEDGER, LOADS} <= state.tables or state.lost_ledger or loaded_late(connection):
-            needs_audit = True
+        if state.consistent and state.audited:
+            mark_runs_repaired(connection)
     if split is not None:
         end_of_split(connection, split)
-    return InitialState(state, dataset, taken, latest, needs_audit)
+    return InitialState(state, dataset, taken, latest, needs_audit=not state.consistent)
 
 
 def _prepare_shard(

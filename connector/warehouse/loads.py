@@ -20,17 +20,13 @@ def all_runs_completed(connection: Connection, tables: frozenset[str]) -> bool:
     return bool(ends[0]["runs"]) and not ends[0]["dead"] and not _is_late(ends)
 
 
-def loaded_late(connection: Connection) -> bool:
+def _is_late(ends: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether a package was completed after a later run had begun or ended.
 
     dlt by itself finishes packages of a crashed run, which may be outdated by then. The package with the row of its own
     run is always completed after that run ended. It may still belong to an earlier run: then it was created before the
     latest run began.
     """
-    return _is_late(_ends(connection))
-
-
-def _is_late(ends: Sequence[Mapping[str, Any]]) -> bool:
     loads = [each for each in ends if each["load_id"] is not None]
     return any(
         each["behind_all"]

@@ -83,11 +83,6 @@ class WarehouseState:
     shared: frozenset[str] = frozenset()
 
     @property
-    def lost_ledger(self) -> bool:
-        """Return whether no import has a ledger row that a run wrote."""
-        return not any(known.load_id for known in self.ledger.values())
-
-    @property
     def intact(self) -> frozenset[str]:
         """Return the tables whose columns all exist, unchanged, and belong to a field that is known."""
         return self.tables - {*self.dropped, *self.altered, *self.unexplained}

@@ -585,6 +585,20 @@ def test_a_column_of_another_type_than_it_was_made_with_rounds_nothing(warehouse
     check_whole(warehouse, service)
 
 
+@pytest.mark.dialect
+@pytest.mark.parametrize("lost", ["records", "records_customers"])
+def test_rows_of_a_lost_table_come_back_though_first_a_part_is_read(warehouse: Warehouse, lost: str) -> None:
+    """That run makes the table again, and afterwards only the rows themselves tell that others are missing."""
+    service = Service(1)
+    part, _ = (service.add_import("Customers", [{"n": n}]) for n in range(2))
+    warehouse.run(service)
+    execute(warehouse, f"DROP TABLE {lost}")
+    for _ in range(2):
+        warehouse.run(service, RunScope(mode="backfill", selection=Selection(slugs=frozenset([part])), force=True))
+    assert warehouse.run(service).status is Status.succeeded
+    check_whole(warehouse, service)
+
+
 COARSER = {  # statements that make a column round times, or store JSON otherwise than as it was received
     "duckdb": "ALTER TABLE {table} ALTER COLUMN {column} TYPE TIMESTAMP_S",
     "postgres": "ALTER TABLE {table} ALTER COLUMN {column} TYPE timestamptz(0)",
