@@ -207,14 +207,14 @@ def _names(typed: TypedTable) -> str:
 def _unmatched(layout: Layout) -> Ready:
     """Return the check for unmatched rows, only for imports that have both kinds of rows according to the ledger.
 
-    The settings `raw` and `typed` may have changed.
+    The settings `raw` and `typed` may have changed, and a record may have moved out of an import that is left out.
     """
     parts = [
         f"SELECT {literal(typed.table)} AS table_name, t.{RECORD} AS record_slug, t.{IMPORT} AS import_slug, "
         f"'typed row without a raw row' AS problem FROM {layout.name(typed.table)} t LEFT JOIN (SELECT slug, "
         f"import_slug FROM {layout.name(RECORDS)} WHERE {LIVE}) r ON r.slug = t.{RECORD} AND r.import_slug = "
         f"t.{IMPORT} LEFT JOIN {layout.name(LEDGER)} s ON s.slug = t.{IMPORT} WHERE t.{LIVE} AND r.slug IS NULL "
-        "AND COALESCE(s.has_raw, TRUE)"
+        "AND COALESCE(s.has_raw, TRUE) AND COALESCE(s.state, '') <> 'excluded'"
         for typed in layout.typed
     ]
     parts += [
@@ -222,7 +222,7 @@ def _unmatched(layout: Layout) -> Ready:
         f"{layout.name(RECORDS)} r JOIN {layout.name(LEDGER)} s ON s.slug = r.import_slug AND s.has_raw AND "
         f"s.table_name = {literal(typed.table)} LEFT JOIN (SELECT {RECORD} AS record_slug_ FROM "
         f"{layout.name(typed.table)} WHERE {LIVE}) t ON t.record_slug_ = r.slug "
-        f"WHERE r.{LIVE} AND t.record_slug_ IS NULL AND s.state <> 'failed'"
+        f"WHERE r.{LIVE} AND t.record_slug_ IS NULL AND s.state NOT IN ('failed', 'excluded')"
         for typed in layout.typed
     ]
     return Ready(
