@@ -102,11 +102,12 @@ def record(
             recorder = _Recorder(connection, each, started_at, run_id, each.table in new, ended, unread)
             recorder.gather_outdated(lost)
             if each.table != IMPORTS:  # an import whose row waits is not due
-                waiting.append(
-                    gather_waiting(connection, dataset, each, number, outdated=ended, raw=raw, unread=unread)
+                found = gather_waiting(
+                    connection, dataset, each, number, run_id=run_id, outdated=ended, raw=raw, unread=unread
                 )
-                for keys in waiting[-1].keys:
+                for keys in found.keys:
                     connection.execute(f"DELETE FROM {ended} WHERE k IN (SELECT k FROM {keys})")
+                waiting.append(found)
             recorder.record(keeps=keeps)
         finish = partial(_finish, connection, dataset, tables, paused, waiting, keeps=keeps, whole=whole)
         if whole and not keeps:

@@ -41,13 +41,15 @@ def gather_waiting(
     each: Versioned,
     number: int,
     *,
+    run_id: str,
     outdated: str,
     raw: bool,
     unread: str | None,
 ) -> Waiting:
     """Gather, in temporary tables with this `number`, the keys of those versions that wait among the `outdated` ones.
 
-    `raw` is what `has_raw_imports` returns, and `unread` a condition: the row (`R`) was read under other rules.
+    `run_id` is the run that records, `raw` what `has_raw_imports` returns, and `unread` a condition: the row (`R`) was
+    read under other rules.
     """
     if not connection.query(f"SELECT 1 FROM {outdated} LIMIT 1").num_rows:
         return Waiting()
@@ -70,20 +72,24 @@ def gather_waiting(
         found = gather("unread", f"SELECT {R}.{key} AS k {rows} {outdated})")
         imports.append(f"SELECT DISTINCT {R}.{imported} AS k {rows} {found})")
     connection.gather(_ENDING, f"SELECT DISTINCT {V}.{imported} AS k {versions} {outdated})")
-    if _gather_lacking(connection, dataset, each):
+    if _gather_lacking(connection, dataset, each, run_id):
         none = f"NOT EXISTS (SELECT 1 FROM {name(each.table)} AS {R} WHERE {R}.{key} = {V}.{key} AND {live})"
         lacking = f"{V}.{imported} IN (SELECT k FROM {_LACKING})"
         gather("lost", f"SELECT DISTINCT {V}.{key} AS k {versions} {outdated}) AND {lacking} AND {none}")
     return Waiting(keys, imports)
 
 
-def _gather_lacking(connection: Connection, dataset: Dataset, each: Versioned) -> bool:
+def _gather_lacking(connection: Connection, dataset: Dataset, each: Versioned, run_id: str) -> bool:
     """Gather those of the imports in `_ENDING` that have fewer rows than the ledger says; return whether there are any.
 
-    Their rows are in the table `each`, or only in `records` if they were read while `typed` was false.
+    Their rows are in the table `each`, or only in `records` if they were read while `typed` was false. An import that
+    this run read has lost none; it has fewer if a record of it came with another import, too.
     """
     name, column, gone = connection.name, connection.column, f"{connection.column('_deleted_at')} IS NULL"
-    ledger = f"FROM {name(LEDGER)} WHERE slug IN (SELECT k FROM {_ENDING}) AND state <> '{State.deleted}'"
+    read = f"COALESCE(run_id, '') = {literal(run_id)} AND state IN ('{State.synced}', '{State.unreconciled}')"
+    ledger = (
+        f"FROM {name(LEDGER)} WHERE slug IN (SELECT k FROM {_ENDING}) AND state <> '{State.deleted}' AND NOT ({read})"
+    )
     connection.gather(_COUNTED, f"SELECT k FROM {_ENDING}")  # MySQL reads a temporary table once in a statement
     lacking = []
     for table, imported, of in (
