@@ -36,7 +36,7 @@ def versions_are_due(
     with warehouse.connect() as connection:
         there = dataset or inspect_dataset(connection)
         if settings.history:
-            rules = _rules_of_metadata(settings)
+            rules = [settings.protection.fingerprint_of_metadata]
             return is_due(connection, there, settings.keeps_history_of, rules, keeps=keeps, knows_all=knows_all)
         if not keeps:
             return is_to_be_erased(connection, there)
@@ -111,11 +111,10 @@ class _Rules:
         inside = [(keys[1:], known) for keys, known in self.catalogue.schema(table).fields.items()]
         return ruled_columns(of_metadata, inside, columns, set(IMPORTS_SCHEMA.names) - whole)
 
-    def fingerprints(self, table: str) -> Collection[str]:
+    def fingerprints(self, table: str) -> Collection[str | None]:
         if table == IMPORTS:
-            return _rules_of_metadata(self.settings)
-        found = {self.settings.protection.fingerprint_of_records(*pair) for pair in self._pairs(table)}
-        return {each for each in found if each is not None}
+            return [self.settings.protection.fingerprint_of_metadata]
+        return {self.settings.protection.fingerprint_of_records(*pair) for pair in self._pairs(table)}
 
     def _pairs(self, table: str) -> list[tuple[str | None, str | None]]:
         """Return the slug of the table's template with each name that it has now, or had last, or without any."""
@@ -127,8 +126,3 @@ class _Rules:
     def _names(self) -> dict[str, set[str]]:
         names = names_of_templates(self.connection, self.dataset)
         return {**names, **current_names_of_templates(self.connection, self.dataset)}
-
-
-def _rules_of_metadata(settings: Settings) -> frozenset[str]:
-    found = settings.protection.fingerprint_of_metadata
-    return frozenset(() if found is None else (found,))

@@ -258,7 +258,7 @@ def is_due(
     connection: Connection,
     dataset: Dataset,
     wanted: Choice,
-    metadata_rules: Collection[str],
+    metadata_rules: Collection[str | None],
     *,
     keeps: bool,
     knows_all: bool,

@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from connector.transform.naming import RULES_COLUMN
+from connector.warehouse.adapters.dialect import all_of
 from connector.warehouse.connection import Connection
 from connector.warehouse.history_tables import (
     VALID_TO,
@@ -37,10 +38,10 @@ class Rules(Protocol):
         """Return those columns of a table's versions that a rule for its rows may be about."""
         ...
 
-    def fingerprints(self, table: str) -> Collection[str]:
+    def fingerprints(self, table: str) -> Collection[str | None]:
         """Return those of the rules that rows of the table are read under: several if its template has several names.
 
-        There are none if no rule is about the rows.
+        None is among them if no rule is about rows under one of the names.
         """
         ...
 
@@ -56,7 +57,7 @@ def apply_changed_rules(
     """
     columns = connection.columns()
     for each in tables:
-        if now := sorted(rules.fingerprints(each.table)):
+        if now := _named(rules.fingerprints(each.table)):
             _apply(connection, dataset, each, rules, now, columns[each.history], all_read=all_read)
 
 
@@ -106,19 +107,23 @@ def _apply(
         )
 
 
-def is_under_others(connection: Connection, each: Versioned, now: Collection[str]) -> str | None:
+def is_under_others(connection: Connection, each: Versioned, now: Collection[str | None]) -> str | None:
     """Return a condition: the row (`R`) is under other rules than those of `now`, so that it will be read again.
 
     None if no row of the table was ever under a rule.
     """
     if RULES_COLUMN not in each.columns:
         return None
-    marked = f"{R}.{connection.column(RULES_COLUMN)} IS NOT NULL"
-    if not now:
-        return marked
-    stale = _is_stale(connection, R, sorted(now))
-    # a row of `imports` without a mark is under the same rules as the version that it equals
-    return f"{marked} AND {stale}" if each.table == IMPORTS else stale
+    conditions = []
+    if None in now or each.table == IMPORTS:  # there, a row without a mark is under the rules of its version
+        conditions.append(f"{R}.{connection.column(RULES_COLUMN)} IS NOT NULL")
+    if named := _named(now):
+        conditions.append(_is_stale(connection, R, named))
+    return all_of(conditions)
+
+
+def _named(fingerprints: Collection[str | None]) -> list[str]:
+    return sorted(each for each in fingerprints if each is not None)
 
 
 def _is_stale(connection: Connection, alias: str, now: Sequence[str]) -> str:

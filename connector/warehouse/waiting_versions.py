@@ -67,10 +67,11 @@ def gather_waiting(
     if raw:
         gather("raw", _raw_records(connection, dataset, each))
     live = f"{R}.{column('_deleted_at')} IS NULL"
-    if unread is not None:
-        rows = f"FROM {name(each.table)} AS {R} WHERE {live} AND {unread} AND {R}.{key} IN (SELECT k FROM"
-        found = gather("unread", f"SELECT {R}.{key} AS k {rows} {outdated})")
-        imports.append(f"SELECT DISTINCT {R}.{imported} AS k {rows} {found})")
+    torn = f"{R}.{imported} IN (SELECT slug FROM {name(LEDGER)} WHERE {DUE} = '{Due.torn}')"
+    waits = torn if unread is None else f"({unread} OR {torn})"
+    rows = f"FROM {name(each.table)} AS {R} WHERE {live} AND {waits} AND {R}.{key} IN (SELECT k FROM"
+    found = gather("unread", f"SELECT {R}.{key} AS k {rows} {outdated})")
+    imports.append(f"SELECT DISTINCT {R}.{imported} AS k {rows} {found})")
     connection.gather(_ENDING, f"SELECT DISTINCT {V}.{imported} AS k {versions} {outdated})")
     if _gather_lacking(connection, dataset, each, run_id):
         none = f"NOT EXISTS (SELECT 1 FROM {name(each.table)} AS {R} WHERE {R}.{key} = {V}.{key} AND {live})"
@@ -104,7 +105,7 @@ def _gather_lacking(connection: Connection, dataset: Dataset, each: Versioned, r
     return connection.query(f"SELECT 1 FROM {_LACKING} LIMIT 1").num_rows > 0
 
 
-def awaits_reading(connection: Connection, each: Versioned, rules: Collection[str]) -> str | None:
+def awaits_reading(connection: Connection, each: Versioned, rules: Collection[str | None]) -> str | None:
     """Return a condition: the row (`R`) is not of now, and is to be read or written again.
 
     It differs from its version by more than what was edited. `rules` are the fingerprints of those of now. None if the

@@ -1730,6 +1730,42 @@ def test_a_version_waits_for_rows_that_a_user_dropped_with_their_table(place: Pl
     assert place.run().load_ids == []
 
 
+def test_rows_without_rules_do_not_wait_because_another_name_of_their_template_has_some(duck_place: Place) -> None:
+    place = duck_place
+    read = place.service.add_import("Customers", [{"n": 1}])
+    other = place.service.add_import("Customers", [{"n": 2, "iban": "DE0012"}])
+    place.settings |= {"status": "completed", "privacy": {"Customers": {"iban": "mask:2"}}}
+    first = place.run()
+    place.service.set_status(other, "submitted")
+    [template] = {each["template"]["slug"] for each in place.service.imports()}
+    place.service.rename_template(template, "Clients")
+    place.settings["privacy"] = {"Customers": {"iban": "mask:2"}, "Clients": {}}
+    place.run()
+    place.edit(read, {"n": 9})
+    place.run()
+    assert told(place, first) == {(next(iter(place.service.record_slugs(read))), "n")}
+    assert place.run().load_ids == []
+
+
+def test_a_record_that_moved_to_an_import_that_lost_values_keeps_its_version(duck_place: Place) -> None:
+    place = duck_place
+    place.settings["deletes"] = "keep"
+    left = place.service.add_import("Customers", [{"n": 1, "m": "a"}, {"n": 2, "m": "b"}])
+    to = place.service.add_import("Customers", [{"n": 3, "m": "c"}])
+    first = place.run()
+    moved = next(iter(place.service.record_slugs(left)))
+    place.service.move_row(left, moved, to)
+    place.warehouse.run_dlt(place.service, **place.settings)
+    execute(place.warehouse, "ALTER TABLE records_customers DROP COLUMN m")
+    place.service.faults = Faults(failing_imports={to})
+    assert place.warehouse.run(place.service, **place.settings).status is Status.partial
+    place.service.faults = Faults()
+    place.run()
+    assert {field for _, field in told(place, first)} == {"import", "sort"}
+    assert "delete" not in {change for _, change, _ in place.versions("n", "records_customers")}
+    place.check()
+
+
 @pytest.mark.parametrize("lost", ["records_customers.n", "imports.status"])
 def test_a_version_waits_for_values_that_a_user_dropped_with_their_column(duck_place: Place, lost: str) -> None:
     """The run that restores the column cannot read one import, or reads another one alone."""
