@@ -42,13 +42,7 @@ from connector.warehouse.ledger_table import ensure_due_column
 from connector.warehouse.ownership import Dataset, inspect_dataset
 from connector.warehouse.ruled_versions import Rules
 from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID, RECORDS, keys_of
-from connector.warehouse.waiting_versions import (
-    Waiting,
-    awaits_reading,
-    gather_waiting,
-    has_raw_imports,
-    whole_imports,
-)
+from connector.warehouse.waiting_versions import Waiting, awaits_reading, gather_waiting, has_raw_imports
 
 # Temporary tables: imports to record; keys that have no live row any more; imports whose rows may differ from their
 # open versions; keys of versions that do; imports that stay due; keys of versions that ended; keys that may have moved;
@@ -92,7 +86,7 @@ def record(
     with connection.client.begin_transaction():
         unlike = is_unlike(connection, "")
         lost = [_lost_imports(connection, each) for each in tables if knows_all and each.table == IMPORTS]
-        connection.gather(_DUE, f"{whole_imports(connection)} AND {unlike}", *lost)
+        connection.gather(_DUE, f"SELECT slug AS k FROM {connection.name(LEDGER)} WHERE {unlike}", *lost)
         outdated = {each.table: f"{_OUTDATED}_{n}" for n, each in enumerate(tables)}
         raw = has_raw_imports(connection, dataset)
         waiting: list[Waiting] = []
@@ -221,7 +215,7 @@ def _imports_of_records_elsewhere(connection: Connection, tables: Sequence[Versi
     return imports
 
 
-def _imports_due(connection: Connection, each: Versioned, unread: str | None) -> str:
+def _imports_due(connection: Connection, each: Versioned, unread: str) -> str:
     """Return SQL for the imports whose row differs from their open version, and does not wait (`unread`).
 
     That is so after the row was loaded or a lost column was restored.
@@ -233,7 +227,7 @@ def _imports_due(connection: Connection, each: Versioned, unread: str | None) ->
     if RULES_COLUMN in each.columns:  # a row without a mark is under the same rules as the version that it equals
         rules = column(RULES_COLUMN)
         unlike.append(f"{R}.{rules} IS NOT NULL AND {connection.sql.differs(f'{V}.{rules}', f'{R}.{rules}')}")
-    differs = any_of(unlike) if unread is None else f"({any_of(unlike)} AND NOT ({unread}))"
+    differs = f"({any_of(unlike)} AND NOT {unread})"
     return (
         f"SELECT {slug} AS k FROM {name(IMPORTS)} AS {R} LEFT JOIN {name(each.history)} AS {V} "
         f"ON {open_slug} = {slug} AND {V}.{column(VALID_TO)} IS NULL WHERE ({gone} IS NULL OR {open_slug} IS NOT NULL) "
@@ -315,7 +309,7 @@ class _Recorder:
     run_id: str
     new: bool  # there are no versions yet, whatever the ledger says: this run begins them, or they were lost
     outdated: str  # temporary table for the keys of versions that end
-    unread: str | None  # a condition: the row (`R`) was read under other rules
+    unread: str  # what `awaits_reading` returns
 
     def gather_outdated(self, lost: Sequence[str]) -> None:
         """Gather the keys of the versions, of imports that are due, that no live row equals.
@@ -347,7 +341,7 @@ class _Recorder:
         key = column(each.key)
         live, still = f"{R}.{column('_deleted_at')} IS NULL", f"{V}.{column(VALID_TO)} IS NULL"
         read = f"{R}.{column(each.import_key)} IN (SELECT k FROM {_TOUCHED})"
-        known = f"{read} AND NOT ({self.unread})" if self.unread else read
+        known = f"{read} AND NOT {self.unread}"
         outdated = f"{still} AND {V}.{key} IN (SELECT k FROM {self.outdated})"
         execute(sql.delete(history, V, f"{V}.{column(VALID_FROM)} = %s AND {outdated}"), self.started_at)
         ended = f"{column(VALID_TO)} = %s"

@@ -44,12 +44,11 @@ def gather_waiting(
     run_id: str,
     outdated: str,
     raw: bool,
-    unread: str | None,
+    unread: str,
 ) -> Waiting:
     """Gather, in temporary tables with this `number`, the keys of those versions that wait among the `outdated` ones.
 
-    `run_id` is the run that records, `raw` what `has_raw_imports` returns, and `unread` a condition: the row (`R`) was
-    read under other rules.
+    `run_id` is the run that records, `raw` what `has_raw_imports` returns, and `unread` what `awaits_reading` does.
     """
     if not connection.query(f"SELECT 1 FROM {outdated} LIMIT 1").num_rows:
         return Waiting()
@@ -67,9 +66,7 @@ def gather_waiting(
     if raw:
         gather("raw", _raw_records(connection, dataset, each))
     live = f"{R}.{column('_deleted_at')} IS NULL"
-    torn = f"{R}.{imported} IN (SELECT slug FROM {name(LEDGER)} WHERE {DUE} = '{Due.torn}')"
-    waits = torn if unread is None else f"({unread} OR {torn})"
-    rows = f"FROM {name(each.table)} AS {R} WHERE {live} AND {waits} AND {R}.{key} IN (SELECT k FROM"
+    rows = f"FROM {name(each.table)} AS {R} WHERE {live} AND {unread} AND {R}.{key} IN (SELECT k FROM"
     found = gather("unread", f"SELECT {R}.{key} AS k {rows} {outdated})")
     imports.append(f"SELECT DISTINCT {R}.{imported} AS k {rows} {found})")
     connection.gather(_ENDING, f"SELECT DISTINCT {V}.{imported} AS k {versions} {outdated})")
@@ -105,22 +102,20 @@ def _gather_lacking(connection: Connection, dataset: Dataset, each: Versioned, r
     return connection.query(f"SELECT 1 FROM {_LACKING} LIMIT 1").num_rows > 0
 
 
-def awaits_reading(connection: Connection, each: Versioned, rules: Collection[str | None]) -> str | None:
-    """Return a condition: the row (`R`) is not of now, and is to be read or written again.
+def awaits_reading(connection: Connection, each: Versioned, rules: Collection[str | None]) -> str:
+    """Return a condition: the row (`R`) was read under other rules, or lost values; it is to be read or written again.
 
-    It differs from its version by more than what was edited. `rules` are the fingerprints of those of now. None if the
-    table has no such row.
+    It differs from its version by more than what was edited. `rules` are the fingerprints of those of now.
     """
-    conditions = [is_under_others(connection, each, rules)]
-    if each.table == IMPORTS and "_content_hash" in each.columns:  # a column of it was lost
-        conditions.append(f"{R}.{connection.column('_content_hash')} IS NULL")
-    found = [condition for condition in conditions if condition is not None]
-    return any_of(found) if found else None
-
-
-def whole_imports(connection: Connection) -> str:
-    """Return SQL for the imports of which no rows or values were lost since they were read."""
-    return f"SELECT slug AS k FROM {connection.name(LEDGER)} WHERE COALESCE({DUE}, '') <> '{Due.torn}'"
+    column, conditions = connection.column, []
+    if each.table != IMPORTS:
+        torn = f"SELECT slug FROM {connection.name(LEDGER)} WHERE {DUE} = '{Due.torn}'"
+        conditions.append(f"{R}.{column(each.import_key)} IN ({torn})")
+    elif "_content_hash" in each.columns:
+        conditions.append(f"{R}.{column('_content_hash')} IS NULL")
+    if (others := is_under_others(connection, each, rules)) is not None:
+        conditions.append(others)
+    return any_of(conditions) if conditions else "1 = 0"
 
 
 def has_raw_imports(connection: Connection, dataset: Dataset) -> bool:
