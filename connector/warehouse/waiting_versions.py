@@ -115,7 +115,7 @@ def awaits_reading(connection: Connection, each: Versioned, rules: Collection[st
         conditions.append(f"{R}.{column('_content_hash')} IS NULL")
     if (others := is_under_others(connection, each, rules)) is not None:
         conditions.append(others)
-    return any_of(conditions) if conditions else "1 = 0"
+    return any_of(conditions) if conditions else "(1 = 0)"
 
 
 def has_raw_imports(connection: Connection, dataset: Dataset) -> bool:

@@ -1730,6 +1730,28 @@ def test_a_version_waits_for_rows_that_a_user_dropped_with_their_table(place: Pl
     assert place.run().load_ids == []
 
 
+def test_versions_of_records_in_a_lost_table_are_not_erased_while_their_import_is_left_out(duck_place: Place) -> None:
+    place = duck_place
+    place.settings |= {"deletes": "mirror", "raw": False}
+    edited = place.service.add_import("Customers", [{"n": 1}])
+    other = place.service.add_import("Customers", [{"n": 3}])
+    place.service.add_import("Orders", [{"k": 1}])
+    place.run()
+    for n in (2, 4):
+        place.edit(edited, {"n": n})
+        if n == 2:
+            place.run()
+    with mock.patch.object(run_sync, "_make_versions", side_effect=RuntimeError("killed")):
+        place.warehouse.run(place.service, **place.settings)
+    execute(place.warehouse, "DROP TABLE records_customers")
+    place.run(RunScope(mode="backfill", selection=Selection(slugs=frozenset([other])), force=True))
+    place.warehouse.run(place.service, **{**place.settings, "templates": ["Orders"]})
+    assert {n for n, *_ in place.versions("n", "records_customers")} == {1, 2, 3}
+    place.run()
+    assert {n for n, *_ in place.versions("n", "records_customers")} == {1, 2, 3, 4}
+    place.check()
+
+
 def test_rows_without_rules_do_not_wait_because_another_name_of_their_template_has_some(duck_place: Place) -> None:
     place = duck_place
     read = place.service.add_import("Customers", [{"n": 1}])
