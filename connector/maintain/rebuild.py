@@ -44,16 +44,12 @@ from connector.warehouse import Connection, Warehouse
 from connector.warehouse.destination import prepare_for_loading
 from connector.warehouse.failures import explain_failure
 from connector.warehouse.field_counts import totals
-from connector.warehouse.history_tables import (
-    check_rebuild,
-    note_fields_with_own_columns,
-    prepare_for_rebuild,
-    refresh_open,
-    restore_values,
-)
+from connector.warehouse.history_tables import refresh_open, restore_values
 from connector.warehouse.loads import make_newest
 from connector.warehouse.lock import check_lock_held, sole_writer
+from connector.warehouse.noted_changes import note_fields_with_own_columns
 from connector.warehouse.ownership import REBUILD_SCHEMA, REBUILD_TABLE, forget_staged, inspect_dataset, prepare_staging
+from connector.warehouse.rebuilt_versions import check_rebuild, prepare_for_rebuild
 from connector.warehouse.state import WarehouseState, load_state
 from connector.warehouse.tables import LEDGER, LOAD_ID, RECORDS, SOURCE, TYPED_SCHEMA
 from connector.warehouse.typed_tables import (
@@ -243,7 +239,11 @@ class _Rebuild:
                     refresh_open(connection, prepared.versions, unchanged=prepared.unchanged)
                     if rest := before.fields.get(OVERFLOW_KEYS):
                         note_fields_with_own_columns(
-                            connection, prepared, rest.column, _keys_in_json(written.schema, before)
+                            connection,
+                            prepared.versions,
+                            prepared.added,
+                            rest.column,
+                            _keys_in_json(written.schema, before),
                         )
             if prepared is not None:
                 versions = replace(prepared.versions, table=table)

@@ -19,7 +19,8 @@ from connector.reporting.views.layout import TypedField, TypedTable, read_layout
 from connector.transform.naming import CHANGED_COLUMN
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.destination import no_warehouse
-from connector.warehouse.history_tables import CHANGE, VALID_FROM, VALID_TO, noted
+from connector.warehouse.history_tables import CHANGE, VALID_FROM, VALID_TO
+from connector.warehouse.noted_changes import noted
 from connector.warehouse.tables import FIELDS, keys_of
 
 

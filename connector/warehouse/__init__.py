@@ -10,7 +10,9 @@ upgrades           convert a warehouse of an earlier format
 due_imports        marks of imports that the next run reads again although they look unchanged
 repair             losses of the warehouse, marked so that the next run reads the imports again
 lookup             indexes, for rows found by a set of keys
-history            versions of rows; history_tables: their tables; ruled_versions: privacy rules that apply later
+history            versions of rows; history_tables: their tables
+waiting_versions   versions whose rows are to be read again; erased_versions: those of what the service erased
+ruled_versions     privacy rules that apply later; rebuilt_versions: rebuilds; noted_changes: what both keep
 runs_table         the rows of `sync_runs`, including those of crashed runs
 standings, status  the state of every import, and what `status` shows of it
 typed_tables       rebuild a typed table beside the old one

@@ -20,6 +20,7 @@ from connector.ledger import State
 from connector.transform.naming import RULES_COLUMN
 from connector.warehouse.adapters.dialect import any_of
 from connector.warehouse.connection import Connection, marks
+from connector.warehouse.erased_versions import DUE_IMPORTS, finish_recording, gather_moving, imports_with_rows
 from connector.warehouse.history_tables import (
     MOVED,
     OWN,
@@ -34,24 +35,19 @@ from connector.warehouse.history_tables import (
     histories,
     is_aligned,
     is_unlike,
-    recorded_mark,
     same_content,
     versioned,
 )
 from connector.warehouse.ledger_table import ensure_due_column
 from connector.warehouse.ownership import Dataset, inspect_dataset
 from connector.warehouse.ruled_versions import Rules
-from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID, RECORDS, keys_of
+from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID
 from connector.warehouse.waiting_versions import Waiting, awaits_reading, gather_waiting, has_raw_imports
 
-# Temporary tables: imports to record; keys that have no live row any more; imports whose rows may differ from their
-# open versions; keys of versions that do; imports that stay due; keys of versions that ended; keys that may have moved;
-# imports of paused tables, and of records that live in a table that is not recorded; keys that have not moved.
-_DUE, _ERASED, _TOUCHED = "importer_due", "importer_erased", "importer_touched"
-_OUTDATED, _LEFT, _ENDED, _MOVING = "importer_outdated", "importer_left", "importer_ended", "importer_moving"
-_PAUSED, _MOVED, _STILL = "importer_paused", "importer_moved", "importer_still"
-_NONE = f"SELECT k FROM {_DUE} WHERE 1 = 0"
-_O, _KEY = "importer$other", "importer$key"  # more aliases, as R and V are
+# Temporary tables: imports whose rows may differ from their open versions; keys of versions that do; keys of versions
+# that ended.
+_TOUCHED, _OUTDATED, _ENDED = "importer_touched", "importer_outdated", "importer_ended"
+_O = "importer$other"  # one more alias, as R and V are
 
 
 def record(
@@ -86,7 +82,7 @@ def record(
     with connection.client.begin_transaction():
         unlike = is_unlike(connection, "")
         lost = [_lost_imports(connection, each) for each in tables if knows_all and each.table == IMPORTS]
-        connection.gather(_DUE, f"SELECT slug AS k FROM {connection.name(LEDGER)} WHERE {unlike}", *lost)
+        connection.gather(DUE_IMPORTS, f"SELECT slug AS k FROM {connection.name(LEDGER)} WHERE {unlike}", *lost)
         outdated = {each.table: f"{_OUTDATED}_{n}" for n, each in enumerate(tables)}
         raw = has_raw_imports(connection, dataset)
         waiting: list[Waiting] = []
@@ -103,116 +99,14 @@ def record(
                     connection.execute(f"DELETE FROM {ended} WHERE k IN (SELECT k FROM {keys})")
                 waiting.append(found)
             recorder.record(keeps=keeps)
-        finish = partial(_finish, connection, dataset, tables, paused, waiting, keeps=keeps, whole=whole)
+        finish = partial(finish_recording, connection, dataset, tables, paused, waiting, keeps=keeps, whole=whole)
         if whole and not keeps:
-            _gather_moving(connection, [(each, outdated[each.table]) for each in tables if each.table != IMPORTS])
+            gather_moving(connection, [(each, outdated[each.table]) for each in tables if each.table != IMPORTS])
         waits = finish(undisturbed=False)
     if waits and is_undisturbed():
         with connection.client.begin_transaction():
             finish(undisturbed=True)
     connection.update_statistics([each.history for each in new.values()])
-
-
-def _finish(
-    connection: Connection,
-    dataset: Dataset,
-    tables: Sequence[Versioned],
-    paused: Sequence[Versioned],
-    waiting: Sequence[Waiting],
-    *,
-    keeps: bool,
-    whole: bool,
-    undisturbed: bool,
-) -> bool:
-    """Erase what is gone unless the run `keeps` it, and note in the ledger which imports are recorded.
-
-    Where a table is not recorded, or versions are `waiting` for their rows, an import is noted as `PAUSED` or `MOVED`
-    instead, but nothing that was erased is left of it. Return whether there is more to erase in an undisturbed run.
-    """
-    seeks = not keeps and len(tables) <= len(dataset.typed)
-    waits, but = False, [_LEFT]
-    holding = [*sorted(dataset.typed), *({RECORDS} & dataset.ours)]
-    left: list[str] = []
-    if not keeps:
-        kept = [keys for each in waiting for keys in each.keys]
-        left, waits = _erase(connection, tables, paused, holding, kept, whole=whole, undisturbed=undisturbed)
-    connection.gather(_LEFT, *(left or [_NONE]))
-    if left:  # what is there stays to be sought
-        _note(connection, "NULL", (), among=_LEFT)
-    if seeks:
-        _note(connection, recorded_mark(connection, PAUSED), but)
-    if tables:
-        due = f"SELECT k FROM {_DUE}"
-        rows = [sql for each in paused for sql in _imports_with_rows(connection, each, due)]
-        rows += [sql for each in waiting for sql in each.imports]
-        connection.gather(_PAUSED, *(rows or [_NONE]))
-        but.append(_PAUSED)
-        if seeks:
-            elsewhere = _imports_of_records_elsewhere(connection, [each for each in tables if each.table != IMPORTS])
-            connection.gather(_MOVED, *(elsewhere or [_NONE]))
-            _note(connection, recorded_mark(connection, MOVED), but, among=_MOVED)
-            but.append(_MOVED)
-        _note(connection, recorded_mark(connection), but)
-    return waits
-
-
-def _note(connection: Connection, mark: str, but: Sequence[str], among: str = _DUE) -> None:
-    """Set the mark of the imports that one temporary table has and the others do not have."""
-    others = "".join(f" AND slug NOT IN (SELECT k FROM {name})" for name in but)
-    connection.execute(
-        f"UPDATE {connection.name(LEDGER)} SET history = {mark} WHERE slug IN (SELECT k FROM {among}){others}"
-    )
-
-
-def _gather_moving(connection: Connection, outdated: Sequence[tuple[Versioned, str]]) -> None:
-    """Gather the keys of records that this run found missing as far as is known.
-
-    `outdated` has, for each recorded table of records, the temporary table of keys whose versions it ended. In another
-    table nothing tells when a record went missing.
-    """
-    name, column = connection.name, connection.column
-    selects = [
-        f"SELECT DISTINCT {column(each.key)} AS k FROM {name(each.history)} "
-        f"WHERE {column(each.import_key)} IN (SELECT k FROM {_DUE}) AND {column(each.key)} IN (SELECT k FROM {ended})"
-        for each, ended in outdated
-    ]
-    connection.gather(_MOVING, *(selects or [_NONE]))
-
-
-def _imports_with_rows(connection: Connection, each: Versioned, imports: str) -> tuple[str, ...]:
-    """Return SQL for those of some imports (SQL for their slugs) that have rows or open versions of a paused table.
-
-    The versions of such a table are not kept now, and such an import stays due until they are kept again.
-    """
-    if each.table == IMPORTS:
-        return ()
-    imported, still = connection.column(each.import_key), f"{connection.column(VALID_TO)} IS NULL"
-    due = f"{imported} IN ({imports})"
-    return (
-        f"SELECT DISTINCT {imported} AS k FROM {connection.name(each.table)} WHERE {due}",
-        f"SELECT DISTINCT {imported} AS k FROM {connection.name(each.history)} WHERE {due} AND {still}",
-    )
-
-
-def _imports_of_records_elsewhere(connection: Connection, tables: Sequence[Versioned]) -> list[str]:
-    """Return SQL for those of the due imports with versions of records that live in a table that is not recorded.
-
-    No version tells when such a record is erased, so the imports that it was in stay to be looked at.
-    """
-    name, ended = connection.name, connection.column(VALID_TO)
-    imports = []
-    for each in tables:
-        imported, key = (f"{V}.{connection.column(c)}" for c in (each.import_key, each.key))
-        current = " AND ".join(
-            f"NOT EXISTS (SELECT 1 FROM {name(other.history)} AS {_O} "
-            f"WHERE {_O}.{connection.column(other.key)} = {key} AND {_O}.{ended} IS NULL)"
-            for other in tables
-        )
-        imports.append(
-            f"SELECT DISTINCT {imported} AS k FROM {name(each.history)} AS {V} "
-            f"WHERE {imported} IN (SELECT k FROM {_DUE}) AND {V}.{ended} IS NOT NULL AND {current}"
-        )
-    return imports
 
 
 def _imports_due(connection: Connection, each: Versioned, unread: str) -> str:
@@ -297,7 +191,7 @@ def _is_behind(connection: Connection, dataset: Dataset, tables: Sequence[Versio
     due = f"SELECT slug FROM {connection.name(LEDGER)} WHERE {differs}"
     if not (found := connection.query(f"{due} AND {elsewhere} LIMIT 1", *names).num_rows) or not paused:
         return found > 0
-    left = " UNION ALL ".join(sql for each in paused for sql in _imports_with_rows(connection, each, due))
+    left = " UNION ALL ".join(sql for each in paused for sql in imports_with_rows(connection, each, due))
     return connection.query(f"{due} AND {elsewhere} AND slug NOT IN ({left}) LIMIT 1", *names).num_rows > 0
 
 
@@ -379,7 +273,7 @@ class _Recorder:
         if each.table != IMPORTS and self.new:
             return f"SELECT DISTINCT {column(each.import_key)} AS k FROM {name(each.table)}"
         if each.table != IMPORTS:
-            return f"SELECT k FROM {_DUE}"
+            return f"SELECT k FROM {DUE_IMPORTS}"
         return _imports_due(self.connection, each, self.unread)
 
     def _note_deletions(self, names: str) -> None:
@@ -391,7 +285,7 @@ class _Recorder:
         name, column, each = self.connection.name, self.connection.column, self.each
         history, key = name(each.history), column(each.key)
         started, ended = column(VALID_FROM), column(VALID_TO)
-        earlier = f"{V}.{ended} IS NOT NULL AND {V}.{column(each.import_key)} IN (SELECT k FROM {_DUE})"
+        earlier = f"{V}.{ended} IS NOT NULL AND {V}.{column(each.import_key)} IN (SELECT k FROM {DUE_IMPORTS})"
         self.connection.gather(
             _ENDED, f"SELECT k FROM {self.outdated}", f"SELECT {V}.{key} AS k FROM {history} AS {V} WHERE {earlier}"
         )
@@ -403,68 +297,6 @@ class _Recorder:
             f"AND ({_O}.{ended} IS NULL OR {_O}.{started} >= {V}.{ended}))",
             self.run_id,
         )
-
-
-def _erase(
-    connection: Connection,
-    tables: Sequence[Versioned],
-    paused: Sequence[Versioned],
-    holding: Sequence[str],
-    kept: Sequence[str],
-    *,
-    whole: bool,
-    undisturbed: bool,
-) -> tuple[list[str], bool]:
-    """Delete all versions of keys that have no live row in any table of records (`holding`) or in `imports`.
-
-    Candidates are the versions of imports loaded since, and in recorded tables the versions that ended. If the run was
-    not whole, delete nothing; if it was not undisturbed, nothing with a key in `_MOVING`; and nothing with one in the
-    temporary tables `kept`, whose records are read again. Return SQL for the imports to
-    check again, and whether an undisturbed run would have deleted more.
-    """
-    left: list[str] = []
-    waits = False
-    name, column = connection.name, connection.column
-    for of_imports in (True, False):
-        over = [each for each in tables if (each.table == IMPORTS) == of_imports]
-        some = [*over, *(each for each in paused if (each.table == IMPORTS) == of_imports)]
-        live = [(IMPORTS, some[0].key)] if some and of_imports else [(t, keys_of(t)[0]) for t in holding]
-        if not some:
-            continue
-        candidates = (
-            f"SELECT DISTINCT {column(e.key)} AS k FROM {name(e.history)} "
-            f"WHERE {column(e.import_key)} IN (SELECT k FROM {_DUE})"
-            + (f" AND {column(VALID_TO)} IS NOT NULL" if e in over else "")
-            for e in some
-        )
-        alive = " AND ".join(
-            f"NOT EXISTS (SELECT 1 FROM {name(t)} AS {R} WHERE {R}.{column(key)} = {_KEY}.k "
-            f"AND {R}.{column('_deleted_at')} IS NULL)"
-            for t, key in live
-        )
-        gone = _ERASED + "_imports" * of_imports
-        selects = (f"SELECT {_KEY}.k FROM ({each}) AS {_KEY} WHERE {alive or 'TRUE'}" for each in candidates)
-        connection.gather(gone, *selects)
-        for keys in kept:
-            connection.execute(f"DELETE FROM {gone} WHERE k IN (SELECT k FROM {keys})")
-        if whole and not undisturbed:
-            waiting = f"SELECT g.k FROM {gone} AS g JOIN {_MOVING} AS m ON m.k = g.k LIMIT 1"
-            waits = waits or connection.query(waiting).num_rows > 0
-            connection.gather(  # not by NOT IN or NOT EXISTS, which some databases do row by row
-                _STILL,
-                f"SELECT g.k FROM (SELECT k, 0 AS moving FROM {gone} UNION ALL SELECT k, 1 FROM {_MOVING}) AS g "
-                "GROUP BY g.k HAVING MAX(g.moving) = 0",
-            )
-        for each in some:
-            key = f"{V}.{column(each.key)}"
-            where = f"{key} IN (SELECT k FROM {gone})"
-            if whole:
-                erased = where if undisturbed else f"{key} IN (SELECT k FROM {_STILL})"
-                connection.execute(connection.sql.delete(name(each.history), V, erased))
-            if not whole or waits:
-                imported = f"{V}.{column(each.import_key)}"
-                left.append(f"SELECT DISTINCT {imported} AS k FROM {name(each.history)} AS {V} WHERE {where}")
-    return left, waits
 
 
 def mismatched_versions(connection: Connection, wanted: Choice) -> dict[str, int]:

@@ -2,10 +2,7 @@
 
 Invariant: no value of a version is ever altered, except that a privacy rule empties it. If a rebuild gives a column
 another type, the earlier values move unchanged into a column `<column>__was_1`, and from there into the new one only if
-they convert without alteration; a text never does, because the rows have it as the hint of its field reads it. Before a
-rebuild, and before values are emptied, each version notes which columns changed with it, so that neither changes
-anything about what differs between two versions. Where the destination declares JSON and text alike, a rebuild that
-would exchange them is refused: nothing would say which of the two an earlier value is.
+they convert without alteration; a text never does, because the rows have it as the hint of its field reads it.
 """
 
 from __future__ import annotations
@@ -14,7 +11,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
@@ -22,15 +19,15 @@ import pyarrow as pa
 
 from connector.errors import ConfigError
 from connector.transform.naming import CHANGED_COLUMN, DOUBLE_VARIANT, RULES_COLUMN, TEXT_VARIANT, VERSION_COLUMNS
-from connector.warehouse.adapters.dialect import all_of, any_of, literal
+from connector.warehouse.adapters.dialect import all_of
 from connector.warehouse.connection import Connection
-from connector.warehouse.ownership import Dataset, inspect_dataset
-from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID, RECORDS, keys_of
+from connector.warehouse.ownership import Dataset
+from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID, keys_of
 
 VALID_FROM, VALID_TO, CHANGE, RUN_ID = OWN = VERSION_COLUMNS
 # Aliases of a row and of a version. In a subquery DuckDB reads `h.x` as the member x of a column h if the inner table
 # has one, and not as a column of the outer h, so no column may have the name of an alias.
-R, V, _TYPED, _LEDGER = "importer$row", "importer$version", "importer$typed", "importer$ledger"
+R, V, _LEDGER = "importer$row", "importer$version", "importer$ledger"
 _UNTRACKED = ("_created_at", "_updated_at", LOAD_ID, RULES_COLUMN)
 _WAS = "__was_"
 _EARLIER = re.compile(f"{_WAS}[0-9]+")
@@ -173,7 +170,7 @@ def align(connection: Connection, each: Versioned, there: Mapping[str, str] | No
             for key in dict.fromkeys((each.key, each.import_key)):
                 connection.adapter.index(connection.client, each.history, key)
         return True
-    retyped, lacking = _retype(connection, each)
+    retyped, lacking = retype(connection, each)
     restore_values(connection, each, retyped)
     # a new one has no value yet; rules are never copied without the values that are under them
     lost = [c for c in lacking if c != RULES_COLUMN]
@@ -182,7 +179,7 @@ def align(connection: Connection, each: Versioned, there: Mapping[str, str] | No
     return False
 
 
-def _retype(connection: Connection, each: Versioned) -> tuple[list[str], list[str]]:
+def retype(connection: Connection, each: Versioned) -> tuple[list[str], list[str]]:
     """Set the values of another type than the table's aside, and add the columns that are missing; return both.
 
     If the process dies between two of these statements, a column is missing, and its values are set aside: it counts as
@@ -324,7 +321,7 @@ def refresh_open(
     there = columns[each.history]
     emptied = [name for base in names for name in set_aside_columns(base, there, each.columns)]
     unmoved = f"{V}.{connection.column(each.import_key)} = {R}.{connection.column(each.import_key)}"
-    same = f"{unmoved} AND {_is_recorded(connection, each)}"
+    same = f"{unmoved} AND {is_recorded(connection, each)}"
     if unchanged is None or not len(unchanged):
         copy_to_open(connection, each, names, same, emptied)
         return
@@ -333,7 +330,7 @@ def refresh_open(
         copy_to_open(connection, each, names, f"({same} OR {unmoved} AND {equal})", emptied)
 
 
-def _is_recorded(connection: Connection, each: Versioned) -> str:
+def is_recorded(connection: Connection, each: Versioned) -> str:
     """Return SQL for whether a row (`R`) is what its open version (`V`) was made of: its import is recorded.
 
     A row of a load that died is not, even if the load before is recorded, and neither is a row of `imports` that was
@@ -370,169 +367,6 @@ def copy_to_open(
             f"{paired} AND {V}.{column(VALID_TO)} IS NULL AND {R}.{column('_deleted_at')} IS NULL AND {where}",
         )
     )
-
-
-def check_rebuild(
-    connection: Connection, table: str, template: str, types: Mapping[str, tuple[str | None, str | None]]
-) -> None:
-    """Raise ConfigError if the versions of a table could not be compared with the rebuilt rows of its template.
-
-    That is so if they could not tell the earlier values from those of the new types, or if the table lacks what the raw
-    rows have. `types` are the type of each column before and after.
-    """
-    each = histories(inspect_dataset(connection)).get(table)
-    if each is None:
-        return
-    swapped = sorted(c for c, kinds in types.items() if set(kinds) == {"json", "text"})
-    if swapped and not connection.traits.keeps_json:
-        hints = ", ".join(f'{column} = "{types[column][0]}"' for column in swapped)
-        raise ConfigError(
-            f"A rebuild would exchange JSON and text in {table}, whose versions are kept, and this destination cannot "
-            f"tell the two apart in {each.history}. Keep the type with a hint ({hints}), or rename {each.history}, and "
-            f"the next run begins another one; {table} was not changed."
-        )
-    if lacking := _only_in_records(connection, each, template):
-        raise ConfigError(
-            f"{lacking} records of {table} are in {RECORDS} as another load brought them, because a run died while it "
-            "loaded them, or typed was false when they were read; a rebuild could not tell which of them have changed "
-            f"since their last version. Run `importer-sync run` first; {table} was not changed."
-        )
-
-
-def _only_in_records(connection: Connection, each: Versioned, template: str) -> int:
-    """Return the number of records of a template with an open version whose raw row has no typed row of its load."""
-    name, key, load = connection.name, connection.column(each.key), connection.column(LOAD_ID)
-    [found] = connection.rows(
-        f"SELECT count(*) AS n FROM {name(each.history)} AS {V} JOIN {name(RECORDS)} AS {R} ON {R}.slug = {V}.{key} "
-        f"LEFT JOIN {name(each.table)} AS {_TYPED} ON {_TYPED}.{key} = {V}.{key} AND {_TYPED}.{load} = {R}.{load} "
-        f"WHERE {_TYPED}.{key} IS NULL AND {V}.{connection.column(VALID_TO)} IS NULL "
-        f"AND {R}.{connection.column('_deleted_at')} IS NULL AND COALESCE({R}.template_slug, '') = %s",
-        template,
-    )
-    return int(found["n"])
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedVersions:
-    """The versions of a table that is about to be replaced, as those of its replacement.
-
-    The open versions of recorded imports are to be refreshed from it, and those of the records `unchanged`: they equal
-    their version although their import was loaded since it was recorded, by a run that died or while history was off.
-    Earlier values may go back into the columns `retyped`, once the table is replaced. `added` are the columns that the
-    table did not have.
-    """
-
-    versions: Versioned
-    unchanged: pa.ChunkedArray[Any]
-    retyped: Sequence[str]
-    added: Sequence[str]
-
-
-def prepare_for_rebuild(connection: Connection, table: str, replacement: str) -> PreparedVersions | None:
-    """Give the versions of a table the types of the table that is about to replace it; None if there are none.
-
-    Their values are only set aside, so that if the rebuild fails, the next run that records versions finds all of them
-    and restores the earlier types (`align`, `is_aligned`).
-    """
-    dataset = inspect_dataset(connection)
-    each = histories(dataset).get(table)
-    if each is None:
-        return None
-    if not is_aligned(dataset, each):  # a rebuild died
-        align(connection, each, dataset.columns[each.history])
-        dataset = inspect_dataset(connection)
-    note_changes(connection, each)
-    name, column = connection.name, connection.column
-    unchanged = connection.query(
-        f"SELECT {R}.{column(each.key)} AS slug FROM {name(each.history)} AS {V} JOIN {name(table)} AS {R} "
-        f"ON {same_content(connection, each)} "
-        f"WHERE {V}.{column(VALID_TO)} IS NULL AND {R}.{column('_deleted_at')} IS NULL "
-        f"AND NOT {_is_recorded(connection, each)}"
-    )["slug"]
-    versions = replace(each, table=replacement, columns=tuple(connection.declared(replacement)))
-    retyped, _ = _retype(connection, versions)
-    return PreparedVersions(versions, unchanged, retyped, [c for c in versions.content if c not in each.columns])
-
-
-def noted(column: str) -> str:
-    """Return what a version's `_changed_columns` contains if this column changed with it."""
-    return f"|{column}|"
-
-
-def note_changes(connection: Connection, each: Versioned) -> None:
-    """Note in each version that changed a record which columns differ from the version before, if that is not noted.
-
-    Raises ConfigError if the history table cannot have one more column.
-    """
-    there = connection.columns()[each.history]
-    updates = f"SELECT 1 FROM {connection.name(each.history)} WHERE {connection.column(CHANGE)} = 'update' LIMIT 1"
-    if not connection.query(updates).num_rows:
-        return
-    check_room(connection, each, CHANGED_COLUMN not in there)
-    connection.add_column(each.history, CHANGED_COLUMN)
-    columns = {c: [c, *set_aside_columns(c, there, each.columns)] for c in sorted({*each.content} & there.keys())}
-    changed = connection.column(CHANGED_COLUMN)
-    differ = {c: [_differ(connection, name) for name in names] for c, names in columns.items()}
-    _note(connection, each, _noting(connection, differ), f"{V}.{changed} IS NULL")
-
-
-def note_fields_with_own_columns(
-    connection: Connection, prepared: PreparedVersions, rest: str, keys: Mapping[str, str]
-) -> None:
-    """Note the columns of fields that had none before a rebuild, in open versions that were the first with such values.
-
-    Before, the note of such a version says only that `rest` changed, the column of all fields without one. `keys` has
-    for each column the key of its field as `rest` has it: an earlier version with that key had a value there.
-    """
-    each, changed, more = prepared.versions, connection.column(CHANGED_COLUMN), connection.column(rest)
-    added = [column for column in prepared.added if column in keys]
-    if not added or not {CHANGED_COLUMN, rest} <= connection.columns()[each.history].keys():
-        return
-    differ = {c: [f"({_differ(connection, c)} AND {_lacks(f'{R}.{more}', keys[c])})"] for c in added}
-    same = connection.sql.same(f"{R}.{more}", f"{V}.{more}")
-    note = f"CASE WHEN {same} THEN REPLACE({V}.{changed}, {literal(noted(rest))}, '') ELSE {V}.{changed} END"
-    where = f"{V}.{connection.column(VALID_TO)} IS NULL AND {V}.{changed} LIKE '%{noted(rest)}%'"
-    _note(connection, each, connection.sql.joined(note, f"({_noting(connection, differ)})"), where)
-
-
-def _lacks(column: str, text: str) -> str:
-    """Return a condition: the column is null, or its text does not contain this one."""
-    pattern = "".join(f"!{each}" if each in "%_!" else each for each in text)
-    return f"({column} IS NULL OR {column} NOT LIKE {literal(f'%{pattern}%')} ESCAPE '!')"
-
-
-def _noting(connection: Connection, differ: Mapping[str, Sequence[str]]) -> str:
-    """Return SQL for the note on these columns: those for which any of the conditions holds."""
-    parts = [f"CASE WHEN {any_of(either)} THEN {literal(noted(c))} ELSE '' END" for c, either in differ.items()]
-    joined = connection.sql.joined  # by pairs of parts, because DuckDB and SQLite limit the depth of an expression
-    while len(parts) > 1:
-        parts = [f"({joined(*parts[n : n + 2])})" if n + 1 < len(parts) else parts[n] for n in range(0, len(parts), 2)]
-    return parts[0]
-
-
-def _note(connection: Connection, each: Versioned, note: str, where: str) -> None:
-    """Store a note in the versions that changed a record and for which `where` holds, each (`V`) after one (`R`)."""
-    history, key, changed = (
-        connection.name(each.history),
-        connection.column(each.key),
-        connection.column(CHANGED_COLUMN),
-    )
-    start, end = connection.column(VALID_FROM), connection.column(VALID_TO)
-    connection.execute(
-        connection.sql.update_from(
-            history,
-            V,
-            {changed: note},
-            f"{history} AS {R}",
-            f"{R}.{key} = {V}.{key} AND {R}.{end} = {V}.{start} AND {R}.{start} < {R}.{end} "
-            f"AND {V}.{connection.column(CHANGE)} = 'update' AND {where}",
-        )
-    )
-
-
-def _differ(connection: Connection, column: str) -> str:
-    name = connection.column(column)
-    return connection.sql.differs(f"{R}.{name}", f"{V}.{name}")
 
 
 def is_aligned(dataset: Dataset, each: Versioned) -> bool:

@@ -22,8 +22,8 @@ from connector.warehouse.history_tables import (
     check_room,
     copy_to_open,
     is_aligned,
-    note_changes,
 )
+from connector.warehouse.noted_changes import note_changes
 from connector.warehouse.ownership import Dataset
 from connector.warehouse.tables import IMPORTS
 

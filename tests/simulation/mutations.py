@@ -36,6 +36,7 @@ from connector.transform.schema import TableSchema
 from connector.transform.width import UNBOUNDED, Width
 from connector.warehouse import (
     Connection,
+    erased_versions,
     history,
     history_tables,
     ruled_versions,
@@ -648,7 +649,7 @@ def keep_no_version_of_what_changed() -> AbstractContextManager[Any]:
 
 @mutation()
 def leave_versions_of_what_was_erased() -> AbstractContextManager[Any]:
-    return mock.patch.object(history, "_erase", return_value=([], False))
+    return mock.patch.object(erased_versions, "_erase", return_value=([], False))
 
 
 @mutation(40, likely=_with_history_of_records_that_moved)

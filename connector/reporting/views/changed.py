@@ -12,7 +12,8 @@ from connector.reporting.views.layout import Layout, TypedField, TypedTable
 from connector.reporting.views.statements import Ready, select, standing
 from connector.transform.naming import CHANGED_COLUMN
 from connector.warehouse.adapters.dialect import literal, quoted
-from connector.warehouse.history_tables import CHANGE, RUN_ID, VALID_FROM, VALID_TO, noted
+from connector.warehouse.history_tables import CHANGE, RUN_ID, VALID_FROM, VALID_TO
+from connector.warehouse.noted_changes import noted
 
 CHANGES = "v_changes"
 PLACE = {"_import_slug": "import", "_sort": "sort"}  # system columns whose change counts → their name in the view
