@@ -32,6 +32,7 @@ class Due(StrEnum):
     racy = "racy"  # read within the resolution of its `updated_at`: a later change may not show
     backfill = "backfill"  # a backfill selected it, and has not read it yet
     upgrade = "upgrade"  # an earlier version of this package read it and kept less of the reply
+    lost = "lost"  # what came beside its rows is lost: its metadata, or its rejects
     vanished = "vanished"  # it was gone when its records were requested
     torn = "torn"  # of its rows in the warehouse, some may be missing or of another version
 
@@ -98,8 +99,9 @@ class LedgerRow(msgspec.Struct, frozen=True, gc=False):
     due: Annotated[
         str | None,
         "Why the next run reads it again though it looks unchanged: racy (read within the resolution of its "
-        "updated_at), backfill (selected and not read yet), vanished (gone when its records were requested), torn (a "
-        "run died while it loaded its rows, or the warehouse lost some).",
+        "updated_at), backfill (selected and not read yet), lost (the warehouse lost what came beside its rows), "
+        "vanished (gone when its records were requested), torn (a run died while it loaded its rows, or the warehouse "
+        "lost some).",
     ] = None
     fewer_found: Annotated[
         int | None,

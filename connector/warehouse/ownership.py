@@ -301,6 +301,8 @@ def _identity(table: str) -> tuple[str, ...]:
         return "load_id", "schema_name", "status", "inserted_at"
     if table == VERSIONS:
         return "schema_name", "inserted_at", "version_hash", "schema"
+    if table == RUNS:  # without the others, no run knows how the earlier ones ended
+        return "run_id", LOAD_ID, "status", "mode", "started_at", "finished_at", "error_kind"
     if table in SYSTEM_SCHEMAS:
         return tuple(column.name for column in SYSTEM_SCHEMAS[table] if not column.nullable)
     return (*keys_of(table), "_deleted_at", LOAD_ID)

@@ -18,14 +18,19 @@ from connector.ledger import Due, LedgerRow, State
 from connector.transform.schema import NOT_OURS
 from connector.warehouse.adapters.dialect import any_of
 from connector.warehouse.connection import LOADS, VERSIONS, Connection, batches, marks
+from connector.warehouse.due_imports import mark_due
+from connector.warehouse.field_counts import invalidate_counts
 from connector.warehouse.ledger_table import mark_failed
 from connector.warehouse.loads import forget_schemas
 from connector.warehouse.ownership import TYPED_PREFIX
 from connector.warehouse.state import WarehouseState
 from connector.warehouse.stored_fields import Altered
-from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID, RECORDS, RUNS, SOURCE
+from connector.warehouse.tables import FIELDS, IMPORTS, LEDGER, LOAD_ID, RECORDS, REJECTS, RUNS, SOURCE
 
 log = logging.getLogger("connector.run")
+
+_READ = (State.synced, State.unreconciled)
+_WITH_RECORDS = "records_metadata"  # the column of `imports` that comes with the records
 
 
 def schedule_repairs(connection: Connection, state: WarehouseState) -> WarehouseState:
@@ -43,6 +48,11 @@ def schedule_repairs(connection: Connection, state: WarehouseState) -> Warehouse
         )
     if "table_name" in state.dropped.get(LEDGER, ()):
         _distrust_ledger(connection, [slug for slug, known in state.ledger.items() if known.live])
+    read = {slug: known for slug, known in state.ledger.items() if known.state in _READ and known.trusted}
+    if lacking := read.keys() - state.imports.keys():
+        state = _mark_lost(connection, state, lacking, f"{IMPORTS} lost rows")
+    if lacking := {slug for slug, known in read.items() if known.records_rejected} - _with_rejects(connection, state):
+        state = _mark_lost(connection, state, lacking, f"{REJECTS} lost rows")
     for table, columns in sorted(state.dropped.items()):
         state = _repair_dropped_columns(connection, state, table, columns)
     for table, altered in sorted(state.altered.items()):
@@ -50,6 +60,14 @@ def schedule_repairs(connection: Connection, state: WarehouseState) -> Warehouse
     for table, columns in sorted(state.unexplained.items()):
         state = _empty_unexplained_columns(connection, state, table, columns)
     return state
+
+
+def _with_rejects(connection: Connection, state: WarehouseState) -> set[str]:
+    """Return the imports with rejected records, if there are any by the ledger."""
+    if REJECTS not in state.intact or not any(known.records_rejected for known in state.ledger.values()):
+        return set()
+    rows = connection.query(f"SELECT DISTINCT import_slug AS slug FROM {connection.name(REJECTS)}")
+    return {row["slug"] for row in rows.to_pylist()}
 
 
 def _distrust_ledger(connection: Connection, slugs: Sequence[str]) -> None:
@@ -78,7 +96,7 @@ def _repair_dropped_columns(
     connection: Connection, state: WarehouseState, table: str, columns: Collection[str]
 ) -> WarehouseState:
     what = f"{table} lost {'its column' if len(columns) == 1 else 'the columns'} {', '.join(sorted(columns))}"
-    return _reread_table(connection, state, table, what)
+    return _reread_table(connection, state, table, columns, what)
 
 
 def _restore_types(
@@ -86,7 +104,7 @@ def _restore_types(
 ) -> WarehouseState:
     """Restore the type of changed columns, and mark the imports with values in them to be read again."""
     found = ", ".join(f"{name} from {wanted} to {there}" for name, (there, wanted) in sorted(columns.items()))
-    state = _reread_table(connection, state, table, f"The type of columns in {table} was changed: {found}")
+    state = _reread_table(connection, state, table, columns, f"The type of columns in {table} was changed: {found}")
     for name, (there, wanted) in sorted(columns.items()):
         try:
             connection.set_type(table, name, wanted)
@@ -104,10 +122,22 @@ def _restore_types(
     return replace(state, schemas={**state.schemas, table: replace(schema, physical=physical)})
 
 
-def _reread_table(connection: Connection, state: WarehouseState, table: str, what: str) -> WarehouseState:
-    """Mark the imports to be read again of which the table says something; for `imports`, its rows to be written."""
+def _reread_table(
+    connection: Connection, state: WarehouseState, table: str, columns: Collection[str], what: str
+) -> WarehouseState:
+    """Mark the imports to be read again of which these columns say something that is not listed.
+
+    What else is in `imports`, and all of `sync_fields`, is marked to be written again, which takes no request.
+    """
+    if table == FIELDS:
+        typed = {each for each, schema in state.schemas.items() if schema.fields and each != IMPORTS}
+        invalidate_counts(connection, typed)
+        state = replace(state, miscounted=state.miscounted | typed)
+        return _rewrite_imports(connection, state, what) if state.schemas[IMPORTS].fields else state
     if table == IMPORTS:
-        return _rewrite_imports(connection, state, what)
+        state = _rewrite_imports(connection, state, what)
+        lost = [slug for slug, known in state.ledger.items() if known.live] if _WITH_RECORDS in columns else []
+        return _mark_lost(connection, state, lost, what)
     slugs = [known.slug for known in state.ledger.values() if known.live and _tells_of(table, known)]
     return _reread_imports(connection, state, slugs, what)
 
@@ -176,16 +206,28 @@ def _with_foreign_columns(state: WarehouseState, table: str, columns: Collection
 
 
 def _reread_imports(connection: Connection, state: WarehouseState, slugs: Collection[str], what: str) -> WarehouseState:
-    slugs = [slug for slug in slugs if state.ledger[slug].state is not State.excluded]
+    slugs = sorted(slug for slug in slugs if state.ledger[slug].state is not State.excluded)
     if not slugs:
         return state
-    log.warning(
-        "%s; the %d imports with rows there are read again.", what, len(slugs), extra={"event": "warehouse.repaired"}
-    )
+    log.warning("%s; %d imports are read again.", what, len(slugs), extra={"event": "warehouse.repaired"})
     if LEDGER in state.tables:  # otherwise no import counts as synced
         mark_failed(connection, slugs, f"{what}: it is read again.")
     untrusted = {slug: structs.replace(state.ledger[slug], state=State.failed, due=Due.torn) for slug in slugs}
     return replace(state, ledger={**state.ledger, **untrusted})
+
+
+def _mark_lost(connection: Connection, state: WarehouseState, slugs: Collection[str], what: str) -> WarehouseState:
+    """Mark the imports to be read again of which what came beside their rows is lost; the rows are whole."""
+    known = {slug: state.ledger[slug] for slug in sorted(slugs)}
+    lost = {s: each for s, each in known.items() if each.state is not State.excluded and each.due != Due.torn}
+    if not lost:
+        return state
+    log.warning("%s; %d imports are read again.", what, len(lost), extra={"event": "warehouse.repaired"})
+    if LEDGER in state.intact:  # otherwise all imports are read
+        mark_due(connection, list(lost), Due.lost)
+    return replace(
+        state, ledger={**state.ledger, **{s: structs.replace(each, due=Due.lost) for s, each in lost.items()}}
+    )
 
 
 def _rewrite_imports(connection: Connection, state: WarehouseState, what: str) -> WarehouseState:

@@ -68,7 +68,7 @@ def _forget_imports(connection: duckdb.DuckDBPyConnection, dice: Random) -> str:
     if not _columns(connection, "sync_imports"):
         return "a hand found no ledger"
     slugs = connection.execute(f"SELECT slug FROM {DATASET}.sync_imports ORDER BY slug").fetchall()
-    share, tables = dice.choice((0.3, 1.0)), dice.choice((["sync_imports"], ["sync_imports", "imports"]))
+    share, tables = dice.choice((0.3, 1.0)), dice.choice((["sync_imports"], ["imports"], ["sync_imports", "imports"]))
     gone = [slug for (slug,) in slugs if dice.random() < share]
     there = {table for table, _ in _columns(connection, "")}
     for table in tables:
@@ -127,10 +127,12 @@ MANUAL_CHANGES: tuple[ManualChange, ...] = (
     _drop("sync_imports"),
     _drop("sync_fields"),
     _drop("sync_rejects"),
+    _drop("imports"),
     _drop("_dlt_loads"),
     _drop_column("records_", lambda column: not column.startswith("_")),
     _drop_column("records", lambda column: column in ("sort", "created_at", "_sort", "_updated_at")),
     _drop_column("imports", lambda column: column in ("status", "row_count", "_content_hash")),
+    _drop_column("imports", lambda column: column == "records_metadata"),
     _drop_column("sync_imports", lambda column: column in LEDGER_COLUMNS),
     _forget_fields,
     _forget_fields,

@@ -335,7 +335,7 @@ def test_a_column_whose_name_only_changed_its_case_is_the_same_in_duckdb(duck: D
 def test_raw_rows_of_an_import_that_is_in_no_table_any_more_go_too(duck: DuckDB, service: Service) -> None:
     """A backfill of a part deletes nothing; the run after it looks again."""
     duck.run(service, typed=False)
-    execute(duck, "DELETE FROM sync_imports", "DELETE FROM imports")
+    execute(duck, "DELETE FROM sync_imports", "DELETE FROM imports WHERE status = 'completed'")
     gone = service.slugs()[0]
     service.delete_import(gone)
     part = RunScope("backfill", selection=Selection(slugs=frozenset([service.slugs()[-1]])), force=True)
@@ -835,3 +835,58 @@ def test_a_layout_by_which_datasets_share_their_staging_tables_is_refused(
         warehouse.run(service)
     with pytest.raises(PipelineStepFailed, match="each other's"):
         warehouse.run_dlt(service)
+
+
+@pytest.mark.dialect
+@pytest.mark.parametrize(
+    "loss", ["DROP TABLE imports", "DELETE FROM imports", "ALTER TABLE imports DROP COLUMN records_metadata"]
+)
+def test_what_came_beside_the_records_comes_back(warehouse: Warehouse, service: Service, loss: str) -> None:
+    """The listing does not have it."""
+    warehouse.run(service)
+    before = warehouse.rows("SELECT slug, records_metadata FROM imports ORDER BY slug")
+    assert None not in {row["records_metadata"] for row in before}
+    execute(warehouse, loss)
+
+    assert warehouse.run(service).status is Status.succeeded
+
+    assert warehouse.rows("SELECT slug, records_metadata FROM imports ORDER BY slug") == before
+    check_whole(warehouse, service)
+
+
+@pytest.mark.parametrize("column", ["path", pytest.param("template_slug", marks=pytest.mark.long)])
+def test_a_column_that_the_dictionary_lost_is_written_again(duck: DuckDB, service: Service, column: str) -> None:
+    duck.run(service)
+    query = f"SELECT table_name, column_name, {column} FROM sync_fields ORDER BY ALL"
+    before = duck.tuples(query)
+    execute(duck, f"ALTER TABLE sync_fields DROP COLUMN {column}")
+
+    assert duck.run(service).status is Status.succeeded
+
+    assert duck.tuples(query) == before
+    check_whole(duck, service)
+
+
+@pytest.mark.parametrize("column", ["mode", "status", "started_at", "finished_at", "error_kind"])
+def test_runs_without_a_column_that_every_run_needs_are_refused(duck: DuckDB, service: Service, column: str) -> None:
+    duck.run(service)
+    execute(duck, f"ALTER TABLE sync_runs DROP COLUMN {column}")
+
+    ran = duck.run(service)
+
+    assert ran.status is Status.failed
+    assert f"it lacks {column}). Rename or drop it" in str(ran.error)
+    execute(duck, "DROP TABLE sync_runs")
+    assert duck.run(service).status is Status.succeeded
+    check_whole(duck, service)
+
+
+@pytest.mark.parametrize("loss", ["DROP TABLE sync_rejects", "DELETE FROM sync_rejects"])
+def test_rejected_records_that_a_user_removed_come_back(duck: DuckDB, service: Service, loss: str) -> None:
+    service.add_raw_record(service.slugs()[0], "17")
+    duck.run(service)
+    execute(duck, loss)
+    ran = duck.run(service)
+    assert (ran.status, ran.imports_changed) == (Status.partial, 1)
+    assert duck.tuples("SELECT import_slug, payload FROM sync_rejects") == [(service.slugs()[0], "17")]
+    assert duck.run(service).imports_changed == 0
