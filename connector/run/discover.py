@@ -8,6 +8,7 @@ deletes nothing; with the setting `status` a run requests the imports known at t
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -277,12 +278,18 @@ class Discovery:
         plan = make_plan(self._under_rules(included, imports), self._state.ledger, self._rules)
         self._tally.imports_listed = len(imports)
         self._listed = _times(listing.rows)
-        # a shortfall until here means that an import exists, or may exist, whose records are not read
-        complete = listing.complete and not (unlisted or rejects or self._tally.shortfall)
         if not (included or self._template_unknown) and listing.complete and self._scope.mode == "backfill":
             self._choice.refuse_empty(imports, wanted, self._tally.problems)
         if listing.complete and not self._choice.selects:
             self._check_template_names(imports)
+        excluded = [i for i in wanted if not self._choice.includes(i)]
+        left_out = tuple(i for i in excluded if not self._is_noted_as_excluded(i))
+        is_shard = self._scope.selection.part is not None
+        if not is_shard:
+            self._report_older_rules(excluded, listing)
+            self._report_incomplete(wanted, excluded)
+        # a shortfall until here means that an import exists, or may exist, whose records are not read as they are to be
+        complete = listing.complete and not (unlisted or rejects or self._tally.shortfall)
         if not listing.complete or unlisted:
             self._tally.shortfall = True
             why = listing.reason or f"{len(unlisted)} imports exist that the service does not list"
@@ -293,12 +300,8 @@ class Discovery:
         # a backfill lists few imports, so the unit follows from the times of all known ones
         known = [each.updated_at for each in self._state.ledger.values() if each.updated_at is not None]
         unit = resolution([*(i.updated_at for i in imports), *known]) if plan.read else SECOND
-        if self._scope.selection.part is not None:  # the run after the shards reads imports that are in no shard's part
+        if is_shard:  # the run after the shards reads imports that are in no shard's part
             return Discovered(tuple(wanted), (), plan, (), unit, complete=complete)
-        excluded = [i for i in wanted if not self._choice.includes(i)]
-        left_out = tuple(i for i in excluded if not self._is_noted_as_excluded(i))
-        self._report_older_rules(excluded, listing)
-        self._report_incomplete(wanted, excluded)
         deleted = self._within_delete_limit(gone, plan)
         return Discovered(tuple(wanted), rejects, plan, deleted, unit, left_out, complete)
 
@@ -391,10 +394,11 @@ class Discovery:
         rules = {i.slug: {protection.fingerprint(i.template_slug, i.template_name)} for i in excluded if i.slug in read}
         if self._settings.status is not None and not self._choice.selects:
             listed = {_slug_of(row) for row in listing.rows}
+            present = names_of_templates(row for row in listing.rows if isinstance(row, Import))
             for slug in (live.keys() if protection.of_metadata else read) - listed:
                 template = live[slug].template_slug
-                names = self._state.template_names.get(template or "") or (None,)
-                rules[slug] = {protection.fingerprint(template, name) for name in names}
+                known = present.get(template or "") or self._state.template_names.get(template or "")
+                rules[slug] = {protection.fingerprint(template, name) for name in known or (None,)}
         older = [slug for slug, now in rules.items() if live[slug].rules not in now]
         if older:
             self._tally.shortfall = True
@@ -415,6 +419,15 @@ class Discovery:
             "was deleted. If that is right, run once with --allow-mass-delete."
         )
         return ()
+
+
+def names_of_templates(imports: Iterable[Import]) -> dict[str, set[str]]:
+    """Return the names that the template of any of the imports has, by its slug; '' for imports without one."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for each in imports:
+        if each.template_name is not None:
+            found[each.template_slug or ""].add(each.template_name)
+    return found
 
 
 def _times(rows: Iterable[Import | Reject]) -> dict[str, datetime]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,7 +12,7 @@ from connector.runs import Tally
 from connector.settings import Settings
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.history import is_due, is_to_be_erased, record
-from connector.warehouse.history_tables import current_names_of_templates, histories, names_of_templates
+from connector.warehouse.history_tables import Versioned, current_names_of_templates, histories, names_of_templates
 from connector.warehouse.ownership import Dataset, inspect_dataset
 from connector.warehouse.ruled_columns import ruled_columns
 from connector.warehouse.ruled_versions import apply_changed_rules
@@ -56,23 +56,25 @@ def make_versions(
     knows_all: bool,
     is_undisturbed: Callable[[], bool],
     in_order: bool,
+    names: Mapping[str, Collection[str]],
 ) -> None:
     """Record the versions of the loaded rows, if `history` is on (`connector.warehouse.history`).
 
-    If it is off, or the versions would not be `in_order` of time, only remove from existing versions what was erased
-    and what a privacy rule now covers.
+    `names` are those that each listed template has, by its slug. If history is off, or the versions would not be
+    `in_order` of time, only remove from existing versions what was erased and what a privacy rule now covers.
     """
     wanted = settings.keeps_history_of if settings.history and in_order else None
     if LEDGER not in dataset.ours or (wanted is None and not histories(dataset)):
         return
     if (memory_limit := warehouse.memory_limit) is not None:
         memory_limit.remove()  # the first run compares whole tables, which takes more memory than a package
-    apply_rules(connection, dataset, settings, catalogue, all_read=False)
+    rules = _Rules(connection, dataset, settings, catalogue, names)
+    _apply_rules(rules, all_read=False)
     record(
         connection,
         dataset,
         wanted,
-        _Rules(connection, dataset, settings, catalogue),
+        rules,
         started_at=tally.started_at,
         run_id=tally.run_id,
         keeps=settings.deletes == "keep",
@@ -80,16 +82,17 @@ def make_versions(
         knows_all=knows_all,
         is_undisturbed=is_undisturbed,
     )
-    apply_rules(connection, dataset, settings, catalogue, all_read=whole)  # to what ended in this run, too
+    _apply_rules(rules, all_read=whole)  # to what ended in this run, too
 
 
-def apply_rules(
-    connection: Connection, dataset: Dataset, settings: Settings, catalogue: Catalogue, *, all_read: bool
-) -> None:
-    """Empty in the versions what the privacy rules cover (`apply_changed_rules`)."""
-    if settings.protection:
-        rules = _Rules(connection, dataset, settings, catalogue)
-        apply_changed_rules(connection, dataset, [*histories(dataset).values()], rules, all_read=all_read)
+def apply_rules(connection: Connection, dataset: Dataset, settings: Settings, catalogue: Catalogue) -> None:
+    """Empty in the versions what the privacy rules cover, by the names of templates in `imports`."""
+    _apply_rules(_Rules(connection, dataset, settings, catalogue, {}), all_read=False)
+
+
+def _apply_rules(rules: _Rules, *, all_read: bool) -> None:
+    if rules.settings.protection:
+        apply_changed_rules(rules.connection, rules.dataset, rules.histories, rules, all_read=all_read)
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,11 @@ class _Rules:
     dataset: Dataset
     settings: Settings
     catalogue: Catalogue
+    names: Mapping[str, Collection[str]]  # of listed templates
+
+    @property
+    def histories(self) -> list[Versioned]:
+        return [*histories(self.dataset).values()]
 
     def columns(self, table: str, columns: Collection[str]) -> list[str]:
         rules = self.settings.protection
@@ -117,12 +125,15 @@ class _Rules:
         return {self.settings.protection.fingerprint_of_records(*pair) for pair in self._pairs(table)}
 
     def _pairs(self, table: str) -> list[tuple[str | None, str | None]]:
-        """Return the slug of the table's template with each name that it has now, or had last, or without any."""
+        """Return the slug of the table's template with each name that it has now, or had last, or without any.
+
+        Imports that were not listed, or are yet to be read, still have an earlier name in `imports`.
+        """
         template = self.dataset.templates.get(table) or ""
-        names: Collection[str | None] = self._names.get(template) or [None]
+        names: Collection[str | None] = self.names.get(template) or self._stored_names.get(template) or [None]
         return [(template or None, name) for name in names]
 
     @cached_property
-    def _names(self) -> dict[str, set[str]]:
+    def _stored_names(self) -> dict[str, set[str]]:
         names = names_of_templates(self.connection, self.dataset)
         return {**names, **current_names_of_templates(self.connection, self.dataset)}

@@ -38,7 +38,7 @@ from connector.warehouse.history_tables import (
     same_content,
     versioned,
 )
-from connector.warehouse.ledger_table import ensure_due_column
+from connector.warehouse.ledger_table import DUE, ensure_due_column
 from connector.warehouse.ownership import Dataset, inspect_dataset
 from connector.warehouse.ruled_versions import Rules
 from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID
@@ -181,7 +181,7 @@ def _is_behind(connection: Connection, dataset: Dataset, tables: Sequence[Versio
     """Return whether tables lack versions, or columns of them, or imports were loaded since they were recorded."""
     if not all(each.history in dataset.columns and is_aligned(dataset, each) for each in tables):
         return True
-    if not tables or LEDGER not in dataset.ours or "history" not in dataset.columns[LEDGER]:
+    if not tables or LEDGER not in dataset.ours or not {"history", DUE} <= dataset.columns[LEDGER].keys():
         return bool(tables)
     recorded = {each.table for each in tables}
     paused = [each for table, each in histories(dataset).items() if table not in recorded]

@@ -64,7 +64,7 @@ def gather_waiting(
         return keys[-1]
 
     if raw:
-        gather("raw", _raw_records(connection, dataset, each))
+        gather("raw", _raw_records(connection, each))
     live = f"{R}.{column('_deleted_at')} IS NULL"
     rows = f"FROM {name(each.table)} AS {R} WHERE {live} AND {unread} AND {R}.{key} IN (SELECT k FROM"
     found = gather("unread", f"SELECT {R}.{key} AS k {rows} {outdated})")
@@ -78,10 +78,11 @@ def gather_waiting(
 
 
 def _gather_lacking(connection: Connection, dataset: Dataset, each: Versioned, run_id: str) -> bool:
-    """Gather those of the imports in `_ENDING` that have fewer rows than the ledger says; return whether there are any.
+    """Gather those of the imports in `_ENDING` that may lack rows; return whether there are any.
 
-    Their rows are in the table `each`, or only in `records` if they were read while `typed` was false. An import that
-    this run read has lost none; it has fewer if a record of it came with another import, too.
+    That is so if an import could not be read, or has fewer rows than the ledger says: in the table `each`, or only in
+    `records` if it was read while `typed` was false. An import that this run read lacks none; it has fewer if a record
+    of it came with another import, too.
     """
     name, column, gone = connection.name, connection.column, f"{connection.column('_deleted_at')} IS NULL"
     read = f"COALESCE(run_id, '') = {literal(run_id)} AND state IN ('{State.synced}', '{State.unreconciled}')"
@@ -89,7 +90,8 @@ def _gather_lacking(connection: Connection, dataset: Dataset, each: Versioned, r
         f"FROM {name(LEDGER)} WHERE slug IN (SELECT k FROM {_ENDING}) AND state <> '{State.deleted}' AND NOT ({read})"
     )
     connection.gather(_COUNTED, f"SELECT k FROM {_ENDING}")  # MySQL reads a temporary table once in a statement
-    lacking = []
+    # what the ledger says of one that is yet to be read may be lost, too
+    lacking = [f"SELECT slug AS k {ledger} AND (state = '{State.failed}' OR {DUE} = '{Due.torn}')"]
     for table, imported, of in (
         (each.table, column(each.import_key), f"table_name = {literal(each.table)}"),
         (RECORDS, "import_slug", "table_name IS NULL"),
@@ -105,14 +107,18 @@ def _gather_lacking(connection: Connection, dataset: Dataset, each: Versioned, r
 def awaits_reading(connection: Connection, each: Versioned, rules: Collection[str | None]) -> str:
     """Return a condition: the row (`R`) was read under other rules, or lost values; it is to be read or written again.
 
-    It differs from its version by more than what was edited. `rules` are the fingerprints of those of now.
+    It differs from its version (`V`) by more than what was edited. `rules` are the fingerprints of those of now.
     """
     column, conditions = connection.column, []
+    imports = f"SELECT slug FROM {connection.name(LEDGER)} WHERE"
     if each.table != IMPORTS:
-        torn = f"SELECT slug FROM {connection.name(LEDGER)} WHERE {DUE} = '{Due.torn}'"
-        conditions.append(f"{R}.{column(each.import_key)} IN ({torn})")
-    elif "_content_hash" in each.columns:
+        conditions.append(f"{R}.{column(each.import_key)} IN ({imports} {DUE} = '{Due.torn}')")
+    if each.table == IMPORTS and "_content_hash" in each.columns:
         conditions.append(f"{R}.{column('_content_hash')} IS NULL")
+    if each.table == IMPORTS and "records_metadata" in each.columns:  # which comes with the records
+        lost, kept = (f"{alias}.{column('records_metadata')} IS" for alias in (R, V))
+        unread = f"{imports} {DUE} IN ('{Due.torn}', '{Due.lost}') OR state = '{State.excluded}'"
+        conditions.append(f"({lost} NULL AND {kept} NOT NULL AND {R}.slug IN ({unread}))")
     if (others := is_under_others(connection, each, rules)) is not None:
         conditions.append(others)
     return any_of(conditions) if conditions else "(1 = 0)"
@@ -129,14 +135,12 @@ def _raw_imports(connection: Connection) -> str:
     return f"FROM {connection.name(LEDGER)} WHERE table_name IS NULL AND records_loaded > 0"
 
 
-def _raw_records(connection: Connection, dataset: Dataset, each: Versioned) -> str:
-    """Return SQL for the records that should be in a table, but are only in `records`."""
+def _raw_records(connection: Connection, each: Versioned) -> str:
+    """Return SQL for the records that are not in a table, and in `records` came with one of these imports."""
     name, column, gone = connection.name, connection.column, connection.column("_deleted_at")
-    template = literal(dataset.templates.get(each.table, ""))
     return (
         f"SELECT g.k FROM (SELECT slug AS k, 1 AS is_raw FROM {name(RECORDS)} "
         f"WHERE import_slug IN (SELECT slug {_raw_imports(connection)}) AND {gone} IS NULL "
-        f"AND COALESCE(template_slug, '') = {template} "
         f"UNION ALL SELECT {column(each.key)}, 0 FROM {name(each.table)} WHERE {gone} IS NULL) AS g "
         "GROUP BY g.k HAVING MIN(g.is_raw) = 1"
     )

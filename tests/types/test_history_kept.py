@@ -1752,6 +1752,130 @@ def test_versions_of_records_in_a_lost_table_are_not_erased_while_their_import_i
     place.check()
 
 
+@pytest.mark.parametrize("lost", ["all but the versions", "the ledger and the rows"])
+def test_versions_wait_while_an_import_without_rows_and_ledger_cannot_be_read(duck_place: Place, lost: str) -> None:
+    place = duck_place
+    failing = place.service.add_import("Customers", [{"n": 1}, {"n": 2}])
+    place.service.add_import("Customers", [{"n": 3}])
+    place.run()
+    tables = [t for t in place.warehouse.tables("") if not t.endswith("_history")]
+    some = ["sync_imports", "records_customers"]
+    execute(place.warehouse, *(f"DROP TABLE {table}" for table in (tables if lost.startswith("all") else some)))
+    place.service.faults = Faults(failing_imports={failing})
+    assert place.warehouse.run(place.service, **place.settings).status is Status.partial
+    place.service.faults = Faults()
+    place.run()
+    assert place.versions("n", "records_customers") == [(n, "insert", True) for n in (1, 2, 3)]
+    place.check()
+
+
+def test_a_version_waits_for_its_types_though_its_import_changed_its_template(duck_place: Place) -> None:
+    place = duck_place
+    changed = place.service.add_import("Leads", [{"n": 1}])
+    other = place.service.add_import("Customers", [{"n": 2}])
+    place.run()
+    place.service.set_template(changed, "Customers")
+    place.run(typed=False)
+    place.run(RunScope(mode="backfill", selection=Selection(slugs=frozenset([other])), force=True))
+    assert place.versions("n", "records_leads") == [(1, "insert", True)]
+    place.run()
+    assert place.versions("n", "records_leads") == [(1, "insert", False)]
+    place.check()
+
+
+def test_a_run_that_leaves_out_a_template_that_the_settings_name_erases_no_version(duck_place: Place) -> None:
+    place = duck_place
+    place.settings |= {"deletes": "mirror", "templates": ["Customers", "Orders"]}
+    place.service.add_import("Customers", [{"n": 1}])
+    orders = place.service.add_import("Orders", [{"n": 2}, {"n": 3}])
+    place.run()
+    [customers] = {i["template"]["slug"] for i in place.service.imports() if i["template"]["name"] == "Customers"}
+    place.service.rename_template(customers, "Clients")
+    to = place.service.add_import("Clients", [{"n": 4}])
+    place.service.move_row(orders, next(iter(place.service.record_slugs(orders))), to)
+    assert place.warehouse.run(place.service, **place.settings).status is Status.partial
+    assert [n for n, *_ in place.versions("n", "records_orders")] == [2, 3]
+
+
+def test_rules_empty_no_version_of_an_import_that_was_read_without_types_and_is_left_out(duck_place: Place) -> None:
+    place = duck_place
+    place.settings["privacy"] = {"Customers": {"iban": "mask:2"}}
+    read = place.service.add_import("Customers", [{"iban": "DE0012"}])
+    place.service.add_import("Orders", [{"k": 1}])
+    first = place.run()
+    place.service.edit_row(read, next(iter(place.service.record_slugs(read))), {"iban": "DE0012", "n": 1})
+    place.run(typed=False)
+    place.settings["privacy"] = {"Customers": {"iban": "mask:3"}}
+    ran = place.warehouse.run(place.service, **{**place.settings, "templates": ["Orders"]})
+    assert ran.status is Status.partial
+    place.run()
+    assert told(place, first) == {(next(iter(place.service.record_slugs(read))), "n")}
+    place.check()
+
+
+def test_no_version_tells_that_metadata_beside_the_records_was_lost_with_the_table_of_imports(
+    duck_place: Place,
+) -> None:
+    place = duck_place
+    place.service.add_import("Customers", [{"n": 1}], {"by": "a"})
+    place.service.add_import("Orders", [{"n": 1}], {"by": "b"})
+    place.run()
+    execute(place.warehouse, "DROP TABLE imports")
+    place.run(templates=["Customers"])
+    place.run()
+    assert {change for _, change, _ in place.versions("records_metadata", "imports")} == {"insert"}
+    place.check()
+
+
+def test_rules_by_the_new_name_of_a_template_hold_though_an_import_that_is_not_listed_has_the_old_one(
+    duck_place: Place,
+) -> None:
+    place = duck_place
+    place.settings |= {"status": "completed", "privacy": {"*": {"m": "mask:1"}}}
+    read = place.service.add_import("Customers", [{"iban": "DE0012", "m": "a"}])
+    reopened = place.service.add_import("Customers", [{"iban": "DE0034", "m": "b"}])
+    place.run()
+    place.service.set_status(reopened, "submitted")
+    place.edit(read, {"iban": "DE0056", "m": "a"})
+    place.service.rename_template(place.service.imports()[0]["template"]["slug"], "Clients")
+    first = place.run()
+    place.settings["privacy"] = {"*": {"m": "mask:1"}, "Clients": {"iban": "mask:2"}}
+    ran = place.warehouse.run(place.service, **place.settings)
+    assert (ran.status, ran.imports_changed) == (Status.partial, 1)
+    assert "loaded under other privacy rules" in " ".join(ran.problems)
+    found = place.warehouse.tuples(
+        "SELECT iban, _valid_to IS NULL FROM records_customers_history WHERE _import_slug = %s ORDER BY _valid_from",
+        read,
+    )
+    assert found == [(None, False), ("****56", True)]
+    del place.settings["status"]
+    place.run()
+    assert {field for _, field in told(place, first)} == {"iban"}
+    place.check()
+
+
+@pytest.mark.parametrize("how", ["a backfill", pytest.param("a stopped run", marks=pytest.mark.long)])
+def test_rules_by_the_new_name_of_a_template_tell_no_change_though_first_a_part_is_read(
+    duck_place: Place, how: str
+) -> None:
+    place = duck_place
+    place.settings["privacy"] = {"Customers": {"m": "mask:1"}}
+    slugs = [place.service.add_import("Customers", [{"iban": f"DE00{n}", "m": "a"}]) for n in range(3)]
+    first = place.run()
+    place.service.rename_template(place.service.imports()[0]["template"]["slug"], "Clients")
+    place.settings["privacy"] |= {"Clients": {"m": "mask:1", "iban": "mask:1"}}
+    if how == "a backfill":
+        place.run(RunScope(mode="backfill", selection=Selection(slugs=frozenset(slugs[:1])), force=True))
+    else:
+        place.service.faults = Faults(failing_imports=set(slugs[1:]))
+        assert place.warehouse.run(place.service, **place.settings).status is Status.partial
+        place.service.faults = Faults()
+    place.run()
+    assert told(place, first) == set()
+    assert {iban for iban, *_ in place.versions("iban", "records_customers")} == {f"*****{n}"[-5:] for n in range(3)}
+    place.check()
+
+
 def test_rows_without_rules_do_not_wait_because_another_name_of_their_template_has_some(duck_place: Place) -> None:
     place = duck_place
     read = place.service.add_import("Customers", [{"n": 1}])
@@ -1762,11 +1886,11 @@ def test_rows_without_rules_do_not_wait_because_another_name_of_their_template_h
     [template] = {each["template"]["slug"] for each in place.service.imports()}
     place.service.rename_template(template, "Clients")
     place.settings["privacy"] = {"Customers": {"iban": "mask:2"}, "Clients": {}}
-    place.run()
+    assert place.warehouse.run(place.service, **place.settings).status is Status.partial  # because of the other
     place.edit(read, {"n": 9})
-    place.run()
+    place.warehouse.run(place.service, **place.settings)
     assert told(place, first) == {(next(iter(place.service.record_slugs(read))), "n")}
-    assert place.run().load_ids == []
+    assert place.warehouse.run(place.service, **place.settings).load_ids == []
 
 
 def test_a_record_that_moved_to_an_import_that_lost_values_keeps_its_version(duck_place: Place) -> None:
@@ -1788,7 +1912,7 @@ def test_a_record_that_moved_to_an_import_that_lost_values_keeps_its_version(duc
     place.check()
 
 
-@pytest.mark.parametrize("lost", ["records_customers.n", "imports.status"])
+@pytest.mark.parametrize("lost", ["records_customers.n", "imports.status", "imports.records_metadata"])
 def test_a_version_waits_for_values_that_a_user_dropped_with_their_column(duck_place: Place, lost: str) -> None:
     """The run that restores the column cannot read one import, or reads another one alone."""
     place = duck_place
@@ -1798,7 +1922,7 @@ def test_a_version_waits_for_values_that_a_user_dropped_with_their_column(duck_p
     table, _, column = lost.partition(".")
     execute(place.warehouse, f"ALTER TABLE {table} DROP COLUMN {column}")
     place.edit(other, {"n": 4, "m": "b"})
-    if table == "imports":
+    if column == "status":
         place.run(RunScope(mode="backfill", selection=Selection(slugs=frozenset([other])), force=True))
     else:
         place.service.faults = Faults(failing_imports={failing})
