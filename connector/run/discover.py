@@ -394,7 +394,7 @@ class Discovery:
         rules = {i.slug: {protection.fingerprint(i.template_slug, i.template_name)} for i in excluded if i.slug in read}
         if self._settings.status is not None and not self._choice.selects:
             listed = {_slug_of(row) for row in listing.rows}
-            present = names_of_templates(row for row in listing.rows if isinstance(row, Import))
+            present = listed_template_names(row for row in listing.rows if isinstance(row, Import))
             for slug in (live.keys() if protection.of_metadata else read) - listed:
                 template = live[slug].template_slug
                 known = present.get(template or "") or self._state.template_names.get(template or "")
@@ -421,7 +421,7 @@ class Discovery:
         return ()
 
 
-def names_of_templates(imports: Iterable[Import]) -> dict[str, set[str]]:
+def listed_template_names(imports: Iterable[Import]) -> dict[str, set[str]]:
     """Return the names that the template of any of the imports has, by its slug; '' for imports without one."""
     found: dict[str, set[str]] = defaultdict(set)
     for each in imports:

@@ -12,7 +12,7 @@ from connector.runs import Tally
 from connector.settings import Settings
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.history import is_due, is_to_be_erased, record
-from connector.warehouse.history_tables import Versioned, current_names_of_templates, histories, names_of_templates
+from connector.warehouse.history_tables import current_names_of_templates, histories, names_of_templates
 from connector.warehouse.ownership import Dataset, inspect_dataset
 from connector.warehouse.ruled_columns import ruled_columns
 from connector.warehouse.ruled_versions import apply_changed_rules
@@ -92,7 +92,8 @@ def apply_rules(connection: Connection, dataset: Dataset, settings: Settings, ca
 
 def _apply_rules(rules: _Rules, *, all_read: bool) -> None:
     if rules.settings.protection:
-        apply_changed_rules(rules.connection, rules.dataset, rules.histories, rules, all_read=all_read)
+        tables = [*histories(rules.dataset).values()]
+        apply_changed_rules(rules.connection, rules.dataset, tables, rules, all_read=all_read)
 
 
 @dataclass(frozen=True)
@@ -104,10 +105,6 @@ class _Rules:
     settings: Settings
     catalogue: Catalogue
     names: Mapping[str, Collection[str]]  # of listed templates
-
-    @property
-    def histories(self) -> list[Versioned]:
-        return [*histories(self.dataset).values()]
 
     def columns(self, table: str, columns: Collection[str]) -> list[str]:
         rules = self.settings.protection
