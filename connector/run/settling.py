@@ -5,13 +5,16 @@ created, after the service's clock had passed the unit of its `updated_at`: a la
 the next listing shows it. Some of a service's times may be cut to minutes though others are not, so the unit of a full
 minute is a minute at least. The lag of a replica is unknown, so `REPLICAS_LAG` is assumed for any. A time without an
 offset may be local time anywhere, so the condition has to hold for every offset in use: all whole quarters of an hour.
+Where clocks go back, a local time occurs twice, so it has to hold for the second time as well.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from math import gcd
+from zoneinfo import ZoneInfo
 
 MICROSECOND, SECOND, MINUTE = timedelta(microseconds=1), timedelta(seconds=1), timedelta(minutes=1)
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -23,6 +26,17 @@ LOCAL_UNITS = (  # those of which a full one is not full at every offset, and of
 REPLICAS_LAG = timedelta(seconds=30)  # the assumed lag of the replica that records are read from, behind the listing
 MOST_AHEAD = timedelta(days=2)  # a time a day ahead of ours and the service's clock, which are a day apart at most
 OFFSETS = tuple(timedelta(minutes=15) * quarters for quarters in range(-12 * 4, 14 * 4 + 1))  # of local time from UTC
+# Where clocks go back each year, one time zone for each local time and instant at which they do.
+CLOCKS_GO_BACK = (
+    *(f"Africa/{city}" for city in ("Cairo", "Casablanca")),
+    *(f"America/{city}" for city in ("Adak", "Anchorage", "Chicago", "Denver", "Halifax", "Havana", "Los_Angeles")),
+    *(f"America/{city}" for city in ("Miquelon", "New_York", "Nuuk", "Santiago", "St_Johns")),
+    *(f"Asia/{city}" for city in ("Beirut", "Gaza", "Jerusalem")),
+    *(f"Australia/{city}" for city in ("Adelaide", "Lord_Howe", "Sydney")),
+    *(f"Europe/{city}" for city in ("Athens", "Berlin", "Chisinau", "Lisbon")),
+    *(f"Pacific/{city}" for city in ("Auckland", "Chatham", "Easter", "Norfolk")),
+    *("Antarctica/Troll", "Atlantic/Azores"),
+)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -65,7 +79,8 @@ def may_change_unseen(
 
     `reached` is an instant that the service's clock had passed, by `clock_uncertainty` at most, when the records were
     requested. A `naive` time has no offset: about one in fifteen of all times is within a minute of `reached` at one of
-    the offsets, and few still are when they are read again. A `clock_difference` is how far another clock was from the
+    the offsets, and few still are when they are read again; where clocks go back over it, it occurs once more. A
+    `clock_difference` is how far another clock was from the
     service's, if that is so much that either may be wrong: then the time has to be settled by both. The reply may have
     that `age`, and then lacks later changes.
     """
@@ -73,5 +88,24 @@ def may_change_unseen(
     ahead, least = updated_at - reached, -own - age
     if least < ahead <= MOST_AHEAD or (clock_difference and least < ahead - clock_difference <= clock_uncertainty):
         return True
+    if not naive:
+        return False
+    most = dict.fromkeys(OFFSETS, clock_uncertainty) | dict.fromkeys(_second_offsets(updated_at), MOST_AHEAD)
     clocks = {timedelta(0), clock_difference}
-    return naive and any(least < ahead - clock - offset <= clock_uncertainty for offset in OFFSETS for clock in clocks)
+    return any(least < ahead - clock - offset <= limit for offset, limit in most.items() for clock in clocks)
+
+
+def _second_offsets(shown: datetime) -> set[timedelta]:
+    """Return the offsets from UTC at which a local time occurs for the second time, where clocks go back over it."""
+    local = shown.replace(tzinfo=None)
+    offsets = set()
+    for zone in _zones():
+        first, second = zone.utcoffset(local), zone.utcoffset(local.replace(fold=1))
+        if first is not None and second is not None and first > second:
+            offsets.add(second)
+    return offsets
+
+
+@cache
+def _zones() -> tuple[ZoneInfo, ...]:
+    return tuple(map(ZoneInfo, CLOCKS_GO_BACK))

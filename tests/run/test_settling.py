@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo, available_timezones, reset_tzpath
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from connector.run.settling import DAY, HOUR, MICROSECOND, MINUTE, OFFSETS, SECOND, may_change_unseen, resolution
+from connector.run.settling import (
+    CLOCKS_GO_BACK,
+    DAY,
+    HOUR,
+    MICROSECOND,
+    MINUTE,
+    OFFSETS,
+    SECOND,
+    may_change_unseen,
+    resolution,
+)
 
+QUARTER = timedelta(minutes=15)
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
@@ -89,11 +101,60 @@ def test_no_later_edit_has_the_local_time_of_a_settled_import(
         assert _truncated(now + offset, unit) > shown
 
 
+@given(
+    st.sampled_from(CLOCKS_GO_BACK),
+    st.sampled_from(range(2026, 2036)),
+    st.integers(-3 * 3600, 3 * 3600),
+    st.integers(0, 4 * 3600),
+    st.sampled_from([SECOND, MINUTE]),
+)
+def test_no_later_edit_has_the_local_time_of_a_settled_import_where_clocks_go_back(
+    place: str, year: int, at: int, later: int, unit: timedelta
+) -> None:
+    zone = ZoneInfo(place)
+    turns = _turns_back(zone, year)
+    assume(turns)  # laws change, and with them time zones
+    turn = turns[0]
+    changed = turn + at * SECOND
+    reached = changed + later * SECOND
+    shown = _truncated(_local(changed, zone), unit)
+    if not may_change_unseen(shown, reached, unit, naive=True):
+        edits = (reached + n * unit for n in range(4 * HOUR // unit))
+        assert all(_truncated(_local(edit, zone), unit) != shown for edit in edits)
+
+
+def test_each_zone_whose_clocks_go_back_is_known_or_does_it_with_one_that_is() -> None:
+    turns: dict[str, set[tuple[datetime, datetime]]] = {}
+    reset_tzpath(to=[])  # the pinned time zones rather than those of the machine
+    try:
+        for place in available_timezones():
+            zone = ZoneInfo.no_cache(place)
+            turns[place] = {(turn, _local(turn, zone)) for turn in _turns_back(zone, 2027)}
+    finally:
+        reset_tzpath()
+    known = set().union(*(turns[place] for place in CLOCKS_GO_BACK))
+    assert known
+    assert {place: missing for place, found in turns.items() if (missing := found - known)} == {}
+
+
 def test_few_of_the_times_without_an_offset_are_read_again() -> None:
     ages = [timedelta(minutes=1) + n * timedelta(seconds=7) for n in range(15_000)]  # about 29 hours
     again = [age for age in ages if may_change_unseen(NOON - age, NOON, SECOND, naive=True)]
     assert len(again) < len(ages) / 12
     assert max(again) < timedelta(hours=12, minutes=1)  # nowhere is it earlier than 12 hours behind UTC
+
+
+def _turns_back(zone: ZoneInfo, year: int) -> list[datetime]:
+    """Return when the zone's clocks go back; offsets change on full quarters of an hour."""
+    days = [datetime(year, 1, 1, tzinfo=UTC) + n * DAY for n in range(367)]
+    offsets = [_local(day, zone) - day for day in days]
+    changes = [day for day, now, then in zip(days, offsets, offsets[1:], strict=False) if now != then]
+    quarters = [day + n * QUARTER for day in changes for n in range(1, DAY // QUARTER + 1)]
+    return [time for time in quarters if _local(time, zone) - _local(time - QUARTER, zone) < QUARTER]
+
+
+def _local(instant: datetime, zone: ZoneInfo) -> datetime:
+    return instant.astimezone(zone).replace(tzinfo=UTC)
 
 
 def _truncated(instant: datetime, unit: timedelta) -> datetime:
