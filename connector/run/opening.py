@@ -77,7 +77,7 @@ def prepare_dataset(
         state = replace(state, totals={})  # count whole tables, as the counts may be what the backfill is to correct
     latest = None
     if RUNS in state.tables:
-        if settings.history and "started_at" in dataset.columns[RUNS]:
+        if (settings.history or state.histories) and "started_at" in dataset.columns[RUNS]:
             latest = latest_start(connection)
         # if a run had died or left problems, the rows would have been audited
         crashed = fail_crashed_runs(connection, now, state.tables) if state.audited else []

@@ -148,7 +148,7 @@ class RunSession:
             return
         if latest - self.tally.started_at <= HOSTS_DIFFER:
             self.tally.started_at = latest + timedelta(microseconds=1)
-        else:
+        elif self._settings.history:
             self.future_start = latest
 
     @property

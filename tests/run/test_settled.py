@@ -111,7 +111,9 @@ class Place:
 def place(tmp_path: Path) -> Iterator[Place]:
     """On the model of dlt, whose runs take a twentieth of the time."""
     machine = ModelMachine(tmp_path)
-    yield Place(machine)
+    place = Place(machine)
+    machine.clock = place._ours
+    yield place
     machine.close()
 
 

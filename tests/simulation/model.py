@@ -138,7 +138,7 @@ class ModelPipeline:
             load_id = self._pending.read_text()
             found: Ways = {}
         else:
-            load_id = f"{1_767_000_000 + len(self._packages)}.5"
+            load_id = f"{self._clock().timestamp() + len(self._packages) / 1e6:.6f}"
             self._packages[load_id] = []
             self._packages[load_id] = list(tables(load_id))
             found = dispositions()
