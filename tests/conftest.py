@@ -17,6 +17,7 @@ from contextlib import suppress
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 
@@ -77,7 +78,7 @@ FOREIGN_PREFIXES = (
 settings.register_profile("same", deadline=None, derandomize=True, print_blob=True)
 settings.register_profile("long", deadline=None, print_blob=True)
 LONG_FACTOR = 100
-# Destinations on which, of the tests that are the same on each, only those marked `dialect` run without --long.
+# Destinations other than DuckDB: tests that are the same on each run there with --long, those marked `dialect` on one.
 OTHERS = {"postgres", "sqlite", "mysql", "delta", "parquet", "s3"}
 WITHOUT_WAREHOUSE = {"extract", "service", "transform", "sandbox"}  # folders of tests that take milliseconds
 
@@ -141,19 +142,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def skip_combinations(items: list[pytest.Item]) -> None:
     """Mark as long, of the cases of a test with a warehouse, those that only combine parameters anew.
 
-    Each value of each parameter has a case that is left; OTHERS only where a test is about what differs there.
+    Each value of each parameter has a case that is left. But of OTHERS only one is, which follows from the name of the
+    test, and only where the test is about what differs there; all are in the folder `destinations`.
     """
     cases: dict[str, list[pytest.Function]] = defaultdict(list)
+    others: dict[str, set[str]] = defaultdict(set)
+    for item in items:
+        others[item.nodeid.partition("[")[0]] |= _others(item)
     for item in items:
         folders = item.path.relative_to(CHECKOUT / "tests").parts
         if item.get_closest_marker("long") or WITHOUT_WAREHOUSE.intersection(folders):
             continue
         if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
-            other = OTHERS.intersection(map(str, item.callspec.params.values()))
-            if other and not item.get_closest_marker("dialect"):
-                item.add_marker("long")
+            test = item.nodeid.partition("[")[0]
+            chosen = set()
+            if item.get_closest_marker("dialect"):
+                chosen = others[test] if "destinations" in folders else _one(others[test], test)
+            if _others(item) <= chosen:
+                cases[test].append(item)
             else:
-                cases[item.nodeid.partition("[")[0]].append(item)
+                item.add_marker("long")
     for waiting in cases.values():
         missing = set().union(*map(_values, waiting))
         while missing:
@@ -162,6 +170,14 @@ def skip_combinations(items: list[pytest.Item]) -> None:
             waiting.remove(taken)
         for case in waiting:
             case.add_marker("long")
+
+
+def _others(item: pytest.Item) -> set[str]:
+    return OTHERS.intersection(map(str, item.callspec.params.values())) if hasattr(item, "callspec") else set()
+
+
+def _one(others: set[str], test: str) -> set[str]:
+    return {sorted(others)[crc32(test.encode()) % len(others)]} if others else set()
 
 
 def _values(case: pytest.Function) -> set[tuple[str, str]]:
