@@ -148,7 +148,8 @@ def skip_combinations(items: list[pytest.Item]) -> None:
     cases: dict[str, list[pytest.Function]] = defaultdict(list)
     others: dict[str, set[str]] = defaultdict(set)
     for item in items:
-        others[item.nodeid.partition("[")[0]] |= _others(item)
+        if not item.get_closest_marker("long"):
+            others[item.nodeid.partition("[")[0]] |= _others(item)
     for item in items:
         folders = item.path.relative_to(CHECKOUT / "tests").parts
         if item.get_closest_marker("long") or WITHOUT_WAREHOUSE.intersection(folders):

@@ -80,9 +80,8 @@ def may_change_unseen(
     `reached` is an instant that the service's clock had passed, by `clock_uncertainty` at most, when the records were
     requested. A `naive` time has no offset: about one in fifteen of all times is within a minute of `reached` at one of
     the offsets, and few still are when they are read again; where clocks go back over it, it occurs once more. A
-    `clock_difference` is how far another clock was from the
-    service's, if that is so much that either may be wrong: then the time has to be settled by both. The reply may have
-    that `age`, and then lacks later changes.
+    `clock_difference` is how far another clock was from the service's, if that is so much that either may be wrong:
+    then the time has to be settled by both. The reply may have that `age`, and then lacks later changes.
     """
     own = max(unit, MINUTE) if (updated_at - _EPOCH) % MINUTE == timedelta(0) else unit
     ahead, least = updated_at - reached, -own - age
