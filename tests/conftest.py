@@ -142,8 +142,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def skip_combinations(items: list[pytest.Item]) -> None:
     """Mark as long, of the cases of a test with a warehouse, those that only combine parameters anew.
 
-    Each value of each parameter has a case that is left. But of OTHERS only one is, which follows from the name of the
-    test, and only where the test is about what differs there; all are in the folder `destinations`.
+    Each value of each parameter keeps a case, except OTHERS: a test marked `dialect` keeps one of them, which follows
+    from its name, or all of them in the folder `destinations`; any other test keeps none.
     """
     cases: dict[str, list[pytest.Function]] = defaultdict(list)
     others: dict[str, set[str]] = defaultdict(set)
