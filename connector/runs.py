@@ -74,6 +74,7 @@ class Tally:
     fatal: BaseException | None = None
     interrupted_by: int | None = None
     needs_audit: bool = False  # the warehouse may contradict the ledger: the next run checks the rows themselves
+    loads_seen: int | None = None  # packages that dlt had completed when the run opened, and its own since
     shortfall: bool = False  # something is known to be missing, so the run is partial
 
     @property
@@ -147,4 +148,5 @@ class Tally:
             "destination": self.destination,
             "window_since": self.window.since,
             "window_until": self.window.until,
+            "loads_seen": self.loads_seen,
         }

@@ -89,7 +89,7 @@ def prepare_dataset(
             empty_staging(connection)  # a run that died may have read what it staged under other privacy rules
         _log_crashed_runs(crashed)
         if state.consistent and state.audited:
-            mark_runs_repaired(connection)
+            mark_runs_repaired(connection, dataset.columns[RUNS])
     if split is not None:
         end_of_split(connection, split)
     return InitialState(state, dataset, taken, latest, needs_audit=not state.consistent)

@@ -12,7 +12,7 @@ from connector.load.table_rows import TableRows
 from connector.runs import Tally
 from connector.warehouse import Warehouse
 from connector.warehouse.runs_table import begin_run, end_run, note_progress
-from connector.warehouse.tables import LOAD_ID, RUNS, RUNS_SCHEMA, table_of
+from connector.warehouse.tables import LOAD_ID, LOADS_SEEN, RUNS, RUNS_SCHEMA, table_of
 
 
 @dataclass(slots=True)
@@ -51,11 +51,17 @@ class RunRecord:
         if there >= set(RUNS_SCHEMA.names):
             self._columns = there
 
+    def count_load(self, load_id: str | None) -> None:
+        """Count a package of this run, if there is one, among those that dlt has completed."""
+        if load_id is not None and self.tally.loads_seen is not None:
+            self.tally.loads_seen += 1
+
     def committed(self, load_id: str | None, schema_changes: Iterable[str]) -> Pending:
         """Count the last package, which is in the warehouse now, and return its counts."""
         done, self.pending = self.pending, Pending()
         tally = self.tally
         tally.records_loaded += done.records
+        self.count_load(load_id)
         if load_id is not None:
             tally.load_ids.append(load_id)
         tally.tables.update(done.tables)
@@ -87,7 +93,10 @@ class RunRecord:
         """Return the row of a run by dlt alone. It is loaded with the records, because no step follows the load."""
         self.tally.load_ids.append(load_id)
         self._note_end()
-        return TableRows(RUNS, table_of(RUNS_SCHEMA, [{**self.tally.as_row(), LOAD_ID: load_id}]))
+        # not in the tally: if the package is not loaded, the row that tells so must not count it
+        seen = None if self.tally.loads_seen is None else self.tally.loads_seen + 1
+        row = {**self.tally.as_row(), LOADS_SEEN: seen, LOAD_ID: load_id}
+        return TableRows(RUNS, table_of(RUNS_SCHEMA, [row]))
 
     def _note_end(self) -> None:
         self._count_requests()

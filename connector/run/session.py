@@ -114,6 +114,7 @@ class RunSession:
             found = prepare_dataset(connection, self._settings, self._scope, self.tally, self._ports.now())
         self.state, self.dataset, self.taken = found.state, found.dataset, found.taken
         self.tally.needs_audit = self.tally.needs_audit or found.needs_audit
+        self.tally.loads_seen = found.state.loads_seen
         self._begin_after(found.latest)
         if RUNS in self.state.tables:
             self.record.begin(found.dataset.columns[RUNS])
@@ -352,6 +353,7 @@ class RunSession:
 
     def tables_created(self, load_id: str | None) -> None:
         """Note that the tables of `missing_tables` were loaded, in a separate load."""
+        self.record.count_load(load_id)
         self.pack()
         there = self.state.tables
         if LOADS not in there and load_id is not None:

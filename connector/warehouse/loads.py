@@ -2,62 +2,46 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection
 from datetime import timedelta
-from typing import Any
 
 from connector.runs import UNSETTLED, Status
 from connector.warehouse.connection import LOADS, VERSIONS, Connection
-from connector.warehouse.tables import LOAD_ID, RUNS
+from connector.warehouse.tables import LOAD_ID, LOADS_SEEN, RUNS, SOURCE
 
 
-def all_runs_completed(connection: Connection, tables: frozenset[str]) -> bool:
-    """Return whether there was a run, all ended properly and settled, and no package was completed late."""
-    if not {RUNS, LOADS} <= tables:
-        return False
-    ends = _ends(connection)
-    return bool(ends[0]["runs"]) and not ends[0]["dead"] and not _is_late(ends)
+def count_loads(connection: Connection, tables: Collection[str]) -> int:
+    """Return how many packages of this source dlt has completed; `tables` are those of the dataset.
 
-
-def _is_late(ends: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether a package was completed after a later run had begun or ended.
-
-    dlt by itself finishes packages of a crashed run, which may be outdated by then. The package with the row of its own
-    run is always completed after that run ended. It may still belong to an earlier run: then it was created before the
-    latest run began.
+    A package that was completed twice counts twice: the second time may have been late.
     """
-    loads = [each for each in ends if each["load_id"] is not None]
-    return any(
-        each["behind_all"]
-        or (each["load_id"] != each["own_load_id"] and _made_at(each["load_id"]) < each["latest_at"].timestamp())
-        for each in loads
-    )
+    if LOADS not in tables:
+        return 0
+    sql = f"SELECT count(*) AS n FROM {connection.name(LOADS)} WHERE status = 0 AND schema_name = %s"
+    [row] = connection.query(sql, SOURCE).to_pylist()
+    return int(row["n"])
 
 
-def _ends(connection: Connection) -> list[dict[str, Any]]:
-    """Return how runs ended, with each load completed since the latest one began; a row without a load if none was."""
-    runs, load_id = connection.name(RUNS), connection.column(LOAD_ID)
+def all_runs_completed(connection: Connection, columns: Collection[str], loads: int) -> bool:
+    """Return whether there was a run, all ended properly and settled, and no package was completed late.
+
+    `columns` are those of the table of runs, and `loads` is the number of packages that dlt has completed. dlt by
+    itself finishes the package of a killed process, which may be outdated by then. Times do not tell, because the
+    clocks of two machines may differ, but numbers do: a run stores how many packages were complete when it began, with
+    its own. There are more only if another one was completed since. If the column is missing or empty, none is known.
+    """
+    if LOADS_SEEN not in columns:
+        return False
+    load_id = connection.column(LOAD_ID)
     dead = (
         f"status = '{Status.running}' OR error_kind = '{UNSETTLED}' OR "
         f"({load_id} IS NOT NULL AND {load_id} <> '' AND {load_id} NOT IN {connection.completed_loads({LOADS})})"
     )
-    return connection.query(
-        "SELECT r.runs, r.dead, r.latest_at, l.load_id, CASE WHEN l.inserted_at > r.ended_at AND "
-        f"l.load_id NOT IN (SELECT COALESCE({load_id}, '') FROM {runs}) THEN 1 ELSE 0 END AS behind_all, "
-        f"(SELECT {load_id} FROM {runs} ORDER BY started_at DESC LIMIT 1) AS own_load_id "
-        f"FROM (SELECT count(*) AS runs, sum(CASE WHEN {dead} THEN 1 ELSE 0 END) AS dead, "
-        f"max(started_at) AS latest_at, max(finished_at) AS ended_at FROM {runs}) r "
-        f"LEFT JOIN {connection.name(LOADS)} l ON l.status = 0 AND l.inserted_at > r.latest_at"
+    [ends] = connection.query(
+        f"SELECT count(*) AS runs, sum(CASE WHEN {dead} THEN 1 ELSE 0 END) AS dead, max({LOADS_SEEN}) AS seen "
+        f"FROM {connection.name(RUNS)}"
     ).to_pylist()
-
-
-def _made_at(load_id: str) -> float:
-    """Return when dlt created a package, in seconds since 1970, from its id."""
-    try:
-        return float(load_id)
-    except ValueError:
-        return math.inf
+    return bool(ends["runs"]) and not ends["dead"] and ends["seen"] == loads
 
 
 def forget_schemas(connection: Connection, schema_name: str) -> None:

@@ -11,7 +11,7 @@ import dlt
 from connector.ledger import STATUSES
 from connector.runs import INCREMENTAL, REPAIRED, UNSETTLED, Status, Tally, mode_of
 from connector.warehouse.connection import Connection
-from connector.warehouse.tables import LOAD_ID, RUNS, RUNS_SCHEMA
+from connector.warehouse.tables import LOAD_ID, LOADS_SEEN, RUNS, RUNS_SCHEMA
 
 CRASHED = (
     "The process ended without recording a result (killed, or the machine stopped); what it had not committed is "
@@ -86,11 +86,16 @@ def unsettle_latest_run(connection: Connection, columns: Collection[str]) -> Non
         )
 
 
-def mark_runs_repaired(connection: Connection) -> None:
-    """Record that everything left by crashed runs is repaired, so that the next run need not check again."""
+def mark_runs_repaired(connection: Connection, columns: Collection[str]) -> None:
+    """Record that everything left by crashed runs is repaired, so that the next run need not check again.
+
+    `columns` are those of the table. What runs have seen is emptied, because it may be more than dlt knows of now.
+    """
     connection.execute(
         f"UPDATE {connection.name(RUNS)} SET error_kind = '{REPAIRED}' WHERE error_kind = '{UNSETTLED}'",
     )
+    if LOADS_SEEN in columns:
+        connection.execute(f"UPDATE {connection.name(RUNS)} SET {LOADS_SEEN} = NULL WHERE {LOADS_SEEN} IS NOT NULL")
 
 
 def note_progress(connection: Connection, tally: Tally) -> None:

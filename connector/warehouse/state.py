@@ -25,7 +25,7 @@ from connector.transform.schema import TableSchema
 from connector.warehouse.connection import LOADS, Connection, batches, marks
 from connector.warehouse.field_counts import TableTotals, stored_totals, totals
 from connector.warehouse.history_tables import Versioned, histories, imports_with_versions, names_of_templates
-from connector.warehouse.loads import all_runs_completed
+from connector.warehouse.loads import all_runs_completed, count_loads
 from connector.warehouse.ownership import Dataset, inspect_dataset
 from connector.warehouse.stored_fields import (
     Altered,
@@ -37,7 +37,7 @@ from connector.warehouse.stored_fields import (
     unexplained_columns,
 )
 from connector.warehouse.stored_imports import ImportSeen, imports_and_templates, ledger_rows
-from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID, RECORDS, SYSTEM_SCHEMAS, keys_of
+from connector.warehouse.tables import IMPORTS, LEDGER, LOAD_ID, RECORDS, RUNS, SYSTEM_SCHEMAS, keys_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,7 @@ class WarehouseState:
     miscounted: frozenset[str] = frozenset()
     totals: Mapping[str, TableTotals] = field(default_factory=dict)
     overfull: frozenset[str] = frozenset()  # tables with more rows by `sync_fields` than by the ledger
+    loads_seen: int = 0  # packages that dlt had completed before anything else was read
     repaired: int = 0
     consistent: bool = True
     audited: bool = False
@@ -112,10 +113,13 @@ def load_state(connection: Connection, dataset: Dataset | None = None, *, force_
     There is none if all runs ended properly, all loads completed, no table is missing, the ledger has all its columns,
     and no import with rows lost its ledger row: no table has more rows than the ledger says.
     """
+    dataset = dataset or inspect_dataset(connection)
     state = unaudited_state(connection, dataset)
     clean = not force_audit and all(known.trusted for known in state.ledger.values()) and not state.missing_tables
     there = ({LEDGER, LOADS} <= state.tables and LEDGER not in state.dropped) or not state.tables
-    clean = clean and there and not state.overfull and all_runs_completed(connection, state.tables)
+    clean = clean and there and not state.overfull
+    runs = dataset.columns[RUNS] if RUNS in state.tables else ()
+    clean = clean and all_runs_completed(connection, runs, state.loads_seen)
     return state if clean and not _lost_ledger_rows(connection, state) else _audited_state(connection, state)
 
 
@@ -139,6 +143,7 @@ def unaudited_state(connection: Connection, dataset: Dataset | None = None, part
     """
     dataset = dataset or inspect_dataset(connection)
     tables = dataset.ours
+    loads = count_loads(connection, tables)  # first, so that a package completed meanwhile is not taken for seen
     fields = [f for f in field_rows(connection, dataset) if f["table_name"].casefold() not in dataset.foreign]
     everything = ledger_rows(connection, dataset)
     ledger = everything
@@ -172,6 +177,7 @@ def unaudited_state(connection: Connection, dataset: Dataset | None = None, part
         imports_of_other_shards=frozenset(everything.keys() - ledger.keys()),
         histories={t: each for t, each in histories(dataset).items() if t != IMPORTS},
         stored=stored,
+        loads_seen=loads,
     )
     usable = {t: each for t, each in stored.items() if part is None and t in state.intact}
     return replace(

@@ -15,6 +15,7 @@ import pyarrow as pa
 from connector.ledger import LEDGER_COLUMNS, LedgerRow, State
 
 LOAD_ID = "_dlt_load_id"
+LOADS_SEEN = "loads_seen"
 UTC_US = pa.timestamp("us", tz="UTC")
 NO_SLUG = ""  # placeholder for an import without rows: it clears the scope and is itself not inserted
 
@@ -109,6 +110,7 @@ RUNS_SCHEMA = _schema(
     destination=pa.string(),
     window_since=UTC_US,
     window_until=UTC_US,
+    loads_seen=pa.int64(),
     **_LOAD,
 )
 REJECTS_SCHEMA = _schema(

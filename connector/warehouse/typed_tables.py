@@ -78,8 +78,8 @@ def discard_rebuild(connection: Connection, ours: Collection[str]) -> bool:
     """
     if REBUILD_TABLE not in ours:
         return False
+    _forget_rebuild(connection)  # first: if this dies between them, the next run finds the table and repeats both
     connection.drop_table(REBUILD_TABLE)
-    _forget_rebuild(connection)
     return True
 
 

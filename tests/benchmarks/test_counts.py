@@ -32,7 +32,7 @@ pytestmark = pytest.mark.thorough
 MakeDesk = Callable[[str], Desk]
 
 # docs/performance.md says what each of them proves
-UNCHANGED_STATEMENTS = 11
+UNCHANGED_STATEMENTS = 12
 FIRST_STATEMENTS = 165  # 159: dlt makes seventeen tables and merges six of them
 # 100: no tables to make, and a look at the imports whose rows may have been replaced, and at how all stands
 CHANGED_STATEMENTS = 105

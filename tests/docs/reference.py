@@ -64,6 +64,10 @@ MEANINGS: Mapping[str, Mapping[str, str]] = {
         "destination": "The destination's name in dlt.",
         "window_since": "The start of the window of the run, if it had one.",
         "window_until": "The end of the window, exclusive.",
+        "loads_seen": (
+            "How many packages of this source dlt had completed when the run began, with those of the run itself. The "
+            "next run checks all rows if there are others, and then empties the column in the rows before its own."
+        ),
     },
     "sync_rejects": {
         "run_id": "The run that met it.",

@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
+import dlt
 import duckdb
 import pytest
 from dlt.destinations.exceptions import DatabaseTerminalException
@@ -22,9 +24,13 @@ from dlt.pipeline.pipeline import Pipeline
 
 from connector import LockedError, importer_source
 from connector.maintain.verify import verify
+from connector.run.opening import prepare_dataset
 from connector.sandbox import Service, Switches, serve
 from connector.settings import Settings
+from connector.warehouse import Connection
+from connector.warehouse import Warehouse as Opened
 from connector.warehouse.lock import sole_writer
+from connector.warehouse.state import load_state
 
 from .conftest import Warehouse, service_token
 from .test_guarantees import assert_equal
@@ -32,6 +38,7 @@ from .test_guarantees import assert_equal
 pytestmark = pytest.mark.thorough
 
 TWICE = '{"slug": "twice", "data": {"n": 2}}'
+PREPARE = "connector.run.session.prepare_dataset"
 KILLED_BEHIND_AN_APPEND = """
 import os, sys, time, dlt
 from connector.settings import Settings
@@ -161,6 +168,7 @@ def test_a_package_that_dlt_finishes_late_doubles_nothing_for_long(warehouse: Wa
     pipelines.rename(aside)
     for _ in range(2):
         assert warehouse.run(service).status == "succeeded"
+    _move_clock(warehouse, 4)
     shutil.rmtree(pipelines)
     aside.rename(pipelines)
     run_dlt(service, warehouse)
@@ -171,8 +179,11 @@ def test_a_package_that_dlt_finishes_late_doubles_nothing_for_long(warehouse: Wa
     assert differences(service, warehouse) == []
 
 
+@pytest.mark.parametrize("minutes", [-4, 0, 4])
 @pytest.mark.filterwarnings("ignore:The 'warn' method is deprecated:DeprecationWarning")  # dlt's, of a package left
-def test_a_package_of_dlt_alone_with_the_row_of_its_run_is_noticed_if_it_ends_late(warehouse: Warehouse) -> None:
+def test_a_package_of_dlt_alone_with_the_row_of_its_run_is_noticed_if_it_ends_late(
+    warehouse: Warehouse, minutes: int
+) -> None:
     """dlt alone died in its load, a run from another directory put it in order, and then dlt goes on in the first."""
     service = Service(seed=1)
     slug = service.add_import("t", [{"n": 1}])
@@ -191,6 +202,7 @@ def test_a_package_of_dlt_alone_with_the_row_of_its_run_is_noticed_if_it_ends_la
     pipelines.rename(aside)
     service.edit_row(slug, record, {"n": 3})
     assert warehouse.run(service).status == "succeeded"
+    _move_clock(warehouse, minutes)
     shutil.rmtree(pipelines)
     aside.rename(pipelines)
     run_dlt(service, warehouse)
@@ -200,6 +212,146 @@ def test_a_package_of_dlt_alone_with_the_row_of_its_run_is_noticed_if_it_ends_la
 
     assert_equal(service, warehouse)
     assert differences(service, warehouse) == []
+
+
+def test_packages_that_dlt_alone_loads_in_time_need_no_audit(warehouse: Warehouse) -> None:
+    service = Service(seed=1)
+    slug = service.add_import("t", [{"n": 1}])
+    for n in range(2):
+        assert warehouse.run(service).status == "succeeded"
+        for k in range(2):
+            [record] = service.record_slugs(slug)
+            service.edit_row(slug, record, {"n": 10 * n + k})
+            run_dlt(service, warehouse)
+    assert not is_noticed(warehouse)
+    assert warehouse.run(service).status == "succeeded"
+    assert_equal(service, warehouse)
+
+
+def is_noticed(warehouse: Warehouse) -> bool:
+    """Return whether the next run would check all rows."""
+    with Opened(warehouse.pipeline()).connect() as connection:
+        return load_state(connection).audited
+
+
+@pytest.mark.parametrize("name", ["importer", "of_another_source"])
+def test_an_unknown_package_of_this_source_is_noticed_once(warehouse: Warehouse, name: str) -> None:
+    """Other sources may load into the dataset each day."""
+    service = Service(seed=1)
+    service.add_import("t", [{"n": 1}])
+    assert warehouse.run(service).status == "succeeded"
+    ours = warehouse.pipeline()
+    folder = str(warehouse.folder / "pipelines")
+    pipeline = dlt.pipeline(name, folder, destination=ours.destination, dataset_name=ours.dataset_name)
+    pipeline.run([{"n": 1}], table_name="of_the_user")
+    for noticed in (name == "importer", False):
+        assert is_noticed(warehouse) is noticed
+        assert warehouse.run(service).status == "succeeded"
+
+
+@pytest.mark.filterwarnings("ignore:The 'warn' method is deprecated:DeprecationWarning")  # dlt's, of a package left
+def test_a_package_that_is_completed_twice_is_noticed(warehouse: Warehouse) -> None:
+    """dlt finishes what a killed process left, and then the same again in a copy of its folder."""
+    service = Service(seed=1)
+    slug = service.add_import("t", [{"n": 1}])
+    [record] = service.record_slugs(slug)
+    assert warehouse.run(service).status == "succeeded"
+    service.edit_row(slug, record, {"n": 2})
+    with serve(service) as url:
+        pipeline = warehouse.pipeline()
+        pipeline.extract(importer_source(base_url=url, access_token=service_token(service)))
+    pipeline.normalize()
+    copy = shutil.copytree(warehouse.folder / "pipelines", warehouse.folder / "copy")
+    pipeline.load()
+    service.edit_row(slug, record, {"n": 3})
+    assert warehouse.run(service).status == "succeeded"
+    shutil.rmtree(warehouse.folder / "pipelines")
+    copy.rename(warehouse.folder / "pipelines")
+    run_dlt(service, warehouse)
+    assert is_noticed(warehouse)
+    assert warehouse.run(service).status == "succeeded"
+    assert_equal(service, warehouse)
+
+
+def test_a_table_of_runs_that_is_not_ours_is_not_asked(warehouse: Warehouse) -> None:
+    service = Service(seed=1)
+    service.add_import("t", [{"n": 1}])
+    assert warehouse.run(service).status == "succeeded"
+    with duckdb.connect(str(warehouse.file)) as connection:
+        connection.execute("ALTER TABLE importer_data.sync_runs DROP COLUMN error_kind")
+    assert is_noticed(warehouse)
+
+
+def test_an_unknown_package_is_noticed_until_dlt_alone_has_begun_anew(warehouse: Warehouse) -> None:
+    """Its run that checks all rows removes the earlier numbers, with which the later ones never agree again."""
+    service = Service(seed=1)
+    slug = service.add_import("t", [{"n": 1}])
+    [record] = service.record_slugs(slug)
+    noticed = []
+    for n in range(6):
+        service.edit_row(slug, record, {"n": n})
+        run_dlt(service, warehouse)
+        if n == 1:
+            warehouse.pipeline().run([{"n": 1}], table_name="of_the_user")
+        noticed.append(is_noticed(warehouse))
+    assert noticed == [False, True, False, False, False, False]
+
+
+def test_a_package_that_is_completed_while_a_run_is_under_way_is_noticed(warehouse: Warehouse) -> None:
+    """dlt may finish what a killed process left before it asks for the lock."""
+    service = Service(seed=1)
+    service.add_import("t", [{"n": 1}])
+    assert warehouse.run(service).status == "succeeded"
+    service.add_import("t", [{"n": 2}])
+
+    def prepared(connection: Connection, *args: Any) -> Any:
+        found = prepare_dataset(connection, *args)
+        loads = connection.name("_dlt_loads")
+        connection.execute(
+            f"INSERT INTO {loads} (load_id, schema_name, status, inserted_at) "
+            f"SELECT '1.5', 'importer', 0, max(inserted_at) FROM {loads}"
+        )
+        return found
+
+    with mock.patch(PREPARE, prepared):
+        assert warehouse.run(service).status == "succeeded"
+    assert is_noticed(warehouse)
+
+
+def test_a_run_that_could_not_open_has_seen_no_package(warehouse: Warehouse) -> None:
+    service = Service(seed=1)
+    service.add_import("t", [{"n": 1}])
+    assert warehouse.run(service).status == "succeeded"
+    with mock.patch(PREPARE, side_effect=OSError("no")):
+        assert warehouse.run(service).status == "failed"
+    assert warehouse.query("SELECT loads_seen FROM sync_runs ORDER BY started_at") == [(2,), (None,)]
+    assert not is_noticed(warehouse)
+
+
+def test_a_warehouse_that_does_not_tell_how_many_packages_were_seen_is_checked_once(warehouse: Warehouse) -> None:
+    service = Service(seed=1)
+    service.add_import("t", [{"n": 1}])
+    assert warehouse.run(service).status == "succeeded"
+    with duckdb.connect(str(warehouse.file)) as connection:
+        connection.execute("ALTER TABLE importer_data.sync_runs DROP COLUMN loads_seen")
+    for noticed in (True, False):
+        assert is_noticed(warehouse) is noticed
+        assert warehouse.run(service).status == "succeeded"
+
+
+def test_loads_that_are_lost_leave_no_package_unnoticed(warehouse: Warehouse) -> None:
+    """The numbers of packages that runs have seen would be too high for those that come."""
+    service = Service(seed=1)
+    service.add_import("t", [{"n": 1}])
+    for _ in range(3):
+        service.add_import("t", [{"n": 1}])
+        assert warehouse.run(service).status == "succeeded"
+    with duckdb.connect(str(warehouse.file)) as connection:
+        connection.execute("DROP TABLE importer_data._dlt_loads")
+    for _ in range(2):
+        assert warehouse.run(service).status == "succeeded"
+    warehouse.pipeline().run([{"n": 1}], table_name="of_the_user")
+    assert is_noticed(warehouse)
 
 
 def test_dlt_alone_is_the_only_writer_until_it_has_loaded(warehouse: Warehouse) -> None:
@@ -344,3 +496,10 @@ def test_a_service_that_counts_too_few_rows_of_a_clamped_page_is_not_believed(wa
     assert warehouse.run(service).status == "partial"
 
     assert warehouse.query("SELECT count(*) FROM records") == [(12,)]
+
+
+def _move_clock(warehouse: Warehouse, minutes: int) -> None:
+    """Make all runs so far look as if the clock of their machine had been that far ahead."""
+    moved = ", ".join(f"{name} = {name} + INTERVAL '{minutes} minutes'" for name in ("started_at", "finished_at"))
+    with duckdb.connect(str(warehouse.file)) as connection:
+        connection.execute(f"UPDATE importer_data.sync_runs SET {moved}")

@@ -91,6 +91,7 @@ _LATER = {
     "imports": ("extra", "records_metadata"),
     "records": ("extra",),
     "sync_imports": ("text_conflicts", "killed_runs", "due", "fewer_found", "fewer_since", "privacy", "history"),
+    "sync_runs": ("loads_seen",),
 }
 
 

@@ -17,7 +17,7 @@ from tests.types.conftest import DuckDB, Row, Warehouse
 from tests.types.reader import assert_rows
 
 OF_THE_RUN = {"_dlt_load_id", "run_id", "seen_at", "first_seen_at", "last_seen_at", "last_synced_at", "reject_id"}
-OF_ITS_TIME = {"started_at", "finished_at", "load_ids", "requests", "bytes_received"}
+OF_ITS_TIME = {"started_at", "finished_at", "load_ids", "loads_seen", "requests", "bytes_received"}
 
 
 def populated() -> Service:

@@ -264,6 +264,22 @@ def test_a_half_written_table_is_no_typed_table_and_the_next_run_drops_it(
     assert [table.rows for table in place.rebuild("records_orders")] == [21]
 
 
+@pytest.mark.dialect
+def test_a_run_that_is_killed_while_it_drops_a_half_written_table_leaves_no_record_of_it(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By such a record dlt would assume that the table exists, and no rebuild would end any more."""
+    with monkeypatch.context() as patch:
+        _dies_after(patch, "load_replacement")
+        with pytest.raises(ConnectorError):
+            place.rebuild()
+    with monkeypatch.context() as patch:
+        _dies_after(patch, "swap")
+        assert place.sync() == "killed"
+    assert place.sync() == "succeeded"
+    assert [table.rows for table in place.rebuild("records_orders")] == [21]
+
+
 def test_the_next_run_removes_the_folder_of_a_killed_rebuild(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     working_directory = Path(place.pipeline().working_dir)
     with monkeypatch.context() as patch:
