@@ -44,6 +44,7 @@ from connector.warehouse import (
     stored_fields,
     stored_imports,
     upgrades,
+    waiting_versions,
 )
 from connector.warehouse.field_counts import TableTotals
 from connector.warehouse.ownership import Dataset
@@ -688,6 +689,34 @@ def end_versions_of_rows_that_are_not_typed_for_a_while() -> AbstractContextMana
         return original(self.model_copy(update={"typed": True}), slug, names)
 
     return mock.patch.object(Settings, "keeps_history_of", always)
+
+
+@mutation(first=52057)
+def end_versions_of_imports_that_are_under_earlier_rules() -> AbstractContextManager[Any]:
+    return mock.patch.object(waiting_versions, "is_under_others", return_value=None)
+
+
+@mutation(first=52145)
+@contextmanager
+def end_versions_of_imports_that_could_not_be_read() -> Iterator[None]:
+    with (
+        mock.patch.object(history, "gather_waiting", return_value=waiting_versions.Waiting()),
+        mock.patch.object(history, "awaits_reading", return_value="(1 = 0)"),
+    ):
+        yield
+
+
+@mutation(first=53077)
+@contextmanager
+def end_versions_of_imports_that_lost_their_row() -> Iterator[None]:
+    """Act as if imports were gone that the ledger alone has, and as if each run knew all."""
+
+    def lost(connection: Connection, each: history_tables.Versioned) -> str:
+        versions = f"FROM {connection.name(each.history)} WHERE {connection.column(history_tables.VALID_TO)} IS NULL"
+        return f"SELECT slug AS k {versions} AND slug NOT IN (SELECT slug FROM {connection.name(each.table)})"
+
+    with mock.patch.object(history, "_lost_imports", lost), mock.patch.object(session.RunSession, "knows_all", True):
+        yield
 
 
 @mutation(first=51, varied=True)

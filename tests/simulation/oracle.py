@@ -453,26 +453,65 @@ def check_kept(ran: Ran, ever: Mapping[str, str], ever_typed: Iterable[str], tru
 
 def check_versions(
     after: Holdings, *, all_noted: bool = True, but: Collection[str] = (), of: Collection[str] | None = None
-) -> None:
+) -> dict[str, frozenset[str]]:
     """Check, once everything is recorded, that the current versions are the rows and no versions overlap.
 
-    Rows with the keys in `but` may differ from their versions, and those of other tables than `of`.
+    Rows with the keys in `but` may differ from their versions, and those of other tables than `of`; the imports of such
+    records may wait to be recorded. Return table → those of `but` that differ.
     """
-    ledger = after.of_table("sync_imports")
-    due = [r["slug"] for r in ledger if r.get("history") != r["_dlt_load_id"]]
-    none_of(due if all_noted and of is None else [], "what was loaded is recorded")
     now = snapshot(after)
+    waiting, imports = dict[str, frozenset[str]](), set[str]()
     for name, rows in after.versions.items():
         table, key = name.removesuffix("_history"), "slug" if name.startswith("imports") else "_record_slug"
-        current = {row[key]: _content(row) for row in rows if row["_valid_to"] is None}
-        none_of(duplicates(row[key] for row in rows if row["_valid_to"] is None), "a record has one current version")
+        still = [row for row in rows if row["_valid_to"] is None]
+        none_of(duplicates(row[key] for row in still), "a record has one current version")
         if of is None or table in of:
-            none_of(_differences(current, now.get(table, {}), but), f"the current versions are the rows of {table}")
+            unlike = dict(_differences({row[key]: _content(row) for row in still}, now.get(table, {})))
+            none_of(((k, unlike[k]) for k in {*unlike} - {*but}), f"the current versions are the rows of {table}")
+            waiting[table] = frozenset(unlike)
+            # those in `imports` are compared by each run, whether their import is recorded or not
+            pairs = (*still, *after.typed.get(table, ()))
+            imports |= {row["_import_slug"] for row in pairs if "_import_slug" in row and row[key] in unlike}
         lasting = [row for row in rows if row["_valid_from"] != row["_valid_to"]]
         for before, after_it in pairwise(sorted(lasting, key=lambda row: (row[key], row["_valid_from"]))):
             if before[key] == after_it[key]:
                 ended = before["_valid_to"] is not None and before["_valid_to"] <= after_it["_valid_from"]
                 require(ended, "versions do not overlap", before, after_it)
+    due = {r["slug"] for r in after.of_table("sync_imports") if r.get("history") != r["_dlt_load_id"]}
+    none_of(due - imports if all_noted and of is None else (), "what was loaded is recorded")
+    return waiting
+
+
+def _check_waiting(ran: Ran, waiting: Mapping[str, Collection[str]], ruled: Mapping[str, Collection[str]]) -> None:
+    """Check that versions that wait for their rows neither end in the run nor lose a value.
+
+    `waiting` are their keys in each table that is recorded, `ruled` the columns that a rule may empty.
+    """
+    for table, keys in waiting.items():
+        name, key = f"{table}_history", "slug" if table == "imports" else "_record_slug"
+        still = {r[key]: r for r in ran.after.versions.get(name, ()) if r["_valid_to"] is None}
+        for was in ran.before.versions.get(name, ()):
+            if was["_valid_to"] is None and was[key] in keys:
+                now = still.get(was[key], {})
+                require(now.get("_valid_from") == was["_valid_from"], f"a version of {table} waits", was, now)
+                lost = {*_without(_content(was), ruled.get(table, ()))} - {*_content(now)}
+                none_of(lost, f"a version of {table} that waits keeps its values")
+
+
+def _check_current(
+    ran: Ran, all_rules: Sequence[Rules], not_whole: frozenset[str], *, all_noted: bool
+) -> frozenset[str]:
+    """Check the current versions, and that those of rows that were not read wait; return the keys that differ."""
+    assert ran.tally is not None
+    # a run that is about such imports names them, and has not succeeded
+    read = (ran.whole or ran.of_some) and ran.tally.status is Status.succeeded
+    imports, partly = (frozenset[str](), frozenset[str]()) if read else _unread_imports(ran)
+    but = not_whole | imports | partly
+    unlike = check_versions(ran.after, all_noted=all_noted, but=but, of=recorded_tables(ran))
+    unread = {**_unread_records(ran), "imports": imports}
+    ruled = _ruled_columns(ran.after, all_rules) if any(each != all_rules[-1] for each in all_rules) else {}
+    _check_waiting(ran, {table: keys | unread.get(table, frozenset()) for table, keys in unlike.items()}, ruled)
+    return frozenset[str]().union(*unlike.values())
 
 
 def recorded_tables(ran: Ran) -> frozenset[str] | None:
@@ -487,7 +526,9 @@ def recorded_tables(ran: Ran) -> frozenset[str] | None:
     return frozenset(table for table, slug in tables if table and slug in slugs) | {"imports"}
 
 
-def _differences(found: Mapping[str, Content], wanted: Mapping[str, Content], but: Collection[str]) -> Iterator[Any]:
+def _differences(
+    found: Mapping[str, Content], wanted: Mapping[str, Content], but: Collection[str] = ()
+) -> Iterator[tuple[str, Any]]:
     """Yield key → columns whose values differ."""
     for key in sorted({*found, *wanted} - {*but}):
         if other := {*found.get(key, ())} ^ {*wanted.get(key, ())}:
@@ -513,13 +554,46 @@ def _not_whole(after: Holdings) -> frozenset[str]:
     return frozenset(key for key in keys if key) | unwritten
 
 
+def _unread_imports(ran: Ran) -> tuple[frozenset[str], frozenset[str]]:
+    """Return imports whose row in `imports` is under other rules than those of the run, or lost and yet to be listed.
+
+    Behind them, those of which what came with their records is lost: the rest of their row is as it was listed.
+    """
+    # a row without a mark is under the rules of its version
+    imports, now = ran.after.by_key("imports", "slug"), (None, ran.settings.protection.fingerprint_of_metadata)
+    others = {s for s, row in imports.items() if row["_deleted_at"] is None and row.get("_ruled_by") not in now}
+    lost = {row["slug"] for row in ran.after.of_table("sync_imports") if row.get("due") == "lost"}
+    partly = {slug for slug in lost & imports.keys() if imports[slug].get("records_metadata") is None}
+    return frozenset(others | (lost - imports.keys())), frozenset(partly)
+
+
+def _unread_records(ran: Ran) -> dict[str, frozenset[str]]:
+    """Return table → records whose import, by their current version, was not read, and whose row is away or torn."""
+    before = ran.before.by_key("sync_imports", "slug")
+    unread = {
+        row["slug"]: row.get("due")
+        for row in ran.after.of_table("sync_imports")
+        if row.get("state") != "deleted" and (row.get("state") == "failed" or row.get("due") == "torn")
+        if row["last_synced_at"] == before.get(row["slug"], {}).get("last_synced_at")
+    }
+    torn, live = {slug for slug, due in unread.items() if due == "torn"}, ran.after.live_typed()
+    found = {}
+    for name, versions in ran.before.versions.items():
+        still = (row for row in versions if row["_valid_to"] is None and row.get("_import_slug") in unread)
+        keys = (row["_record_slug"] for row in still)
+        away = (key for key in keys if all(row["_import_slug"] in torn for _, row in live.get(key, ())))
+        found[name.removesuffix("_history")] = frozenset(away)
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Seen:
     """What a completed run saw; `moment` is None if it recorded no versions.
 
     It was run `number`; `ruled` tells whether all rows are under its privacy rules. `live` are the rows of tables whose
     versions it recorded. `left` are keys whose versions it did not erase, nor a crashed run before it; None for all.
-    `not_whole` are keys of rows left by a crashed run or a manual change that it did not read again.
+    `not_whole` are keys of rows left by a crashed run or a manual change that it did not read again, and of versions
+    that wait for their rows.
     """
 
     moment: datetime | None
@@ -559,7 +633,7 @@ def check_history(
     # a missing record may be rejected, or have moved to an import that could not be read or was not listed
     erases = whole and ran.tally.status is Status.succeeded and not ran.tally.imports_unreconciled
     if recorded:
-        check_versions(after, all_noted=keeps or (erases and calm), but=not_whole, of=recorded_tables(ran))
+        not_whole |= _check_current(ran, all_rules, not_whole, all_noted=keeps or (erases and calm))
     if not ran.settings.typed:
         none_of(_spans(after) - _spans(ran.before), "no version of a typed row begins or ends while there are none")
     now = snapshot(after)
