@@ -36,6 +36,7 @@ from connector.load.dlt_bridge import (
     hold_until_loaded,
     package_state,
 )
+from connector.load.left_packages import guard_loads, note_loads_seen
 from connector.load.source_changes import refuse_changes
 from connector.load.table_rows import TableRows
 from connector.load.working_directory import check_folders
@@ -51,6 +52,8 @@ from connector.warehouse.lock import acquire_sole_writer, check_lock_held
 RESOURCES = ("imports", "records")
 SECRETS = ("access_token", "privacy_key")
 _JSON_AS_TEXT = "when merging arrow schema with dlt schema"
+
+guard_loads()
 
 
 @dlt.source(name="importer", section="importer")
@@ -246,6 +249,7 @@ class _SharedRun:
             self._unfinished.discard(name)
             if not self._unfinished:
                 yield from map(mark, session.missing_tables())
+                note_loads_seen(session.state.loads_seen)
                 yield mark(session.run_row(load_id))
                 check_lock_held(dlt.current.pipeline())  # a package that was not extracted completely is never loaded
             done = True

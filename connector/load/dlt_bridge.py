@@ -28,6 +28,7 @@ from dlt.load.configuration import LoaderConfiguration
 from dlt.pipeline.pipeline import Pipeline
 
 from connector.errors import ConfigError
+from connector.load.left_packages import note_loads_seen
 from connector.load.table_rows import TableRows, hints
 from connector.warehouse.lock import check_lock_held
 from connector.warehouse.ownership import TYPED_PREFIX
@@ -167,6 +168,7 @@ def load_package(
         @dlt.resource(name="records")
         def records() -> Iterator[Any]:
             mark = Marker()
+            note_loads_seen(None)
             yield from map(mark, tables(current_load_id()))
             pa.default_memory_pool().release_unused()  # return memory to the system before the destination needs it
             written = dlt.current.source_schema().tables
@@ -211,6 +213,7 @@ def forget_tables(pipeline: Pipeline, tables: Sequence[str], now: datetime) -> s
     def importer() -> Any:
         @dlt.resource(name=RECORDS)
         def records() -> Iterator[Any]:
+            note_loads_seen(None)
             dlt.current.source_state()["rebuilt_at"] = now.isoformat()
             yield from ()
 

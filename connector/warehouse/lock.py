@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from dlt.common.pipeline import get_dlt_pipelines_dir
 from dlt.pipeline.pipeline import Pipeline
@@ -53,6 +53,7 @@ _NO_TIMEOUT = "(SELECT set_config(name, '0', false) FROM pg_settings WHERE name 
 
 POLL_S = 0.2
 _sessions: WeakKeyDictionary[Pipeline, Any] = WeakKeyDictionary()
+_writers: WeakSet[Pipeline] = WeakSet()
 # Held locks → the thread that holds them, and their files.
 _acquired: WeakKeyDictionary[ExitStack, tuple[int, Path, Path]] = WeakKeyDictionary()
 
@@ -86,7 +87,22 @@ def sole_writer(pipeline: Pipeline) -> Iterator[None]:
             untyped.log_at(place, dataset_name(pipeline)).complete()
             for lake in untyped.lakes.values():
                 lake.begin()
+        held.enter_context(_writing(pipeline))
         yield
+
+
+@contextmanager
+def _writing(pipeline: Pipeline) -> Iterator[None]:
+    _writers.add(pipeline)
+    try:
+        yield
+    finally:
+        _writers.discard(pipeline)
+
+
+def is_writer(pipeline: Pipeline) -> bool:
+    """Return whether this process holds the lock for a run by this pipeline."""
+    return pipeline in _writers
 
 
 def acquire_sole_writer(pipeline: Pipeline) -> ExitStack:
@@ -225,6 +241,7 @@ def shard_writer(pipeline: Pipeline, shard: int, shards: int, prepare: Callable[
             raise _locked(pipeline, "Another run")
         if not _take(session, f"{_lock_name(pipeline)} shard {shard}/{shards}"):
             raise _locked(pipeline, f"Shard {shard}/{shards}")
+        held.enter_context(_writing(pipeline))
         prepare(alone)
         if alone:
             _take(session, _lock_name(pipeline), "_shared")

@@ -94,6 +94,14 @@ def mark_runs_repaired(connection: Connection, columns: Collection[str]) -> None
     connection.execute(
         f"UPDATE {connection.name(RUNS)} SET error_kind = '{REPAIRED}' WHERE error_kind = '{UNSETTLED}'",
     )
+    forget_loads_seen(connection, columns)
+
+
+def forget_loads_seen(connection: Connection, columns: Collection[str]) -> None:
+    """Empty how many packages runs have seen; `columns` are those of the table. The next run checks all rows.
+
+    A run that begins then writes what it sees.
+    """
     if LOADS_SEEN in columns:
         connection.execute(f"UPDATE {connection.name(RUNS)} SET {LOADS_SEEN} = NULL WHERE {LOADS_SEEN} IS NOT NULL")
 

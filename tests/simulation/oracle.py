@@ -619,8 +619,8 @@ def check_history(
 
     `all_rules` are the rules of each run until now, `all_deletes` its `deletes`. Earlier versions have no values that
     changed rules cover. `kept` are the slugs of rows marked by a run with `deletes = keep` that are still there,
-    `touched` those of records that changed during the run. If the run was not `calm`, an import changed during it or
-    a request failed, so what it found missing may have moved.
+    `touched` those of records and imports that changed during the run. If the run was not `calm`, an import changed
+    during it or a request failed, so what it found missing may have moved.
     """
     assert ran.tally is not None
     rules, number = all_rules[-1], len(all_rules)
@@ -645,7 +645,8 @@ def check_history(
         ]
         # until `compact`, if a run with `keep` recorded a deletion that one with `mirror` had loaded before it died
         told = {key for key, change in changes if change == "delete"} if "keep" in all_deletes else set()
-        waiting = frozenset[str]() if calm else _keys(ran.before)
+        # an import that was deleted may have been restored during the run
+        waiting = frozenset[str]() if calm else _keys(ran.before) | touched
         none_of({key for key, _ in changes} - there - kept - told - waiting, "what was erased leaves no version")
     alive = there  # ever since: what was missing in a run that read everything has been erased
     emptied: dict[str, set[str]] = {}

@@ -286,7 +286,7 @@ class World:
                 self._deletes,
                 kept=kept,
                 changed_manually=changed_manually,
-                touched=frozenset(self.watch.touched_records),
+                touched=frozenset(self.watch.touched_records | self.watch.touched_imports),
                 # what was read within the second of its last edit may have changed since
                 calm=not (self.scenario.coarse or self.watch.touched_imports) and _is_calm(episode),
             )
