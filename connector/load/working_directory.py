@@ -84,9 +84,21 @@ def rebuild_working_directory(pipeline: Pipeline) -> None:
                 shutil.rmtree(left)
         permanent.mkdir(PRIVATE, parents=True, exist_ok=True)
         pipeline.pipelines_dir = str(permanent)
-    pipeline.drop()  # empties the former directory
+    _empty(pipeline)
     if permanent is not None:
         _delete_scratch[pipeline]()
+
+
+def _empty(pipeline: Pipeline) -> None:
+    """Empty the directory of this pipeline.
+
+    `Pipeline.drop` applies the layout of dataset names and the number of `dev_mode` to a name that has them already. It
+    also resets `refresh`, which must stay so: each package would drop the tables of the one before.
+    """
+    dataset_name = pipeline.dataset_name
+    pipeline.drop()
+    with pipeline.managed_state():
+        pipeline.dataset_name = dataset_name
 
 
 def use_own_working_directory(pipeline: Pipeline, name: str) -> None:

@@ -199,6 +199,28 @@ def test_a_rebuild_under_one_name_stops_no_run_under_another(project: Project, b
     assert len(project.values()) == 5
 
 
+@pytest.mark.parametrize("dev_mode", [False, True])
+def test_the_dataset_keeps_its_name(project: Project, monkeypatch: pytest.MonkeyPatch, dev_mode: bool) -> None:
+    """dlt makes it of the one that is given, by a layout, and dev_mode adds the time."""
+    monkeypatch.setenv("DATASET_NAME_LAYOUT", "team_%s")
+    to = dlt.destinations.duckdb(str(project.folder / "w.duckdb"))
+    pipeline = dlt.pipeline(
+        "importer",
+        str(project.folder / "own"),
+        destination=to,
+        dataset_name="d",
+        dev_mode=dev_mode,
+        refresh="drop_data",
+    )
+    name = pipeline.dataset_name
+    assert name.startswith("team_d")
+    assert [project.run(pipeline).records_loaded for _ in range(2)] == [1, 0]
+    assert pipeline.dataset_name == name
+    with Warehouse(pipeline).connect() as connection:
+        sql = "SELECT DISTINCT table_schema AS s FROM information_schema.tables WHERE table_name = 'sync_runs'"
+        assert {row["s"] for row in connection.rows(sql)} == {name, f"{name}_staging"}
+
+
 def test_a_warehouse_within_the_working_directory_is_refused(project: Project) -> None:
     place = project.folder / "pipelines"
     file = place / "importer" / "w.duckdb"

@@ -124,6 +124,10 @@ class ModelPipeline:
         return self
 
     @contextmanager
+    def managed_state(self) -> Iterator[None]:
+        yield
+
+    @contextmanager
     def sql_client(self) -> Iterator[ModelSqlClient]:
         self._kill_switch.step("sql", "connect")
         self._client.staging_dataset_name = self._staging
