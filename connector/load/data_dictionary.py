@@ -78,7 +78,8 @@ def schema_changes(before: Mapping[str, TableSchema], after: Mapping[str, TableS
             continue
         fields = {keys: each for keys, each in now.fields.items() if each.type is not None}
         if old is None or not any(each.type for each in old.fields.values()):
-            yield f"{table} is new, with {len(fields):,} fields"
+            if old is None or fields:
+                yield f"{table} is new, with {len(fields):,} fields"
             continue
         for keys, each in fields.items():
             known = old.fields.get(keys)

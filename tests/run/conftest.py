@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import dlt
 import duckdb
@@ -13,6 +14,7 @@ import pytest
 from dlt.pipeline.pipeline import Pipeline
 
 from connector.load.dlt_bridge import LoadPackage, load_package
+from connector.load.left_packages import guard_loads
 from connector.run.sync import sync
 from connector.runs import Tally
 from connector.sandbox import Service, serve
@@ -45,6 +47,12 @@ class Warehouse:
         with serve(service) as url:
             made = Settings.load(base_url=url, access_token=service_token(service), **settings)
             return sync(self.pipeline(), made, scope, stop=stop, load=load)
+
+    def load_unguarded(self) -> None:
+        """Load what was left in the working directory, as a process does that has not imported the source."""
+        guard_loads()  # otherwise there is nothing to undo
+        with mock.patch.object(Pipeline, "_load", vars(Pipeline)["_load"].__wrapped__):
+            self.pipeline().load()
 
     @contextmanager
     def connect(self) -> Iterator[duckdb.DuckDBPyConnection]:

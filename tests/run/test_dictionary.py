@@ -172,7 +172,7 @@ def test_values_are_counted_anew_once_dlt_has_completed_a_package_late(warehouse
         assert warehouse.run(service).status == "succeeded"
         shutil.rmtree(pipelines)
         aside.rename(pipelines)
-        warehouse.pipeline().load()
+        warehouse.load_unguarded()
 
     assert warehouse.run(service).status == "succeeded"
 
@@ -199,3 +199,16 @@ def test_a_field_without_column_gets_none_because_another_is_forgotten(
 
     fields = "SELECT path, data_type FROM sync_fields WHERE table_name = 'records_t' AND path = 'more'"
     assert warehouse.query(fields) == [("more", "overflowed")]
+
+
+def test_a_table_without_fields_is_new_once(warehouse: Warehouse) -> None:
+    """Neither the imports have metadata nor the records of one template any value."""
+    service = Service(seed=1)
+    service.add_import("t", [{"n": 1}])
+    warehouse.run(service)
+    changes = []
+    for n in range(2):
+        service.add_import("t", [{"n": n}])
+        service.add_import("empty", [{}])
+        changes.append(warehouse.run(service).schema_changes)
+    assert changes == [["records_empty is new, with 0 fields"], []]

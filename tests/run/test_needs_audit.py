@@ -85,12 +85,6 @@ def emptied(service: Service, slug: str) -> None:
         service.delete_row(slug, record)
 
 
-def load_left_package(warehouse: Warehouse) -> None:
-    """Load a package as a process does that has not imported the connector."""
-    with mock.patch.object(Pipeline, "_load", vars(Pipeline)["_load"].__wrapped__):
-        warehouse.pipeline().load()
-
-
 def run_dlt(service: Service, warehouse: Warehouse) -> None:
     with serve(service) as url:
         warehouse.pipeline().run(importer_source(base_url=url, access_token=service_token(service)))
@@ -176,7 +170,7 @@ def test_a_package_that_dlt_finishes_late_doubles_nothing_for_long(warehouse: Wa
     _move_clock(warehouse, 4)
     shutil.rmtree(pipelines)
     aside.rename(pipelines)
-    load_left_package(warehouse)
+    warehouse.load_unguarded()
 
     assert warehouse.run(service).status == "succeeded"
 
@@ -210,7 +204,7 @@ def test_a_package_of_dlt_alone_with_the_row_of_its_run_is_noticed_if_it_ends_la
     _move_clock(warehouse, minutes)
     shutil.rmtree(pipelines)
     aside.rename(pipelines)
-    load_left_package(warehouse)
+    warehouse.load_unguarded()
     assert warehouse.query("SELECT n FROM records_t") == [(2,)]
 
     assert warehouse.run(service).status == "succeeded"
@@ -271,7 +265,7 @@ def test_a_package_that_is_completed_twice_is_noticed(warehouse: Warehouse) -> N
     assert warehouse.run(service).status == "succeeded"
     shutil.rmtree(warehouse.folder / "pipelines")
     copy.rename(warehouse.folder / "pipelines")
-    load_left_package(warehouse)
+    warehouse.load_unguarded()
     assert is_noticed(warehouse)
     assert warehouse.run(service).status == "succeeded"
     assert_equal(service, warehouse)
