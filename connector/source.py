@@ -36,7 +36,7 @@ from connector.load.dlt_bridge import (
     hold_until_loaded,
     package_state,
 )
-from connector.load.left_packages import guard_loads, note_loads_seen
+from connector.load.pending_packages import guard_loads, note_loads_seen
 from connector.load.source_changes import refuse_changes
 from connector.load.table_rows import TableRows
 from connector.load.working_directory import check_folders

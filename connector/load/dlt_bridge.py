@@ -28,7 +28,7 @@ from dlt.load.configuration import LoaderConfiguration
 from dlt.pipeline.pipeline import Pipeline
 
 from connector.errors import ConfigError
-from connector.load.left_packages import note_loads_seen
+from connector.load.pending_packages import note_loads_seen
 from connector.load.table_rows import TableRows, hints
 from connector.warehouse.lock import check_lock_held
 from connector.warehouse.ownership import TYPED_PREFIX
@@ -213,7 +213,6 @@ def forget_tables(pipeline: Pipeline, tables: Sequence[str], now: datetime) -> s
     def importer() -> Any:
         @dlt.resource(name=RECORDS)
         def records() -> Iterator[Any]:
-            note_loads_seen(None)
             dlt.current.source_state()["rebuilt_at"] = now.isoformat()
             yield from ()
 

@@ -94,8 +94,7 @@ class RunRecord:
         self.tally.load_ids.append(load_id)
         self._note_end()
         # not in the tally: if the package is not loaded, the row that tells so must not count it
-        seen = None if self.tally.loads_seen is None else self.tally.loads_seen + 1
-        row = {**self.tally.as_row(), LOADS_SEEN: seen, LOAD_ID: load_id}
+        row = {**self.tally.as_row(), LOADS_SEEN: (self.tally.loads_seen or 0) + 1, LOAD_ID: load_id}
         return TableRows(RUNS, table_of(RUNS_SCHEMA, [row]))
 
     def _note_end(self) -> None:

@@ -98,9 +98,9 @@ def mark_runs_repaired(connection: Connection, columns: Collection[str]) -> None
 
 
 def forget_loads_seen(connection: Connection, columns: Collection[str]) -> None:
-    """Empty how many packages runs have seen; `columns` are those of the table. The next run checks all rows.
+    """Empty how many packages runs have seen, so that the next run checks all rows if no run writes a number before.
 
-    A run that begins then writes what it sees.
+    `columns` are those of the table.
     """
     if LOADS_SEEN in columns:
         connection.execute(f"UPDATE {connection.name(RUNS)} SET {LOADS_SEEN} = NULL WHERE {LOADS_SEEN} IS NOT NULL")

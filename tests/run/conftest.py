@@ -14,11 +14,13 @@ import pytest
 from dlt.pipeline.pipeline import Pipeline
 
 from connector.load.dlt_bridge import LoadPackage, load_package
-from connector.load.left_packages import guard_loads
+from connector.load.pending_packages import guard_loads
 from connector.run.sync import sync
 from connector.runs import Tally
 from connector.sandbox import Service, serve
 from connector.settings import RunScope, Settings
+from connector.warehouse import Warehouse as Opened
+from connector.warehouse.state import load_state
 
 
 class Warehouse:
@@ -48,8 +50,13 @@ class Warehouse:
             made = Settings.load(base_url=url, access_token=service_token(service), **settings)
             return sync(self.pipeline(), made, scope, stop=stop, load=load)
 
+    def needs_audit(self) -> bool:
+        """Return whether the next run would check all rows."""
+        with Opened(self.pipeline()).connect() as connection:
+            return load_state(connection).audited
+
     def load_unguarded(self) -> None:
-        """Load what was left in the working directory, as a process does that has not imported the source."""
+        """Load pending packages as a process does that has not imported the source."""
         guard_loads()  # otherwise there is nothing to undo
         with mock.patch.object(Pipeline, "_load", vars(Pipeline)["_load"].__wrapped__):
             self.pipeline().load()

@@ -28,9 +28,7 @@ from connector.run.opening import prepare_dataset
 from connector.sandbox import Service, Switches, serve
 from connector.settings import Settings
 from connector.warehouse import Connection
-from connector.warehouse import Warehouse as Opened
 from connector.warehouse.lock import sole_writer
-from connector.warehouse.state import load_state
 
 from .conftest import Warehouse, service_token
 from .test_guarantees import assert_equal
@@ -222,15 +220,9 @@ def test_packages_that_dlt_alone_loads_in_time_need_no_audit(warehouse: Warehous
             [record] = service.record_slugs(slug)
             service.edit_row(slug, record, {"n": 10 * n + k})
             run_dlt(service, warehouse)
-    assert not is_noticed(warehouse)
+    assert not warehouse.needs_audit()
     assert warehouse.run(service).status == "succeeded"
     assert_equal(service, warehouse)
-
-
-def is_noticed(warehouse: Warehouse) -> bool:
-    """Return whether the next run would check all rows."""
-    with Opened(warehouse.pipeline()).connect() as connection:
-        return load_state(connection).audited
 
 
 @pytest.mark.parametrize("name", ["importer", "of_another_source"])
@@ -244,7 +236,7 @@ def test_an_unknown_package_of_this_source_is_noticed_once(warehouse: Warehouse,
     pipeline = dlt.pipeline(name, folder, destination=ours.destination, dataset_name=ours.dataset_name)
     pipeline.run([{"n": 1}], table_name="of_the_user")
     for noticed in (name == "importer", False):
-        assert is_noticed(warehouse) is noticed
+        assert warehouse.needs_audit() is noticed
         assert warehouse.run(service).status == "succeeded"
 
 
@@ -266,7 +258,7 @@ def test_a_package_that_is_completed_twice_is_noticed(warehouse: Warehouse) -> N
     shutil.rmtree(warehouse.folder / "pipelines")
     copy.rename(warehouse.folder / "pipelines")
     warehouse.load_unguarded()
-    assert is_noticed(warehouse)
+    assert warehouse.needs_audit()
     assert warehouse.run(service).status == "succeeded"
     assert_equal(service, warehouse)
 
@@ -277,7 +269,7 @@ def test_a_table_of_runs_that_is_not_ours_is_not_asked(warehouse: Warehouse) -> 
     assert warehouse.run(service).status == "succeeded"
     with duckdb.connect(str(warehouse.file)) as connection:
         connection.execute("ALTER TABLE importer_data.sync_runs DROP COLUMN error_kind")
-    assert is_noticed(warehouse)
+    assert warehouse.needs_audit()
 
 
 def test_an_unknown_package_is_noticed_until_dlt_alone_has_begun_anew(warehouse: Warehouse) -> None:
@@ -291,7 +283,7 @@ def test_an_unknown_package_is_noticed_until_dlt_alone_has_begun_anew(warehouse:
         run_dlt(service, warehouse)
         if n == 1:
             warehouse.pipeline().run([{"n": 1}], table_name="of_the_user")
-        noticed.append(is_noticed(warehouse))
+        noticed.append(warehouse.needs_audit())
     assert noticed == [False, True, False, False, False, False]
 
 
@@ -313,7 +305,7 @@ def test_a_package_that_is_completed_while_a_run_is_under_way_is_noticed(warehou
 
     with mock.patch(PREPARE, prepared):
         assert warehouse.run(service).status == "succeeded"
-    assert is_noticed(warehouse)
+    assert warehouse.needs_audit()
 
 
 def test_a_run_that_could_not_open_has_seen_no_package(warehouse: Warehouse) -> None:
@@ -323,7 +315,7 @@ def test_a_run_that_could_not_open_has_seen_no_package(warehouse: Warehouse) -> 
     with mock.patch(PREPARE, side_effect=OSError("no")):
         assert warehouse.run(service).status == "failed"
     assert warehouse.query("SELECT loads_seen FROM sync_runs ORDER BY started_at") == [(2,), (None,)]
-    assert not is_noticed(warehouse)
+    assert not warehouse.needs_audit()
 
 
 def test_a_warehouse_that_does_not_tell_how_many_packages_were_seen_is_checked_once(warehouse: Warehouse) -> None:
@@ -333,7 +325,7 @@ def test_a_warehouse_that_does_not_tell_how_many_packages_were_seen_is_checked_o
     with duckdb.connect(str(warehouse.file)) as connection:
         connection.execute("ALTER TABLE importer_data.sync_runs DROP COLUMN loads_seen")
     for noticed in (True, False):
-        assert is_noticed(warehouse) is noticed
+        assert warehouse.needs_audit() is noticed
         assert warehouse.run(service).status == "succeeded"
 
 
@@ -349,7 +341,7 @@ def test_loads_that_are_lost_leave_no_package_unnoticed(warehouse: Warehouse) ->
     for _ in range(2):
         assert warehouse.run(service).status == "succeeded"
     warehouse.pipeline().run([{"n": 1}], table_name="of_the_user")
-    assert is_noticed(warehouse)
+    assert warehouse.needs_audit()
 
 
 def test_dlt_alone_is_the_only_writer_until_it_has_loaded(warehouse: Warehouse) -> None:

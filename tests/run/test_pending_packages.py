@@ -13,11 +13,10 @@ import pytest
 from dlt.load.load import Load
 from dlt.pipeline.pipeline import Pipeline
 
-from connector import ConfigError, LockedError, importer_source
+from connector import ConfigError, ConnectorError, LockedError, importer_source
 from connector.sandbox import Service, serve
 from connector.warehouse import Warehouse as Opened
 from connector.warehouse.lock import sole_writer
-from connector.warehouse.state import load_state
 
 from .conftest import Warehouse, service_token
 from .test_guarantees import assert_equal
@@ -76,11 +75,6 @@ class World:
     def values(self) -> list[tuple[int]]:
         return self.warehouse.query("SELECT n FROM records_t")
 
-    def is_noticed(self) -> bool:
-        """Return whether the next run would check all rows."""
-        with Opened(self.warehouse.pipeline()).connect() as connection:
-            return load_state(connection).audited
-
 
 @pytest.fixture
 def world(warehouse: Warehouse) -> World:
@@ -113,7 +107,7 @@ def test_a_run_first_loads_what_was_left_if_nothing_was_loaded_since(world: Worl
     world.run_dlt()
     assert world.values() == [(2,)]
     assert not world.left()
-    assert not world.is_noticed()
+    assert not world.warehouse.needs_audit()
     world.run_dlt()
     assert_equal(world.service, world.warehouse)
 
@@ -126,7 +120,7 @@ def test_what_is_outdated_is_refused_until_it_is_given_up(world: World, normaliz
     world.run_elsewhere()
     world.edit(4)
     for go in (world.run_dlt, world.warehouse.pipeline().load):
-        with pytest.raises(ConfigError, match="is outdated, because something was loaded into dataset 'importer_data'"):
+        with pytest.raises(ConfigError, match="is outdated: something was loaded into dataset 'importer_data'"):
             go()
     assert world.values() == [(3,)]
     world.warehouse.pipeline().abort_packages()
@@ -140,7 +134,7 @@ def test_only_sync_goes_on_after_a_sync_that_failed(world: World) -> None:
     with mock.patch.object(Load, "run", side_effect=OSError("lost")):
         assert world.warehouse.run(world.service).status == "failed"
     assert world.left()
-    with pytest.raises(ConfigError, match="or it is of a run of sync"):
+    with pytest.raises(ConfigError, match="or it belongs to a sync that did not end"):
         world.run_dlt()
     world.edit(3)
     assert world.warehouse.run(world.service).status == "succeeded"
@@ -157,7 +151,7 @@ def test_the_next_run_checks_all_rows_if_a_package_is_loaded_in_part(world: Worl
             f"UPDATE {connection.name('sync_runs')} SET status = 'failed', error_kind = 'Repaired' "
             "WHERE status = 'running'"
         )
-    assert not world.is_noticed()
+    assert not world.warehouse.needs_audit()
     with killed_behind("records_t"):
         world.run_dlt()
     assert len(world.values()) > 1
@@ -186,6 +180,19 @@ def test_the_dataset_may_be_named_only_when_it_is_loaded(world: World) -> None:
         pipeline.load(dataset_name="second")
     with pytest.raises(ConfigError, match="into dataset 'second'"):
         world.warehouse.pipeline().load(dataset_name="second")
+    assert world.values() == [(1,)]
+
+
+def test_a_run_that_lost_its_lock_loads_nothing(world: World) -> None:
+    """The session that held it in the database may end after the extraction."""
+    world.edit(2)
+    with serve(world.service) as url:
+        pipeline = world.warehouse.pipeline()
+        pipeline.extract(importer_source(base_url=url, access_token=service_token(world.service)))
+    pipeline.normalize()
+    lost = mock.patch("connector.load.pending_packages.check_lock_held", side_effect=ConnectorError("was lost"))
+    with lost, pytest.raises(ConnectorError, match="was lost"):
+        pipeline.load()
     assert world.values() == [(1,)]
 
 

@@ -1,11 +1,12 @@
-"""Keep dlt from loading an outdated package of this source, and any without the lock.
+"""Refuse pending packages of this source that are outdated, and load the others only under the lock.
 
-Invariant: in a process that has imported the source, a package of it that was left in a working directory is loaded
-only by the sole writer, and only if dlt has completed no other one since its run began. Otherwise it would double rows,
-bring back outdated ones, and change what `sync_fields` says of columns.
+A package is pending from its extraction until it is loaded; if that fails or the process is killed, it stays so.
+Invariant: in a process that has imported the source, a pending package of it is loaded only by the sole writer, and
+only if dlt has completed no other one since its run began. Otherwise it would double rows, bring back outdated ones,
+and change what `sync_fields` says of columns.
 
-dlt loads what was left before it iterates a source, so the method that loads is replaced. This relies on dlt's source
-code and may break with a minor version of dlt.
+dlt loads pending packages before it iterates a source, so the method that loads is replaced. This relies on dlt's
+source code and may break with a minor version of dlt.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def note_loads_seen(loads: int | None) -> None:
 
 
 def guard_loads() -> None:
-    """Make `Pipeline.load` and `Pipeline.run` in this process refuse what was left of this source and is outdated.
+    """Make `Pipeline.load` and `Pipeline.run` in this process refuse outdated pending packages of this source.
 
     They raise ConfigError then, and LockedError while another run is under way.
     """
@@ -51,12 +52,12 @@ def guard_loads() -> None:
     ) -> Any:
         if is_writer(pipeline):
             check_lock_held(pipeline)
-        elif _left(pipeline):
+        elif _pending(pipeline):
             pipeline._set_destinations(destination=destination, destination_credentials=credentials, staging=None)
             pipeline._set_dataset_name(dataset_name)
             if pipeline.destination:
                 with acquire_sole_writer(pipeline):
-                    _check_up_to_date(pipeline, _left(pipeline))
+                    _check_up_to_date(pipeline, _pending(pipeline))
                     prepare_for_loading(pipeline)
                     return load(pipeline, None, dataset_name, **named)
         return load(pipeline, destination, dataset_name, credentials, **named)
@@ -65,28 +66,29 @@ def guard_loads() -> None:
     Pipeline._load = guarded  # type: ignore[method-assign,assignment]
 
 
-def _left(pipeline: Pipeline) -> list[int | None]:
-    """Return what the packages of this source that dlt would load have noted."""
+def _pending(pipeline: Pipeline) -> list[int | None]:
+    """Return what the pending packages of this source have noted, without those that are aborted."""
     packages = pipeline._get_load_storage().normalized_packages
     ids = [load_id for load_id in pipeline.list_normalized_load_packages() if not packages.has_abort_flag(load_id)]
     states: list[Any] = [packages.get_load_package_state(load_id).get("destination_state") or {} for load_id in ids]
     return [state[_SEEN] for state in states if _SEEN in state]
 
 
-def _check_up_to_date(pipeline: Pipeline, left: list[int | None]) -> None:
-    """Raise ConfigError if a package was completed since these began; else let the next run check all rows.
+def _check_up_to_date(pipeline: Pipeline, noted: list[int | None]) -> None:
+    """Raise ConfigError if another package was completed since the runs of these began.
 
-    The row of the run that is in the package makes up for it, once the package is complete.
+    Otherwise empty what runs have seen, so that the next run checks all rows if a package is loaded only in part. The
+    row in a package has the number that is right once the package is complete.
     """
     with Warehouse(pipeline).connect() as connection:
         dataset = inspect_dataset(connection)
         loads = count_loads(connection, connection.names()[0])
-        if any(seen != loads for seen in left):
+        if any(seen != loads for seen in noted):
             raise ConfigError(
-                f"A package that was left in dlt's working directory {pipeline.working_dir} is outdated, because "
-                f"something was loaded into dataset {pipeline.dataset_name!r} since, or it is of a run of sync, which "
-                "only sync can continue. Nothing was loaded; call sync(pipeline), or pipeline.abort_packages() and "
-                "then run again: its imports are read again."
+                f"The pending package in dlt's working directory {pipeline.working_dir} is outdated: something was "
+                f"loaded into dataset {pipeline.dataset_name!r} since, or it belongs to a sync that did not end. "
+                "Nothing was loaded. Call sync(pipeline), or call pipeline.abort_packages() and run again: either "
+                "drops it and reads its imports again."
             )
         if RUNS in dataset.ours:
             forget_loads_seen(connection, dataset.columns[RUNS])
