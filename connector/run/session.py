@@ -79,6 +79,7 @@ class RunSession:
         self.future_start: datetime | None = None  # start of an earlier run by a clock that was far ahead
         self._began_loading = self._began_records = False
         self._reading = True
+        self._read = 0  # number of imports that were read, or found to be gone
         self._import_rows: ImportRows | None = None
         self.typed_tables: list[str] = []
         self.incoming: list[IncomingRows] = []
@@ -301,10 +302,15 @@ class RunSession:
 
     @property
     def is_whole(self) -> bool:
-        """Return whether the run read all that the settings ask for: a record it did not find is gone, not moved."""
+        """Return whether the run read all that the settings ask for: a record it did not find is gone, not moved.
+
+        Invariant: each import that was to be read counts, so that no way to end early can be overlooked.
+        """
+        discovered = self.reader.discovered()
         unread = self.tally.imports_failed or self.tally.imports_unreconciled or self._refused
-        ended = self.tally.interrupted_by is None and not unread
-        return ended and not Choice(self._settings, self._scope).selects and self.reader.discovered().complete
+        ended = self.tally.interrupted_by is None and self.tally.fatal is None and not unread
+        all_read = ended and self._read == len(discovered.plan.read)
+        return all_read and not Choice(self._settings, self._scope).selects and discovered.complete
 
     def is_undisturbed(self) -> bool:
         """Return whether no import changed since it was read or listed: a record that was not found has not moved.
@@ -388,6 +394,7 @@ class RunSession:
         if built.deferred:
             self._defer(planned[0])
             return
+        self._read += len(planned)
         for each, read, size in zip(planned, built.reads, built.sizes, strict=True):
             slug = each.import_.slug
             self.record.pending.imports.append(slug)
@@ -418,6 +425,7 @@ class RunSession:
         self.record.pending.imports.append(slug)
         if self.reader.postpone(planned, built):
             return
+        self._read += 1
         # deleted between listing and reading: the next listing lacks it, and the next run deletes it
         if slug in self.state.ledger:
             with self.warehouse.connect() as connection:

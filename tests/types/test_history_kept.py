@@ -2004,3 +2004,28 @@ def test_versions_begin_anew_with_rows_under_other_rules_too(duck_place: Place) 
     place.service.faults = Faults()
     place.run()
     place.check()
+
+
+@pytest.mark.parametrize("history", [True, False], ids=["recording", "history is off"])
+def test_a_token_that_is_refused_meanwhile_erases_no_version_of_what_exists(duck: DuckDB, history: bool) -> None:
+    """A record that moved is in an import that such a run did not read."""
+    place = Place(duck, deletes="mirror", max_concurrency=1)
+    ann, bob = place.service.add_import("Customers", [{"a": 1}]), place.service.add_import("Customers", [{"a": 2}])
+    place.run()
+    place.edit(ann, {"a": 100})
+    place.run()
+    (moving,) = place.service.record_slugs(ann)
+    place.service.move_row(ann, moving, bob)
+    token = place.service.token
+
+    def revoke(request: Request) -> None:
+        if request.path.endswith(f"{bob}/records"):
+            place.service.token = "another"
+
+    place.service.on_request = revoke
+    refused = duck.run(place.service, **{**place.settings, "history": history})
+    assert refused.status is Status.failed
+    place.service.on_request, place.service.token = None, token
+    place.run()
+    assert sorted(a for a, *_ in place.versions("a", "records_customers")) == [1, 2, 100, 100]
+    place.check()
