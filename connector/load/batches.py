@@ -222,7 +222,7 @@ class Builder:
             flat = self._flatten(texts, schema, hints, nul_safe=self._nul_safe, room=room)
         except TooWide:
             return None
-        return flat if flat.schema == schema and not flat.verbatim else None
+        return flat if flat.schema == schema else None
 
     def _all_rows(self, read: ImportRead, table: str | None) -> tuple[Iterable[Batch], str | None]:
         """Build all rows, typed if there is a `table`, or return why the destination cannot hold them typed."""

@@ -25,7 +25,7 @@ from connector.standing import Standing, standing
 from connector.transform import width
 from connector.transform.casting import is_scalar_beside_text
 from connector.transform.flatten import Flattened, flatten, leaf_values
-from connector.transform.json_rows import may_have_minus_zero, without_minus_zero
+from connector.transform.json_rows import has_minus_zero, normal_json, was_kept_as_received, without_minus_zero
 from connector.transform.naming import SYSTEM_COLUMNS
 from connector.transform.schema import NOT_OURS, Field, TableSchema
 from connector.transform.schema import Kind as Type
@@ -260,6 +260,8 @@ def _unlike_cells(
                 earlier[row] = _as_written_earlier(data[row], schema, nul_safe, room)
             before = earlier[row]
             own = {name: column.slice(row, 1) for name, column in stored.items() if name.startswith(known.column)}
+            if was_kept_as_received(data[row]):
+                own = {name: _normal(column) for name, column in own.items()}
             if keys not in before.schema.fields or _unlike_field(before.schema.fields[keys], before, own):
                 yield row, known.column
     for name in stored.keys() & schema.physical.keys() - explained:
@@ -269,7 +271,7 @@ def _unlike_cells(
 
 def _as_written_earlier(text: bytes, schema: TableSchema, nul_safe: bool, room: Room) -> Flattened:
     """Return the row as the first version wrote it: `-0` as 0, a scalar beside text in the column's variant."""
-    if may_have_minus_zero(text):
+    if has_minus_zero(text):
         text = without_minus_zero(text)
     flat = flatten([text], schema, {}, nul_safe=nul_safe, room=room)
     columns = dict(flat.columns)
@@ -278,6 +280,19 @@ def _as_written_earlier(text: bytes, schema: TableSchema, nul_safe: bool, room: 
         if known.type == Type.TEXT and any(map(is_scalar_beside_text, values)):
             columns[known.text_column] = columns.pop(known.column)
     return replace(flat, columns=columns)
+
+
+def _normal(column: Any) -> Any:
+    """Return a column with its JSON as it is written now."""
+    if not pa.types.is_string(column.type):
+        return column
+    return pa.array([_normal_text(each) for each in column.to_pylist()], pa.string())
+
+
+def _normal_text(text: str | None) -> str | None:
+    with suppress(ValueError):
+        return text if text is None else normal_json(text)
+    return text
 
 
 def _only_objects(data: Iterable[bytes | None]) -> list[bytes]:

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from connector.transform.casting import choose_kind
 from connector.transform.columns import FieldCount, Placed, place
-from connector.transform.json_rows import MAX_DEPTH, Row, Value, may_have_minus_zero, read_exactly, read_rows
+from connector.transform.json_rows import MAX_DEPTH, Row, Value, has_minus_zero, read_exactly, read_rows
 from connector.transform.naming import naming_order
 from connector.transform.overflow import Overflow
 from connector.transform.schema import OVERFLOW_KEYS, Field, Keys, TableSchema, hint_for, parse_type
@@ -39,16 +39,11 @@ _NO_HINTS: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Flattened:
-    """A batch as columns of one length; a column of the schema that is missing here is null throughout.
-
-    `verbatim`: a row is nested too deep to be written back as JSON, so each array and deep object of the batch is as
-    it was received.
-    """
+    """A batch as columns of one length; a column of the schema that is missing here is null throughout."""
 
     schema: TableSchema
     columns: dict[str, pa.Array[Any]]
     counts: Mapping[Keys, FieldCount]
-    verbatim: bool = False
 
 
 def flatten(
@@ -65,15 +60,14 @@ def flatten(
     that hold no NUL character: see `connector.transform.escaping`. Raises TooWide for more new fields than there is
     room for.
     """
-    shape = None if may_have_minus_zero(*rows) else shape_of(tuple(filter(None, schema.fields)))
+    shape = None if has_minus_zero(*rows) else shape_of(tuple(filter(None, schema.fields)))
     leaves = None if shape is None else shape.read(rows)
     try:
         if leaves is not None:
             return _flatten(leaves, Overflow(len(rows)), schema, hints, nul_safe, room)
         return _flatten_any(read_rows(rows), schema, hints, nul_safe, room)
-    except RecursionError:  # nested deeper than can be written back as JSON: keep the source text
-        exact = _flatten_any([read_exactly(row) for row in rows], schema, hints, nul_safe, room)
-        return replace(exact, verbatim=True)
+    except RecursionError:  # nested deeper than msgspec can write
+        return _flatten_any([read_exactly(row) for row in rows], schema, hints, nul_safe, room)
 
 
 def leaf_values(rows: Sequence[bytes], schema: TableSchema) -> Iterator[tuple[Keys, Iterable[Value]]]:

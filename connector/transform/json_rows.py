@@ -7,6 +7,7 @@ key that occurs twice in an object, the last value counts (the raw row keeps bot
 import json
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 from msgspec import Raw
@@ -17,7 +18,7 @@ MAX_DEPTH = 3
 
 
 class JsonText(str):
-    """The source text of an array or object that is kept as it was written."""
+    """An array or object as JSON text, in the form in which msgspec writes it."""
 
     __slots__ = ()
 
@@ -27,15 +28,18 @@ Row = dict[str, Value]
 
 _decode = msgspec.json.Decoder(dict, float_hook=Raw).decode
 _TOKEN = re.compile(r'[ \t\n\r]*("[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\],:]|[^ \t\n\r{}\[\],:"]+)', re.DOTALL)
-_STRING_OR_BRACKET = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _MINUS_ZERO = re.compile(rb"-0(?=[ \t\n\r,}\]])")
 _STRING_OR_MINUS_ZERO = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|-0(?=[ \t\n\r,}\]])', re.DOTALL)
 _WORDS: dict[str, Value] = {"true": True, "false": False, "null": None}
 
 
-def may_have_minus_zero(*rows: bytes) -> bool:
+def has_minus_zero(*rows: bytes) -> bool:
     """Return True if msgspec must not decode one of these rows: it reads the whole number `-0` as 0."""
-    return _MINUS_ZERO.search(b"\n".join(rows)) is not None  # joined: a tenth of the time of single searches
+    joined = b"\n".join(rows)  # a tenth of the time of single searches
+    if _MINUS_ZERO.search(joined) is None:
+        return False
+    return any(found.group() == b"-0" for found in _STRING_OR_MINUS_ZERO.finditer(joined))
 
 
 def without_minus_zero(row: bytes) -> bytes:
@@ -45,7 +49,7 @@ def without_minus_zero(row: bytes) -> bytes:
 
 def read_rows(rows: Sequence[bytes]) -> list[Row]:
     """Parse every row, fast if msgspec can hold it, and exactly in any case."""
-    if may_have_minus_zero(*rows):
+    if has_minus_zero(*rows):
         return [_read_row(row) for row in rows]
     try:
         return [_decode(row) for row in rows]
@@ -54,7 +58,7 @@ def read_rows(rows: Sequence[bytes]) -> list[Row]:
 
 
 def _read_row(row: bytes) -> Row:
-    if may_have_minus_zero(row):
+    if has_minus_zero(row):
         return read_exactly(row)
     try:
         decoded: Row = _decode(row)
@@ -67,12 +71,29 @@ def read_exactly(row: bytes) -> Row:
     """Parse a row that msgspec refuses or changes.
 
     Such rows have lone surrogates, `-0`, numbers of thousands of digits, or unbounded nesting. Arrays and deep objects
-    are returned as their source text, so that depth costs no recursion.
+    are returned as text (`JsonText`), so that depth costs no recursion.
     """
     reader = _Reader(row.decode())
     if reader.lexeme() != "{":
         raise ValueError("not a JSON object")
     return reader.members(1)
+
+
+def was_kept_as_received(row: bytes) -> bool:
+    """Return whether an earlier version kept the arrays and deep objects of the row as they were written."""
+    try:
+        _decode(row)
+    except (ValueError, RecursionError, msgspec.MsgspecError):
+        return True
+    return _MINUS_ZERO.search(row) is not None
+
+
+def normal_json(text: str) -> str:
+    """Return an array or object in the form of `JsonText`. Raises ValueError if the text is neither."""
+    reader = _Reader(text)
+    if reader.lexeme() not in ("{", "["):
+        raise ValueError("neither a JSON array nor an object")
+    return reader.container()
 
 
 class _Reader:
@@ -107,10 +128,11 @@ class _Reader:
         if lexeme == "{" and depth < MAX_DEPTH:
             return self.members(depth + 1)
         if lexeme in "{[":
-            return self._container()
+            text = self.container()
+            return {} if text == "{}" else JsonText(text)
         if lexeme[0] == '"':
-            text: str = json.loads(lexeme, strict=False)
-            return text
+            string: str = json.loads(lexeme, strict=False)
+            return string
         if lexeme in _WORDS:
             return _WORDS[lexeme]
         if not is_number(lexeme):
@@ -118,14 +140,69 @@ class _Reader:
         reads_back = is_whole(lexeme) and len(lexeme) <= LONGEST_INT and lexeme != MINUS_ZERO
         return int(lexeme) if reads_back else Raw(lexeme)
 
-    def _container(self) -> Value:
-        start, level = self._at - 1, 1
-        while level:
-            found = _STRING_OR_BRACKET.search(self._text, self._at)
-            if found is None:
-                raise ValueError("not JSON: a bracket is left open")
-            self._at = found.end()
-            level += {"[": 1, "{": 1, "]": -1, "}": -1}.get(found.group(), 0)
-        text = self._text[start : self._at]
-        empty_object = text[0] == "{" and not text[1:-1].strip()
-        return {} if empty_object else JsonText(text)
+    def container(self) -> str:
+        """Return the array or object that begins with the last lexeme.
+
+        Invariant: its text is the one that msgspec would write for it, so that a value looks the same in every row.
+        """
+        self._at -= 1
+        holder: list[Any] = []
+        containers: list[list[Any] | dict[str, Any]] = [holder]
+        while len(containers) > 1 or not holder:
+            lexeme, into = self.lexeme(), containers[-1]
+            if lexeme == ",":
+                continue
+            if lexeme == ("}" if type(into) is dict else "]"):
+                containers.pop()
+                continue
+            key = ""
+            if type(into) is dict:
+                key, colon, lexeme = _written_string(lexeme), self.lexeme(), self.lexeme()
+                if colon != ":":
+                    raise ValueError(f"not JSON at character {self._at}")
+            value = self._written_value(lexeme)
+            if isinstance(into, dict):
+                into[key] = value
+            else:
+                into.append(value)
+            if not isinstance(value, str):
+                containers.append(value)
+        return _written(holder[0])
+
+    def _written_value(self, lexeme: str) -> Any:
+        if lexeme == "{":
+            return {}
+        if lexeme == "[":
+            return []
+        if lexeme[0] == '"':
+            return _written_string(lexeme)
+        if lexeme not in _WORDS and not is_number(lexeme):
+            raise ValueError(f"not JSON before character {self._at}")
+        return lexeme
+
+
+def _written_string(lexeme: str) -> str:
+    """Return a string as msgspec writes it, and a lone surrogate, which it refuses, as an escape."""
+    read = json.loads(lexeme, strict=False)
+    if not isinstance(read, str):
+        raise ValueError("not JSON: a key is no string")
+    written = json.dumps(read, ensure_ascii=False)
+    return _SURROGATE.sub(lambda found: f"\\u{ord(found.group()):04x}", written)
+
+
+def _written(container: list[Any] | dict[str, Any]) -> str:
+    """Return the JSON of nested containers whose scalars and keys are written already."""
+    pieces: list[str] = []
+    waiting: list[Any] = [container]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, str):
+            pieces.append(each)
+            continue
+        opening, closing = "{}" if isinstance(each, dict) else "[]"
+        inner: list[Any] = [opening]
+        for key, value in each.items() if isinstance(each, dict) else ((None, value) for value in each):
+            inner += ["," * (len(inner) > 1), "" if key is None else f"{key}:", value]
+        waiting.append(closing)
+        waiting.extend(reversed(inner))
+    return "".join(pieces)

@@ -304,3 +304,29 @@ def test_what_is_escaped_can_be_read_back(spelled: str) -> None:
         assert not (nul_safe and "\0" in kept)
         if kept != text:
             assert json.loads('"' + kept.replace('"', '\\"') + '"', strict=False) == text
+
+
+def spelled(value: Any, blank: str, ascii_only: bool) -> str:
+    """The JSON of a value with blanks between its tokens."""
+    if isinstance(value, Number) or value is None or isinstance(value, bool | str):
+        return dump(value, ascii_only)
+    opening, closing = "{}" if isinstance(value, dict) else "[]"
+    if isinstance(value, dict):
+        parts = [f"{dump(key, ascii_only)}{blank}:{blank}{spelled(v, blank, ascii_only)}" for key, v in value.items()]
+    else:
+        parts = [spelled(inner, blank, ascii_only) for inner in value]
+    return opening + blank + f"{blank},{blank}".join(parts) + blank + closing
+
+
+@given(st.lists(VALUES, max_size=3), st.sampled_from(["", " ", "\n\t"]), st.booleans())
+@settings(max_examples=300)
+def test_a_value_has_one_text_however_it_is_written_and_whatever_is_beside_it(
+    value: list[Any], blank: str, ascii_only: bool
+) -> None:
+    deep = "[" * 3_000 + "]" * 3_000
+    others = ["1", "-0", '"won 2-0 at home"', '"\\ud83d"', "9" * 5_000, deep]
+    plain = flatten([f'{{"v":{dump(value, True)},"w":1}}'.encode()], TableSchema("t")).columns["v"].to_pylist()
+    for schema in (TableSchema("t"), flatten([b'{"v":[],"w":1}'], TableSchema("t")).schema):
+        for other in others:
+            row = f'{{"v":{spelled(value, blank, ascii_only)},"w":{other}}}'
+            assert flatten([row.encode()], schema).columns["v"].to_pylist() == plain, other
