@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import msgspec
+from msgspec import structs
 from pydantic import BaseModel, ConfigDict, SecretStr
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -33,6 +34,8 @@ class Import(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Whether `updated_at` had no offset and was interpreted as UTC."""
     status: str
     template: Template | None = None
+    shown_name: str | None = None
+    """The name of the template in the reply, if the run uses another one: in a run, a template has one name."""
     metadata_json: bytes | None = None
     """The exact JSON text of `metadata` as received; None if it is absent or null."""
     extra_json: bytes | None = None
@@ -42,6 +45,18 @@ class Import(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def fingerprint(self) -> tuple[datetime, int, str]:
         """Return what must stay the same for an import to count as unchanged."""
         return self.updated_at, self.row_count, self.status
+
+    def named(self, template: Template) -> Import:
+        """Return the import with this name of its template; the name in the reply stays in `shown_name`."""
+        if template == self.template:
+            return self
+        shown = self.shown_template_name
+        return structs.replace(self, template=template, shown_name=None if shown == template.name else shown)
+
+    @property
+    def shown_template_name(self) -> str | None:
+        """Return the name of the template in the reply."""
+        return self.template_name if self.shown_name is None else self.shown_name
 
     @property
     def template_slug(self) -> str | None:

@@ -64,6 +64,7 @@ class Verdict(StrEnum):
     unreconciled = "unreconciled"  # it did not change, and the number of its records differs from `row_count`
     unstable = "unstable"  # it kept changing, or its pages never ended: some of its records may be missing
     gone = "gone"
+    left = "left"  # it changed while it was read, so that another run has to decide whether and how to read it
 
 
 class RecordsClient(Protocol):
@@ -275,7 +276,10 @@ def as_listed(listed: Import, own: Import) -> Import:
     same_time = any(earlier == later - (later - EPOCH) % unit for unit in _UNITS)
     if same_time and (listed.row_count, listed.status) == (own.row_count, own.status):
         return listed
-    told = ("template", "metadata_json", "extra_json")
+    if listed.template is not None and own.template_slug in (None, listed.template.slug):
+        shown = listed.shown_name if own.template is None else own.named(listed.template).shown_name
+        own = structs.replace(own, template=listed.template, shown_name=shown)
+    told = ("metadata_json", "extra_json")
     return structs.replace(own, **{name: getattr(listed, name) for name in told if getattr(own, name) is None})
 
 

@@ -91,7 +91,7 @@ def listing_hash(import_: Import, rules: str | None) -> str:
         import_.updated_at.isoformat(),
         import_.status,
         import_.template_slug,
-        import_.template_name,
+        import_.shown_template_name,
         (import_.metadata_json or b"").decode(),
         (import_.extra_json or b"").decode(),
         *(() if rules is None else (rules,)),
@@ -170,6 +170,7 @@ def tombstones(old: pa.Table, slugs: Sequence[str], load_id: str, now: datetime,
 
 def _row(row: ImportRow, load_id: str, nul_safe: bool) -> dict[str, Any]:
     import_ = row.import_
+    name = import_.shown_template_name
     return {
         "slug": import_.slug,
         "row_count": import_.row_count,
@@ -177,7 +178,7 @@ def _row(row: ImportRow, load_id: str, nul_safe: bool) -> dict[str, Any]:
         "updated_at": import_.updated_at,
         "status": storable(import_.status, nul_safe=nul_safe),
         "template__slug": import_.template_slug,
-        "template__name": None if import_.template_name is None else storable(import_.template_name, nul_safe=nul_safe),
+        "template__name": None if name is None else storable(name, nul_safe=nul_safe),
         "metadata": None if import_.metadata_json is None else import_.metadata_json.decode(),
         "extra": None if import_.extra_json is None else import_.extra_json.decode(),
         "records_metadata": row.records_metadata,

@@ -75,6 +75,8 @@ class LedgerRows:
             row = replace(row, fewer_found=fewer, fewer_since=self.now)
         if killed_runs:
             row = replace(_at_version(row, import_), killed_runs=killed_runs)
+        if row.last_synced_at is None:  # as for an import that is left out
+            row = replace(row, privacy=self._privacy_mark(import_))
         attempts = (known.attempts if known and known.state is State.failed else 0) + 1
         return replace(row, state=State.failed, attempts=attempts, error=error)
 

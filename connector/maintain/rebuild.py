@@ -141,7 +141,7 @@ class _Rebuild:
             discard_rebuild(connection, state.tables)
             dataset = inspect_dataset(connection)
             if LEDGER in dataset.ours:  # so that versions differ from their rows only in what changed
-                apply_rules(connection, dataset, self.settings, Catalogue.of(state))
+                apply_rules(connection, dataset, self.settings, state)
         tables = self._checked(wanted, state)
         if not tables:
             return

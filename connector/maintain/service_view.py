@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from connector.errors import AuthError, ConnectorError, NotFoundError
 from connector.extract.convention import FROM_ONE, PageConvention
@@ -73,7 +73,10 @@ class ServiceView:
         lister = Lister(fetch, key_of, replaces, creation_time, expected=expected)
         listing = await lister.all()
         self.convention = listing.convention
-        return listing
+        named = {i.slug: i for i in self.client.with_one_name([row for row in listing.rows if isinstance(row, Import)])}
+        return replace(
+            listing, rows=tuple(named.get(row.slug, row) if isinstance(row, Import) else row for row in listing.rows)
+        )
 
     async def _ask_all(self, slugs: Sequence[str]) -> list[Answer]:
         found: list[Answer] = []

@@ -7,7 +7,7 @@ The scope and the setting `status` select the imports of a run. Of these, it rea
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -32,15 +32,17 @@ class Misnamed:
 
 
 @dataclass(frozen=True, slots=True)
-class Misruled:
-    """Templates that are not read, because their privacy rules are probably not the intended ones.
+class SuspectRules:
+    """The templates to which the privacy rules that are meant for them probably do not apply, because of a name.
 
-    `renamed`: slug → the section that named the template before it was renamed; `taken`: slugs of the templates that
-    now have the name of such a section.
+    `renamed`: slug → the section that named the template before it was renamed; `misspelt`: section → the names or
+    slugs of the templates that it is probably meant for; `templates`: the slugs of all of these templates, and of those
+    that now have the name of a section in `renamed`. They are not read, and their versions stay as they are.
     """
 
     renamed: Mapping[str, str]
-    taken: Set[str]
+    misspelt: Mapping[str, Sequence[str]]
+    templates: Set[str]
 
 
 @dataclass(frozen=True)
@@ -74,36 +76,59 @@ class Choice:
         """Return whether the records of the import are read."""
         return self.wants(import_) and self.settings.includes(import_.template_slug, import_.template_name)
 
-    def without_their_rules(self, imports: Sequence[Import], ledger: Mapping[str, LedgerRow]) -> Misruled:
-        """Find the templates that are not read because a renaming took their privacy rules away or gave them others.
+    def still_reads(self, listed: Import, now: Import) -> bool:
+        """Return whether an import that is read may be loaded as it is `now`, by the decisions on the `listed` version.
 
-        Invariant: if an import of a template was ever read under a section of rules, as the ledger says, and that
-        section still exists but no longer names the template, the template is not read, unless it has a section of its
-        own: by its slug, or by a name under which no other template was read. Nor is a template read that now has the
-        name of such a section.
+        It may not if it moved to another template, which may be left out, under other rules, or in another shard's
+        part, or if it no longer has the status that the settings select.
+        """
+        settings, template = self.settings, (now.template_slug, now.template_name)
+        as_ruled = settings.protection.fingerprint(*template) == settings.protection.fingerprint(
+            listed.template_slug, listed.template_name
+        )
+        chosen = settings.status in (None, now.status) and settings.includes(*template)
+        return now.template_slug == listed.template_slug and as_ruled and chosen
+
+    def suspect_rules(
+        self, names: Mapping[str, str | None], read: Collection[str], state: WarehouseState
+    ) -> SuspectRules:
+        """Find the templates that a wrong name leaves without their privacy rules, or under those of others.
+
+        `names` are those that the templates have now, by slug; only those in `read` can have misspelt rules.
+
+        Invariant: a template is not read if an import of it was ever read under a section of rules, as the ledger says,
+        or if it had the name of a section that no template has now, and that section still exists but no longer names
+        the template, unless the template has a section of its own: by its slug, or by a name under which no other
+        template was read. Nor is a template read that now has the name of such a section.
         """
         protection = self.settings.protection
         ruled = set(protection.templates)
         if not ruled:
-            return Misruled({}, frozenset())
+            return SuspectRules({}, {}, frozenset())
         named = ruled | protection.bare
-        now = {i.template_slug: i.template_name for i in imports if i.template_slug is not None}
         read_under: dict[str, set[str]] = defaultdict(set)
-        for known in ledger.values():
+        for known in state.ledger.values():
             if (slug := known.template_slug) is not None:
-                told, present = known.rule_sections, {slug, now.get(slug)}
-                read_under[slug] |= self._sections_by_fingerprint(known, present) if told is None else told
+                told, now = known.rule_sections, {slug, names.get(slug)}
+                read_under[slug] |= self._sections_by_fingerprint(known, now) if told is None else told
+        former = {name for slug, titles in state.template_names.items() for name in (slug, *titles)}
+        present = {*names, *(name for name in names.values() if name is not None)}
+        misspelt = protection.misspelt(((slug, names.get(slug)) for slug in read), former | present)
+        formerly = {title: _slugs_of(title, state) for title in ruled - present - misspelt.keys()}
         renamed: dict[str, str] = {}
-        for slug, name in now.items():
-            lost = (read_under[slug] & ruled) - {slug, name}
+        for slug, name in names.items():
+            lost = read_under[slug] & ruled | {title for title, slugs in formerly.items() if slug in slugs}
+            lost = {title for title in lost if title not in (slug, name)}
             of_others = any(name in titles for other, titles in read_under.items() if other != slug)
             if lost and slug not in named and (name not in named or of_others):
                 renamed[slug] = min(lost)
         left = set(renamed.values())
         taken = {
-            slug for slug, name in now.items() if name in left and slug not in named and name not in read_under[slug]
+            slug for slug, name in names.items() if name in left and slug not in named and name not in read_under[slug]
         }
-        return Misruled(renamed, frozenset(taken))
+        meant = {name for found in misspelt.values() for name in found}
+        unread = {slug for slug, name in names.items() if slug in read and not meant.isdisjoint((slug, name))}
+        return SuspectRules(renamed, misspelt, renamed.keys() | taken | unread)
 
     def _sections_by_fingerprint(self, known: LedgerRow, present: Set[str | None]) -> Set[str]:
         """Return the sections under which an import was read, for a ledger row of an earlier version that names none.
@@ -116,14 +141,6 @@ class Choice:
             return frozenset()
         fits = {name for name in protection.templates if protection.fingerprint(known.template_slug, name) == rules}
         return {name for name in fits if name in present} or fits
-
-    def misspelt_rules(
-        self, included: Sequence[Import], imports: Sequence[Import], state: WarehouseState
-    ) -> Mapping[str, Sequence[str]]:
-        """Return the sections of privacy rules that match no past or present template name, with the probable names."""
-        former = {name for slug, names in state.template_names.items() for name in (slug, *names)}
-        templates = ((i.template_slug, i.template_name) for i in included)
-        return self.settings.protection.misspelt(templates, former | _templates(imports))
 
     def refuse_empty(self, imports: Sequence[Import], wanted: Sequence[Import], problems: list[str]) -> None:
         """Raise ConfigError if nothing that may be read has a name given to a backfill.

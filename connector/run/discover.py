@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from msgspec import structs
-
 from connector.errors import AuthError, ConnectorError, NotFoundError
 from connector.extract.convention import FROM_ONE
 from connector.extract.listing import Lister, Listing, run_concurrently
-from connector.extract.records import as_listed, request_import
+from connector.extract.records import request_import
 from connector.ledger import INCOMPLETE_ROWS, State
 from connector.load.imports_table import is_listed_as
 from connector.models import Import, Reject, creation_time, key_of, replaces
@@ -93,15 +91,13 @@ class Discovery:
             counted=settings.reconcile != "off",
             named=bool(scope.selection.slugs),
             privacy=lambda i: settings.protection.fingerprint(i.template_slug, i.template_name),
+            reappeared=lambda slug: slug in state.imports and state.imports[slug].shown is None,
         )
 
     async def make(self) -> Discovered:
         """List the imports, request those that are not listed, and return the decisions."""
         if self._scope.selection.slugs:
-            lister = self._lister(0)
-            await lister.counts_from_zero()
-            self.convention = lister.convention
-            return self._decide(Listing(await self._with_templates(await self._by_slug()), True, 0), (), ())
+            return await self._decide_by_slug()
         known = {s for s, k in self._state.ledger.items() if k.live}
         known |= {s for s, seen in self._state.imports.items() if not seen.deleted}
         lister = self._lister(len(known))
@@ -109,14 +105,15 @@ class Discovery:
         self.convention = listing.convention
         if self._choice.is_bounded:
             status = None if self._choice.selects else self._settings.status
-            return self._decide(listing, (), () if status is None else await self._gone_at_status(listing, status))
+            gone = () if status is None else await self._gone_at_status(listing, status)
+            return self._decide(self._named(listing, ()), listing, (), gone)
         rounds = 0
         while True:
             listed = {_slug_of(row) for row in listing.rows}
             is_last = rounds == MAX_LISTING_ROUNDS
             alive, gone = await self._request_unlisted(sorted(known - listed), request_all=is_last)
             if is_last or not alive:
-                return self._decide(listing, tuple(alive), gone)
+                return self._decide(self._named(listing, alive), listing, alive, gone)
             log.warning(
                 "%d imports exist but were not listed; listing again.", len(alive), extra={"event": "listing.again"}
             )
@@ -170,6 +167,21 @@ class Discovery:
         self._progress.listed(reply.size)
         return [*reply.imports, *reply.rejects]
 
+    async def _decide_by_slug(self) -> Discovered:
+        """Decide on the imports that were requested by slug, as the listing shows them.
+
+        Their own URLs may leave out fields, and the next run compares their rows in `imports` with the listing.
+        """
+        found = {i.slug: i for i in await self._by_slug()}
+        listing = await self._lister(len(self._state.ledger)).all()
+        self.convention = listing.convention
+        listed = [row for row in listing.rows if isinstance(row, Import)]
+        unlisted = found.keys() - {i.slug for i in listed}
+        named = self._client.with_one_name(listed)
+        known = self._with_known_template([i for i in found.values() if i.slug in unlisted])
+        imports = [*(i for i in named if i.slug in found), *known]
+        return self._decide(imports, Listing(tuple(imports), True, 0), (), ())
+
     async def _by_slug(self) -> tuple[Import, ...]:
         found = await run_concurrently(self._get_or_none(slug) for slug in sorted(self._scope.selection.slugs))
         meant: list[Import] = []
@@ -184,15 +196,6 @@ class Discovery:
             else:
                 meant.append(import_)
         return tuple(meant)
-
-    async def _with_templates(self, found: tuple[Import, ...]) -> tuple[Import, ...]:
-        """Return the listing's versions of the imports, because their own URLs may leave out a template."""
-        if not any(map(self._may_lack_its_template, found)):
-            return found
-        listing = await self._lister(len(self._state.ledger)).all()
-        listed = {row.slug: row for row in listing.rows if isinstance(row, Import)}
-        shown = (as_listed(listed[i.slug], i) for i in found if i.slug in listed)
-        return (*shown, *self._with_known_template([i for i in found if i.slug not in listed]))
 
     def _may_lack_its_template(self, import_: Import) -> bool:
         """Return whether an import shown without a template may have one, and a decision depends on it.
@@ -269,9 +272,14 @@ class Discovery:
         except ConnectorError as error:
             return error
 
-    def _decide(self, listing: Listing[Any], unlisted: tuple[Import, ...], gone: tuple[str, ...]) -> Discovered:
-        found = [row for row in listing.rows if isinstance(row, Import)] + list(self._with_known_template(unlisted))
-        imports = _with_one_name({i.slug: i for i in found}.values())  # a backfill may name an import in several ways
+    def _named(self, listing: Listing[Any], unlisted: Sequence[Import]) -> list[Import]:
+        """Return all imports, each template with one name."""
+        listed = [row for row in listing.rows if isinstance(row, Import)]
+        return self._client.with_one_name([*listed, *self._with_known_template(unlisted)])
+
+    def _decide(
+        self, imports: Sequence[Import], listing: Listing[Any], unlisted: Sequence[Import], gone: tuple[str, ...]
+    ) -> Discovered:
         rejects = tuple(row for row in listing.rows if isinstance(row, Reject))
         wanted = [i for i in imports if self._choice.wants(i)]
         included = [i for i in wanted if self._may_be_read(i)]
@@ -286,7 +294,7 @@ class Discovery:
         left_out = tuple(i for i in excluded if not self._is_noted_as_excluded(i))
         is_shard = self._scope.selection.part is not None
         if not is_shard:
-            self._report_older_rules(excluded, listing)
+            self._report_older_rules(wanted, excluded, listing)
             self._report_incomplete(wanted, excluded)
         # a shortfall until here means that an import exists, or may exist, whose records are not read as they are to be
         complete = listing.complete and not (unlisted or rejects or self._tally.shortfall)
@@ -321,21 +329,20 @@ class Discovery:
 
         The others are those whose template was renamed, or is probably meant by a section that matches no template.
         """
-        misruled = self._choice.without_their_rules(imports, self._state.ledger)
-        for slug, name in sorted(misruled.renamed.items()):
+        names = {i.template_slug: i.template_name for i in imports if i.template_slug is not None}
+        read = {i.template_slug for i in included if i.template_slug is not None}
+        suspect = self._choice.suspect_rules(names, read, self._state)
+        for slug, name in sorted(suspect.renamed.items()):
             self._tally.shortfall = True
             self._tally.problems.append(
-                f"privacy has rules for {name!r}, but the template whose imports were read under them has been "
-                "renamed: its imports are not read, nor those of a template that has this name now. Use its slug as "
-                f"the name of the rules: {slug}."
+                f"privacy has rules for {name!r}, but the template that had this name has been renamed: its imports "
+                f"are not read, nor those of a template that has this name now. Use its slug as the name of the rules: "
+                f"{slug}."
             )
-        left: set[str] = set()
-        for title, names in self._choice.misspelt_rules(included, imports, self._state).items():
+        for title, meant in suspect.misspelt.items():
             self._tally.shortfall = True
-            self._tally.problems.append(unread(title, names))
-            left.update(names)
-        unread_templates = misruled.renamed.keys() | misruled.taken
-        return [i for i in included if i.template_slug not in unread_templates and i.template_name not in left]
+            self._tally.problems.append(unread(title, meant))
+        return [i for i in included if i.template_slug not in suspect.templates]
 
     def _may_be_read(self, import_: Import) -> bool:
         """Return whether the import may be read: a shard reads only the version at which the work was divided.
@@ -382,7 +389,7 @@ class Discovery:
                 self._tally.imports_failed += 1
                 self._tally.problems.append(f"Import {import_.slug}: {KilledTwice(import_.slug)}")
 
-    def _report_older_rules(self, excluded: Sequence[Import], listing: Listing[Any]) -> None:
+    def _report_older_rules(self, wanted: Sequence[Import], excluded: Sequence[Import], listing: Listing[Any]) -> None:
         """Report imports that were loaded under other privacy rules and are not read again, because they are left out.
 
         Invariant: after a run that succeeded, the rows of an import have no value that its rules would change.
@@ -393,7 +400,7 @@ class Discovery:
         read = {s for s, k in live.items() if k.records_loaded or (protection.of_metadata and k.last_synced_at)}
         rules = {i.slug: {protection.fingerprint(i.template_slug, i.template_name)} for i in excluded if i.slug in read}
         if self._settings.status is not None and not self._choice.selects:
-            listed = {_slug_of(row) for row in listing.rows}
+            listed = {i.slug for i in wanted}  # the service may ignore the status that is asked for
             present = listed_template_names(row for row in listing.rows if isinstance(row, Import))
             for slug in (live.keys() if protection.of_metadata else read) - listed:
                 template = live[slug].template_slug
@@ -432,20 +439,6 @@ def listed_template_names(imports: Iterable[Import]) -> dict[str, set[str]]:
 
 def _times(rows: Iterable[Import | Reject]) -> dict[str, datetime]:
     return {row.slug: row.updated_at for row in rows if isinstance(row, Import)}
-
-
-def _with_one_name(imports: Collection[Import]) -> list[Import]:
-    """Return the imports with one name for each template, even if it was renamed between two pages of the listing.
-
-    Otherwise some of its imports would be selected by name and others silently left out.
-    """
-    named = {i.template.slug: i.template for i in imports if i.template is not None}
-    return [
-        i
-        if i.template is None or i.template.name == named[i.template.slug].name
-        else structs.replace(i, template=named[i.template.slug])
-        for i in imports
-    ]
 
 
 def _slug_of(row: Import | Reject) -> str | None:

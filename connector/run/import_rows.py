@@ -72,7 +72,7 @@ class ImportRows:
             self._unread += [import_ for import_ in self.changed(discovered) if import_.slug not in read]
 
     def add_failed(self, import_: Import) -> None:
-        """Queue the row of an import whose records could not be read."""
+        """Queue the row of an import whose records were to be read and are not loaded."""
         if self._listed and self._is_due(import_):
             self._unread.append(import_)
 

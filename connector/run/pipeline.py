@@ -234,7 +234,7 @@ def _build(builder: Builder, unit: _BuildUnit) -> list[ReadResult]:
     for planned, result in unit.results:
         if isinstance(result, Failure):
             outcomes.append(((planned,), result))
-        elif result.verdict is Verdict.gone:
+        elif result.verdict in (Verdict.gone, Verdict.left):
             outcomes.append(((planned,), BuiltImports.of((result,), None, ())))
         else:
             reads[result.import_.slug] = planned, result

@@ -22,6 +22,7 @@ from connector.ledger import Due
 from connector.load.batches import Builder, BuiltImports
 from connector.load.flatten_process import Flattener
 from connector.models import Import
+from connector.run.choice import Choice
 from connector.run.crash_suspects import CrashSuspects, KilledTwice
 from connector.run.discover import Discovered, Discovery
 from connector.run.pipeline import UNIT_ROWS, Failure, Prefetcher, ReadResult
@@ -79,6 +80,7 @@ class Reader:
         self._crash_suspects = crash_suspects
         self._names_taken = taken
         self._reading = reading
+        self._choice = Choice(settings, scope)
         self._suspects: deque[Planned[Import]] = deque()  # each read alone, once all others are loaded
         self._listing: asyncio.Task[Discovered] | None = None
         self._discovered: Discovered | None = None
@@ -329,6 +331,8 @@ class Reader:
         read = await read_import(self._client, import_, self._discovery.convention)
         if read.verdict is Verdict.gone:
             return read
+        if not self._choice.still_reads(import_, read.import_):
+            return ImportRead(read.import_, Verdict.left)
         found, known = len(read.records) + len(read.rejects), self._state.ledger.get(import_.slug)
         reconciles = read.verdict is Verdict.complete
         if lost_rows(read.import_, found, known, reconciles=reconciles, now=self._ports.now()):

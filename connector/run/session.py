@@ -90,7 +90,7 @@ class RunSession:
         self._racy = False  # an import was read within the resolution of its `updated_at`
         self._refused = False  # rows of an import are in no typed table, because the destination refuses them
         self.exhausted = False
-        self.deferred = 0  # number of imports left to the run after all shards
+        self.left = 0  # number of imports left to the next run
         self.largest_batch_bytes = 0  # bytes of the longest rows, which are built some thousands at a time
         now = ports.now()
         self.tally = Tally(
@@ -391,8 +391,8 @@ class RunSession:
         if built.reads[0].verdict is Verdict.gone:
             self._accept_gone(planned[0], built)
             return
-        if built.deferred:
-            self._defer(planned[0])
+        if built.deferred or built.reads[0].verdict is Verdict.left:
+            self._leave(planned[0], "it needs a column" if built.deferred else "it moved while it was read")
             return
         self._read += len(planned)
         for each, read, size in zip(planned, built.reads, built.sizes, strict=True):
@@ -408,16 +408,15 @@ class RunSession:
         known = [self.state.ledger.get(each.import_.slug) for each in planned]
         yield from package.add(built, known, [self.reader.due(read) for read in built.reads])
 
-    def _defer(self, planned: Planned[Import]) -> None:
-        """Load nothing of an import that needs a column in a table of all shards; the import stays due."""
+    def _leave(self, planned: Planned[Import], why: str) -> None:
+        """Load nothing of an import that this run cannot load as it is now; it stays due, and the next run reads it."""
         slug = planned.import_.slug
         self.record.pending.imports.append(slug)
-        self.deferred += 1
-        log.info(
-            "Import %s needs a column that its table lacks; the run after the shards reads it.",
-            slug,
-            extra={"event": "import.left", "import_slug": slug},
-        )
+        self.left += 1
+        if self._settings.status is None:
+            self.import_rows.add_failed(planned.import_)
+        told = {"event": "import.left", "import_slug": slug}
+        log.info("Import %s is left to the next run: %s.", slug, why, extra=told)
         self._progress.read(slug, 0, "left")
 
     def _accept_gone(self, planned: Planned[Import], built: BuiltImports) -> None:

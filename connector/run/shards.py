@@ -175,11 +175,12 @@ class _Shard:
         )
         carry_out(self._pipeline, session, settings, self._load)
         crash_suspects.close()
-        if session.deferred:
+        if session.left:
             log.warning(
-                "%d imports need columns that the shared tables lack; the run after the shards reads them.",
-                session.deferred,
-                extra={"event": "shard.left", "imports": session.deferred},
+                "%d imports need columns that the shared tables lack, or moved meanwhile; the run after the shards "
+                "reads them.",
+                session.left,
+                extra={"event": "shard.left", "imports": session.left},
             )
         return session.tally
 

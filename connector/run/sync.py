@@ -194,6 +194,7 @@ def _make_versions(
         is_undisturbed=is_undisturbed,
         in_order=session.future_start is None,
         names=listed_template_names(session.reader.discovered().imports),
+        state=session.state,
     )
     if session.future_start is not None:
         session.tally.shortfall = True

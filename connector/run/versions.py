@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Set
 from dataclasses import dataclass
 from functools import cached_property
 
 from connector.load.data_dictionary import Catalogue
 from connector.load.imports_table import EXTRA, METADATA
+from connector.run.choice import Choice
 from connector.runs import Tally
-from connector.settings import Settings
+from connector.settings import RunScope, Settings
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.history import is_due, is_to_be_erased, record
 from connector.warehouse.history_tables import current_names_of_templates, histories, names_of_templates
@@ -57,18 +58,20 @@ def make_versions(
     is_undisturbed: Callable[[], bool],
     in_order: bool,
     names: Mapping[str, Collection[str]],
+    state: WarehouseState,
 ) -> None:
     """Record the versions of the loaded rows, if `history` is on (`connector.warehouse.history`).
 
-    `names` are those that each listed template has, by its slug. If history is off, or the versions would not be
-    `in_order` of time, only remove from existing versions what was erased and what a privacy rule now covers.
+    `names` are those that each listed template has, by its slug; `state` is what earlier runs left. If history is off,
+    or the versions would not be `in_order` of time, only remove from existing versions what was erased and what a
+    privacy rule now covers.
     """
     wanted = settings.keeps_history_of if settings.history and in_order else None
     if LEDGER not in dataset.ours or (wanted is None and not histories(dataset)):
         return
     if (memory_limit := warehouse.memory_limit) is not None:
         memory_limit.remove()  # the first run compares whole tables, which takes more memory than a package
-    rules = _Rules(connection, dataset, settings, catalogue, names)
+    rules = _Rules(connection, dataset, settings, catalogue, names, state)
     _apply_rules(rules, all_read=False)
     record(
         connection,
@@ -85,14 +88,15 @@ def make_versions(
     _apply_rules(rules, all_read=whole)  # to what ended in this run, too
 
 
-def apply_rules(connection: Connection, dataset: Dataset, settings: Settings, catalogue: Catalogue) -> None:
+def apply_rules(connection: Connection, dataset: Dataset, settings: Settings, state: WarehouseState) -> None:
     """Empty in the versions what the privacy rules cover, by the names of templates in `imports`."""
-    _apply_rules(_Rules(connection, dataset, settings, catalogue, {}), all_read=False)
+    _apply_rules(_Rules(connection, dataset, settings, Catalogue.of(state), {}, state), all_read=False)
 
 
 def _apply_rules(rules: _Rules, *, all_read: bool) -> None:
     if rules.settings.protection:
-        tables = [*histories(rules.dataset).values()]
+        of = rules.dataset.templates
+        tables = [each for table, each in histories(rules.dataset).items() if of.get(table) not in rules.suspect]
         apply_changed_rules(rules.connection, rules.dataset, tables, rules, all_read=all_read)
 
 
@@ -105,6 +109,14 @@ class _Rules:
     settings: Settings
     catalogue: Catalogue
     names: Mapping[str, Collection[str]]  # of listed templates
+    state: WarehouseState
+
+    @cached_property
+    def suspect(self) -> Set[str]:
+        """Return the templates whose versions no rule is applied to, because the rules may not be the intended ones."""
+        present = {**self._stored_names, **self.names}
+        names = {slug: max(found, default=None) for slug, found in present.items() if slug}
+        return Choice(self.settings, RunScope()).suspect_rules(names, names, self.state).templates
 
     def columns(self, table: str, columns: Collection[str]) -> list[str]:
         rules = self.settings.protection

@@ -12,7 +12,7 @@ import logging
 import re
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -26,7 +26,7 @@ from yarl import URL
 
 from connector import telemetry
 from connector.errors import AuthError, ConfigError, ConnectorError, NotFoundError, TransientError
-from connector.models import Import, ImportPage, RecordPage, Session
+from connector.models import Import, ImportPage, RecordPage, Session, Template
 from connector.service.decode import (
     WrongShape,
     decode_import,
@@ -167,6 +167,25 @@ class ServiceClient:
             query += f"&status={quote(status, safe='')}"
         decode = decode_import_page if self._guard is None else self._guard.import_page
         return self._measured(await self._call(self._get(_IMPORTS, "/imports", query, page), decode))
+
+    def with_one_name(self, imports: Collection[Import]) -> list[Import]:
+        """Return the imports with one name for each template, and use it from now on.
+
+        The service may show several names of a template: while it is renamed, or because an import keeps the name that
+        its template had. Otherwise the settings would apply to some of its imports only. The name is that of the newest
+        import; if privacy rules are for some of the names, it is one of these, even if the template had it only before.
+        """
+        ruled = frozenset[str]() if self._guard is None else self._guard.titles
+        seen = [
+            (name in ruled, i.created_at, i.slug, name == i.shown_template_name, i.template.slug, name)
+            for i in imports
+            if i.template is not None
+            for name in {i.template.name, i.shown_template_name or ""}
+        ]
+        named = {slug: Template(slug=slug, name=name) for *_, slug, name in sorted(seen)}
+        if self._guard is not None:
+            self._guard.name(named)
+        return [i if i.template is None else i.named(named[i.template.slug]) for i in imports]
 
     async def get_import(self, slug: str) -> Import:
         decode = decode_import if self._guard is None else self._guard.import_

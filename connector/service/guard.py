@@ -2,12 +2,13 @@
 
 Invariant: with any rule on, no page leaves the client unprotected. Records are under the rules of their import's
 template, metadata is under its own rules, and a reject, which cannot be split into fields, loses its payload. While the
-client is open, a template keeps the name with which it was first seen, so a rename does not lift the rules from later
-replies. The next run sees the new name before it reads, and reports it.
+client is open, a template keeps the name with which it was first seen, or that was given to it (`name`), so a rename
+does not lift the rules from later replies. The next run sees the new name before it reads, and reports it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 
 from msgspec import structs
@@ -20,17 +21,27 @@ from connector.transform.protection import Protection, Unprotectable
 
 
 class Guard:
-    """A decoder of replies under the rules, which knows the template of each import shown so far."""
+    """A decoder of replies under the rules, which knows the template of each import shown so far.
+
+    `titles` are the names under which there are rules.
+    """
 
     def __init__(self, privacy: Privacy, token: SecretStr) -> None:
         self._privacy = privacy
+        self.titles = frozenset(privacy.sections)
         self._key = privacy.key or token.get_secret_value().encode()
         self._templates: dict[str, Template | None] = {}
-        self._first_shown: dict[str, Template] = {}
+        self._names: dict[str, Template] = {}  # by slug
         self._listed: dict[str, tuple[datetime, int, str]] = {}
 
     def knows(self, slug: str) -> bool:
         return slug in self._templates
+
+    def name(self, templates: Mapping[str, Template]) -> None:
+        """Use these names of templates, given by slug, from now on."""
+        self._names.update(templates)
+        known = self._templates.items()
+        self._templates = {slug: each and self._names.get(each.slug, each) for slug, each in known}
 
     def learn(self, slug: str, import_: Import) -> None:
         """Keep the template of an import; a later reply without a template does not remove it."""
@@ -72,7 +83,7 @@ class Guard:
 
     def _import(self, import_: Import) -> Import:
         if (template := import_.template) is not None:
-            import_ = structs.replace(import_, template=self._first_shown.setdefault(template.slug, template))
+            import_ = import_.named(self._names.setdefault(template.slug, template))
         if self._privacy.of_metadata is None:
             return import_
         told = {name: self._metadata(getattr(import_, name)) for name in ("metadata_json", "extra_json")}

@@ -21,6 +21,7 @@ ANY_TEMPLATE, METADATA = "*", "metadata"
 WITHHELD = "[withheld]"
 FINGERPRINT = 32  # characters
 MISSPELT = 0.75  # similarity of two names of which one may be a misspelling of the other: e.g. one letter of four
+MISSPELT_SLUG = 0.96  # of two slugs: one character of a long random one
 
 
 @dataclass(frozen=True)
@@ -64,14 +65,20 @@ class Privacy:
         """Return the sections that match no template, each with the templates that it was probably meant for.
 
         `templates` are the slugs and names of the templates to be read, `others` further valid names. A template that
-        has its own section, with rules or without, is not the target of another one.
+        has its own section, with rules or without, is not the target of another one. Slugs may be alike, so only one
+        that is nearly the same counts.
         """
         there = set(templates)
         known = {name for each in there for name in each}.union(others)
         titles = self.sections.keys() | self.bare
-        free = {name for slug, name in there if name and not titles & {slug, name}}
-        found = {title: nearest(title.strip(), free, alike=MISSPELT) for title in self.templates if title not in known}
-        return {title: names for title, names in found.items() if names}
+        free = [each for each in there if not titles & {*each}]
+        names, slugs = ({each[n] or "" for each in free} - {""} for n in (1, 0))
+        wrong = {title: title.strip() for title in self.templates if title not in known}
+        found = {
+            title: nearest(text, names, alike=MISSPELT) or nearest(text, slugs, alike=MISSPELT_SLUG)
+            for title, text in wrong.items()
+        }
+        return {title: meant for title, meant in found.items() if meant}
 
     def _sections(self, slug: str | None, name: str | None) -> list[Section]:
         """Return the sections that apply to a template.

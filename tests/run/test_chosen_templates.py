@@ -22,7 +22,7 @@ from connector.maintain.doctor import doctor
 from connector.maintain.verify import verify
 from connector.models import Import
 from connector.run.sync import sync
-from connector.sandbox import Faults, Service, serve
+from connector.sandbox import Faults, Service, Switches, serve
 from connector.sandbox.messages import Request
 from connector.service.client import ServiceClient
 from connector.settings import RunScope, Selection, Settings
@@ -653,3 +653,84 @@ def test_two_sections_with_the_same_rules_are_told_apart_in_a_ledger_of_before(w
     with duckdb.connect(str(warehouse.file)) as connection:
         connection.execute("UPDATE importer_data.sync_imports SET privacy = split_part(privacy, ':', 1)")
     assert warehouse.run(service, privacy=rules).status == "succeeded"
+
+
+@pytest.mark.parametrize("how", ["left out", "status", "rules"])
+def test_an_import_that_moves_while_it_is_read_is_left_to_the_next_run(warehouse: Warehouse, how: str) -> None:
+    """Where it moved to, the settings leave it out, or its rules are probably not the intended ones."""
+    service = Service(seed=5)
+    service.add_import("payroll", [{"salary": 1}])
+    [payroll] = service.templates()
+    settings: dict[str, Any] = {"exclude_templates": ["payroll"]}
+    if how == "status":
+        settings = {"status": "completed"}
+    if how == "rules":
+        settings = {"privacy": {"payroll": {"salary": "drop"}}}
+        warehouse.run(service, **settings)
+        service.rename_template(payroll.slug, "wages")
+    moving = service.add_import("customers", [{"salary": 777}] * 150)
+
+    def move(request: Request) -> None:
+        if request.path.endswith(f"{moving}/records"):
+            service.on_request = None
+            if how == "status":
+                service.set_status(moving, "submitted")
+                service.append_rows(moving, [{"salary": 777}])
+            else:
+                service.set_template(moving, service.templates()[0])
+
+    service.on_request = move
+    for _ in range(3):
+        ran = warehouse.run(service, **settings)
+        assert warehouse.query("SELECT count(*) FROM records WHERE import_slug = ?", moving) == [(0,)]
+    assert ran.status == ("partial" if how == "rules" else "succeeded")
+    assert warehouse.query("SELECT count(*) FROM information_schema.tables WHERE table_name = 'records_customers'") == [
+        (0,)
+    ]
+    if how != "rules":
+        assert warehouse.run(service).status == "succeeded"
+        assert differences(warehouse, service) == []
+
+
+@pytest.mark.parametrize("title", ["former", "Slug", "slug", "Name"])
+def test_rules_by_a_name_that_is_nearly_or_was_that_of_a_template_are_no_rules_for_nothing(
+    warehouse: Warehouse, title: str
+) -> None:
+    service, _, payroll, _ = make_service()
+    [slug] = [each.slug for each in service.templates() if each.name == "payroll"]
+    written = {"former": "payroll", "Slug": slug.upper(), "slug": f"{slug[:-1]}x", "Name": "Payroll"}[title]
+    if title == "former":
+        warehouse.run(service)
+        service.rename_template(slug, "wages")
+        service.append_rows(payroll, [{"salary": 777}])
+    for _ in range(3):
+        ran = warehouse.run(service, privacy={written: {"salary": "drop"}})
+        assert ran.status == "partial"
+        assert written in str(ran.problems[0])
+        assert slug in str(ran.problems[0]) or title == "Name"
+        assert warehouse.query("SELECT count(*) FROM records WHERE data LIKE '%777%'") == [(0,)]
+
+
+def test_a_template_whose_imports_only_failed_keeps_its_rules_when_it_is_renamed(warehouse: Warehouse) -> None:
+    service, _, payroll, _ = make_service()
+    rules: dict[str, Any] = {"privacy": {"payroll": {"salary": "drop"}}}
+    with mock.patch("connector.run.reader.read_import", side_effect=ContractError("unreadable")):
+        assert warehouse.run(service, **rules).status == "partial"
+    [slug] = [each.slug for each in service.templates() if each.name == "payroll"]
+    service.rename_template(slug, "wages")
+    ran = warehouse.run(service, **rules)
+    assert ran.status == "partial"
+    assert slug in ran.problems[0]
+    assert warehouse.query("SELECT count(*) FROM records WHERE import_slug = ?", payroll) == [(0,)]
+
+
+def test_what_a_service_lists_at_another_status_than_asked_for_is_known_to_be_under_older_rules(
+    warehouse: Warehouse,
+) -> None:
+    service = Service(seed=5, switches=Switches(status_filter="ignored"))
+    service.add_import("payroll", [{"salary": 1}])
+    other = service.add_import("payroll", [{"salary": 2}], status="submitted")
+    warehouse.run(service)
+    ran = warehouse.run(service, status="completed", privacy={"*": {"salary": "drop"}})
+    assert ran.status == "partial"
+    assert other in ran.problems[0]

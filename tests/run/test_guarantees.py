@@ -10,13 +10,16 @@ import duckdb
 import pytest
 from dlt.common.time import increasing_precise_time
 
+from connector import importer_source
 from connector.errors import LockedError
 from connector.load.dlt_bridge import load_package
+from connector.maintain.verify import verify
 from connector.run import pipeline
-from connector.sandbox import Faults, Request, Service, Switches
+from connector.sandbox import Faults, Request, Response, Service, Switches, serve
 from connector.sandbox.catalogue import Status
+from connector.sandbox.messages import json_response
 from connector.sandbox.switches import Order
-from connector.settings import RunScope, Selection, Window
+from connector.settings import RunScope, Selection, Settings, Window
 from connector.warehouse.lock import sole_writer
 
 from .conftest import Warehouse
@@ -626,3 +629,76 @@ def test_a_run_that_is_stopped_is_interrupted_whatever_it_was_doing(warehouse: W
     assert (stopped.status, stopped.interrupted_by) == ("interrupted", 15)
     statuses = warehouse.query("SELECT status FROM sync_runs ORDER BY started_at")
     assert statuses == [("interrupted",), ("succeeded",), ("interrupted",)]
+
+
+class ShowsLess(Service):
+    """Leave `metadata` out of the reply for a single import."""
+
+    def handle(self, request: Request) -> Response:
+        reply = super().handle(request)
+        if reply.status != 200 or request.path.endswith(("/imports", "/records")):
+            return reply
+        return json_response(200, json.dumps({k: v for k, v in json.loads(reply.body).items() if k != "metadata"}))
+
+
+def test_a_backfill_by_slug_keeps_what_only_the_listing_shows(warehouse: Warehouse) -> None:
+    service = ShowsLess(seed=1)
+    slug = service.add_import("customers", [{"x": 1}], {"by": "ann"})
+    warehouse.run(service, history=True)
+    scope = RunScope(mode="backfill", force=True, selection=Selection(slugs=frozenset({slug})))
+    assert warehouse.run(service, scope, history=True).imports_changed == 1
+    assert warehouse.run(service, history=True).imports_changed == 0
+    assert warehouse.query("SELECT metadata__by, _change FROM imports_history") == [("ann", "insert")]
+
+
+def test_an_import_that_a_run_of_imports_alone_found_gone_comes_back_whole(warehouse: Warehouse) -> None:
+    service = Service(seed=1)
+    gone = service.add_import("customers", [{"x": 1}])
+    service.add_import("customers", [{"x": 2}])
+    warehouse.run(service, history=True)
+    service.delete_import(gone)
+    with serve(service) as url:
+        source = importer_source(base_url=url, access_token=service.token)
+        warehouse.pipeline().run(source.with_resources("imports"))
+    service.restore_import(gone)
+    for _ in range(2):
+        assert warehouse.run(service, history=True).status == "succeeded"
+    assert warehouse.query("SELECT records_metadata, _deleted_at FROM imports") == [("{}", None)] * 2
+    assert warehouse.query("SELECT DISTINCT _change FROM imports_history") == [("insert",)]
+
+
+@pytest.mark.parametrize("rules", [{}, {"metadata": {"by": "mask:1"}, "Second": {"x": "drop"}}])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_imports_that_show_different_names_of_one_template_keep_them(
+    warehouse: Warehouse, rules: dict[str, Any], reverse: bool
+) -> None:
+    """An import may keep the name that its template had. The rules are those for the name of the newest import."""
+
+    class KeepsNames(Service):
+        def handle(self, request: Request) -> Response:
+            reply = super().handle(request)
+            if reply.status != 200 or request.path.endswith("/records"):
+                return reply
+            body = json.loads(reply.body)
+            for shown in body["data"] if request.path.endswith("/imports") else [body]:
+                shown["template"]["name"] = "First" if shown["slug"] == first else "Second"
+            if reverse and request.path.endswith("/imports"):
+                body["data"].reverse()
+            return json_response(200, json.dumps(body))
+
+    service = KeepsNames(seed=1)
+    first = service.add_import("t", [{"x": 1}], {"by": "ann"})
+    second = service.add_import("t", [{"x": 2}], {"by": "bob"})
+    assert warehouse.run(service, history=True, privacy=rules).status == "succeeded"
+    service.append_rows(first, [{"x": 3}])
+    for _ in range(2):
+        assert warehouse.run(service, history=True, privacy=rules).status == "succeeded"
+    shown = warehouse.query("SELECT slug, template__name FROM imports ORDER BY 2")
+    assert shown == [(first, "First"), (second, "Second")]
+    assert warehouse.query("SELECT DISTINCT template__name FROM imports_history WHERE slug = ?", second) == [
+        ("Second",)
+    ]
+    assert warehouse.query("SELECT count(*) FROM records WHERE data LIKE '%x%'") == [(0 if rules else 3,)]
+    with serve(service) as url:
+        made = Settings.load(base_url=url, access_token=service.token, history=True, privacy=rules)
+        assert verify(warehouse.pipeline(), made, deep=True).differences == []

@@ -19,7 +19,7 @@ from connector.load.dlt_bridge import load_package
 from connector.maintain.verify import verify
 from connector.run.shards import divide, sync
 from connector.runs import Status, Tally
-from connector.sandbox import Service, serve
+from connector.sandbox import Request, Service, serve
 from connector.scope import shard_of
 from connector.settings import RunScope, Selection, Settings
 from connector.warehouse.lock import shard_writer, sole_writer
@@ -323,6 +323,27 @@ def test_what_a_shared_table_has_no_column_for_is_left_to_the_run_after_the_shar
     assert {"new", "n__v_double", "rate__v_text"} <= set(sharing.postgres.columns("records_large"))
     assert sharing.differences() == []
     assert fields_of(sharing) == as_counted(sharing)
+
+
+def test_an_import_that_moves_while_a_shard_reads_it_is_left_to_the_run_after_the_shards(
+    shards: Shards, service: Service
+) -> None:
+    """The table of the other template may be another shard's, and it cannot know that it gets rows."""
+    for template in ("customers", "orders"):
+        service.add_generated(template, imports=1, rows=150)  # of several pages, so not read at one instant
+    moving = service.slugs()[-1]
+    customers = next(each for each in service.templates() if each.name == "customers")
+
+    def move(request: Request) -> None:
+        if request.path.endswith(f"{moving}/records"):
+            service.on_request = None
+            service.set_template(moving, customers)
+
+    service.on_request = move
+    assert [shards.run(1).status, shards.run(2).status] == [Status.succeeded] * 2
+    assert shards.postgres.tuples("SELECT 1 FROM records WHERE import_slug = %s", moving) == []
+    assert shards.close().imports_changed == 1
+    assert shards.differences() == []
 
 
 @pytest.mark.long

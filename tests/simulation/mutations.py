@@ -726,7 +726,7 @@ def leave_all_versions_while_history_is_off() -> AbstractContextManager[Any]:
 
 @mutation(40, likely=_with_renamed_templates)
 def read_renamed_templates_without_their_rules() -> AbstractContextManager[Any]:
-    return mock.patch.object(choice.Choice, "without_their_rules", return_value=choice.Misruled({}, frozenset()))
+    return mock.patch.object(choice.Choice, "suspect_rules", return_value=choice.SuspectRules({}, {}, frozenset()))
 
 
 @mutation(first=18)

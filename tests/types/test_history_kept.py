@@ -2029,3 +2029,29 @@ def test_a_token_that_is_refused_meanwhile_erases_no_version_of_what_exists(duck
     place.run()
     assert sorted(a for a, *_ in place.versions("a", "records_customers")) == [1, 2, 100, 100]
     place.check()
+
+
+@pytest.mark.parametrize("wrong", ["renamed", "misspelt", "rebuild"])
+def test_versions_of_a_template_whose_rules_may_be_the_wrong_ones_stay_as_they_are(duck: DuckDB, wrong: str) -> None:
+    rules: dict[str, Any] = {"*": {"mail": "hash"}, "Customers": {"iban": "mask:4"}}
+    place = Place(duck, privacy=rules, privacy_key="key")
+    slug = place.service.add_import("Customers", [{"mail": "a@x", "iban": "DE123456", "n": 1}])
+    [template] = place.service.templates()
+    place.run()
+    place.edit(slug, {"mail": "a@x", "iban": "DE123456", "n": 2})
+    place.run()
+    before = place.versions("mail, iban, n", "records_customers")
+    assert [iban for _, iban, *_ in before] == ["****3456"] * 2
+    misspelt = {"*": rules["*"], "Custmers": rules["Customers"]}
+    if wrong == "renamed":
+        place.service.rename_template(template.slug, "Clients")
+        assert duck.run(place.service, **place.settings).status is Status.partial
+        place.settings["privacy"] = {"*": rules["*"], template.slug: rules["Customers"]}
+    elif wrong == "misspelt":
+        place.edit(slug, {"mail": "a@x", "iban": "DE123456", "n": 2})
+        assert duck.run(place.service, **{**place.settings, "privacy": misspelt}).status is Status.partial
+    else:
+        place.rebuild(privacy=misspelt)
+    assert place.versions("mail, iban, n", "records_customers") == before
+    place.run()
+    assert place.versions("mail, iban, n", "records_customers") == before
