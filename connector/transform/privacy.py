@@ -17,7 +17,7 @@ from connector.nearest import nearest
 from connector.transform.privacy_rules import Section, strictest
 from connector.transform.protection import Protection
 
-ANY_TEMPLATE, METADATA = "*", "metadata"
+ANY_TEMPLATE, METADATA, EXTRA = "*", "metadata", "extra"
 WITHHELD = "[withheld]"
 FINGERPRINT = 32  # characters
 MISSPELT = 0.75  # similarity of two names of which one may be a misspelling of the other: e.g. one letter of four
@@ -43,7 +43,8 @@ class Privacy:
             if not isinstance(rules, Mapping):
                 raise ValueError(f'privacy.{name} is not valid: rules belong under a template, as [privacy."{name}"]')
             try:
-                sections[str(name)] = Section.parse(rules)
+                section = Section.parse(rules)
+                sections[str(name)] = section.beside(METADATA, EXTRA) if name == METADATA else section
             except ValueError as error:
                 raise ValueError(f"privacy.{name} is not valid: {error}") from None
         if not key and any(section.hashes for section in sections.values()):
@@ -152,6 +153,8 @@ class Privacy:
         rules: list[Any] = [[each.as_json() for each in sections], metadata and metadata.as_json(), key]
         if sections and template == (None, None):
             rules.append("strictest")  # equal sections may mean something else (`strictest_first`)
+        if any(each.names_elements for each in (*sections, metadata or Section())):
+            rules.append("elements")  # an earlier version took such a pattern for one about all elements, or about none
         return hashlib.sha256(json.dumps(rules).encode()).hexdigest()[:FINGERPRINT]
 
 

@@ -99,6 +99,24 @@ class Section:
     def hashes(self) -> bool:
         return any(action.kind == "hash" for action in self.rules.values())
 
+    def beside(self, *objects: str) -> Section:
+        """Return the section with each path that begins with the name of one of these objects without that name too.
+
+        `sync_fields` shows such a path, and the rules are applied to each of the objects.
+        """
+        inner = {path: path.partition(".")[2] for path in (*self.rules, *(self.allow or ()))}
+        named = {path: rest for path, rest in inner.items() if rest and path.partition(".")[0] in objects}
+        rules = {**{named[path]: action for path, action in self.rules.items() if path in named}, **self.rules}
+        if self.allow is None:
+            return Section(rules)
+        return Section(rules, (*self.allow, *(named[path] for path in self.allow if path in named)))
+
+    @property
+    def names_elements(self) -> bool:
+        """Return whether a pattern may be about single elements of a list, because it has a digit."""
+        paths = (*self.rules, *(self.allow or ()))
+        return any(path.startswith(PATTERN) and any(map(str.isdigit, path)) for path in paths)
+
     def as_json(self) -> Any:
         rules = {path: [action.kind, action.shown] for path, action in self.rules.items()}
         return [sorted(rules.items()), None if self.allow is None else sorted(self.allow)]

@@ -18,6 +18,7 @@ from connector.transform.privacy_rules import PATTERN, STRICTEST, Action, Path, 
 
 _DEEPEST = 100  # levels to which rules apply; each costs a pass over the text
 _OPENING = b"{["
+_ELEMENT = ("*", *"0123456789")  # how the element of a list is written in the path that a pattern is searched for in
 _KEYS_CACHED = 10_000  # keys of one object whose rules are cached
 _LESSONS = 1_000  # attempts to learn how the members of an object at one path are written
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -48,7 +49,7 @@ class _Node:
         "paths",
     )
 
-    def __init__(self, rules: Protection, paths: tuple[str, str], states: _States, allowing: _States, kept: bool):
+    def __init__(self, rules: Protection, paths: Sequence[str], states: _States, allowing: _States, kept: bool):
         self._rules, self.paths, self._states, self._allowing = rules, paths, states, allowing
         self._below: dict[str | None, _Node] = {}
         self.members: dict[str, tuple[bytes, _Node | None]] = {}  # the text before a value, and the node if concerned
@@ -119,7 +120,7 @@ class Protection:
         self._allows = allow is not None
         self._root = _Node(
             self,
-            ("", ""),
+            [""] * len(_ELEMENT) if self.patterns or self._allow_patterns else (),
             frozenset((n, 0) for n in range(len(self.steps))),
             frozenset((n, 0) for n in range(len(self._allow_steps))),
             not self._allows,
@@ -133,10 +134,12 @@ class Protection:
         strictness = STRICTEST.index(action.kind), action.shown
         return (0, False, *strictness) if self._strictest_first else (rank, not Path(path).is_literal, *strictness)
 
-    def reached(self, paths: tuple[str, str], key: str | None, states: _States, allowing: _States, kept: bool) -> _Node:
-        """Return the node behind one step; a list's element is written `*` or `0` in the path of a pattern."""
-        steps = ("*", "0") if key is None else (key, key)
-        here = (f"{paths[0]}.{steps[0]}", f"{paths[1]}.{steps[1]}")
+    def reached(self, paths: Sequence[str], key: str | None, states: _States, allowing: _States, kept: bool) -> _Node:
+        """Return the node behind one step: a key, or None for the element of a list.
+
+        A rule for one element is for all of them. A pattern in `allow` has to fit any element.
+        """
+        here = [f"{path}.{step if key is None else key}" for path, step in zip(paths, _ELEMENT, strict=bool(paths))]
         whole = [text[1:] for text in here]
         moved = frozenset((n, to) for n, at in states for to in _steps_on(self.steps[n], at, key))
         allowed = frozenset(
@@ -146,7 +149,7 @@ class Protection:
             if key is not None or self._allow_steps[n][at] == "*"
         )
         kept = kept or any(to == len(self._allow_steps[n]) for n, to in allowed)
-        kept = kept or any(pattern.fullmatch(text) for pattern in self._allow_patterns for text in whole)
+        kept = kept or any(_fits_any_element(pattern, whole) for pattern in self._allow_patterns)
         node = _Node(self, here, moved, allowed, kept)
         found = [self._actions[n] for n, to in moved if to == len(self.steps[n])]
         found += [rule for pattern, rule in self.patterns if any(map(pattern.search, whole))]
@@ -244,6 +247,10 @@ class Protection:
             changed |= found != value
             kept += [] if found is None else [(gap if kept else b"") + head + found]
         return members[0][0] + b"".join(kept) + tail if changed else text
+
+
+def _fits_any_element(pattern: re.Pattern[str], whole: Sequence[str]) -> bool:
+    return bool(pattern.fullmatch(whole[0])) or all(map(pattern.fullmatch, whole[1:]))
 
 
 def _steps_on(steps: tuple[str, ...], at: int, key: str | None) -> Iterator[int]:

@@ -68,6 +68,10 @@ def test_rules_hold_for_rows_that_are_never_written_alike() -> None:
         ({"c.*": "drop"}, '{"c":["x","y"]}', '{"c":[]}'),
         ({"re:(?i)phone|mobile": "null"}, '{"Home Phone":"x","m":{"mobile":"y"}}', None),
         ({"re:^c\\.\\d+\\.email$": "null"}, '{"c":[{"email":"x"}]}', '{"c":[{"email":null}]}'),
+        ({"re:^c\\.1$": "null"}, '{"c":["x","y"],"d":["z"]}', '{"c":[null,null],"d":["z"]}'),
+        ({"re:^c\\.[2-4]\\.e$": "drop"}, '{"c":[{"e":"x"},{"e":"y","f":1}]}', '{"c":[{},{"f":1}]}'),
+        ({"allow": ["re:c\\.0"]}, '{"c":["x","y"]}', "{}"),
+        ({"allow": ["re:c\\.[0-8]", "re:d\\.\\d+", "re:e\\..*"]}, '{"c":["x"],"d":[1],"e":[2]}', '{"d":[1],"e":[2]}'),
         ({"a": "mask:3", "re:.*": "drop"}, '{"a":"xyz12","b":"x"}', '{"a":"**z12"}'),
         ({"": "drop"}, '{"":"x","b":1}', '{"b":1}'),
         ({"*": {"a": "drop", "b": "null"}, "Customers": {"a": "mask:1"}}, '{"a":"xy","b":"x"}', '{"a":"*y","b":null}'),
@@ -277,3 +281,19 @@ def test_an_unknown_template_shows_no_more_than_any_other(rules: dict[str, dict[
     unknown = shown(None, None)
     for name in ("T", "U", "V"):
         assert all(less <= more for less, more in zip(unknown, shown(None, name), strict=True)), name
+
+
+@pytest.mark.parametrize(
+    ("section", "left"),
+    [
+        ({"metadata.by": "drop", "n": "null"}, {"n": None, "metadata": {}}),
+        ({"extra.by": "null", "by": "mask:1"}, {"by": "**n", "n": 1, "metadata": {"by": 1}}),
+        ({"allow": ["metadata.n"]}, {"n": 1}),
+    ],
+)
+def test_rules_for_metadata_take_paths_as_the_data_dictionary_shows_them(
+    section: dict[str, Any], left: dict[str, Any]
+) -> None:
+    protection = Privacy.parse({"metadata": section}, None).of_metadata
+    assert protection is not None
+    assert json.loads(protection.of(b'{"by":"ann","n":1,"metadata":{"by":1}}')) == left
