@@ -39,6 +39,7 @@ from connector.warehouse.tables import (
     SOURCE,
     SYSTEM_SCHEMAS,
     TEMPLATE_HINT,
+    TYPED_SCHEMA,
     keys_of,
 )
 
@@ -136,20 +137,26 @@ def inspect_dataset(connection: Connection) -> Dataset:
     ours = frozenset(shaped & (named | set(older.columns)))
     made = {t: frozenset(stored.columns.get(t, set()) | older.columns.get(t, set())) for t in ours}
     foreign = frozenset(name.casefold() for name in catalog.taken - ours) - {table.casefold() for table in ours}
-    current = {t: frozenset(stored.columns.get(t) or _COLUMNS.get(t, set())) for t in ours}
+    typed = {t: set(TYPED_SCHEMA.names) for t in ours if t.startswith(TYPED_PREFIX)}
+    current = {t: frozenset(stored.columns.get(t) or _COLUMNS.get(t, set())) | typed.get(t, set()) for t in ours}
     templates = {**older.templates, **stored.templates}
     of_records = [t for t in ours if t in _FIXED or t.startswith(TYPED_PREFIX)]
     beyond = {t: left for t in of_records if (left := set(columns[t]) - made[t] - _FIXED.get(t, SYSTEM_COLUMNS))}
-    added = _not_fields(connection, beyond, columns[FIELDS] if FIELDS in ours else ())
+    added = _not_fields(connection, beyond, made, columns[FIELDS] if FIELDS in ours else ())
+    made.update({t: made[t] | beyond[t] - added.get(t, frozenset()) for t in beyond})
     return Dataset(columns, ours, foreign, made, current, added, templates, stored.format)
 
 
 def _not_fields(
-    connection: Connection, beyond: Mapping[str, Collection[str]], known: Collection[str]
+    connection: Connection,
+    beyond: Mapping[str, Collection[str]],
+    made: Mapping[str, Collection[str]],
+    known: Collection[str],
 ) -> dict[str, frozenset[str]]:
     """Return the columns `beyond` that no field names either: a rebuild creates those of fields without dlt.
 
-    `known` are the columns of `sync_fields`. A field whose keys were lost there names nothing.
+    `known` are the columns of `sync_fields`. A field whose keys were lost there names nothing. If all fields of a table
+    were lost, the variants of columns that dlt `made` are taken for ours.
     """
     fields: dict[str, set[str]] = defaultdict(set)
     if beyond and {"table_name", "column_name", "keys", "data_type"} <= set(known):
@@ -159,6 +166,8 @@ def _not_fields(
         for row in connection.rows(f"SELECT {chosen} FROM {connection.name(FIELDS)} WHERE {named}"):
             own = ["", *(variant for flag, variant in flags.items() if row[flag])]
             fields[row["table_name"]] |= {f"{row['column_name']}{variant}" for variant in own}
+    for table in beyond.keys() - fields.keys():
+        fields[table] = {f"{column}{variant}" for column in made[table] for variant in _VARIANT_OF.values()}
     return {table: frozenset(left) for table, names in beyond.items() if (left := set(names) - fields[table])}
 
 

@@ -373,3 +373,22 @@ def test_on_postgresql_rights_and_indexes_stay(
         assert place.types("records_orders")["n"] == "bigint"
     finally:
         place.query('DROP SCHEMA rights CASCADE; DROP OWNED BY "Ann", bob, cleo; DROP ROLE "Ann", bob, cleo')
+
+
+@pytest.mark.parametrize("lost", ["ALTER TABLE records_orders DROP COLUMN _sort", "DROP TABLE sync_fields"])
+def test_what_is_lost_after_a_rebuild_is_noticed_by_the_next_run(place: Place, lost: str) -> None:
+    """dlt's schema knows nothing of a rebuilt table until rows are loaded into it."""
+    place.rebuild()
+    assert place.query("SELECT n, n__v_text FROM records_orders WHERE n__v_text IS NOT NULL") == [(None, "a few")]
+    place.query("DROP VIEW IF EXISTS importer_data_views.orders")
+    place.query(lost)
+    slug = place.service.add_import("orders", [{"n": "many"}])
+    assert place.sync() == "succeeded"
+    assert place.sync() == "succeeded"
+    assert place.query("SELECT n__v_text FROM records_orders WHERE n__v_text IS NOT NULL ORDER BY 1") == [
+        ("a few",),
+        ("many",),
+    ]
+    assert place.query("SELECT _sort FROM records_orders WHERE _import_slug = %s", slug) == [(0,)]
+    assert "n__v_text__v_text" not in place.types("records_orders")
+    assert place.verify().differences == []
