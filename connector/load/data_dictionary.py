@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from connector.transform.columns import FieldCount
@@ -105,7 +105,8 @@ class FieldTotals:
 class FieldRows:
     """A maker of rows of `sync_fields`; it updates `first_seen` and `last_seen`.
 
-    A field of which no row has a value any more keeps the time when it last had one.
+    A field of which no row has a value any more keeps the time when it last had one. New fields are first seen later
+    than all others of their table, even if another machine's clock is ahead, because views name them in that order.
     """
 
     first_seen: dict[tuple[str, str], datetime]
@@ -113,6 +114,7 @@ class FieldRows:
     now: datetime
     load_id: str
     nul_safe: bool
+    _begins: dict[str, datetime] = field(default_factory=dict, init=False)  # table → when its new fields are first seen
 
     def row(
         self,
@@ -142,6 +144,8 @@ class FieldRows:
 
     def _named(self, table: str, column: str, keys: Keys, template: str | None, *, seen: bool = True) -> dict[str, Any]:
         key = table, column
+        if key not in self.first_seen:
+            self.first_seen[key] = self._begin(table)
         if seen or self.last_seen.get(key) is None:
             self.last_seen[key] = self.now
         return {
@@ -150,7 +154,14 @@ class FieldRows:
             "template_slug": template,
             "path": storable(display_path(keys), nul_safe=self.nul_safe),
             "keys": encode_keys(keys),
-            "first_seen_at": self.first_seen.setdefault(key, self.now),
+            "first_seen_at": self.first_seen[key],
             "last_seen_at": self.last_seen[key],
             LOAD_ID: self.load_id,
         }
+
+    def _begin(self, table: str) -> datetime:
+        if table not in self._begins:
+            latest = max((at for (of, _), at in self.first_seen.items() if of == table and at), default=None)
+            after = self.now if latest is None else latest + timedelta(microseconds=1)
+            self._begins[table] = max(self.now, after)
+        return self._begins[table]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import duckdb
@@ -10,6 +12,8 @@ import pytest
 
 from connector import importer_source
 from connector.maintain.rebuild import rebuild
+from connector.run.ports import Ports
+from connector.run.sync import sync
 from connector.sandbox import Service, serve
 from connector.settings import Settings
 from connector.transform import width
@@ -212,3 +216,18 @@ def test_a_table_without_fields_is_new_once(warehouse: Warehouse) -> None:
         service.add_import("empty", [{}])
         changes.append(warehouse.run(service).schema_changes)
     assert changes == [["records_empty is new, with 0 fields"], []]
+
+
+def test_a_field_is_first_seen_after_those_before_it_whatever_the_clock_of_a_machine_is(warehouse: Warehouse) -> None:
+    """Views give the plain name to the field that was there first."""
+    service = Service(seed=1)
+    service.add_import("t", [{"Name": 1}])
+    assert warehouse.run(service).status == "succeeded"
+    service.add_import("t", [{"name": 2, "NAME": 3}])
+    behind = replace(Ports.real(), now=lambda: datetime.now(UTC) - timedelta(minutes=4))
+    with serve(service) as url:
+        settings = Settings.load(base_url=url, access_token=service.token)
+        assert sync(warehouse.pipeline(), settings, ports=behind).status == "succeeded"
+    fields = warehouse.query("SELECT path, first_seen_at FROM sync_fields WHERE table_name = 'records_t' ORDER BY 2, 1")
+    assert [path for path, _ in fields] == ["Name", "NAME", "name"]
+    assert fields[1][1] == fields[2][1]
