@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from connector.errors import ConfigError
-from connector.ledger import LedgerRow
+from connector.ledger import LedgerRow, State
 from connector.models import Import
 from connector.nearest import nearest, suggest_known
 from connector.settings import RunScope, Selection, Settings, Window
@@ -129,6 +129,20 @@ class Choice:
         meant = {name for found in misspelt.values() for name in found}
         unread = {slug for slug, name in names.items() if slug in read and not meant.isdisjoint((slug, name))}
         return SuspectRules(renamed, misspelt, renamed.keys() | taken | unread)
+
+    def left_out_by_former_name(self, names: Mapping[str, str | None], state: WarehouseState) -> Mapping[str, str]:
+        """Return slug → name under `exclude_templates` of templates that were left out and have been renamed, it seems.
+
+        `names` are those that the templates have now, by slug. The ledger tells only that a template was left out, so a
+        name that no template has counts for any of them.
+        """
+        gone = sorted(set(self.settings.exclude_templates or ()) - {*names, *names.values()})
+        if not gone or self.settings.templates is not None:
+            return {}
+        left_out = {known.template_slug for known in state.ledger.values() if known.state is State.excluded}
+        renamed = {slug for slug, name in names.items() if slug in left_out and self.settings.includes(slug, name)}
+        former = {name: _slugs_of(name, state) for name in gone}
+        return {slug: next((name for name in gone if slug in former[name]), gone[0]) for slug in renamed}
 
     def _sections_by_fingerprint(self, known: LedgerRow, present: Set[str | None]) -> Set[str]:
         """Return the sections under which an import was read, for a ledger row of an earlier version that names none.

@@ -176,10 +176,11 @@ class Discovery:
         listing = await self._lister(len(self._state.ledger)).all()
         self.convention = listing.convention
         listed = [row for row in listing.rows if isinstance(row, Import)]
-        unlisted = found.keys() - {i.slug for i in listed}
-        named = self._client.with_one_name(listed)
-        known = self._with_known_template([i for i in found.values() if i.slug in unlisted])
-        imports = [*(i for i in named if i.slug in found), *known]
+        named = {i.slug: i for i in self._client.with_one_name(listed)}
+        unlisted = [i for i in found.values() if i.slug not in named]
+        known = self._with_known_template([i for i in unlisted if self._choice.wants(i)])
+        others = [i for i in unlisted if not self._choice.wants(i)]  # of another status than the settings select
+        imports = [*(named[slug] for slug in found if slug in named), *known, *others]
         return self._decide(imports, Listing(tuple(imports), True, 0), (), ())
 
     async def _by_slug(self) -> tuple[Import, ...]:
@@ -282,7 +283,7 @@ class Discovery:
     ) -> Discovered:
         rejects = tuple(row for row in listing.rows if isinstance(row, Reject))
         wanted = [i for i in imports if self._choice.wants(i)]
-        included = [i for i in wanted if self._may_be_read(i)]
+        included = self._not_left_out(wanted, imports)
         plan = make_plan(self._under_rules(included, imports), self._state.ledger, self._rules)
         self._tally.imports_listed = len(imports)
         self._listed = _times(listing.rows)
@@ -312,6 +313,27 @@ class Discovery:
             return Discovered(tuple(wanted), (), plan, (), unit, complete=complete)
         deleted = self._within_delete_limit(gone, plan)
         return Discovered(tuple(wanted), rejects, plan, deleted, unit, left_out, complete)
+
+    def _not_left_out(self, wanted: Sequence[Import], imports: Sequence[Import]) -> list[Import]:
+        """Return the imports that may be read; report those requested by slug, and renamed templates, that may not."""
+        names = {i.template_slug: i.template_name for i in imports if i.template_slug is not None}
+        renamed = self._choice.left_out_by_former_name(names, self._state)
+        for slug, name in sorted(renamed.items()):
+            self._tally.shortfall = True
+            self._tally.problems.append(
+                f"exclude_templates names {name!r}, and no import has that template, but template {slug}, which was "
+                f"left out, is called {names[slug]!r} now: it stays left out. Use its slug, or remove {name!r} if it "
+                "is to be read."
+            )
+        included = [i for i in wanted if self._may_be_read(i) and i.template_slug not in renamed]
+        if included:  # otherwise nothing can be read, which is an error
+            asked = self._scope.selection.slugs & ({i.slug for i in imports} - {i.slug for i in included})
+            for slug in sorted(asked):
+                self._tally.shortfall = True
+                self._tally.problems.append(
+                    f"Import {slug} is not read: templates, exclude_templates or status leaves it out."
+                )
+        return included
 
     def _report_incomplete(self, wanted: Sequence[Import], excluded: Sequence[Import]) -> None:
         """Report imports known to be loaded in part that are not read, because a setting leaves them out."""

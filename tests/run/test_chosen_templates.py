@@ -734,3 +734,33 @@ def test_what_a_service_lists_at_another_status_than_asked_for_is_known_to_be_un
     ran = warehouse.run(service, status="completed", privacy={"*": {"salary": "drop"}})
     assert ran.status == "partial"
     assert other in ran.problems[0]
+
+
+@pytest.mark.parametrize("history", [False, True])
+def test_a_template_that_is_left_out_by_name_stays_left_out_when_it_is_renamed(
+    warehouse: Warehouse, history: bool
+) -> None:
+    service, _, payroll, _ = make_service()
+    [slug] = [each.slug for each in service.templates() if each.name == "payroll"]
+    settings: dict[str, Any] = {"exclude_templates": ["payroll"], "history": history}
+    assert warehouse.run(service, **settings).status == "succeeded"
+    service.rename_template(slug, "wages")
+    for _ in range(3):
+        ran = warehouse.run(service, **settings)
+        assert ran.status == "partial"
+        assert f"template {slug}, which was left out, is called 'wages' now" in ran.problems[0]
+        assert warehouse.query("SELECT count(*) FROM records WHERE import_slug = ?", payroll) == [(0,)]
+    assert warehouse.run(service, exclude_templates=[slug], history=history).status == "succeeded"
+    assert warehouse.run(service, history=history).imports_changed == 1
+
+
+def test_a_backfill_names_the_imports_that_a_setting_leaves_out(warehouse: Warehouse) -> None:
+    service, kept, payroll, loose = make_service()
+    service.set_status(loose, "submitted")
+    warehouse.run(service)
+    scope = RunScope(mode="backfill", force=True, selection=Selection(slugs=frozenset({kept, payroll, loose})))
+    ran = warehouse.run(service, scope, exclude_templates=["payroll"], status="completed")
+    assert (ran.status, ran.imports_changed) == ("partial", 1)
+    assert sorted(ran.problems) == sorted(
+        f"Import {slug} is not read: templates, exclude_templates or status leaves it out." for slug in (payroll, loose)
+    )
