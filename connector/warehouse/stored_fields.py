@@ -60,6 +60,8 @@ def schemas_of(dataset: Dataset, fields: Sequence[Mapping[str, Any]]) -> dict[st
     overflowed: dict[str, set[Keys]] = defaultdict(set)
     for row in fields:
         keys = decode_keys(row["keys"])
+        if row["data_type"] is None and row["column_name"] in dataset.added.get(row["table_name"], ()):
+            continue  # a field without values has no column yet, and others took the name that it was to have
         if row["data_type"] == OVERFLOWED:
             if row["table_name"] != IMPORTS:
                 overflowed[row["table_name"]].add(keys)

@@ -890,3 +890,25 @@ def test_rejected_records_that_a_user_removed_come_back(duck: DuckDB, service: S
     assert (ran.status, ran.imports_changed) == (Status.partial, 1)
     assert duck.tuples("SELECT import_slug, payload FROM sync_rejects") == [(service.slugs()[0], "17")]
     assert duck.run(service).imports_changed == 0
+
+
+@pytest.mark.parametrize("table", ["records_customers", "imports"])
+def test_a_column_of_the_user_that_has_the_name_of_a_field_without_values(duck: DuckDB, table: str) -> None:
+    service = Service(1)
+    slug = service.add_import("Customers", [{"note": None}], {"owner": None})
+    duck.run(service)
+    column = "note" if table != "imports" else "metadata__owner"
+    execute(duck, f"ALTER TABLE {table} ADD COLUMN {column} VARCHAR", f"UPDATE {table} SET {column} = 'mine'")
+    service.append_rows(slug, [{"note": "hello"}])
+    service.set_metadata(slug, {"owner": "ann"})
+    service.add_import("Orders", [{"x": 1}])
+    for _ in range(2):
+        assert duck.run(service).status is Status.succeeded
+    check_whole(duck, service)
+    theirs = {value for (value,) in duck.tuples(f"SELECT {column} FROM {table}")}
+    assert theirs <= {"mine", None}
+    own = {name for name in duck.columns(table) if name.startswith(f"{column}_")}
+    assert len(own) == 1
+    assert {value for (value,) in duck.tuples(f"SELECT {own.pop()} FROM {table}")} >= {
+        "hello" if column == "note" else "ann"
+    }

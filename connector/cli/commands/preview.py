@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     async def look(client: ServiceClient) -> tuple[ImportPage, list[tuple[Import, list[Record]]]]:
         page = await client.list_imports(1)
         left = {name for names in misspelt_rules(page).values() for name in names}
-        readable = [i for i in named(page) if i.template_name not in left]
+        readable = [i for i in named(page) if left.isdisjoint((i.template_slug, i.template_name))]
         samples = [(i, (await client.list_records(i.slug, 1)).records) for i in _one_of_each(readable)]
         return page, samples
 
