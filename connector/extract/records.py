@@ -54,7 +54,7 @@ MAX_PAGES_BEYOND = 10_000  # behind the pages of `row_count`: a million rows too
 MAX_WINDOW_BEYOND = 16
 MAX_ROWS = 1_000_000_000  # of one import; nobody uploads more, and reading on would never end
 SHORTER_PAGES = {MAX_PER_PAGE: 10, 10: 1}  # requested if a page exceeds the size limit
-_UNITS = tuple(timedelta(microseconds=n) for n in (1, 1_000, 1_000_000))  # the units in which a service may write times
+_UNITS = tuple(timedelta(microseconds=n) for n in (1, 1_000, 1_000_000, 60_000_000))  # of a service's times
 
 
 class Verdict(StrEnum):

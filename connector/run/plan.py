@@ -19,6 +19,7 @@ from connector.ledger import COMPLETED, LedgerRow, Listed, State
 
 T = TypeVar("T", bound=Listed)
 
+MOST_DAYS = 36_500  # of `recheck_days`, so that the time is in the calendar
 FEWER_CONFIRMED_AFTER = timedelta(days=1)  # a restart, a cache or the rebuilding of an index hides records for less
 
 
@@ -91,7 +92,8 @@ class Rules:
             return Reason.unfinished
         if self.counted and not known.adds_up:
             return Reason.retry  # accepted under `reconcile = "off"`
-        if self.recheck_days is not None and import_.updated_at >= self.now - timedelta(days=self.recheck_days):
+        days = None if self.recheck_days is None else timedelta(days=min(self.recheck_days, MOST_DAYS))
+        if days is not None and import_.updated_at >= self.now - days:
             return Reason.recheck
         return None
 

@@ -92,7 +92,8 @@ def test_an_import_that_comes_back_is_new() -> None:
 
 
 @pytest.mark.parametrize(
-    ("days", "expected"), [(None, None), (27, None), (28, Reason.recheck), (29, Reason.recheck), (0, None)]
+    ("days", "expected"),
+    [(None, None), (27, None), (28, Reason.recheck), (29, Reason.recheck), (10**12, Reason.recheck), (0, None)],
 )
 def test_the_recently_completed_is_rechecked_on_demand(days: int | None, expected: Reason | None) -> None:
     shown = Shown(updated_at=NOW - timedelta(days=28))
