@@ -183,9 +183,10 @@ class ServiceClient:
             for name in {i.template.name, i.shown_template_name or ""}
         ]
         named = {slug: Template(slug=slug, name=name) for *_, slug, name in sorted(seen)}
+        decided = [i if i.template is None else i.named(named[i.template.slug]) for i in imports]
         if self._guard is not None:
-            self._guard.name(named)
-        return [i if i.template is None else i.named(named[i.template.slug]) for i in imports]
+            self._guard.adopt(decided)
+        return decided
 
     async def get_import(self, slug: str) -> Import:
         decode = decode_import if self._guard is None else self._guard.import_

@@ -2,13 +2,13 @@
 
 Invariant: with any rule on, no page leaves the client unprotected. Records are under the rules of their import's
 template, metadata is under its own rules, and a reject, which cannot be split into fields, loses its payload. While the
-client is open, a template keeps the name with which it was first seen, or that was given to it (`name`), so a rename
+client is open, a template keeps the name with which it was first seen, or that was given to it (`adopt`), so a rename
 does not lift the rules from later replies. The next run sees the new name before it reads, and reports it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from datetime import datetime
 
 from msgspec import structs
@@ -37,11 +37,12 @@ class Guard:
     def knows(self, slug: str) -> bool:
         return slug in self._templates
 
-    def name(self, templates: Mapping[str, Template]) -> None:
-        """Use these names of templates, given by slug, from now on."""
-        self._names.update(templates)
-        known = self._templates.items()
-        self._templates = {slug: each and self._names.get(each.slug, each) for slug, each in known}
+    def adopt(self, imports: Iterable[Import]) -> None:
+        """Use the templates of these imports, and their names, from now on: the run decides by them."""
+        for import_ in imports:
+            self._templates[import_.slug] = import_.template
+            if import_.template is not None:
+                self._names[import_.template.slug] = import_.template
 
     def learn(self, slug: str, import_: Import) -> None:
         """Keep the template of an import; a later reply without a template does not remove it."""

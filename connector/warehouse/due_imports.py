@@ -49,7 +49,9 @@ def mark_due(connection: Connection, slugs: Sequence[str], why: Due) -> None:
 
 def _mark_due(connection: Connection, why: Due, conditions: Mapping[str, list[Any]]) -> None:
     ensure_due_column(connection)
-    kept = [f"state NOT IN ('{State.deleted}', '{State.excluded}')", f"COALESCE({DUE}, '') <> '{Due.torn}'"]
+    # versions wait for what is torn or lost, so these marks stay
+    stronger = f"'{Due.torn}', '{Due.lost}'" if why is Due.backfill else f"'{Due.torn}'"
+    kept = [f"state NOT IN ('{State.deleted}', '{State.excluded}')", f"COALESCE({DUE}, '') NOT IN ({stronger})"]
     where = " AND ".join([*kept, *conditions])
     values = [value for some in conditions.values() for value in some]
     connection.execute(f"UPDATE {connection.name(LEDGER)} SET {DUE} = '{why}' WHERE {where}", *values)

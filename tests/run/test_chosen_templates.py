@@ -764,3 +764,25 @@ def test_a_backfill_names_the_imports_that_a_setting_leaves_out(warehouse: Wareh
     assert sorted(ran.problems) == sorted(
         f"Import {slug} is not read: templates, exclude_templates or status leaves it out." for slug in (payroll, loose)
     )
+
+
+@pytest.mark.thorough
+def test_an_import_that_loses_its_template_while_it_is_listed_is_under_the_rules_of_all(warehouse: Warehouse) -> None:
+    """The decision goes by the later version, so the rules do, too."""
+    service = Service(seed=5)
+    slugs = [service.add_import("planets", [{"salary": 777}] * 3) for _ in range(150)]
+    seen: list[str] = []
+
+    def lose(request: Request) -> None:
+        seen.append(request.path)
+        if len(seen) == 2:
+            for slug in slugs:
+                service.set_template(slug, None)
+
+    service.on_request = lose
+    rules: dict[str, Any] = {"privacy": {"payroll": {"salary": "drop"}}}
+    assert warehouse.run(service, **rules).status in ("succeeded", "partial")
+    assert warehouse.run(service, **rules).status == "succeeded"
+    templates = dict(warehouse.query("SELECT DISTINCT template_slug, data FROM records"))
+    assert templates == {None: "{}"}
+    assert differences(warehouse, service, **rules) == []

@@ -2055,3 +2055,16 @@ def test_versions_of_a_template_whose_rules_may_be_the_wrong_ones_stay_as_they_a
     assert place.versions("mail, iban, n", "records_customers") == before
     place.run()
     assert place.versions("mail, iban, n", "records_customers") == before
+
+
+def test_a_backfill_does_not_end_versions_that_wait_for_what_is_lost(duck: DuckDB) -> None:
+    place = Place(duck)
+    slug = place.service.add_import("Customers", [{"a": 1}])
+    place.run()
+    execute(duck, "DELETE FROM imports")
+    place.service.faults = Faults(failing_imports={slug})
+    for scope in (None, RunScope(mode="backfill", force=True)):
+        assert duck.run(place.service, scope, **place.settings).status is Status.partial
+    place.service.faults = Faults()
+    place.run()
+    assert place.versions("records_metadata", "imports") == [("{}", "insert", True)]
