@@ -24,10 +24,11 @@ from connector.cli.unmatched import unmatched
 from connector.reporting.views.applying import keep_current
 from connector.run.shards import sync
 from connector.runs import Status, Tally
-from connector.settings import RunScope
+from connector.settings import RunScope, Settings
 from connector.source import without_warnings_of_json
 from connector.warehouse import Warehouse
 from connector.warehouse.destination import location
+from connector.warehouse.failures import explain_failure
 
 PROBLEMS_SHOWN = 10
 
@@ -92,7 +93,7 @@ class _Attempt:
         if settings.views and (tally.load_ids or tally.fatal is None):
             self._views_warning = keep_current(pipeline, loaded=bool(tally.load_ids))
         if tally.fatal is None:
-            self._unmatched = unmatched(Warehouse(pipeline), settings)
+            self._unmatched = _advice(pipeline, settings)
         return tally
 
     def warn(self, problems: Sequence[str]) -> None:
@@ -120,6 +121,15 @@ class _Attempt:
         told = scrubbed(document), code, self._pipeline_name, scrub(self.where)
         for sentence in notify(self._addresses, *told, self._named):
             self._output.note(f"warning: {sentence}", level="warning", event="notice.undelivered")
+
+
+def _advice(pipeline: Pipeline, settings: Settings) -> list[str]:
+    """Return warnings about settings that match nothing; what keeps it from looking does not make the run fail."""
+    try:
+        return unmatched(Warehouse(pipeline), settings)
+    except Exception as error:
+        why = str(explain_failure(error, pipeline)).rstrip(".")
+        return [f"Hints, rules and names in the settings were not compared with what is loaded: {why}."]
 
 
 def _name(number: int) -> str:

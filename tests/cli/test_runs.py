@@ -216,3 +216,23 @@ def test_pipelines_are_scripts_for_a_scheduler(command, service: Service) -> Non
     ended = command(script=PIPELINES / "sync.py", SOURCES__IMPORTER__ACCESS_TOKEN="wrong")
     assert ended.code == 1
     assert "401" in ended.err
+
+
+BUSY = """
+import connector.cli.run_command as run_command
+from connector.cli.main import main
+from connector.errors import DatabaseBusyError
+
+def busy(*_):
+    raise DatabaseBusyError("A dashboard has the file open.")
+
+run_command.unmatched = busy
+main()
+"""
+
+
+def test_a_run_succeeded_although_the_warehouse_is_busy_after_it(command, tmp_path: Path) -> None:
+    (tmp_path / "busy.py").write_text(BUSY)
+    ended = command("run", "--json", script=tmp_path / "busy.py")
+    assert (ended.code, ended.document["status"]) == (0, "succeeded")
+    assert "not compared with what is loaded: A dashboard has the file open." in ended.err
