@@ -21,6 +21,7 @@ from connector.models import Import
 from connector.transform.escaping import storable
 from connector.transform.members import flatten_members
 from connector.transform.naming import RULES_COLUMN
+from connector.transform.row_limits import Limits
 from connector.transform.schema import OVERFLOWED, Field, TableSchema
 from connector.warehouse.tables import (
     FIELDS,
@@ -110,7 +111,7 @@ def import_table_rows(
     load_id: str,
     now: datetime,
     *,
-    row_bytes: int | None,
+    limits: Limits | None,
     nul_safe: bool,
 ) -> Iterable[TableRows]:
     """Yield the rows of these imports, and the rows of `sync_fields` for the columns in which they have a value."""
@@ -122,8 +123,14 @@ def import_table_rows(
         rows = rows.append_column(RULES_COLUMN, pa.array(marks, pa.string()))
     known = catalogue.schema(IMPORTS)
     free = [{METADATA: each.import_.metadata_json, EXTRA: each.import_.extra_json} for each in imports]
-    room = None if row_bytes is None else row_bytes - SYSTEM_BYTES
-    members = flatten_members(free, known, other_columns=IMPORTS_SCHEMA.names, row_bytes=room, nul_safe=nul_safe)
+    members = flatten_members(
+        free,
+        known,
+        other_columns={*IMPORTS_SCHEMA.names, RULES_COLUMN},
+        row_bytes=None if limits is None else limits.row_bytes - SYSTEM_BYTES,
+        most_columns=None if limits is None else limits.columns,
+        nul_safe=nul_safe,
+    )
     flat = members.flat
     for name, column in flat.columns.items():
         rows = rows.append_column(name, column)

@@ -224,7 +224,7 @@ class _Verification:
                 Catalogue.of(state),
                 "",
                 self.ports.now(),
-                row_bytes=limits.row_bytes if limits else None,
+                limits=limits,
                 nul_safe=nul_safe,
             )
             expected = next(iter(written)).rows.drop_columns([LOAD_ID, "_deleted_at"])

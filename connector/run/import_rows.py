@@ -124,7 +124,7 @@ class ImportRows:
             self._catalogue,
             load_id,
             now,
-            row_bytes=limits.row_bytes if limits else None,
+            limits=limits,
             nul_safe=not self._warehouse.traits.keeps_nul,
         ):
             if not (self._is_shard and table_rows.table == FIELDS):  # all shards would write the same rows of it

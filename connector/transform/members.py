@@ -38,11 +38,13 @@ def flatten_members(
     *,
     other_columns: Collection[str],
     row_bytes: int | None,
+    most_columns: int | None = None,
     nul_safe: bool,
 ) -> Members:
     """Flatten the objects of each row, given by name; `other_columns` are the other columns of the table.
 
-    A scalar that does not fit into the `row_bytes` of its row has no column there.
+    A scalar that does not fit into the `row_bytes` of its row has no column there; `most_columns` is the destination's
+    limit.
     """
     fields: dict[Keys, Field] = {keys: each for keys, each in known.fields.items() if len(keys) == 2}
     schema = TableSchema(known.table, fields, known.physical)
@@ -65,7 +67,8 @@ def flatten_members(
             if kept:
                 objects.append(f'"{name}":{{{",".join(kept)}}}')
         texts.append(f"{{{','.join(objects)}}}".encode())
-    flat, cut = _within_table(flatten(texts, schema, nul_safe=nul_safe), _names(schema).union(other_columns))
+    most = MOST_WITH_VARIANTS if most_columns is None else min(MOST_WITH_VARIANTS, most_columns)
+    flat, cut = _within_table(flatten(texts, schema, nul_safe=nul_safe), _names(schema).union(other_columns), most)
     if row_bytes is not None:
         flat, unfit = _within_rows(flat, schema, row_bytes)
         cut |= unfit
@@ -88,11 +91,14 @@ def _scalars(text: bytes | None) -> Iterator[tuple[str, str]]:
             yield key, found
 
 
-def _within_table(flat: Flattened, before: set[str]) -> tuple[Flattened, set[str]]:
-    """Drop the new variants that a table with the columns `before` has no room for; return their names too."""
+def _within_table(flat: Flattened, before: set[str], most: int) -> tuple[Flattened, set[str]]:
+    """Drop the new variants for which a table with the columns `before` has no room; return their names too.
+
+    `most` is the number of columns that it may have.
+    """
     names = before | {each.column for each in flat.schema.fields.values()}
     new = sorted(column for column in flat.columns if column not in names)
-    cut = set(new[max(MOST_WITH_VARIANTS - len(names), 0) :])
+    cut = set(new[max(most - len(names), 0) :])
     if not cut:
         return flat, cut
     fields = [

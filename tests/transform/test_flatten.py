@@ -348,12 +348,15 @@ def test_text_that_ends_within_a_container_is_refused(text: str) -> None:
         read_exactly(text.encode())
 
 
-@pytest.mark.parametrize(("others", "fits"), [(MOST_WITH_VARIANTS - 2, True), (MOST_WITH_VARIANTS - 1, False)])
-def test_metadata_gets_a_variant_where_the_table_has_room_for_one(others: int, fits: bool) -> None:
+@pytest.mark.parametrize("most", [None, 1017])
+@pytest.mark.parametrize("fits", [True, False])
+def test_metadata_gets_a_variant_where_the_table_has_room_for_one(fits: bool, most: int | None) -> None:
+    others = (most or MOST_WITH_VARIANTS) - (2 if fits else 1)
+
     def flat(text: str, known: TableSchema, others: int) -> Members:
         names = {f"c{n}" for n in range(others)}
         rows = [{"metadata": text.encode()}]
-        return flatten_members(rows, known, other_columns=names, row_bytes=None, nul_safe=False)
+        return flatten_members(rows, known, other_columns=names, row_bytes=None, most_columns=most, nul_safe=False)
 
     found = flat('{"n":"x"}', flat('{"n":1}', EMPTY, 0).flat.schema, others)
     assert set(found.flat.columns) == {"metadata__n", *(["metadata__n__v_text"] if fits else [])}
