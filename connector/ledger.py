@@ -35,6 +35,7 @@ class Due(StrEnum):
     lost = "lost"  # what came beside its rows is lost: its metadata, or its rejects
     vanished = "vanished"  # it was gone when its records were requested
     torn = "torn"  # of its rows in the warehouse, some may be missing or of another version
+    renamed = "renamed"  # left out by a name under `exclude_templates` that its template no longer has
 
 
 INCOMPLETE_ROWS = (
@@ -101,7 +102,7 @@ class LedgerRow(msgspec.Struct, frozen=True, gc=False):
         "Why the next run reads it again though it looks unchanged: racy (read within the resolution of its "
         "updated_at), backfill (selected and not read yet), lost (the warehouse lost what came beside its rows), "
         "vanished (gone when its records were requested), torn (a run died while it loaded its rows, or the warehouse "
-        "lost some).",
+        "lost some), renamed (left out by a name that its template no longer has).",
     ] = None
     fewer_found: Annotated[
         int | None,

@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Any, TextIO
 
 from connector.cli.logs import json_line
-from connector.cli.redaction import scrub, scrubbed
+from connector.cli.redaction import scrub, scrubbed, scrubbed_data
 from connector.text import visible, visible_json
 
 CELL_WIDTH = 80
@@ -72,11 +72,12 @@ class Output:
         else:
             _print(_shown(lines), sys.stderr, style="red" if level == "error" else "")
 
-    def document(self, document: Any) -> None:
-        """Print the result for a program, unless a document was printed before."""
+    def document(self, document: Any, *, of_data: bool = False) -> None:
+        """Print the result for a program, unless a document was printed before; `of_data`: it has rows in it."""
         if self.json and not self.documented:
             self.documented = True
-            print(visible_json(json.dumps(scrubbed(document), ensure_ascii=False, default=str)), flush=True)
+            shown = scrubbed_data(document) if of_data else scrubbed(document)
+            print(visible_json(json.dumps(shown, ensure_ascii=False, default=str)), flush=True)
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         """Print rows as a table: fitted to the terminal, elsewhere a line a row with each cell cut to CELL_WIDTH."""

@@ -15,6 +15,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 HIDDEN = "***"
 SHORTEST = 6  # characters; if shorter texts were hidden, parts of words would be
+SHORTEST_IN_DATA = 16  # there, a password may be a word like any other
 # Both take linear time: a run of characters is matched as a whole, and no position in it is tried twice.
 _RUN = re.compile(r"[^@\s]++@?")
 _PASSWORD = re.compile(r"(://[^/\s:@]*+):(?=[^@])[\s\S]++")
@@ -65,6 +66,22 @@ def scrubbed(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: scrubbed(each) for key, each in value.items()}
     return [scrubbed(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def scrubbed_data(value: Any) -> Any:
+    """Hide known secrets inside rows of the warehouse or the service, which are otherwise printed exactly."""
+    if isinstance(value, str):
+        return scrub_data(value)
+    if isinstance(value, dict):
+        return {key: scrubbed_data(each) for key, each in value.items()}
+    return [scrubbed_data(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def scrub_data(text: str) -> str:
+    for secret in sorted(_known, key=len, reverse=True):
+        if len(secret) >= SHORTEST_IN_DATA:
+            text = text.replace(secret, HIDDEN)
+    return text
 
 
 def scrub(text: str) -> str:

@@ -6,6 +6,7 @@ holds the lock, so nothing changes meanwhile.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -218,8 +219,13 @@ class _Examination:
         rows = connection.query(
             f"SELECT slug, template__slug, template__name FROM {connection.name(IMPORTS)}"
         ).to_pylist()
-        now = {r["slug"]: self.privacy.fingerprint(r["template__slug"], r["template__name"]) for r in rows}
-        older = [k for slug, k in state.ledger.items() if k.live and slug in now and k.rules != now[slug]]
+        # imports may show different names of one template, and all are read under the rules of one of these
+        names: dict[str | None, set[str | None]] = defaultdict(set)
+        for row in rows:
+            names[row["template__slug"]].add(row["template__name"])
+        of = {row["slug"]: row["template__slug"] for row in rows}
+        now = {slug: {self.privacy.fingerprint(slug, name) for name in each} for slug, each in names.items()}
+        older = [k for slug, k in state.ledger.items() if k.live and slug in of and k.rules not in now[of[slug]]]
         if older:
             count = sum(known.records_loaded for known in older)
             sentence = f"{count} rows of {len(older)} imports were loaded under older privacy rules."

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from connector.errors import ConfigError
-from connector.ledger import LedgerRow, State
+from connector.ledger import Due, LedgerRow, State
 from connector.models import Import
 from connector.nearest import nearest, suggest_known
 from connector.settings import RunScope, Selection, Settings, Window
@@ -114,7 +114,10 @@ class Choice:
         former = {name for slug, titles in state.template_names.items() for name in (slug, *titles)}
         present = {*names, *(name for name in names.values() if name is not None)}
         misspelt = protection.misspelt(((slug, names.get(slug)) for slug in read), former | present)
-        formerly = {title: _slugs_of(title, state) for title in ruled - present - misspelt.keys()}
+        owned = {
+            title for titles in read_under.values() for title in titles
+        }  # a section of which it is known whose it is
+        formerly = {title: _slugs_of(title, state) for title in ruled - present - misspelt.keys() - owned}
         renamed: dict[str, str] = {}
         for slug, name in names.items():
             lost = read_under[slug] & ruled | {title for title, slugs in formerly.items() if slug in slugs}
@@ -131,18 +134,24 @@ class Choice:
         return SuspectRules(renamed, misspelt, renamed.keys() | taken | unread)
 
     def left_out_by_former_name(self, names: Mapping[str, str | None], state: WarehouseState) -> Mapping[str, str]:
-        """Return slug → name under `exclude_templates` of templates that were left out and have been renamed, it seems.
+        """Return slug → name under `exclude_templates` that left out a template, until it was renamed.
 
-        `names` are those that the templates have now, by slug. The ledger tells only that a template was left out, so a
-        name that no template has counts for any of them.
+        `names` are those that the templates have now, by slug. Once an import of such a template is marked as
+        `Due.renamed`, no earlier name need be known.
         """
         gone = sorted(set(self.settings.exclude_templates or ()) - {*names, *names.values()})
-        if not gone or self.settings.templates is not None:
+        if not gone:
             return {}
-        left_out = {known.template_slug for known in state.ledger.values() if known.state is State.excluded}
-        renamed = {slug for slug, name in names.items() if slug in left_out and self.settings.includes(slug, name)}
-        former = {name: _slugs_of(name, state) for name in gone}
-        return {slug: next((name for name in gone if slug in former[name]), gone[0]) for slug in renamed}
+        known = [each for each in state.ledger.values() if each.state is State.excluded]
+        marked = {each.template_slug for each in known if each.due == Due.renamed}
+        left_out = {each.template_slug for each in known}
+        found: dict[str, str] = {}
+        for slug, now in names.items():
+            former = [name for name in gone if name in state.template_names.get(slug, ())]
+            was = former if slug in left_out else []
+            if (was or slug in marked) and self.settings.includes(slug, now):
+                found[slug] = (was or gone)[0]
+        return found
 
     def _sections_by_fingerprint(self, known: LedgerRow, present: Set[str | None]) -> Set[str]:
         """Return the sections under which an import was read, for a ledger row of an earlier version that names none.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -18,7 +18,7 @@ from connector.errors import AuthError, ConnectorError, NotFoundError
 from connector.extract.convention import FROM_ONE
 from connector.extract.listing import Lister, Listing, run_concurrently
 from connector.extract.records import request_import
-from connector.ledger import INCOMPLETE_ROWS, State
+from connector.ledger import INCOMPLETE_ROWS, Due, State
 from connector.load.imports_table import is_listed_as
 from connector.models import Import, Reject, creation_time, key_of, replaces
 from connector.run.choice import Choice, missing_import_message
@@ -44,7 +44,7 @@ class Discovered:
 
     `imports` are all imports of the run. `excluded` are those among them that the settings leave out: their records are
     not read, and the ledger is yet to be updated. `complete` is false if an import exists, or may exist, that
-    the settings include and the run cannot read.
+    the settings include and the run cannot read. `renamed` are templates that stay left out by a former name.
     """
 
     imports: tuple[Import, ...]
@@ -54,6 +54,7 @@ class Discovered:
     unit: timedelta = SECOND
     excluded: tuple[Import, ...] = ()
     complete: bool = True
+    renamed: frozenset[str] = frozenset()
 
 
 class Discovery:
@@ -91,7 +92,6 @@ class Discovery:
             counted=settings.reconcile != "off",
             named=bool(scope.selection.slugs),
             privacy=lambda i: settings.protection.fingerprint(i.template_slug, i.template_name),
-            reappeared=lambda slug: slug in state.imports and state.imports[slug].shown is None,
         )
 
     async def make(self) -> Discovered:
@@ -283,7 +283,11 @@ class Discovery:
     ) -> Discovered:
         rejects = tuple(row for row in listing.rows if isinstance(row, Reject))
         wanted = [i for i in imports if self._choice.wants(i)]
-        included = self._not_left_out(wanted, imports)
+        names = {i.template_slug: i.template_name for i in imports if i.template_slug is not None}
+        by_slug = bool(self._scope.selection.slugs)  # then, not all templates are known
+        renamed = {} if by_slug else self._choice.left_out_by_former_name(names, self._state)
+        included = [i for i in wanted if self._may_be_read(i) and i.template_slug not in renamed]
+        self._report_left_out_by_settings(renamed, names, imports, included)
         plan = make_plan(self._under_rules(included, imports), self._state.ledger, self._rules)
         self._tally.imports_listed = len(imports)
         self._listed = _times(listing.rows)
@@ -291,11 +295,11 @@ class Discovery:
             self._choice.refuse_empty(imports, wanted, self._tally.problems)
         if listing.complete and not self._choice.selects:
             self._check_template_names(imports)
-        excluded = [i for i in wanted if not self._choice.includes(i)]
-        left_out = tuple(i for i in excluded if not self._is_noted_as_excluded(i))
+        excluded = [i for i in wanted if not self._choice.includes(i) or i.template_slug in renamed]
+        left_out = tuple(i for i in excluded if not self._is_noted_as_excluded(i, renamed))
         is_shard = self._scope.selection.part is not None
         if not is_shard:
-            self._report_older_rules(wanted, excluded, listing)
+            self._report_older_rules(wanted, excluded, imports)
             self._report_incomplete(wanted, excluded)
         # a shortfall until here means that an import exists, or may exist, whose records are not read as they are to be
         complete = listing.complete and not (unlisted or rejects or self._tally.shortfall)
@@ -312,12 +316,16 @@ class Discovery:
         if is_shard:  # the run after the shards reads imports that are in no shard's part
             return Discovered(tuple(wanted), (), plan, (), unit, complete=complete)
         deleted = self._within_delete_limit(gone, plan)
-        return Discovered(tuple(wanted), rejects, plan, deleted, unit, left_out, complete)
+        return Discovered(tuple(wanted), rejects, plan, deleted, unit, left_out, complete, frozenset(renamed))
 
-    def _not_left_out(self, wanted: Sequence[Import], imports: Sequence[Import]) -> list[Import]:
-        """Return the imports that may be read; report those requested by slug, and renamed templates, that may not."""
-        names = {i.template_slug: i.template_name for i in imports if i.template_slug is not None}
-        renamed = self._choice.left_out_by_former_name(names, self._state)
+    def _report_left_out_by_settings(
+        self,
+        renamed: Mapping[str, str],
+        names: Mapping[str, str | None],
+        imports: Sequence[Import],
+        included: Sequence[Import],
+    ) -> None:
+        """Report templates left out by a former name, and imports requested by slug that are left out."""
         for slug, name in sorted(renamed.items()):
             self._tally.shortfall = True
             self._tally.problems.append(
@@ -325,7 +333,6 @@ class Discovery:
                 f"left out, is called {names[slug]!r} now: it stays left out. Use its slug, or remove {name!r} if it "
                 "is to be read."
             )
-        included = [i for i in wanted if self._may_be_read(i) and i.template_slug not in renamed]
         if included:  # otherwise nothing can be read, which is an error
             asked = self._scope.selection.slugs & ({i.slug for i in imports} - {i.slug for i in included})
             for slug in sorted(asked):
@@ -333,7 +340,6 @@ class Discovery:
                 self._tally.problems.append(
                     f"Import {slug} is not read: templates, exclude_templates or status leaves it out."
                 )
-        return included
 
     def _report_incomplete(self, wanted: Sequence[Import], excluded: Sequence[Import]) -> None:
         """Report imports known to be loaded in part that are not read, because a setting leaves them out."""
@@ -380,9 +386,11 @@ class Discovery:
         as_divided = seen is not None and not seen.deleted and is_listed_as(seen.content_hash, import_, rules)
         return as_divided and import_.slug not in self._state.imports_of_other_shards
 
-    def _is_noted_as_excluded(self, import_: Import) -> bool:
+    def _is_noted_as_excluded(self, import_: Import, renamed: Collection[str]) -> bool:
         known = self._state.ledger.get(import_.slug)
         if known is None or not known.trusted:
+            return False
+        if known.state is State.excluded and (known.due == Due.renamed) != (import_.template_slug in renamed):
             return False
         same_rules = known.last_synced_at is not None or known.rules == self._rules.privacy(import_)
         return (known.state is State.excluded and same_rules) or known.error == INCOMPLETE_ROWS
@@ -411,7 +419,9 @@ class Discovery:
                 self._tally.imports_failed += 1
                 self._tally.problems.append(f"Import {import_.slug}: {KilledTwice(import_.slug)}")
 
-    def _report_older_rules(self, wanted: Sequence[Import], excluded: Sequence[Import], listing: Listing[Any]) -> None:
+    def _report_older_rules(
+        self, wanted: Sequence[Import], excluded: Sequence[Import], imports: Sequence[Import]
+    ) -> None:
         """Report imports that were loaded under other privacy rules and are not read again, because they are left out.
 
         Invariant: after a run that succeeded, the rows of an import have no value that its rules would change.
@@ -423,10 +433,10 @@ class Discovery:
         rules = {i.slug: {protection.fingerprint(i.template_slug, i.template_name)} for i in excluded if i.slug in read}
         if self._settings.status is not None and not self._choice.selects:
             listed = {i.slug for i in wanted}  # the service may ignore the status that is asked for
-            present = listed_template_names(row for row in listing.rows if isinstance(row, Import))
+            present = listed_template_names(imports)
             for slug in (live.keys() if protection.of_metadata else read) - listed:
                 template = live[slug].template_slug
-                known = present.get(template or "") or self._state.template_names.get(template or "")
+                known = present.get(template or "") or self._state.current_names.get(template or "")
                 rules[slug] = {protection.fingerprint(template, name) for name in known or (None,)}
         older = [slug for slug, now in rules.items() if live[slug].rules not in now]
         if older:

@@ -258,7 +258,8 @@ class RunSession:
             for slug in discovered.deleted:
                 package.add_deleted(slug, self.state.ledger.get(slug))
             for import_ in discovered.excluded:
-                package.add_excluded(import_, self.state.ledger.get(import_.slug))
+                due = Due.renamed if import_.template_slug in discovered.renamed else None
+                package.add_excluded(import_, self.state.ledger.get(import_.slug), due)
             self.import_rows.add_unread(discovered)
         self.reader.read_next_suspect()
         while not self.exhausted:
@@ -392,7 +393,7 @@ class RunSession:
             self._accept_gone(planned[0], built)
             return
         if built.deferred or built.reads[0].verdict is Verdict.left:
-            self._leave(planned[0], "it needs a column" if built.deferred else "it moved while it was read")
+            self._leave(planned[0], "needs a column" if built.deferred else "moved while it was read")
             return
         self._read += len(planned)
         for each, read, size in zip(planned, built.reads, built.sizes, strict=True):
@@ -413,10 +414,13 @@ class RunSession:
         slug = planned.import_.slug
         self.record.pending.imports.append(slug)
         self.left += 1
-        if self._settings.status is None:
+        if self._settings.status is None:  # otherwise it may be of another status now
             self.import_rows.add_failed(planned.import_)
+            if not self.is_shard:
+                self.tally.shortfall = True
+                self.tally.problems.append(f"Import {slug} {why}; the next run reads it.")
         told = {"event": "import.left", "import_slug": slug}
-        log.info("Import %s is left to the next run: %s.", slug, why, extra=told)
+        log.info("Import %s %s; the next run reads it.", slug, why, extra=told)
         self._progress.read(slug, 0, "left")
 
     def _accept_gone(self, planned: Planned[Import], built: BuiltImports) -> None:

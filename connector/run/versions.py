@@ -113,9 +113,14 @@ class _Rules:
 
     @cached_property
     def suspect(self) -> Set[str]:
-        """Return the templates whose versions no rule is applied to, because the rules may not be the intended ones."""
-        present = {**self._stored_names, **self.names}
-        names = {slug: max(found, default=None) for slug, found in present.items() if slug}
+        """Return the templates whose versions no rule is applied to, because the rules may not be the intended ones.
+
+        Only those of imports that exist can be: a run reports them, and does not read them either.
+        """
+        ruled = self.settings.protection.templates
+        present = {**current_names_of_templates(self.connection, self.dataset), **self.names}
+        names = {slug: max(found, key=lambda name: (name in ruled, name)) for slug, found in present.items() if found}
+        names.pop("", None)
         return Choice(self.settings, RunScope()).suspect_rules(names, names, self.state).templates
 
     def columns(self, table: str, columns: Collection[str]) -> list[str]:

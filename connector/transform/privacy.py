@@ -17,7 +17,7 @@ from connector.nearest import nearest
 from connector.transform.privacy_rules import Section, strictest
 from connector.transform.protection import Protection
 
-ANY_TEMPLATE, METADATA, EXTRA = "*", "metadata", "extra"
+ANY_TEMPLATE, METADATA = "*", "metadata"
 WITHHELD = "[withheld]"
 FINGERPRINT = 32  # characters
 MISSPELT = 0.75  # similarity of two names of which one may be a misspelling of the other: e.g. one letter of four
@@ -44,7 +44,7 @@ class Privacy:
                 raise ValueError(f'privacy.{name} is not valid: rules belong under a template, as [privacy."{name}"]')
             try:
                 section = Section.parse(rules)
-                sections[str(name)] = section.beside(METADATA, EXTRA) if name == METADATA else section
+                sections[str(name)] = section.beneath(METADATA) if name == METADATA else section
             except ValueError as error:
                 raise ValueError(f"privacy.{name} is not valid: {error}") from None
         if not key and any(section.hashes for section in sections.values()):

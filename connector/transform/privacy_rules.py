@@ -13,6 +13,7 @@ from connector.transform.json_slices import string_value
 
 ALLOW, PATTERN = "allow", "re:"
 STRICTEST = ("drop", "null", "hash", "mask")
+_ELEMENT = re.compile(r"\.(?:[0-9]|\[(?!0-9\])[^\]]*[0-9])")  # a step that begins with some digits, and not with any
 _ACTION = re.compile(r"(drop|null|hash)|mask:([0-9]{1,6})")
 
 
@@ -99,23 +100,19 @@ class Section:
     def hashes(self) -> bool:
         return any(action.kind == "hash" for action in self.rules.values())
 
-    def beside(self, *objects: str) -> Section:
-        """Return the section with each path that begins with the name of one of these objects without that name too.
+    def beneath(self, name: str) -> Section:
+        """Return the section with each rule whose path begins with `name`, as in `sync_fields`, without that step too.
 
-        `sync_fields` shows such a path, and the rules are applied to each of the objects.
+        What `allow` lets through does not grow.
         """
-        inner = {path: path.partition(".")[2] for path in (*self.rules, *(self.allow or ()))}
-        named = {path: rest for path, rest in inner.items() if rest and path.partition(".")[0] in objects}
-        rules = {**{named[path]: action for path, action in self.rules.items() if path in named}, **self.rules}
-        if self.allow is None:
-            return Section(rules)
-        return Section(rules, (*self.allow, *(named[path] for path in self.allow if path in named)))
+        inner = {path.removeprefix(f"{name}."): action for path, action in self.rules.items()}
+        return Section({**inner, **self.rules}, self.allow)
 
     @property
     def names_elements(self) -> bool:
-        """Return whether a pattern may be about single elements of a list, because it has a digit."""
+        """Return whether a pattern is probably about single elements of a list."""
         paths = (*self.rules, *(self.allow or ()))
-        return any(path.startswith(PATTERN) and any(map(str.isdigit, path)) for path in paths)
+        return any(path.startswith(PATTERN) and _ELEMENT.search(path) for path in paths)
 
     def as_json(self) -> Any:
         rules = {path: [action.kind, action.shown] for path, action in self.rules.items()}

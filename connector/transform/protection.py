@@ -18,7 +18,8 @@ from connector.transform.privacy_rules import PATTERN, STRICTEST, Action, Path, 
 
 _DEEPEST = 100  # levels to which rules apply; each costs a pass over the text
 _OPENING = b"{["
-_ELEMENT = ("*", *"0123456789")  # how the element of a list is written in the path that a pattern is searched for in
+_DIGITS = "0123456789"  # how an element of a list is written, or as *, in the path that a pattern is searched for in
+_MOST_FORMS = 2_000  # of a path: those of three lists in each other
 _KEYS_CACHED = 10_000  # keys of one object whose rules are cached
 _LESSONS = 1_000  # attempts to learn how the members of an object at one path are written
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -30,6 +31,7 @@ class Unprotectable(ValueError):
 
 
 _States = frozenset[tuple[int, int]]
+_Form = tuple[str, int, int]  # a path as a pattern sees it, and how many elements of lists are written * and as a digit
 
 
 class _Node:
@@ -49,7 +51,7 @@ class _Node:
         "paths",
     )
 
-    def __init__(self, rules: Protection, paths: Sequence[str], states: _States, allowing: _States, kept: bool):
+    def __init__(self, rules: Protection, paths: Sequence[_Form], states: _States, allowing: _States, kept: bool):
         self._rules, self.paths, self._states, self._allowing = rules, paths, states, allowing
         self._below: dict[str | None, _Node] = {}
         self.members: dict[str, tuple[bytes, _Node | None]] = {}  # the text before a value, and the node if concerned
@@ -120,7 +122,7 @@ class Protection:
         self._allows = allow is not None
         self._root = _Node(
             self,
-            [""] * len(_ELEMENT) if self.patterns or self._allow_patterns else (),
+            [("", 0, 0)] if self.patterns or self._allow_patterns else (),
             frozenset((n, 0) for n in range(len(self.steps))),
             frozenset((n, 0) for n in range(len(self._allow_steps))),
             not self._allows,
@@ -134,13 +136,12 @@ class Protection:
         strictness = STRICTEST.index(action.kind), action.shown
         return (0, False, *strictness) if self._strictest_first else (rank, not Path(path).is_literal, *strictness)
 
-    def reached(self, paths: Sequence[str], key: str | None, states: _States, allowing: _States, kept: bool) -> _Node:
+    def reached(self, paths: Sequence[_Form], key: str | None, states: _States, allowing: _States, kept: bool) -> _Node:
         """Return the node behind one step: a key, or None for the element of a list.
 
         A rule for one element is for all of them. A pattern in `allow` has to fit any element.
         """
-        here = [f"{path}.{step if key is None else key}" for path, step in zip(paths, _ELEMENT, strict=bool(paths))]
-        whole = [text[1:] for text in here]
+        here = [form for path in paths for form in _one_step_on(path, key, len(paths))]
         moved = frozenset((n, to) for n, at in states for to in _steps_on(self.steps[n], at, key))
         allowed = frozenset(
             (n, to)
@@ -149,10 +150,10 @@ class Protection:
             if key is not None or self._allow_steps[n][at] == "*"
         )
         kept = kept or any(to == len(self._allow_steps[n]) for n, to in allowed)
-        kept = kept or any(_fits_any_element(pattern, whole) for pattern in self._allow_patterns)
+        kept = kept or any(_fits_any_element(pattern, here) for pattern in self._allow_patterns)
         node = _Node(self, here, moved, allowed, kept)
         found = [self._actions[n] for n, to in moved if to == len(self.steps[n])]
-        found += [rule for pattern, rule in self.patterns if any(map(pattern.search, whole))]
+        found += [rule for pattern, rule in self.patterns if any(pattern.search(text[1:]) for text, *_ in here)]
         node.action = min(found, key=lambda rule: rule[0])[1] if found else None
         return node
 
@@ -249,8 +250,25 @@ class Protection:
         return members[0][0] + b"".join(kept) + tail if changed else text
 
 
-def _fits_any_element(pattern: re.Pattern[str], whole: Sequence[str]) -> bool:
-    return bool(pattern.fullmatch(whole[0])) or all(map(pattern.fullmatch, whole[1:]))
+def _one_step_on(form: _Form, key: str | None, forms: int) -> Iterator[_Form]:
+    """Yield the forms of a path after a key, or after an element of a list (None); `forms` are there before."""
+    path, starred, numbered = form
+    if key is not None:
+        yield f"{path}.{key}", starred, numbered
+        return
+    few = forms * (len(_DIGITS) + 1) > _MOST_FORMS
+    if not few or not numbered:
+        yield f"{path}.*", starred + 1, numbered
+    for digit in _DIGITS[: 1 if few else None] if not (few and starred) else ():
+        yield f"{path}.{digit}", starred, numbered + 1
+
+
+def _fits_any_element(pattern: re.Pattern[str], forms: Sequence[_Form]) -> bool:
+    """Return whether the pattern matches the whole path with * for each element, or with any digits."""
+    starred = (text for text, _, numbered in forms if not numbered)
+    numbered = (text for text, starred, _ in forms if not starred)
+    fits = [bool(forms) and all(pattern.fullmatch(text[1:]) for text in some) for some in (starred, numbered)]
+    return any(fits)
 
 
 def _steps_on(steps: tuple[str, ...], at: int, key: str | None) -> Iterator[int]:

@@ -51,6 +51,9 @@ def schedule_repairs(connection: Connection, state: WarehouseState) -> Warehouse
     read = {slug: known for slug, known in state.ledger.items() if known.state in _READ and known.trusted}
     if lacking := read.keys() - state.imports.keys():
         state = _mark_lost(connection, state, lacking, f"{IMPORTS} lost rows")
+    # a run of imports alone marked their rows as deleted: if they are back, what came with their records is lost
+    if back := {slug for slug in read.keys() & state.imports.keys() if state.imports[slug].shown is None}:
+        state = _mark_lost(connection, state, back, None)
     if lacking := {slug for slug, known in read.items() if known.records_rejected} - _with_rejects(connection, state):
         state = _mark_lost(connection, state, lacking, f"{REJECTS} lost rows")
     for table, columns in sorted(state.dropped.items()):
@@ -216,13 +219,19 @@ def _reread_imports(connection: Connection, state: WarehouseState, slugs: Collec
     return replace(state, ledger={**state.ledger, **untrusted})
 
 
-def _mark_lost(connection: Connection, state: WarehouseState, slugs: Collection[str], what: str) -> WarehouseState:
-    """Mark the imports to be read again of which what came beside their rows is lost; the rows are whole."""
+def _mark_lost(
+    connection: Connection, state: WarehouseState, slugs: Collection[str], what: str | None
+) -> WarehouseState:
+    """Mark the imports to be read again of which what came beside their rows is lost; the rows are whole.
+
+    `what` is the warning, if that is not only possible.
+    """
     known = {slug: state.ledger[slug] for slug in sorted(slugs)}
     lost = {s: each for s, each in known.items() if each.state is not State.excluded and each.due != Due.torn}
     if not lost:
         return state
-    log.warning("%s; %d imports are read again.", what, len(lost), extra={"event": "warehouse.repaired"})
+    if what is not None:
+        log.warning("%s; %d imports are read again.", what, len(lost), extra={"event": "warehouse.repaired"})
     if LEDGER in state.intact:  # otherwise all imports are read
         mark_due(connection, list(lost), Due.lost)
     return replace(

@@ -47,7 +47,7 @@ class WarehouseState:
     `tables` are our tables, `foreign` the names that others use (see `ownership`). `tables_by_import` are the typed
     tables that have rows of an import. `stored` are the counts of values in `sync_fields`, `miscounted` the tables for
     which they are wrong, and `totals` the counts of those that need not be counted. `template_names` are the present
-    and past names of each template, by its slug. `consistent` is false while rows contradict the ledger. `audited`
+    and past names of each template, by its slug, `current_names` those of imports that exist. `consistent` is false while rows contradict the ledger. `audited`
     tells that the rows themselves were checked, because an earlier run did not end properly. By table, `dropped` are
     columns of ours that are missing, `altered` those of another type than their values need, if the catalog tells, and
     `unexplained` those that dlt created for a field that is not in `sync_fields`; `added` are columns that
@@ -70,6 +70,7 @@ class WarehouseState:
     last_seen: Mapping[tuple[str, str], datetime] = field(default_factory=dict)
     template_tables: Mapping[str, str] = field(default_factory=dict)
     template_names: Mapping[str, Set[str]] = field(default_factory=dict)
+    current_names: Mapping[str, Set[str]] = field(default_factory=dict)
     tables_by_import: Mapping[str, frozenset[str]] = field(default_factory=dict)
     histories: Mapping[str, Versioned] = field(default_factory=dict)
     stored: Mapping[str, TableTotals] = field(default_factory=dict)
@@ -150,7 +151,10 @@ def unaudited_state(connection: Connection, dataset: Dataset | None = None, part
     if part is not None:
         ledger = {s: k for s, k in everything.items() if part.contains(k.template_slug, s)}
     alone = {table: frozenset({table} if table else ()) for table in {k.table_name for k in ledger.values()}}
-    imports, templates = imports_and_templates(connection, dataset)
+    imports, templates, current = imports_and_templates(connection, dataset)
+    current_names: dict[str, set[str]] = defaultdict(set)
+    for slug, name in current:
+        current_names[slug or ""].update(() if name is None else (name,))
     schemas = schemas_of(dataset, fields)
     dropped, unexplained = dropped_columns(dataset, schemas), unexplained_columns(dataset, schemas)
     counted = "text_conflicts" in dataset.columns.get(LEDGER, ())  # an earlier version did not count all conflicts
@@ -172,6 +176,7 @@ def unaudited_state(connection: Connection, dataset: Dataset | None = None, part
         last_seen={(f["table_name"], f["column_name"]): f["last_seen_at"] for f in fields},
         template_tables=template_tables(dataset, ledger.values(), fields),
         template_names=names_of_templates(connection, dataset, templates),
+        current_names=current_names,
         tables_by_import={slug: alone[known.table_name] for slug, known in ledger.items()},
         miscounted=frozenset(f["table_name"] for f in fields if not f["trusted"]) - {IMPORTS},
         imports_of_other_shards=frozenset(everything.keys() - ledger.keys()),

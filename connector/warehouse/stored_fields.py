@@ -58,7 +58,9 @@ def schemas_of(dataset: Dataset, fields: Sequence[Mapping[str, Any]]) -> dict[st
     """Return the schemas of `imports` and of the typed tables, by these rows of `sync_fields` and the columns there."""
     by_table: dict[str, dict[Keys, Field]] = defaultdict(dict)
     overflowed: dict[str, set[Keys]] = defaultdict(set)
-    for row in fields:
+    for row in sorted(
+        fields, key=lambda row: row["data_type"] is not None
+    ):  # of two columns, the one with values counts
         keys = decode_keys(row["keys"])
         if row["data_type"] is None and row["column_name"] in dataset.added.get(row["table_name"], ()):
             continue  # a field without values has no column yet, and others took the name that it was to have

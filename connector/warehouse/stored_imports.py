@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -72,15 +72,21 @@ def _values(rows: pa.Table, column: LedgerColumn) -> list[Any]:
 
 def imports_seen(connection: Connection, dataset: Dataset) -> dict[str, ImportSeen]:
     """Return the table `imports` by slug; a missing column is null."""
-    return imports_and_templates(connection, dataset)[0]
+    return imports_and_templates(connection, dataset).seen
 
 
-def imports_and_templates(
-    connection: Connection, dataset: Dataset
-) -> tuple[dict[str, ImportSeen], set[tuple[str | None, str | None]]]:
-    """Return the table `imports` by slug, and the slug and name of each template in it, from one query."""
+class StoredImports(NamedTuple):
+    """The table `imports` by slug, and the slug and name of each template in it, and in rows not marked as deleted."""
+
+    seen: dict[str, ImportSeen]
+    templates: Set[tuple[str | None, str | None]]
+    current: Set[tuple[str | None, str | None]]
+
+
+def imports_and_templates(connection: Connection, dataset: Dataset) -> StoredImports:
+    """Return what is known of imports and templates from `imports`, by one query."""
     if IMPORTS not in dataset.ours:
-        return {}, set()
+        return StoredImports({}, set(), set())
     there = dataset.columns[IMPORTS]
     names = ("_content_hash", "_deleted_at", "updated_at", "row_count", "status", "template__slug", "template__name")
     content_hash, deleted_at, updated_at, row_count, status, template, title = (
@@ -106,9 +112,11 @@ def imports_and_templates(
     slugs: list[Any] = rows.column("slug").to_pylist()
     hashes = rows.column("content_hash").to_pylist()
     named = {"template__slug", "template__name"} <= there.keys()  # a name without its slug is of no template
-    templates = zip(*(values_of(rows.column(name)) for name in ("template_slug", "template_name")), strict=True)
+    templates = list(zip(*(values_of(rows.column(name)) for name in ("template_slug", "template_name")), strict=True))
+    current = {pair for pair, version in zip(templates, shown, strict=True) if version is not None}
     seen = map(ImportSeen, hashes, deleted, shown, values_of(rows.column("status")))
-    return dict(zip(slugs, seen, strict=True)), set(templates) if named else set()
+    by_slug = dict(zip(slugs, seen, strict=True))
+    return StoredImports(by_slug, set(templates), current) if named else StoredImports(by_slug, set(), set())
 
 
 def selected(connection: Connection, dataset: Dataset, table: str, names: Sequence[str], alias: str) -> str:

@@ -786,3 +786,22 @@ def test_an_import_that_loses_its_template_while_it_is_listed_is_under_the_rules
     templates = dict(warehouse.query("SELECT DISTINCT template_slug, data FROM records"))
     assert templates == {None: "{}"}
     assert differences(warehouse, service, **rules) == []
+
+
+@pytest.mark.parametrize("before", ["Archive", "gone", "templates"])
+def test_a_template_is_read_once_nothing_leaves_it_out(warehouse: Warehouse, before: str) -> None:
+    """Another name under `exclude_templates` that no import has does not concern it."""
+    service, _, payroll, _ = make_service()
+    archive = service.add_import("Archive", [{"x": 1}])
+    first: dict[str, Any] = {"exclude_templates": ["Archive", "payroll"]}
+    if before == "templates":
+        first = {"templates": ["customers"]}
+    warehouse.run(service, **first)
+    if before == "gone":
+        service.delete_import(archive)
+    later = ["Archive"] if before != "templates" else ["Test"]
+    ran = warehouse.run(service, exclude_templates=later)
+    assert (ran.status, ran.problems) == ("succeeded", [])
+    assert warehouse.query("SELECT count(*) FROM records WHERE import_slug = ?", payroll) == [(3,)]
+    scope = RunScope(mode="backfill", force=True, selection=Selection(slugs=frozenset({payroll})))
+    assert warehouse.run(service, scope, exclude_templates=later).status == "succeeded"

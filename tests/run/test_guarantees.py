@@ -651,16 +651,18 @@ def test_a_backfill_by_slug_keeps_what_only_the_listing_shows(warehouse: Warehou
     assert warehouse.query("SELECT metadata__by, _change FROM imports_history") == [("ann", "insert")]
 
 
-def test_an_import_that_a_run_of_imports_alone_found_gone_comes_back_whole(warehouse: Warehouse) -> None:
+@pytest.mark.parametrize("alone", [1, 2])
+def test_an_import_that_a_run_of_imports_alone_found_gone_comes_back_whole(warehouse: Warehouse, alone: int) -> None:
     service = Service(seed=1)
     gone = service.add_import("customers", [{"x": 1}])
     service.add_import("customers", [{"x": 2}])
     warehouse.run(service, history=True)
     service.delete_import(gone)
     with serve(service) as url:
-        source = importer_source(base_url=url, access_token=service.token)
-        warehouse.pipeline().run(source.with_resources("imports"))
-    service.restore_import(gone)
+        for _ in range(alone):
+            source = importer_source(base_url=url, access_token=service.token)
+            warehouse.pipeline().run(source.with_resources("imports"))
+            service.restore_import(gone)
     for _ in range(2):
         assert warehouse.run(service, history=True).status == "succeeded"
     assert warehouse.query("SELECT records_metadata, _deleted_at FROM imports") == [("{}", None)] * 2

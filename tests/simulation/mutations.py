@@ -465,8 +465,8 @@ def forget_imports_of_loads_that_never_completed() -> AbstractContextManager[Any
     original = stored_imports.imports_and_templates
 
     def forgetful(connection: Connection, dataset: Dataset) -> Any:
-        imports, templates = original(connection, dataset)
-        return {slug: seen for slug, seen in imports.items() if seen.content_hash is not None}, templates
+        found = original(connection, dataset)
+        return found._replace(seen={s: seen for s, seen in found.seen.items() if seen.content_hash is not None})
 
     return mock.patch.object(state, "imports_and_templates", forgetful)
 

@@ -70,6 +70,10 @@ def test_rules_hold_for_rows_that_are_never_written_alike() -> None:
         ({"re:^c\\.\\d+\\.email$": "null"}, '{"c":[{"email":"x"}]}', '{"c":[{"email":null}]}'),
         ({"re:^c\\.1$": "null"}, '{"c":["x","y"],"d":["z"]}', '{"c":[null,null],"d":["z"]}'),
         ({"re:^c\\.[2-4]\\.e$": "drop"}, '{"c":[{"e":"x"},{"e":"y","f":1}]}', '{"c":[{},{"f":1}]}'),
+        ({"re:^c\\.0\\.p\\.1\\.n$": "null"}, '{"c":[{"p":[{"n":"x"}]}]}', '{"c":[{"p":[{"n":null}]}]}'),
+        ({"re:^c\\.0\\.p\\.\\*\\.n$": "null"}, '{"c":[{"p":[{"n":"x"}]}]}', '{"c":[{"p":[{"n":null}]}]}'),
+        ({"re:(\\.\\d){5}$": "null"}, '{"c":[[[[["x"]]]]]}', '{"c":[[[[[null]]]]]}'),
+        ({"allow": ["re:c\\.\\d\\.\\d", "re:d\\.0\\.0"]}, '{"c":[[1]],"d":[["x"]]}', '{"c":[[1]]}'),
         ({"allow": ["re:c\\.0"]}, '{"c":["x","y"]}', "{}"),
         ({"allow": ["re:c\\.[0-8]", "re:d\\.\\d+", "re:e\\..*"]}, '{"c":["x"],"d":[1],"e":[2]}', '{"d":[1],"e":[2]}'),
         ({"a": "mask:3", "re:.*": "drop"}, '{"a":"xyz12","b":"x"}', '{"a":"**z12"}'),
@@ -287,8 +291,8 @@ def test_an_unknown_template_shows_no_more_than_any_other(rules: dict[str, dict[
     ("section", "left"),
     [
         ({"metadata.by": "drop", "n": "null"}, {"n": None, "metadata": {}}),
-        ({"extra.by": "null", "by": "mask:1"}, {"by": "**n", "n": 1, "metadata": {"by": 1}}),
-        ({"allow": ["metadata.n"]}, {"n": 1}),
+        ({"metadata.by": "null", "by": "mask:1"}, {"by": "**n", "n": 1, "metadata": {"by": None}}),
+        ({"allow": ["metadata.by"]}, {"metadata": {"by": 1}}),
     ],
 )
 def test_rules_for_metadata_take_paths_as_the_data_dictionary_shows_them(

@@ -32,7 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, output: Output) -> int:
     found = changes(open_pipeline(arguments), arguments.since, arguments.template, arguments.field)
     if output.json:
-        output.document({"changes": [each.as_json() for each in found]})
+        output.document({"changes": [each.as_json() for each in found]}, of_data=True)
         return 0
     if not found:
         output.say(f"Nothing changed since {arguments.since:%Y-%m-%d %H:%M} UTC.")

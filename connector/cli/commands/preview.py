@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from connector.cli.options import whole
@@ -38,6 +39,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
 
     async def look(client: ServiceClient) -> tuple[ImportPage, list[tuple[Import, list[Record]]]]:
         page = await client.list_imports(1)
+        page = replace(page, imports=client.with_one_name(page.imports))
         left = {name for names in misspelt_rules(page).values() for name in names}
         readable = [i for i in named(page) if left.isdisjoint((i.template_slug, i.template_name))]
         samples = [(i, (await client.list_records(i.slug, 1)).records) for i in _one_of_each(readable)]
@@ -60,7 +62,8 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         )
         raise ConfigError(f"No import on the first page has the template {arguments.template!r}: {nearest}")
     templates = [_template(import_, records, arguments.rows) for import_, records in samples]
-    output.document({"imports": [_shown(i) for i in wanted], "more_pages": page.size >= 100, "templates": templates})
+    shown = {"imports": [_shown(i) for i in wanted], "more_pages": page.size >= 100, "templates": templates}
+    output.document(shown, of_data=True)
     _print_result(output, wanted, page.size >= 100, templates)
     for title, names in misspelt_rules(page).items():
         output.note(unread(title, names), level="warning", event="privacy.misspelt")

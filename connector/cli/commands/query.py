@@ -15,7 +15,7 @@ from typing import Any
 from connector.cli.configuration import open_pipeline
 from connector.cli.options import whole
 from connector.cli.output import Output, amount
-from connector.cli.redaction import scrub
+from connector.cli.redaction import scrub_data
 from connector.errors import ConfigError
 from connector.reporting.views.query import ask
 from connector.text import for_spreadsheet, visible
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         found = [tuple(row) for row in rows]
         more = next(answer.rows, None) is not None
     named = [dict(zip(answer.columns, map(_plain, row), strict=True)) for row in found]
-    output.document({"columns": list(answer.columns), "rows": named, "more": more})
+    output.document({"columns": list(answer.columns), "rows": named, "more": more}, of_data=True)
     if not output.json:
         title = amount(len(found), "row") + (", and there are more: see --limit" if more else "")
         output.table(title, answer.columns, found)
@@ -75,7 +75,7 @@ def _write_csv(columns: tuple[str, ...], rows: Iterable[tuple[Any, ...]], shown:
     writer = csv.writer(sys.stdout, lineterminator="\n")
 
     def cell(value: Any) -> str:
-        text = "" if value is None else scrub(str(_plain(value)))
+        text = "" if value is None else scrub_data(str(_plain(value)))
         return text if isinstance(value, int | float | Decimal) else shown(text)
 
     writer.writerow(map(cell, columns))
