@@ -646,7 +646,7 @@ def check_history(
         # until `compact`, if a run with `keep` recorded a deletion that one with `mirror` had loaded before it died
         told = {key for key, change in changes if change == "delete"} if "keep" in all_deletes else set()
         # an import that was deleted may have been restored during the run
-        waiting = frozenset[str]() if calm else _keys(ran.before) | touched
+        waiting = frozenset[str]() if calm else _keys(ran.before) | _keys_of_open_versions(ran.before) | touched
         none_of({key for key, _ in changes} - there - kept - told - waiting, "what was erased leaves no version")
     alive = there  # ever since: what was missing in a run that read everything has been erased
     emptied: dict[str, set[str]] = {}
@@ -693,6 +693,12 @@ def _may_erase(ran: Ran) -> bool:
 def _keys(holdings: Holdings) -> frozenset[str]:
     """Return the keys of all rows that are live."""
     return frozenset(holdings.live_records()).union(*snapshot(holdings).values())
+
+
+def _keys_of_open_versions(holdings: Holdings) -> frozenset[str]:
+    """Return the keys of versions that have not ended, also of rows that went while no versions were recorded."""
+    still = (row for _, row in _each(holdings.versions) if row["_valid_to"] is None)
+    return frozenset(row["_record_slug" if "_record_slug" in row else "slug"] for row in still)
 
 
 def _spans(holdings: Holdings) -> set[tuple[Any, ...]]:
