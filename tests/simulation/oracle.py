@@ -558,6 +558,12 @@ def _not_whole(after: Holdings) -> frozenset[str]:
     return frozenset(key for key in keys if key) | unwritten
 
 
+def _of_torn(after: Holdings) -> frozenset[str]:
+    """Return keys of rows of an import that lost others, such as to another import that they came with, too."""
+    torn = {row["slug"] for row in after.of_table("sync_imports") if row.get("due") == "torn"}
+    return frozenset(row["_record_slug"] for _, row in _each(after.typed) if row["_import_slug"] in torn)
+
+
 def _unread_imports(ran: Ran) -> tuple[frozenset[str], frozenset[str]]:
     """Return imports whose row in `imports` is under other rules than those of the run, or lost and yet to be listed.
 
@@ -633,7 +639,7 @@ def check_history(
     whole = ran.whole and ran.tally.interrupted_by is None
     recorded = bool(ran.settings.history)
     repaired = whole and (not changed_manually or ran.tally.status is Status.succeeded)
-    not_whole = frozenset[str]() if repaired else _not_whole(after)
+    not_whole = _of_torn(after) if repaired else _not_whole(after)
     # a missing record may be rejected, or have moved to an import that could not be read or was not listed
     erases = whole and ran.tally.status is Status.succeeded and not ran.tally.imports_unreconciled
     if recorded:
