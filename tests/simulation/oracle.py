@@ -510,7 +510,7 @@ def _check_current(
     # a run that is about such imports names them, and has not succeeded
     read = (ran.whole or ran.of_some) and ran.tally.status is Status.succeeded
     imports, partly = (frozenset[str](), frozenset[str]()) if read else _unread_imports(ran)
-    but = not_whole | imports | partly
+    but = not_whole | imports | partly | (frozenset[str]() if read else _under_other_rules(ran))
     unlike = check_versions(ran.after, all_noted=all_noted, but=but, of=recorded_tables(ran))
     unread = {**_unread_records(ran), "imports": imports}
     ruled = _ruled_columns(ran.after, all_rules) if any(each != all_rules[-1] for each in all_rules) else {}
@@ -575,6 +575,21 @@ def _unread_imports(ran: Ran) -> tuple[frozenset[str], frozenset[str]]:
     lost = {row["slug"] for row in ran.after.of_table("sync_imports") if row.get("due") == "lost"}
     partly = {slug for slug in lost & imports.keys() if imports[slug].get("records_metadata") is None}
     return frozenset(others | (lost - imports.keys())), frozenset(partly)
+
+
+def _under_other_rules(ran: Ran) -> frozenset[str]:
+    """Return keys of rows that are under other rules than those of the run, which did not read them."""
+    names: dict[str | None, set[str | None]] = {}
+    for row in ran.after.of_table("imports"):
+        names.setdefault(row["template__slug"], set()).add(row["template__name"])
+    protection, ledger = ran.settings.protection, ran.after.by_key("sync_imports", "slug")
+    found = set()
+    for _, row in _each(ran.after.typed):
+        of = ledger.get(row["_import_slug"], {}).get("template_slug")
+        now = {protection.fingerprint_of_records(of, name) for name in names.get(of, {None})}
+        if row.get("_ruled_by") not in now:
+            found.add(row["_record_slug"])
+    return frozenset(found)
 
 
 def _unread_records(ran: Ran) -> dict[str, frozenset[str]]:
