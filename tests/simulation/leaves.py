@@ -94,9 +94,11 @@ def _is_number(value: Any) -> bool:
 
 
 def _same_number(double: Any, value: Any) -> bool:
-    """Return whether a double is this number: a fraction by its shortest text, a whole number exactly."""
-    found, wanted = Decimal(double if type(value) is int else repr(double)), Decimal(value)
-    return found == wanted and found.is_signed() == wanted.is_signed()
+    """Return whether a double is this number: a fraction by its shortest text, a whole number exactly.
+
+    A zero may lose its sign, except in `data`.
+    """
+    return Decimal(double if type(value) is int else repr(double)) == Decimal(value)
 
 
 def same_json(text: Any, value: Any) -> bool:
