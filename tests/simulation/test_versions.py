@@ -67,7 +67,8 @@ class Story:
         self.blurred: set[str] = set()  # of these, the records that had changed when the table was rebuilt
         self.mixed: dict[datetime, set[str]] = {}  # when a run began → such records, of which it recorded versions
         self.home: dict[str, str] = {}  # record → its import
-        self.typed: dict[str, dict[str, Row]] = {}  # import → its rows as a run with types read them last
+        # import → its rows as a run with types read them last; none if one without types read it since
+        self.typed: dict[str, dict[str, Row]] = {}
         self.awaited: set[str] = set()  # imports that were read since without types, or before a new rule or key
         self.edited: set[str] = set()  # imports that were edited since the last run
         self.certain = False  # nothing has died since a run that read all
@@ -163,6 +164,7 @@ class Story:
                 self.typed, self.awaited = {slug: self.rows(slug) for slug in self.service.slugs()}, set()
             else:
                 self.awaited |= self.edited
+                self.typed.update({slug: {} for slug in self.awaited})
             self.edited = set()
             assert tally.status is Status.succeeded, tally.problems
             self.check(rows, complete=recorded)
@@ -183,7 +185,8 @@ class Story:
         state: dict[str, Row] = {}
         for each, rows in self.typed.items():
             recorded = {record: row for record, row in self.recorded.items() if self.home[record] == each}
-            state |= recorded if each in self.awaited else rows
+            # a row that came while no versions were recorded gets its first one, under whatever rules it is
+            state |= {**rows, **recorded} if each in self.awaited else rows
         self.states.append((begin, datetime.now(UTC), state, True))
         self.mixed[tally.started_at] = self.blurred
         self.recorded = state
