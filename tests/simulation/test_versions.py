@@ -60,6 +60,7 @@ class Story:
         self.ruled: set[str] = set()  # fields that a rule may have emptied in some version
         self.covered: set[str] = set()  # fields with a new rule or key since the last run
         self.unsure: set[str] = set()  # fields whose rule or key first applied while there were no typed rows
+        self.taken: set[tuple[str, str]] = set()  # record, field under a rule of which a version took the new value
         self.key = 0
         self.trace: list[str] = []
         self.recorded: dict[str, Row] = {}  # rows of the last run that certainly recorded versions
@@ -148,6 +149,10 @@ class Story:
         if not settings.get("typed", True):
             self.unsure |= self.ruled if self.covered else set()
             self.loaded += [{}] if self.covered else []  # each record differs from its version then
+        if tally is not None and self.covered and settings.get("typed", True):
+            for record in rows.keys() & self.recorded.keys():
+                was, row = self.recorded[record], rows[record]
+                self.taken |= {(record, name) for name in self.rules if row[name] != was[name]}
         self.covered = set() if tally is not None else self.covered
         recorded = tally is not None and settings.get("history", True) and settings.get("typed", True)
         if tally is None or recorded:
@@ -286,6 +291,8 @@ class Story:
         missing = {each for each in missing if each[1] not in self.ruled}
         blurred = {each for each in invented if each[0] in self.mixed.get(each[2], ())}
         invented = {each for each in invented - blurred if each[1] not in self.unsure}
+        # an edit that came with a new rule is told no change, and so one that takes it back is one
+        invented = {each for each in invented if each[:2] not in self.taken}
         assert not missing, f"not told: {missing}"
         assert not invented, f"nobody changed: {invented}"
 
