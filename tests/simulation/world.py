@@ -306,7 +306,9 @@ class World:
             unheard = [problem for problem in (*tally.problems, str(tally.fatal)) if "has not answered" in problem]
             # if all remaining imports never answer, that cannot be distinguished from a service that is down
             silent = self.service.faults.failing_imports
-            unheard = [problem for problem in unheard if not any(slug in problem for slug in silent)]
+            others = [problem for problem in unheard if not any(slug in problem for slug in silent)]
+            # nor, if they alone were asked since, from an error that is one of the service's faults
+            unheard = others if episode.faults == Faults() or others == unheard else []
             require(not unheard, "a restart of a minute is waited for", unheard)
             named_nothing = isinstance(tally.fatal, ConfigError)  # a template without imports
             calm = episode.faults == Faults() and len(silent) < FAILURES_IN_A_ROW
