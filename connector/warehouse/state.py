@@ -47,11 +47,12 @@ class WarehouseState:
     `tables` are our tables, `foreign` the names that others use (see `ownership`). `tables_by_import` are the typed
     tables that have rows of an import. `stored` are the counts of values in `sync_fields`, `miscounted` the tables for
     which they are wrong, and `totals` the counts of those that need not be counted. `template_names` are the present
-    and past names of each template, by its slug, `current_names` those of imports that exist. `consistent` is false while rows contradict the ledger. `audited`
-    tells that the rows themselves were checked, because an earlier run did not end properly. By table, `dropped` are
-    columns of ours that are missing, `altered` those of another type than their values need, if the catalog tells, and
-    `unexplained` those that dlt created for a field that is not in `sync_fields`; `added` are columns that
-    others added to our tables. `histories` are the history tables of typed tables.
+    and past names of each template, by its slug, and `current_names` those of imports that exist. `consistent` is
+    false while rows contradict the ledger. `audited` tells that the rows themselves were checked, because an earlier
+    run did not end properly. By table, `dropped` are columns of ours that are missing, `altered` those of another type
+    than their values need, if the catalog tells, and `unexplained` those that dlt created for a field that is not in
+    `sync_fields`; `added` are columns that others added to our tables. `histories` are the history tables of typed
+    tables.
 
     A shard has only the ledger rows of its part, and the names of `imports_of_other_shards`. All shards write the typed
     tables in `shared`; no shard changes their columns or their counts in `sync_fields`.

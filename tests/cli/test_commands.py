@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import csv
+import io
 import json
 import os
 import re
@@ -334,3 +336,29 @@ def test_changes_after_a_first_load_are_few_lines_and_all_of_them_for_a_program(
     told = command("changes", "--since", "7d", "--json")
     assert told.err == ""
     assert sum(each["change"] == "insert" for each in told.document["changes"]) == 360
+
+
+def test_rows_are_printed_for_programs_exactly(command, service: Service) -> None:
+    """A link and an address in one row are no URL with a password in it."""
+    row = {"site": "https://shop.example", "opens": "8:30", "mail": "ann@example.com"}
+    service.add_import("shops", [{**row, "cdn": "https://cdn.example:8443/npm/left-pad@1.4.0"}])
+    assert command("run").code == 0
+    sql = "SELECT data FROM records WHERE data LIKE '%shop.example%'"
+    expected = {**row, "cdn": "https://cdn.example:8443/npm/left-pad@1.4.0"}
+    [shown] = command("query", "--json", sql).document["rows"]
+    assert json.loads(shown["data"]) == expected
+    [_, line] = csv.reader(io.StringIO(command("query", "--csv", sql).out))
+    assert json.loads(line[0]) == expected
+
+
+def test_compact_erases_kept_rows_only_if_the_configuration_says_so(command, service: Service) -> None:
+    keep = {"SOURCES__IMPORTER__DELETES": "keep"}
+    assert command("run", **keep).code == 0
+    slug = service.slugs()[0]
+    service.delete_row(slug, next(iter(service.record_slugs(slug))))
+    assert command("run", **keep).code == 0
+    kept = "SELECT count(*) FROM importer_data.records WHERE _deleted_at IS NOT NULL"
+    assert command("compact").code == 0
+    assert command.rows(kept) == [(1,)]
+    assert command("compact", SOURCES__IMPORTER__DELETES="mirror").code == 0
+    assert command.rows(kept) == [(0,)]

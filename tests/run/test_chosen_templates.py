@@ -680,9 +680,11 @@ def test_an_import_that_moves_while_it_is_read_is_left_to_the_next_run(warehouse
                 service.set_template(moving, service.templates()[0])
 
     service.on_request = move
-    for _ in range(3):
+    for again in range(3):
         ran = warehouse.run(service, **settings)
         assert warehouse.query("SELECT count(*) FROM records WHERE import_slug = ?", moving) == [(0,)]
+        told = f"Import {moving} moved while it was read; the next run reads it." in ran.problems
+        assert told == (not again and how != "status")
     assert ran.status == ("partial" if how == "rules" else "succeeded")
     assert warehouse.query("SELECT count(*) FROM information_schema.tables WHERE table_name = 'records_customers'") == [
         (0,)

@@ -2068,3 +2068,15 @@ def test_a_backfill_does_not_end_versions_that_wait_for_what_is_lost(duck: DuckD
     place.service.faults = Faults()
     place.run()
     assert place.versions("records_metadata", "imports") == [("{}", "insert", True)]
+
+
+def test_rules_for_all_reach_versions_of_a_template_that_is_gone(duck: DuckDB) -> None:
+    """A section of which it was the name, or nearly, can be meant for it no more."""
+    place = Place(duck, deletes="keep", mass_delete_limit=1.0)
+    slug = place.service.add_import("Customers", [{"mail": "ann@example.com"}])
+    place.service.add_import("Orders", [{"n": 1}])
+    place.run()
+    place.service.delete_import(slug)
+    place.run()
+    place.run(privacy={"*": {"mail": "drop"}, "Customer": {"n": "drop"}})
+    assert place.versions("mail", "records_customers")[0][0] is None
