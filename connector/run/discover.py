@@ -92,7 +92,12 @@ class Discovery:
             counted=settings.reconcile != "off",
             named=bool(scope.selection.slugs),
             privacy=lambda i: settings.protection.fingerprint(i.template_slug, i.template_name),
+            mixed=self._has_mixed_metadata,
         )
+
+    def _has_mixed_metadata(self, slug: str) -> bool:
+        seen, rules = self._state.imports.get(slug), self._settings.protection.fingerprint_of_metadata
+        return rules is not None and seen is not None and seen.rules != rules
 
     async def make(self) -> Discovered:
         """List the imports, request those that are not listed, and return the decisions."""

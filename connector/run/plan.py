@@ -58,7 +58,7 @@ class Rules:
     `force`: read everything; `recheck_days`: read imports last changed so many days ago or less; `raw`, `typed`: the
     tables that rows have to be in; `counted`: whether the number of records of a completed import has to equal its
     `row_count`; `named`: whether the imports were requested by slug; `privacy`: the fingerprint of the rules for an
-    import.
+    import; `mixed`: whether its row of `imports` may have values under others, as a run may write that died.
     """
 
     now: datetime
@@ -69,6 +69,7 @@ class Rules:
     counted: bool = True
     named: bool = False
     privacy: Callable[[Any], str | None] = lambda _: None
+    mixed: Callable[[str], bool] = lambda _: False
 
     def reason(self, import_: Listed, known: LedgerRow | None) -> Reason | None:
         """Return why to read the import; None if it is up to date, or killed runs at this version and was not named."""
@@ -85,7 +86,7 @@ class Rules:
             return Reason.changed
         if (self.raw and not known.has_raw) or (self.typed and known.table_name is None):
             return Reason.unwritten
-        if known.due is not None or known.rules != self.privacy(import_):
+        if known.due is not None or known.rules != self.privacy(import_) or self.mixed(import_.slug):
             return Reason.due
         if import_.status != COMPLETED:
             return Reason.unfinished

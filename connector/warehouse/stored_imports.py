@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from connector.ledger import LEDGER_COLUMNS, LedgerColumn, LedgerRow, State
 from connector.standing import Shown
+from connector.transform.naming import RULES_COLUMN
 from connector.warehouse.connection import LOADS, Connection
 from connector.warehouse.ownership import Dataset
 from connector.warehouse.tables import IMPORTS, LEDGER, LEDGER_SCHEMA, LOAD_ID
@@ -23,6 +24,7 @@ class ImportSeen(msgspec.Struct, frozen=True, gc=False):
     deleted: bool
     shown: Shown | None = None  # None once it is marked as deleted
     status: str | None = None
+    rules: str | None = None  # the fingerprint of the privacy rules that all of its metadata is under
 
 
 def ledger_rows(connection: Connection, dataset: Dataset) -> dict[str, LedgerRow]:
@@ -89,8 +91,8 @@ def imports_and_templates(connection: Connection, dataset: Dataset) -> StoredImp
         return StoredImports({}, set(), set())
     there = dataset.columns[IMPORTS]
     names = ("_content_hash", "_deleted_at", "updated_at", "row_count", "status", "template__slug", "template__name")
-    content_hash, deleted_at, updated_at, row_count, status, template, title = (
-        f"i.{connection.column(name)}" if name in there else "NULL" for name in names
+    content_hash, deleted_at, updated_at, row_count, status, template, title, rules = (
+        f"i.{connection.column(name)}" if name in there else "NULL" for name in (*names, RULES_COLUMN)
     )
     lost = "l.load_id IS NULL" if LOADS in dataset.ours else "1 = 0"
     # a row of a load that was never completed counts as neither written nor deleted, but its import is known:
@@ -99,7 +101,8 @@ def imports_and_templates(connection: Connection, dataset: Dataset) -> StoredImp
         f"SELECT i.slug, CASE WHEN l.load_id IS NULL THEN NULL ELSE {content_hash} END AS content_hash, "
         f"CASE WHEN {lost} OR {deleted_at} IS NULL THEN 0 ELSE 1 END AS deleted, "
         f"CASE WHEN {deleted_at} IS NULL THEN 1 ELSE 0 END AS live, {updated_at} AS updated_at, "
-        f"{row_count} AS row_count, {status} AS status, {template} AS template_slug, {title} AS template_name "
+        f"{row_count} AS row_count, {status} AS status, {template} AS template_slug, {title} AS template_name, "
+        f"{rules} AS rules "
         f"FROM {connection.name(IMPORTS)} i LEFT JOIN {connection.completed_loads(dataset.ours)} l "
         f"ON l.load_id = i.{connection.column(LOAD_ID)}"
     )
@@ -114,7 +117,7 @@ def imports_and_templates(connection: Connection, dataset: Dataset) -> StoredImp
     named = {"template__slug", "template__name"} <= there.keys()  # a name without its slug is of no template
     templates = list(zip(*(values_of(rows.column(name)) for name in ("template_slug", "template_name")), strict=True))
     current = {pair for pair, version in zip(templates, shown, strict=True) if version is not None}
-    seen = map(ImportSeen, hashes, deleted, shown, values_of(rows.column("status")))
+    seen = map(ImportSeen, hashes, deleted, shown, values_of(rows.column("status")), values_of(rows.column("rules")))
     by_slug = dict(zip(slugs, seen, strict=True))
     return StoredImports(by_slug, set(templates), current) if named else StoredImports(by_slug, set(), set())
 
