@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Any, TextIO
 
 from connector.cli.logs import json_line
-from connector.cli.redaction import scrub, scrubbed, scrubbed_data
+from connector.cli.redaction import scrub, scrub_data, scrubbed
 from connector.text import visible, visible_json
 
 CELL_WIDTH = 80
@@ -76,7 +76,7 @@ class Output:
         """Print the result for a program, unless a document was printed before; `of_data`: it has rows in it."""
         if self.json and not self.documented:
             self.documented = True
-            shown = scrubbed_data(document) if of_data else scrubbed(document)
+            shown = scrubbed(document, scrub_data if of_data else None)
             print(visible_json(json.dumps(shown, ensure_ascii=False, default=str)), flush=True)
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:

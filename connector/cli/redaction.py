@@ -7,7 +7,7 @@ import os
 import re
 import tomllib
 from base64 import b64encode, urlsafe_b64encode
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -59,25 +59,17 @@ def _add_all(given: Mapping[str, Any]) -> None:
             add_password_of(value)
 
 
-def scrubbed(value: Any) -> Any:
-    """Scrub all texts inside a document; its keys stay as they are."""
+def scrubbed(value: Any, hide: Callable[[str], str] | None = None) -> Any:
+    """Apply `hide`, or `scrub`, to all texts inside a document; its keys stay as they are."""
     if isinstance(value, str):
-        return scrub(value)
+        return (hide or scrub)(value)
     if isinstance(value, dict):
-        return {key: scrubbed(each) for key, each in value.items()}
-    return [scrubbed(each) for each in value] if isinstance(value, list | tuple) else value
-
-
-def scrubbed_data(value: Any) -> Any:
-    """Hide known secrets inside rows of the warehouse or the service, which are otherwise printed exactly."""
-    if isinstance(value, str):
-        return scrub_data(value)
-    if isinstance(value, dict):
-        return {key: scrubbed_data(each) for key, each in value.items()}
-    return [scrubbed_data(each) for each in value] if isinstance(value, list | tuple) else value
+        return {key: scrubbed(each, hide) for key, each in value.items()}
+    return [scrubbed(each, hide) for each in value] if isinstance(value, list | tuple) else value
 
 
 def scrub_data(text: str) -> str:
+    """Hide known secrets in a text of the warehouse or the service, which is otherwise printed exactly."""
     for secret in sorted(_known, key=len, reverse=True):
         if len(secret) >= SHORTEST_IN_DATA:
             text = text.replace(secret, HIDDEN)
