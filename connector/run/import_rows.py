@@ -84,7 +84,8 @@ class ImportRows:
         shown = listed if same else read.import_
         row = read_row(shown, read.records_metadata, self._rules)
         seen = self._state.imports.get(shown.slug)
-        if self._force or seen is None or seen.deleted or seen.content_hash != row.content_hash:
+        as_stored = seen is not None and (seen.content_hash, seen.rules) == (row.content_hash, self._rules)
+        if self._force or seen is None or seen.deleted or not as_stored:
             self._read.append(row)
 
     def take(self, load_id: str, now: datetime) -> tuple[int, Iterator[TableRows]]:

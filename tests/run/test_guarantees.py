@@ -13,6 +13,7 @@ from dlt.common.time import increasing_precise_time
 from connector import importer_source
 from connector.errors import LockedError
 from connector.load.dlt_bridge import load_package
+from connector.maintain.doctor import doctor
 from connector.maintain.verify import verify
 from connector.run import pipeline
 from connector.sandbox import Faults, Request, Response, Service, Switches, serve
@@ -704,3 +705,5 @@ def test_imports_that_show_different_names_of_one_template_keep_them(
     with serve(service) as url:
         made = Settings.load(base_url=url, access_token=service.token, history=True, privacy=rules)
         assert verify(warehouse.pipeline(), made, deep=True).differences == []
+    if rules:
+        assert doctor(warehouse.pipeline(), privacy=made.protection).findings == []

@@ -129,14 +129,15 @@ def test_rows_that_a_run_without_rules_staged_before_it_died_are_removed(duck: D
     assert CANARY not in texts(duck)
 
 
-def test_metadata_that_a_run_without_rules_stored_before_it_died_is_read_again(duck: DuckDB) -> None:
-    """The run died between the merges of `imports` and of the ledger, by which the import is under the rules of now."""
+@pytest.mark.parametrize("died", [True, False], ids=["the run died", "only the mark is lost"])
+def test_metadata_that_is_not_known_to_be_under_the_rules_is_read_again_once(duck: DuckDB, died: bool) -> None:
+    """A run without rules may die between the merges of `imports` and of the ledger, which tells the rules of now."""
     service = Service(1)
     service.add_import("Customers", [{"n": 1}], {"uploaded_by": CANARY})
     rules: dict[str, Any] = {"privacy": {"metadata": {"uploaded_by": "drop"}}}
     duck.run(service, **rules)
     stored = f"""records_metadata = '{{"uploaded_by": "{CANARY}"}}', _ruled_by = NULL, _dlt_load_id = 'died'"""
-    execute(duck, f"UPDATE imports SET {stored}")
+    execute(duck, f"UPDATE imports SET {stored if died else '_ruled_by = NULL'}")
     assert duck.run(service, **rules).status is Status.succeeded
     assert CANARY not in texts(duck)
     assert duck.run(service, **rules).imports_changed == 0
