@@ -21,6 +21,13 @@ class Template(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     name: str
     slug: str
+    also: frozenset[str] = frozenset()
+    """Other names that the service shows for the template at the same time, if the listing was searched for them."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Return all by which the settings may name the template: its slug and its names."""
+        return self.also | {self.slug, self.name}
 
 
 class Import(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -57,6 +64,11 @@ class Import(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def shown_template_name(self) -> str | None:
         """Return the name of the template in the reply."""
         return self.template_name if self.shown_name is None else self.shown_name
+
+    @property
+    def template_names(self) -> frozenset[str]:
+        """Return all by which the settings may name the template; nothing if the import has none."""
+        return self.template.names if self.template else frozenset()
 
     @property
     def template_slug(self) -> str | None:

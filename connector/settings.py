@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Set
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
@@ -27,6 +27,7 @@ from pydantic import (
 from connector.durations import parse_duration
 from connector.errors import ConfigError
 from connector.ledger import STATUSES
+from connector.models import Import
 from connector.nearest import suggest_known
 from connector.scope import Part
 from connector.transform.privacy import Privacy
@@ -46,10 +47,10 @@ class Selection(BaseModel):
     template: str | None = None
     part: Part | None = None
 
-    def contains(self, slug: str, template_slug: str | None, template_name: str | None) -> bool:
-        if self.part is not None and not self.part.contains(template_slug, slug):
+    def contains(self, import_: Import) -> bool:
+        if self.part is not None and not self.part.contains(import_.template_slug, import_.slug):
             return False
-        return self.template is None or self.template in (template_slug, template_name)
+        return self.template is None or self.template in import_.template_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,11 +223,8 @@ class Settings(BaseModel):
             raise ValueError("raw and typed are both false, so nothing would be written; set one of them to true")
         return self
 
-    def includes(self, template_slug: str | None, template_name: str | None) -> bool:
-        """Return whether the imports of a template are read, by its slug or name; None for those without one."""
-        if self.templates is None and not self.exclude_templates:
-            return True
-        names = {template_slug, template_name} - {None}
+    def includes(self, names: Set[str]) -> bool:
+        """Return whether the imports of a template are read, by its slug and names; nothing for those without one."""
         return (self.templates is None or not names.isdisjoint(self.templates)) and names.isdisjoint(
             self.exclude_templates or ()
         )

@@ -88,7 +88,7 @@ def import_differences(import_: Import, holding: Holding, settings: Settings) ->
         yield Difference(Kind.import_missing, f"Import {slug} is not in the table imports.", slug)
     elif holding.deleted:
         yield Difference(Kind.import_tombstoned, f"Import {slug} is marked deleted, but the service lists it.", slug)
-    if not settings.includes(import_.template_slug, import_.template_name):
+    if not settings.includes(import_.template_names):
         return
     if known is None or known.state is State.deleted:
         if holding.deleted is False:

@@ -45,7 +45,7 @@ class ServiceView:
 
     def included(self, import_: Import) -> bool:
         """Return whether the records of the import are read, by the settings `templates` and `exclude_templates`."""
-        return self.settings.includes(import_.template_slug, import_.template_name)
+        return self.settings.includes(import_.template_names)
 
     def current(self, slugs: Sequence[str]) -> dict[str, Answer]:
         """Return the present version of each of these imports."""

@@ -13,7 +13,7 @@ from functools import cached_property
 
 from connector.errors import ConfigError
 from connector.ledger import Due, LedgerRow, State
-from connector.models import Import
+from connector.models import Import, Template
 from connector.nearest import nearest, suggest_known
 from connector.settings import RunScope, Selection, Settings, Window
 from connector.transform.naming import table_name
@@ -67,14 +67,11 @@ class Choice:
             return True
         if self.settings.status is not None and import_.status != self.settings.status:
             return False
-        selection = self.scope.selection
-        return self.scope.window.contains(import_.updated_at) and selection.contains(
-            import_.slug, import_.template_slug, import_.template_name
-        )
+        return self.scope.window.contains(import_.updated_at) and self.scope.selection.contains(import_)
 
     def includes(self, import_: Import) -> bool:
         """Return whether the records of the import are read."""
-        return self.wants(import_) and self.settings.includes(import_.template_slug, import_.template_name)
+        return self.wants(import_) and self.settings.includes(import_.template_names)
 
     def still_reads(self, listed: Import, now: Import) -> bool:
         """Return whether an import that is read may be loaded as it is `now`, by the decisions on the `listed` version.
@@ -86,7 +83,7 @@ class Choice:
         as_ruled = settings.protection.fingerprint(*template) == settings.protection.fingerprint(
             listed.template_slug, listed.template_name
         )
-        chosen = settings.status in (None, now.status) and settings.includes(*template)
+        chosen = settings.status in (None, now.status) and settings.includes(now.template_names)
         return now.template_slug == listed.template_slug and as_ruled and chosen
 
     def suspect_rules(
@@ -133,23 +130,23 @@ class Choice:
         unread = {slug for slug, name in names.items() if slug in read and not meant.isdisjoint((slug, name))}
         return SuspectRules(renamed, misspelt, renamed.keys() | taken | unread)
 
-    def left_out_by_former_name(self, names: Mapping[str, str | None], state: WarehouseState) -> Mapping[str, str]:
-        """Return slug → name under `exclude_templates` that left out a template, until it was renamed.
+    def left_out_by_former_name(self, templates: Mapping[str, Template], state: WarehouseState) -> Mapping[str, str]:
+        """Return slug → name under `exclude_templates` that left out one of the `templates`, until it was renamed.
 
-        `names` are those that the templates have now, by slug. Once an import of such a template is marked as
-        `Due.renamed`, no earlier name need be known.
+        Once an import of such a template is marked as `Due.renamed`, no earlier name need be known.
         """
-        gone = sorted(set(self.settings.exclude_templates or ()) - {*names, *names.values()})
+        present = {name for template in templates.values() for name in template.names}
+        gone = sorted(set(self.settings.exclude_templates or ()) - present)
         if not gone:
             return {}
         known = [each for each in state.ledger.values() if each.state is State.excluded]
         marked = {each.template_slug for each in known if each.due == Due.renamed}
         left_out = {each.template_slug for each in known}
         found: dict[str, str] = {}
-        for slug, now in names.items():
+        for slug, template in templates.items():
             former = [name for name in gone if name in state.template_names.get(slug, ())]
             was = former if slug in left_out else []
-            if (was or slug in marked) and self.settings.includes(slug, now):
+            if (was or slug in marked) and self.settings.includes(template.names):
                 found[slug] = (was or gone)[0]
         return found
 
@@ -231,4 +228,4 @@ def missing_import_message(slug: str, ledger: Mapping[str, LedgerRow]) -> str:
 
 
 def _templates(imports: Sequence[Import]) -> set[str]:
-    return {name for i in imports for name in (i.template_name, i.template_slug) if name}
+    return {name for i in imports for name in i.template_names}

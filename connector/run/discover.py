@@ -20,7 +20,7 @@ from connector.extract.listing import Lister, Listing, run_concurrently
 from connector.extract.records import request_import
 from connector.ledger import INCOMPLETE_ROWS, Due, State
 from connector.load.imports_table import is_listed_as
-from connector.models import Import, Reject, creation_time, key_of, replaces
+from connector.models import Import, Reject, Template, creation_time, key_of, replaces
 from connector.run.choice import Choice, missing_import_message
 from connector.run.crash_suspects import KilledTwice
 from connector.run.plan import Plan, Rules, make_plan, too_many_vanished
@@ -288,11 +288,11 @@ class Discovery:
     ) -> Discovered:
         rejects = tuple(row for row in listing.rows if isinstance(row, Reject))
         wanted = [i for i in imports if self._choice.wants(i)]
-        names = {i.template_slug: i.template_name for i in imports if i.template_slug is not None}
+        templates = {i.template.slug: i.template for i in imports if i.template is not None}
         by_slug = bool(self._scope.selection.slugs)  # then, not all templates are known
-        renamed = {} if by_slug else self._choice.left_out_by_former_name(names, self._state)
+        renamed = {} if by_slug else self._choice.left_out_by_former_name(templates, self._state)
         included = [i for i in wanted if self._may_be_read(i) and i.template_slug not in renamed]
-        self._report_left_out_by_settings(renamed, names, imports, included)
+        self._report_left_out_by_settings(renamed, templates, imports, included)
         plan = make_plan(self._under_rules(included, imports), self._state.ledger, self._rules)
         self._tally.imports_listed = len(imports)
         self._listed = _times(listing.rows)
@@ -326,7 +326,7 @@ class Discovery:
     def _report_left_out_by_settings(
         self,
         renamed: Mapping[str, str],
-        names: Mapping[str, str | None],
+        templates: Mapping[str, Template],
         imports: Sequence[Import],
         included: Sequence[Import],
     ) -> None:
@@ -335,8 +335,8 @@ class Discovery:
             self._tally.shortfall = True
             self._tally.problems.append(
                 f"exclude_templates names {name!r}, and no import has that template, but template {slug}, which was "
-                f"left out, is called {names[slug]!r} now: it stays left out. Use its slug, or remove {name!r} if it "
-                "is to be read."
+                f"left out, is called {templates[slug].name!r} now: it stays left out. Use its slug, or remove "
+                f"{name!r} if it is to be read."
             )
         if included:  # otherwise nothing can be read, which is an error
             asked = self._scope.selection.slugs & ({i.slug for i in imports} - {i.slug for i in included})

@@ -11,7 +11,7 @@ import json
 import logging
 import re
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -182,7 +182,13 @@ class ServiceClient:
             if i.template is not None
             for name in {i.template.name, i.shown_template_name or ""}
         ]
-        named = {slug: Template(slug=slug, name=name) for *_, slug, name in sorted(seen)}
+        shown = defaultdict[str, set[str]](set)
+        for *_, slug, name in seen:
+            shown[slug].add(name)
+        named = {
+            slug: Template(slug=slug, name=name, also=frozenset(shown[slug] - {name}))
+            for *_, slug, name in sorted(seen)
+        }
         decided = [i if i.template is None else i.named(named[i.template.slug]) for i in imports]
         if self._guard is not None:
             self._guard.adopt(decided)

@@ -670,27 +670,33 @@ def test_an_import_that_a_run_of_imports_alone_found_gone_comes_back_whole(wareh
     assert warehouse.query("SELECT DISTINCT _change FROM imports_history") == [("insert",)]
 
 
+class KeepsNames(Service):
+    """An import may keep the name that its template had: `first` shows "First", the others "Second"."""
+
+    first = ""
+    newest_first = False
+
+    def handle(self, request: Request) -> Response:
+        reply = super().handle(request)
+        if reply.status != 200 or request.path.endswith("/records"):
+            return reply
+        body = json.loads(reply.body)
+        for shown in body["data"] if request.path.endswith("/imports") else [body]:
+            shown["template"]["name"] = "First" if shown["slug"] == self.first else "Second"
+        if self.newest_first and request.path.endswith("/imports"):
+            body["data"].reverse()
+        return json_response(200, json.dumps(body))
+
+
 @pytest.mark.parametrize("rules", [{}, {"metadata": {"by": "mask:1"}, "Second": {"x": "drop"}}])
 @pytest.mark.parametrize("reverse", [False, True])
 def test_imports_that_show_different_names_of_one_template_keep_them(
     warehouse: Warehouse, rules: dict[str, Any], reverse: bool
 ) -> None:
-    """An import may keep the name that its template had. The rules are those for the name of the newest import."""
-
-    class KeepsNames(Service):
-        def handle(self, request: Request) -> Response:
-            reply = super().handle(request)
-            if reply.status != 200 or request.path.endswith("/records"):
-                return reply
-            body = json.loads(reply.body)
-            for shown in body["data"] if request.path.endswith("/imports") else [body]:
-                shown["template"]["name"] = "First" if shown["slug"] == first else "Second"
-            if reverse and request.path.endswith("/imports"):
-                body["data"].reverse()
-            return json_response(200, json.dumps(body))
-
+    """The rules are those for the name of the newest import."""
     service = KeepsNames(seed=1)
-    first = service.add_import("t", [{"x": 1}], {"by": "ann"})
+    service.newest_first = reverse
+    first = service.first = service.add_import("t", [{"x": 1}], {"by": "ann"})
     second = service.add_import("t", [{"x": 2}], {"by": "bob"})
     assert warehouse.run(service, history=True, privacy=rules).status == "succeeded"
     service.append_rows(first, [{"x": 3}])
@@ -707,3 +713,31 @@ def test_imports_that_show_different_names_of_one_template_keep_them(
         assert verify(warehouse.pipeline(), made, deep=True).differences == []
     if rules:
         assert doctor(warehouse.pipeline(), privacy=made.protection).findings == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "reads"),
+    [
+        ({"exclude_templates": ["Second"]}, False),
+        ({"exclude_templates": ["First"]}, False),
+        ({"templates": ["Second"]}, True),
+        ({"templates": ["First"]}, True),
+    ],
+)
+@pytest.mark.parametrize("rules", [{}, {"First": {"x": "drop"}}])
+def test_a_template_is_chosen_by_each_name_that_the_service_shows(
+    warehouse: Warehouse, settings: dict[str, Any], reads: bool, rules: dict[str, Any]
+) -> None:
+    service = KeepsNames(seed=1)
+    service.first = service.add_import("t", [{"x": 1}])
+    service.add_import("t", [{"x": 2}])
+    other = service.add_import("other", [{"x": 3}])
+    shown = {"privacy": rules, **settings}
+    for _ in range(2):
+        ran = warehouse.run(service, **shown)
+        assert (ran.status, ran.problems) == ("succeeded", [])
+    loaded = warehouse.query("SELECT count(*) FROM records WHERE import_slug <> ?", other)
+    assert loaded == [(2 if reads else 0,)]
+    with serve(service) as url:
+        made = Settings.load(base_url=url, access_token=service.token, **shown)
+        assert verify(warehouse.pipeline(), made, deep=True).differences == []

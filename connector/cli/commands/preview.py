@@ -49,8 +49,8 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         return [
             i
             for i in page.imports
-            if arguments.template in (None, i.template_slug, i.template_name)
-            and settings.includes(i.template_slug, i.template_name)
+            if (arguments.template is None or arguments.template in i.template_names)
+            and settings.includes(i.template_names)
         ]
 
     page, samples = ask(settings, look)
