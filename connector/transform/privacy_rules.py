@@ -64,10 +64,14 @@ class Path:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """The rules under one name: path → action, and the paths in `allow`; None if all paths stay."""
+    """The rules under one name: path → action, and the paths in `allow`; None if all paths stay.
+
+    A pattern that contains `within` is also searched for in the path with this step before it.
+    """
 
     rules: Mapping[str, Action] = field(default_factory=dict)
     allow: tuple[str, ...] | None = None
+    within: str = ""
 
     @classmethod
     def parse(cls, given: Mapping[str, Any]) -> Section:
@@ -101,12 +105,16 @@ class Section:
         return any(action.kind == "hash" for action in self.rules.values())
 
     def beneath(self, name: str) -> Section:
-        """Return the section with each rule whose path begins with `name`, as in `sync_fields`, without that step too.
+        """Return the section in which the path of a rule may begin with `name`, as in `sync_fields`.
 
         What `allow` lets through does not grow.
         """
         inner = {path.removeprefix(f"{name}."): action for path, action in self.rules.items()}
-        return Section({**inner, **self.rules}, self.allow)
+        return Section({**inner, **self.rules}, self.allow, name)
+
+    def step_before(self, path: str) -> str:
+        """Return the step before a path in which the pattern `path` is searched for too, or ''."""
+        return self.within if self.within and self.within in path.casefold() and path.startswith(PATTERN) else ""
 
     @property
     def names_elements(self) -> bool:
@@ -116,7 +124,9 @@ class Section:
 
     def as_json(self) -> Any:
         rules = {path: [action.kind, action.shown] for path, action in self.rules.items()}
-        return [sorted(rules.items()), None if self.allow is None else sorted(self.allow)]
+        searched = [path for path in sorted(rules) if self.step_before(path)]
+        told = [searched] if searched else []  # an earlier version took such a pattern for one without that step
+        return [sorted(rules.items()), None if self.allow is None else sorted(self.allow), *told]
 
 
 def _flat(given: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:

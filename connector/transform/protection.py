@@ -112,7 +112,11 @@ class Protection:
         self.steps = [Path(path).steps for _, path, _ in stepped]
         self._actions = [(self._order(*each), each[2]) for each in stepped]
         self.patterns = [
-            (re.compile(path.removeprefix(PATTERN)), (self._order(rank, path, action), action))
+            (
+                re.compile(path.removeprefix(PATTERN)),
+                sections[rank].step_before(path),
+                (self._order(rank, path, action), action),
+            )
             for rank, path, action in ranked
             if path.startswith(PATTERN)
         ]
@@ -153,7 +157,9 @@ class Protection:
         kept = kept or any(_fits_any_element(pattern, here) for pattern in self._allow_patterns)
         node = _Node(self, here, moved, allowed, kept)
         found = [self._actions[n] for n, to in moved if to == len(self.steps[n])]
-        found += [rule for pattern, rule in self.patterns if any(pattern.search(text[1:]) for text, *_ in here)]
+        for pattern, step, rule in self.patterns:
+            if any(pattern.search(text[1:]) or (step and pattern.search(step + text)) for text, *_ in here):
+                found.append(rule)
         node.action = min(found, key=lambda rule: rule[0])[1] if found else None
         return node
 

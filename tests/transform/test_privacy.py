@@ -293,6 +293,11 @@ def test_an_unknown_template_shows_no_more_than_any_other(rules: dict[str, dict[
         ({"metadata.by": "drop", "n": "null"}, {"n": None, "metadata": {}}),
         ({"metadata.by": "null", "by": "mask:1"}, {"by": "**n", "n": 1, "metadata": {"by": None}}),
         ({"allow": ["metadata.by"]}, {"metadata": {"by": 1}}),
+        ({r"re:^metadata\.by$": "drop"}, {"n": 1, "metadata": {}}),
+        ({"re:(?i)metadata.BY$|METADATA[.]n": "null"}, {"by": None, "n": None, "metadata": {"by": None}}),
+        ({r"re:^(metadata|extra)\.by$": "drop"}, {"n": 1, "metadata": {}}),
+        ({r"re:^[metadata.]+$": "null", "n": "drop"}, {"by": "ann", "metadata": None}),
+        ({"re:metadata.*y": "null"}, {"by": None, "n": 1, "metadata": {"by": None}}),
     ],
 )
 def test_rules_for_metadata_take_paths_as_the_data_dictionary_shows_them(
