@@ -171,5 +171,7 @@ def as_run(scope: Scope | None) -> settings.RunScope:
         return settings.RunScope()
     if scope.shard is not None:
         return settings.RunScope(mode=f"shard {scope.shard[0]}/{scope.shard[1]}", shard=scope.shard)
-    selection = settings.Selection(slugs=frozenset(scope.imports), template=next(iter(scope.templates), None))
+    selection = settings.Selection(
+        slugs=frozenset(scope.imports or ()), template=next(iter(scope.templates or ()), None)
+    )
     return settings.RunScope(mode="backfill", window=scope.window, selection=selection, force=True)

@@ -25,8 +25,8 @@ class Scope:
     """
 
     window: Window = field(default_factory=Window)
-    imports: Collection[str] = ()
-    templates: Collection[str] = ()
+    imports: Collection[str] | None = None
+    templates: Collection[str] | None = None
     full: bool = False
     shard: tuple[int, int] | None = None
 
@@ -34,6 +34,12 @@ class Scope:
         since, until = self.window.since, self.window.until
         if since is not None and until is not None and since >= until:
             raise ConfigError(f"The window ends ({until}) before it begins ({since}): since has to be before until.")
+        for name in ("imports", "templates"):
+            given = getattr(self, name)
+            if isinstance(given, str):
+                raise ConfigError(f"{name} takes a list, such as [{given!r}].")
+            if given is not None and not given:
+                raise ConfigError(f"{name} is an empty list, which selects nothing: leave it out, or do not call sync.")
         selects = self.window != Window() or self.imports or self.templates
         if self.full and selects:
             raise ConfigError(
@@ -50,7 +56,7 @@ class Scope:
                     f"There is no shard {number}/{shards}: give the number of the shard and the count of shards, 2 to "
                     f"{MOST_SHARDS}; of four shards the first is 1/4, the last 4/4."
                 )
-        if len(self.templates) > 1 or isinstance(self.templates, str):
+        if len(self.templates or ()) > 1:
             raise ConfigError(
                 "templates takes a list with one name, such as ['customers']: call sync once for each template."
             )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from connector.errors import ConfigError
+
 
 @dataclass(frozen=True, slots=True)
 class Window:
@@ -15,13 +17,18 @@ class Window:
 
     def __post_init__(self) -> None:
         for name in ("since", "until"):
-            object.__setattr__(self, name, _utc(getattr(self, name)))
+            object.__setattr__(self, name, _utc(name, getattr(self, name)))
 
     def contains(self, instant: datetime) -> bool:
         return (self.since is None or instant >= self.since) and (self.until is None or instant < self.until)
 
 
-def _utc(value: datetime | None) -> datetime | None:
+def _utc(name: str, value: datetime | None) -> datetime | None:
     if value is None:
         return None
-    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+    if not isinstance(value, datetime):
+        raise ConfigError(f"{name} of a window takes a datetime, and {value!r} is none.")
+    try:
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+    except OverflowError:
+        raise ConfigError(f"{name} of a window, {value}, is no time in UTC: leave it out.") from None

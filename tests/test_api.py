@@ -9,8 +9,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
+from typing import Any
 
 import dlt
 import duckdb
@@ -290,6 +291,20 @@ def test_a_scope_is_a_backfill_if_it_selects_anything() -> None:
     selecting = (Scope(full=True), Scope(imports=["a"]), Scope(templates=["t"]), Scope(window=Window(since=since)))
     assert {(as_run(scope).mode, as_run(scope).force) for scope in selecting} == {("backfill", True)}
     assert as_run(Scope(templates=["t"])).selection.template == "t"
-    for wrong in ({"full": True, "imports": ["a"]}, {"templates": ["a", "b"]}, {"templates": "customers"}):
+    wrong: dict[str, Any]
+    for wrong in (
+        {"full": True, "imports": ["a"]},
+        {"templates": ["a", "b"]},
+        {"templates": "customers"},
+        {"imports": "a"},
+        {"imports": []},
+        {"imports": set(), "window": Window(since=since)},
+    ):
         with pytest.raises(connector.ConfigError):
             Scope(**wrong)
+
+
+@pytest.mark.parametrize("since", [date(2026, 1, 1), "2026-01-01", datetime.fromisoformat("0001-01-01T00:00+02:00")])
+def test_a_window_takes_times_alone(since: datetime) -> None:
+    with pytest.raises(connector.ConfigError, match="since of a window"):
+        Window(since=since)
