@@ -436,6 +436,7 @@ class Discovery:
         # metadata of an import that was never read is in its row of `imports`, which is written when it is listed
         read = {s for s, k in live.items() if k.records_loaded or (protection.of_metadata and k.last_synced_at)}
         rules = {i.slug: {protection.fingerprint(i.template_slug, i.template_name)} for i in excluded if i.slug in read}
+        never_read: list[str] = []
         if self._settings.status is not None and not self._choice.selects:
             listed = {i.slug for i in wanted}  # the service may ignore the status that is asked for
             present = listed_template_names(imports)
@@ -443,7 +444,10 @@ class Discovery:
                 template = live[slug].template_slug
                 known = present.get(template or "") or self._state.current_names.get(template or "")
                 rules[slug] = {protection.fingerprint(template, name) for name in known or (None,)}
-        older = [slug for slug, now in rules.items() if live[slug].rules not in now]
+            seen, now = self._state.imports if protection.of_metadata else {}, protection.fingerprint_of_metadata
+            unlisted = seen.keys() - listed - live.keys()
+            never_read = [slug for slug in unlisted if not seen[slug].deleted and seen[slug].rules != now]
+        older = [slug for slug, current in rules.items() if live[slug].rules not in current] + never_read
         if older:
             self._tally.shortfall = True
             self._tally.problems.append(

@@ -26,6 +26,7 @@ from connector.sandbox import Faults, Service, Switches, serve
 from connector.sandbox.messages import Request
 from connector.service.client import ServiceClient
 from connector.settings import RunScope, Selection, Settings
+from connector.source import importer_source
 from connector.warehouse.status import status
 from connector.warehouse.templates import templates
 from tests.run.conftest import Warehouse
@@ -535,6 +536,28 @@ def test_rules_that_do_not_reach_what_is_left_out_make_a_run_partial(
     assert warehouse.run(service, **rules).status == "succeeded"
     assert warehouse.query("SELECT data FROM records WHERE import_slug = ?", left) == [("{}",)] * 3
     assert warehouse.run(service, **rules, **left_out).status == "succeeded"
+
+
+def test_metadata_that_runs_of_imports_alone_loaded_does_not_stay_under_older_rules_unnoticed(
+    warehouse: Warehouse,
+) -> None:
+    service = Service(seed=1)
+    service.add_import("t", [{"x": 1}], {"by": "ann"})
+    left = service.add_import("t", [{"x": 2}], {"by": "bob"}, status="submitted")
+
+    def run(**settings: Any) -> tuple[str, str | None]:
+        with serve(service) as url:
+            source = importer_source(base_url=url, access_token=service.token, **settings)
+            warehouse.pipeline().run(source.with_resources("imports"))
+        return warehouse.query("SELECT status, error FROM sync_runs ORDER BY started_at DESC LIMIT 1")[0]
+
+    assert run() == ("succeeded", None)
+    rules: dict[str, Any] = {"privacy": {"metadata": {"by": "drop"}}}
+    for _ in range(2):
+        status, error = run(**rules, status="completed")
+        assert (status, f"under the current ones ({left}):" in (error or "")) == ("partial", True)
+    assert run(**rules) == ("succeeded", None)
+    assert run(**rules, status="completed") == ("succeeded", None)
 
 
 @pytest.mark.long
