@@ -76,7 +76,11 @@ class LedgerRow(msgspec.Struct, frozen=True, gc=False):
     """
 
     slug: Annotated[str, "Key of the import."]
-    state: Annotated[State, "synced, failed, unreconciled, deleted or excluded (its template is left out)."]
+    state: Annotated[
+        State,
+        "synced, failed, unreconciled (its number of records is wrong, or no typed table can hold them), deleted or "
+        "excluded (its template is left out).",
+    ]
     updated_at: Annotated[datetime | None, "The import's updated_at when it was last read."] = None
     row_count: Annotated[int | None, "Its row_count then."] = None
     status: Annotated[str | None, "Its status then."] = None
@@ -130,6 +134,11 @@ class LedgerRow(msgspec.Struct, frozen=True, gc=False):
         """
         half_loaded = not self.trusted and self.state in (State.synced, State.unreconciled, State.deleted)
         return half_loaded or self.due == Due.torn
+
+    @property
+    def is_refused(self) -> bool:
+        """Return whether the destination refuses its rows in a typed table: they are in `records` alone."""
+        return self.state is State.unreconciled and self.table_name is None and self.records_loaded > 0
 
     @property
     def rules(self) -> str | None:

@@ -37,7 +37,8 @@ class LedgerRows:
         """Return the row of an import whose records were read."""
         import_ = read.import_
         state = State.synced
-        if read.unproven and not (read.miscounted and self.settings.reconcile == "off"):
+        unproven = read.unproven and not (read.miscounted and self.settings.reconcile == "off")
+        if unproven or refusal is not None:
             state = State.unreconciled
         again = state is State.unreconciled and known is not None and known.state is State.unreconciled
         return LedgerRow(

@@ -37,6 +37,7 @@ from connector.transform import width
 from connector.transform.casting import Votes, json_text
 from connector.transform.flatten import flatten, leaf_values
 from connector.transform.json_rows import read_rows
+from connector.transform.row_limits import LIMITS
 from connector.transform.schema import OVERFLOW_KEYS, Field, Keys, Kind, TableSchema, arrow_type, hint_for, parse_type
 from connector.transform.width import NewFields, Room
 from connector.transform.written import parse_hint
@@ -207,15 +208,15 @@ class _Rebuild:
     def _rebuild(self, table: str, state: WarehouseState, load_id: str | None) -> Rebuilt:
         before = state.schemas[table]
         hints, template = self.settings.hints.get(table, {}), state.template_tables[table]
-        named = self._named(before, template)
+        named = self._named(before, template, state)
         if OVERFLOW_KEYS in before.fields and table in state.histories:  # versions have values in theirs
             named = named.with_overflow_column()
-        schema = self._typed(before, named, self._votes(template, named), hints)
+        schema = self._typed(before, named, self._votes(template, named, state), hints)
         types = {f.column: (f.type, schema.fields[k].type) for k, f in before.fields.items() if k in schema.fields}
         with self.warehouse.connect() as connection:
             check_rebuild(connection, table, template, types)
         written = _Written(schema)
-        batches = self._batches(template, written, hints)
+        batches = self._batches(template, written, hints, state)
         declared = json_columns(schema) if self.warehouse.traits.keeps_json else []
         load_replacement(self.pipeline, REBUILD_SCHEMA, REBUILD_TABLE, batches, declared)
         with self.warehouse.connect() as connection:
@@ -260,12 +261,17 @@ class _Rebuild:
 
     # -- the raw rows --------------------------------------------------------------------------------------------
 
-    def _raw(self, template: str) -> Iterator[pa.Table]:
-        """Yield all raw rows of a template, import by import, in tables of limited size."""
+    def _raw(self, template: str, state: WarehouseState) -> Iterator[pa.Table]:
+        """Yield all raw rows of a template, import by import, in tables of limited size.
+
+        Those of an import that the destination refuses in a typed table are left to the next run, which reads it again.
+        """
         with self.warehouse.connect() as connection:
             waiting: list[str] = []
             rows = 0
             for slug, count in raw_counts(connection, template).items():
+                if (known := state.ledger.get(slug)) is not None and known.is_refused:
+                    continue
                 if waiting and rows + count > ROWS_AT_ONCE:
                     yield raw_rows(connection, template, waiting)
                     waiting, rows = [], 0
@@ -274,20 +280,20 @@ class _Rebuild:
             if waiting:
                 yield raw_rows(connection, template, waiting)
 
-    def _named(self, before: TableSchema, template: str) -> TableSchema:
+    def _named(self, before: TableSchema, template: str, state: WarehouseState) -> TableSchema:
         """Return the fields that have a column, and as many of those without one as there is room for."""
         schema = before.retyped()
         room = max(width.WIDTH.columns - schema.size, 0)
         new = NewFields(schema, room + width.WIDTH.listed)
-        for rows in self._raw(template):
+        for rows in self._raw(template, state):
             for text in _texts(rows):
                 new.add(read_rows([text]))
         named = width.WIDTH.narrowed(schema, new, Room(room))
         return named.with_overflow_column() if named.is_bounded else named
 
-    def _votes(self, template: str, schema: TableSchema) -> dict[Keys, Votes]:
+    def _votes(self, template: str, schema: TableSchema, state: WarehouseState) -> dict[Keys, Votes]:
         votes: dict[Keys, Votes] = {}
-        for rows in self._raw(template):
+        for rows in self._raw(template, state):
             for start in range(0, rows.num_rows, BATCH_ROWS):
                 for keys, values in leaf_values(_texts(rows.slice(start, BATCH_ROWS)), schema):
                     votes.setdefault(keys, Votes()).add(values)
@@ -309,8 +315,10 @@ class _Rebuild:
                 typed.append(replace(known, type=str(parse_hint(hint or cast.kind.value).type)))
         return schema.with_fields(typed)
 
-    def _batches(self, template: str, written: _Written, hints: Mapping[str, str]) -> Iterator[pa.Table]:
-        for rows in self._raw(template):
+    def _batches(
+        self, template: str, written: _Written, hints: Mapping[str, str], state: WarehouseState
+    ) -> Iterator[pa.Table]:
+        for rows in self._raw(template, state):
             deleted = rows.column("_deleted_at").is_valid()
             for part, live in ((rows.filter(pc.invert(deleted)), True), (rows.filter(deleted), False)):
                 for start in range(0, part.num_rows, BATCH_ROWS):
@@ -319,6 +327,9 @@ class _Rebuild:
     def _batch(self, rows: pa.Table, live: bool, written: _Written, hints: Mapping[str, str]) -> pa.Table:
         room, nul_safe = Room(columns=width.WIDTH.columns), not self.warehouse.traits.keeps_nul
         flat = flatten(_texts(rows), written.schema, hints, nul_safe=nul_safe, room=room)
+        limits = LIMITS.get(self.warehouse.destination_type)
+        if limits is not None and (why := limits.refusal(flat.schema, [flat.columns])) is not None:
+            raise ConfigError(f"A rebuild is not possible: {why}. The table was left as it was.")
         written.schema = flat.schema
         if live and any(count.kept for count in flat.counts.values()):
             self._count_by_import(rows, written, hints)

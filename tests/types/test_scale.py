@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
-from connector.sandbox import Service
+from connector.maintain.rebuild import rebuild
+from connector.sandbox import Service, serve
+from connector.settings import Settings
 from connector.transform import width
 from connector.transform.width import Width
+from connector.warehouse.status import status
 from tests.types.conftest import DuckDB, PostgreSQL, Warehouse
 from tests.types.reader import assert_rows, dictionary
 
@@ -91,6 +94,10 @@ def test_what_a_table_cannot_hold_is_said_and_stops_nobody(
         assert f"Import {slug} is in no typed table: records_{name} would have" in str(tally.error)
         assert postgres.tuples(f"SELECT column_1 FROM records_{name}") == [(7,)]
     assert postgres.tuples("SELECT a FROM records_narrow") == [(1,)]
+    assert status(postgres.pipeline()).standings == {"reconciled": 4, "unreconciled": 3}
+    with serve(service) as url:
+        rebuild(postgres.pipeline(), Settings.load(base_url=url, access_token=service.token))
+    assert [postgres.tuples(f"SELECT column_1 FROM records_{name}") for name in wide] == [[(7,)]] * 3
     assert postgres.run(service, raw=False).imports_changed == 3
     for slug in wide.values():
         for row in list(service.record_slugs(slug))[1:]:

@@ -136,9 +136,10 @@ def advice(found: WarehouseStatus, *, stale: bool, views_behind: bool = False) -
         )
     if states.get("unreconciled"):
         yield (
-            "Imports that do not reconcile have more or fewer records than their row_count says. They are loaded as "
-            "received, and every run reads them again. If the difference persists, the service counts wrongly: report "
-            'it to its operator, or accept it with reconcile = "warn" under [sources.importer].'
+            "Imports that do not reconcile have more or fewer records than their row_count says, or rows that no typed "
+            "table can hold. They are loaded as received, and every run reads them again. If a difference persists, "
+            'the service counts wrongly: report it to its operator, or accept it with reconcile = "warn" under '
+            "[sources.importer]."
         )
     if states.get("waiting"):
         yield "Waiting imports are listed but not loaded in their current version; `importer-sync run` reads them."
