@@ -508,6 +508,17 @@ class World:
             self.ever = {slug: data for slug, data in self.ever.items() if slug in held or slug not in moved}
         if mirrored or not ran.settings.typed:
             self.ever_typed &= typed if mirrored or died else typed | (self.ever_typed - after.live_records().keys())
+        if died:  # it may have taken rows out of the table that their import had, before it wrote the other
+            known = ran.before.by_key("sync_imports", "slug")
+            truth = self.watch.truth
+            elsewhere = {s for s in known.keys() & truth.keys() if known[s]["template_slug"] != truth[s].template_slug}
+            left = {
+                row["_record_slug"]
+                for rows in ran.before.typed.values()
+                for row in rows
+                if row["_import_slug"] in elsewhere
+            }
+            self.ever_typed -= left - typed
         self.ever.update({slug: row["data"] for slug, row in after.live_records().items()})
         self.ever_typed.update(after.live_typed())
 
