@@ -1,6 +1,7 @@
 """Notify a webhook or Slack when a run does not succeed, or when one succeeds again.
 
-The last notice is recorded in dlt's data folder, so that a schedule that fails every quarter of an hour sends only one.
+The last notice to each recipient is recorded in dlt's data folder, so that a schedule that fails every quarter of an
+hour sends only one.
 
 A notice that cannot be delivered is only a warning. The warning does not show the URL, because anyone who knows it can
 write to the channel behind it.
@@ -16,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from socket import gethostname
 from typing import Any
@@ -29,6 +31,7 @@ from connector.files import write_note
 from connector.text import for_chat
 
 SECTION = "importer_sync"
+SLACK = "Slack"
 LIMIT_S = 10.0
 LOCKED = 4  # the exit code
 STATUSES = ("succeeded", "partial", "failed", "interrupted", "locked")
@@ -126,27 +129,25 @@ def notify(
     takes little more than LIMIT_S and raises nothing.
     """
     status = "locked" if exit_code == LOCKED else str(document.get("status"))
-    last = LastNotice.read(to.notes, pipeline, str(document.get("mode")), named)
-    recovered = status == "succeeded" and last.status in BAD
     changed = to.schema and bool(document.get("schema_changes"))
-    if not (recovered or changed or (status in to.statuses and not (status in BAD and last.status == status))):
-        return []
-    body = notice(document, exit_code, pipeline, warehouse, last.since if recovered else None)
-    deliveries: list[tuple[str, Callable[[], None]]] = []
-    if to.webhook:
-        deliveries.append((f"The webhook of [{SECTION}] notify_url", lambda: _post(to.webhook or "", body)))
-    if to.slack:
-        message = {"text": body["text"], "mrkdwn": False}
-        deliveries.append(("Slack", lambda: _post(to.slack or "", message)))
-    pending = [_Delivery(recipient, deliver) for recipient, deliver in deliveries]
-    for delivery in pending:
+    pending: list[tuple[_Delivery, LastNotice]] = []
+    for recipient, address in ((f"The webhook of [{SECTION}] notify_url", to.webhook), (SLACK, to.slack)):
+        if address is None:
+            continue
+        last = LastNotice.read(to.notes, pipeline, str(document.get("mode")), [*named, recipient])
+        recovered = status == "succeeded" and last.status in BAD
+        if recovered or changed or (status in to.statuses and not (status in BAD and last.status == status)):
+            body = notice(document, exit_code, pipeline, warehouse, last.since if recovered else None)
+            sent = {"text": body["text"], "mrkdwn": False} if recipient == SLACK else body
+            pending.append((_Delivery(recipient, partial(_post, address, sent)), last))
+    for delivery, _ in pending:
         delivery.start()
     until = time.monotonic() + LIMIT_S
-    for delivery in pending:
+    for delivery, last in pending:
         delivery.join(max(0.0, until - time.monotonic()))
-    if status in (*BAD, "succeeded") and any(each.trouble is None for each in pending):
-        last.record(status)
-    return [f"{each.recipient} was not notified of this run: it {each.trouble}." for each in pending if each.trouble]
+        if status in (*BAD, "succeeded") and delivery.trouble is None:
+            last.record(status)
+    return [f"{each.recipient} was not notified of this run: it {each.trouble}." for each, _ in pending if each.trouble]
 
 
 def notice(
@@ -181,7 +182,7 @@ def notice(
 
 @dataclass(frozen=True, slots=True)
 class LastNotice:
-    """The last notice on runs of one mode into one warehouse: the status, and since when it is so."""
+    """The last notice to one recipient on runs of one mode into one warehouse: the status, and since when it is so."""
 
     file: Path | None
     status: str | None = None

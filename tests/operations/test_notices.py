@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -142,6 +143,18 @@ def test_what_could_not_be_told_is_told_by_the_next_run(command, service: Servic
     listener.status = 200
     assert command("run", **hook).code == 3
     assert [post.json["status"] for post in listener.posts] == ["partial", "partial"]
+
+
+def test_each_recipient_is_told_once(tmp_path: Path, listener: Listener) -> None:
+    document = {"status": "failed", "mode": "incremental", "error": "why"}
+
+    def tell(slack: str) -> list[str]:
+        to = Addresses(listener.url + PATH, slack, frozenset({"failed"}), notes=tmp_path)
+        return notify(to, document, 1, "importer")
+
+    assert [each.partition(" ")[0] for each in tell("http://127.0.0.1:1/slack")] == ["Slack"]
+    assert [tell(f"{listener.url}/slack") for _ in range(2)] == [[], []]
+    assert [post.path for post in listener.posts] == [PATH, "/slack"]
 
 
 def test_new_fields_are_said_and_told_if_wanted(command, service: Service, listener: Listener) -> None:
