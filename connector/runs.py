@@ -6,7 +6,7 @@ import json
 import secrets
 from collections import Counter
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import cache
 from importlib.metadata import version
@@ -19,6 +19,7 @@ DISTRIBUTION = "importer-connector"
 # `sync_runs.error_kind` if a run may have left half-loaded packages, and after a later run found everything in order
 UNSETTLED, REPAIRED = "Unsettled", "Repaired"
 INCREMENTAL = "incremental"
+CLOCKS_DIFFER = timedelta(minutes=5)  # the largest difference between the clocks of two machines that are set
 
 
 class Status(StrEnum):

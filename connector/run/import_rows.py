@@ -71,7 +71,7 @@ class ImportRows:
             read = {planned.import_.slug for planned in discovered.plan.read}
             self._unread += [import_ for import_ in self.changed(discovered) if import_.slug not in read]
 
-    def add_failed(self, import_: Import) -> None:
+    def add_unloaded(self, import_: Import) -> None:
         """Queue the row of an import whose records were to be read and are not loaded."""
         if self._listed and self._is_due(import_):
             self._unread.append(import_)

@@ -26,7 +26,7 @@ from connector.run.plan import FewerRecords, Planned
 from connector.run.ports import Ports, Progress, Silent
 from connector.run.reader import Reader
 from connector.run.record import RunRecord
-from connector.runs import Tally, make_run_id, mode_of
+from connector.runs import CLOCKS_DIFFER, Tally, make_run_id, mode_of
 from connector.settings import RunScope, Settings
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.connection import LOADS, VERSIONS
@@ -47,8 +47,6 @@ from connector.warehouse.tables import (
 )
 
 log = logging.getLogger("connector.run")
-
-HOSTS_DIFFER = timedelta(minutes=5)  # the largest difference between the clocks of two machines that are set
 
 
 class RunSession:
@@ -148,7 +146,7 @@ class RunSession:
         """Begin after the previous run, even if its clock was ahead, so that versions follow each other in time."""
         if latest is None or latest < self.tally.started_at:
             return
-        if latest - self.tally.started_at <= HOSTS_DIFFER:
+        if latest - self.tally.started_at <= CLOCKS_DIFFER:
             self.tally.started_at = latest + timedelta(microseconds=1)
         elif self._settings.history:
             self.future_start = latest
@@ -380,7 +378,7 @@ class RunSession:
         slug = planned.import_.slug
         self.record.pending.imports.append(slug)
         self.tally.imports_failed += 1
-        self.import_rows.add_failed(planned.import_)
+        self.import_rows.add_unloaded(planned.import_)
         self.tally.problems.append(f"Import {slug}: {result.error}")
         log.error("Import %s failed: %s", slug, result.error, extra={"event": "import.failed", "import_slug": slug})
         killed_runs = MAX_CRASHES if isinstance(result.error, KilledTwice) else None
@@ -415,7 +413,7 @@ class RunSession:
         self.record.pending.imports.append(slug)
         self.left += 1
         if self._settings.status is None:  # otherwise it may be of another status now
-            self.import_rows.add_failed(planned.import_)
+            self.import_rows.add_unloaded(planned.import_)
             if not self.is_shard:
                 self.tally.shortfall = True
                 self.tally.problems.append(f"Import {slug} {why}; the next run reads it.")

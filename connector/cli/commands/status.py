@@ -6,7 +6,7 @@ import argparse
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import dlt
@@ -18,11 +18,11 @@ from connector.cli.options import age, whole
 from connector.cli.output import Output, duration
 from connector.ledger import STATUSES
 from connector.load.working_directory import pipelines_dir_of
+from connector.runs import CLOCKS_DIFFER
 from connector.warehouse.destination import location
 from connector.warehouse.status import PastRun, WarehouseStatus, status
 
 EXAMPLES = ("importer-sync status", "importer-sync status --max-age 6h --json")
-CLOCKS_MAY_DIFFER = timedelta(minutes=5)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -71,7 +71,7 @@ def _age_s(fresh_as_of: datetime | None, now: datetime) -> tuple[float | None, b
     """Return the age in seconds, None if unknown, and whether the time is in the future."""
     if fresh_as_of is None:
         return None, False
-    if fresh_as_of - now > CLOCKS_MAY_DIFFER:
+    if fresh_as_of - now > CLOCKS_DIFFER:
         return None, True
     return max(round((now - fresh_as_of).total_seconds(), 1), 0.0), False
 
