@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -189,11 +189,18 @@ class Discovery:
         return self._decide(imports, Listing(tuple(imports), True, 0), (), ())
 
     async def _by_slug(self) -> tuple[Import, ...]:
-        found = await run_concurrently(self._get_or_none(slug) for slug in sorted(self._scope.selection.slugs))
+        slugs = sorted(self._scope.selection.slugs)
+        found = await run_concurrently(self._answer(self._client.get_import(slug)) for slug in slugs)
+        errors = [answer for answer in found if isinstance(answer, ConnectorError)]
+        if len(errors) == len(slugs):
+            raise errors[0]
         meant: list[Import] = []
-        for slug, import_ in zip(sorted(self._scope.selection.slugs), found, strict=True):
+        for slug, import_ in zip(slugs, found, strict=True):
             known = self._state.ledger.get(slug)
-            if import_ is None:
+            if isinstance(import_, ConnectorError):
+                self._tally.shortfall = True
+                self._tally.problems.append(f"Import {slug} is not read, because the request for it failed: {import_}")
+            elif import_ is None:
                 self._tally.shortfall = True
                 self._tally.problems.append(missing_import_message(slug, self._state.ledger))
             elif known is not None and known.live and import_.slug != slug:
@@ -223,12 +230,6 @@ class Discovery:
                 f"Import {import_.slug} is not listed, and its own URL does not say its template, so it is not read."
             )
         return tuple(i for i in unlisted if i not in without_template)
-
-    async def _get_or_none(self, slug: str) -> Import | None:
-        try:
-            return await self._client.get_import(slug)
-        except NotFoundError:
-            return None
 
     async def _gone_at_status(self, listing: Listing[Any], status: str) -> tuple[str, ...]:
         """Return imports known at the requested status that the service no longer has; none if some exist unlisted.
@@ -267,8 +268,13 @@ class Discovery:
         return alive, tuple(gone)
 
     async def _request(self, slug: str) -> Import | ConnectorError | None:
+        return await self._answer(request_import(self._client, slug))
+
+    @staticmethod
+    async def _answer(request: Awaitable[Import]) -> Import | ConnectorError | None:
+        """Return the import, None if the service has none, or the error, unless it would be that of each request."""
         try:
-            return await request_import(self._client, slug)
+            return await request
         except NotFoundError:
             return None
         except AuthError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from dlt.common.time import increasing_precise_time
 
 from connector import importer_source
-from connector.errors import LockedError
+from connector.errors import AuthError, LockedError
 from connector.load.dlt_bridge import load_package
 from connector.maintain.doctor import doctor
 from connector.maintain.verify import verify
@@ -650,6 +651,31 @@ def test_a_backfill_by_slug_keeps_what_only_the_listing_shows(warehouse: Warehou
     assert warehouse.run(service, scope, history=True).imports_changed == 1
     assert warehouse.run(service, history=True).imports_changed == 0
     assert warehouse.query("SELECT metadata__by, _change FROM imports_history") == [("ann", "insert")]
+
+
+class Refusing(Service):
+    """It refuses some imports at their own URL."""
+
+    refused: frozenset[str] = frozenset()
+
+    def handle(self, request: Request) -> Response:
+        reply = super().handle(request)
+        return replace(reply, status=403) if request.path.rpartition("/")[2] in self.refused else reply
+
+
+def test_a_backfill_reads_the_imports_that_the_service_does_not_refuse(warehouse: Warehouse) -> None:
+    service = Refusing(seed=1)
+    first, second = (service.add_import("customers", [{"x": n}]) for n in range(2))
+    warehouse.run(service)
+    scope = RunScope(mode="backfill", force=True, selection=Selection(slugs=frozenset({first, second})))
+    service.refused = frozenset({first})
+    ran = warehouse.run(service, scope)
+    assert (ran.status, ran.imports_changed) == ("partial", 1)
+    assert f"Import {first} is not read, because the request for it failed: " in ran.problems[0]
+    service.refused = frozenset({first, second})
+    assert isinstance(warehouse.run(service, scope).fatal, AuthError)
+    service.refused = frozenset()
+    assert warehouse.run(service).imports_changed == 2, "what was asked for is remembered"
 
 
 @pytest.mark.parametrize("alone", [1, 2])
