@@ -126,8 +126,8 @@ def importer_source(
 
     While the pipeline extracts, dlt wraps in its PipelineStepFailed: AuthError, TransientError and ContractError if the
     imports cannot be listed; ConfigError if the source was changed in a way that would lose rows; LockedError if
-    another run into the dataset is under way. An import that fails raises nothing: it is in `sync_imports`, and the run
-    is `partial` in `sync_runs`.
+    another run into the dataset is under way. An import that fails raises nothing, nor does a token that expires
+    while records are read: `sync_imports` has the imports, and `sync_runs` says `partial` or `failed`.
     """
     given = {name: value for name, value in locals().items() if name in Settings.model_fields}
     check_folders()
