@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from connector.errors import ConfigError
-from connector.ledger import Due, LedgerRow, State
+from connector.ledger import LedgerRow, State
 from connector.models import Import, Template
 from connector.nearest import nearest, suggest_known
 from connector.settings import RunScope, Selection, Settings, Window
@@ -133,22 +133,19 @@ class Choice:
     def left_out_by_former_name(self, templates: Mapping[str, Template], state: WarehouseState) -> Mapping[str, str]:
         """Return slug → name under `exclude_templates` that left out one of the `templates`, until it was renamed.
 
-        Once an import of such a template is marked as `Due.renamed`, no earlier name need be known.
+        Its imports are marked with that name, because the warehouse does not keep it elsewhere.
         """
-        present = {name for template in templates.values() for name in template.names}
-        gone = sorted(set(self.settings.exclude_templates or ()) - present)
-        if not gone:
-            return {}
-        known = [each for each in state.ledger.values() if each.state is State.excluded]
-        marked = {each.template_slug for each in known if each.due == Due.renamed}
-        left_out = {each.template_slug for each in known}
-        found: dict[str, str] = {}
-        for slug, template in templates.items():
-            former = [name for name in gone if name in state.template_names.get(slug, ())]
-            was = former if slug in left_out else []
-            if (was or slug in marked) and self.settings.includes(template.names):
-                found[slug] = (was or gone)[0]
-        return found
+        named = set(self.settings.exclude_templates or ())
+        left_out = [each for each in state.ledger.values() if each.state is State.excluded] if named else []
+        former: dict[str | None, set[str]] = defaultdict(set)
+        for each in left_out:
+            mark, titles = each.left_out_as, state.template_names.get(each.template_slug or "", set())
+            former[each.template_slug] |= named & (titles if mark is None else {mark})
+        return {
+            slug: min(names)
+            for slug, template in templates.items()
+            if (names := former[slug] - template.names) and self.settings.includes(template.names)
+        }
 
     def _sections_by_fingerprint(self, known: LedgerRow, present: Set[str | None]) -> Set[str]:
         """Return the sections under which an import was read, for a ledger row of an earlier version that names none.

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -18,7 +18,7 @@ from connector.errors import AuthError, ConnectorError, NotFoundError
 from connector.extract.convention import FROM_ONE
 from connector.extract.listing import Lister, Listing, run_concurrently
 from connector.extract.records import request_import
-from connector.ledger import INCOMPLETE_ROWS, Due, State
+from connector.ledger import INCOMPLETE_ROWS, State
 from connector.load.imports_table import is_listed_as
 from connector.models import Import, Reject, Template, creation_time, key_of, replaces
 from connector.run.choice import Choice, missing_import_message
@@ -44,7 +44,7 @@ class Discovered:
 
     `imports` are all imports of the run. `excluded` are those among them that the settings leave out: their records are
     not read, and the ledger is yet to be updated. `complete` is false if an import exists, or may exist, that
-    the settings include and the run cannot read. `renamed` are templates that stay left out by a former name.
+    the settings include and the run cannot read. `renamed` has templates that stay left out → by which former name.
     """
 
     imports: tuple[Import, ...]
@@ -54,7 +54,7 @@ class Discovered:
     unit: timedelta = SECOND
     excluded: tuple[Import, ...] = ()
     complete: bool = True
-    renamed: frozenset[str] = frozenset()
+    renamed: Mapping[str, str] = field(default_factory=dict)
 
 
 class Discovery:
@@ -327,7 +327,7 @@ class Discovery:
         if is_shard:  # the run after the shards reads imports that are in no shard's part
             return Discovered(tuple(wanted), (), plan, (), unit, complete=complete)
         deleted = self._within_delete_limit(gone, plan)
-        return Discovered(tuple(wanted), rejects, plan, deleted, unit, left_out, complete, frozenset(renamed))
+        return Discovered(tuple(wanted), rejects, plan, deleted, unit, left_out, complete, renamed)
 
     def _report_left_out_by_settings(
         self,
@@ -340,9 +340,9 @@ class Discovery:
         for slug, name in sorted(renamed.items()):
             self._tally.shortfall = True
             self._tally.problems.append(
-                f"exclude_templates names {name!r}, and no import has that template, but template {slug}, which was "
-                f"left out, is called {templates[slug].name!r} now: it stays left out. Use its slug, or remove "
-                f"{name!r} if it is to be read."
+                f"exclude_templates names {name!r}, but template {slug}, which was left out, is called "
+                f"{templates[slug].name!r} now: it stays left out. Use its slug, or remove {name!r} if it is to be "
+                "read; leave out a template that has this name now by its slug."
             )
         if included:  # otherwise nothing can be read, which is an error
             asked = self._scope.selection.slugs & ({i.slug for i in imports} - {i.slug for i in included})
@@ -397,11 +397,11 @@ class Discovery:
         as_divided = seen is not None and not seen.deleted and is_listed_as(seen.content_hash, import_, rules)
         return as_divided and import_.slug not in self._state.imports_of_other_shards
 
-    def _is_noted_as_excluded(self, import_: Import, renamed: Collection[str]) -> bool:
+    def _is_noted_as_excluded(self, import_: Import, renamed: Mapping[str, str]) -> bool:
         known = self._state.ledger.get(import_.slug)
         if known is None or not known.trusted:
             return False
-        if known.state is State.excluded and (known.due == Due.renamed) != (import_.template_slug in renamed):
+        if known.state is State.excluded and known.left_out_as != renamed.get(import_.template_slug or ""):
             return False
         same_rules = known.last_synced_at is not None or known.rules == self._rules.privacy(import_)
         return (known.state is State.excluded and same_rules) or known.error == INCOMPLETE_ROWS

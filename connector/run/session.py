@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 
 from connector.extract.records import ImportRead, Verdict
-from connector.ledger import Due
+from connector.ledger import Due, renamed_mark
 from connector.load.batches import BuiltImports
 from connector.load.data_dictionary import Catalogue, schema_changes
 from connector.load.disposition import IncomingRows, other_imports
@@ -256,7 +256,8 @@ class RunSession:
             for slug in discovered.deleted:
                 package.add_deleted(slug, self.state.ledger.get(slug))
             for import_ in discovered.excluded:
-                due = Due.renamed if import_.template_slug in discovered.renamed else None
+                former = discovered.renamed.get(import_.template_slug or "")
+                due = renamed_mark(former) if former is not None else None
                 package.add_excluded(import_, self.state.ledger.get(import_.slug), due)
             self.import_rows.add_unread(discovered)
         self.reader.read_next_suspect()

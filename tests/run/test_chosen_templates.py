@@ -762,17 +762,22 @@ def test_what_a_service_lists_at_another_status_than_asked_for_is_known_to_be_un
 
 
 @pytest.mark.parametrize("history", [False, True])
+@pytest.mark.parametrize("taken", [False, True])
 def test_a_template_that_is_left_out_by_name_stays_left_out_when_it_is_renamed(
-    warehouse: Warehouse, history: bool
+    warehouse: Warehouse, history: bool, taken: bool
 ) -> None:
-    service, _, payroll, _ = make_service()
+    service, kept, payroll, _ = make_service()
     [slug] = [each.slug for each in service.templates() if each.name == "payroll"]
     settings: dict[str, Any] = {"exclude_templates": ["payroll"], "history": history}
     assert warehouse.run(service, **settings).status == "succeeded"
     service.rename_template(slug, "wages")
+    if taken:
+        [other] = [each.slug for each in service.templates() if each.name == "customers"]
+        service.rename_template(other, "payroll")
     for _ in range(3):
         ran = warehouse.run(service, **settings)
         assert ran.status == "partial"
+        assert states(warehouse)[kept] == ("excluded" if taken else "synced")
         assert f"template {slug}, which was left out, is called 'wages' now" in ran.problems[0]
         assert warehouse.query("SELECT count(*) FROM records WHERE import_slug = ?", payroll) == [(0,)]
     assert warehouse.run(service, exclude_templates=[slug], history=history).status == "succeeded"
