@@ -23,7 +23,7 @@ class State(StrEnum):
     failed = "failed"
     unreconciled = "unreconciled"
     deleted = "deleted"
-    excluded = "excluded"  # of a template that the settings leave out; rows that were loaded before stay
+    excluded = "excluded"  # left out by the settings: its template, or its status after a failure; loaded rows stay
 
 
 class Due(StrEnum):
@@ -84,7 +84,7 @@ class LedgerRow(msgspec.Struct, frozen=True, gc=False):
     state: Annotated[
         State,
         "synced, failed, unreconciled (its number of records is wrong, or no typed table can hold them), deleted or "
-        "excluded (its template is left out).",
+        "excluded (the settings leave it out).",
     ]
     updated_at: Annotated[datetime | None, "The import's updated_at when it was last read."] = None
     row_count: Annotated[int | None, "Its row_count then."] = None

@@ -18,7 +18,7 @@ class Standing(StrEnum):
     """The state of an import in the warehouse: the first one that applies."""
 
     failed = "failed"
-    excluded = "excluded"  # of a template that the settings leave out
+    excluded = "excluded"  # left out by the settings
     unreconciled = "unreconciled"
     damaged = "damaged"  # loaded, but its rows no longer match its ledger row; found only by checking rows
     waiting = "waiting"  # the listed version is not in a completed load

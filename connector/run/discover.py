@@ -110,8 +110,8 @@ class Discovery:
         self.convention = listing.convention
         if self._choice.is_bounded:
             status = None if self._choice.selects else self._settings.status
-            gone = () if status is None else await self._gone_at_status(listing, status)
-            return self._decide(self._named(listing, ()), listing, (), gone)
+            gone, reopened = ((), []) if status is None else await self._unlisted_at_status(listing, status)
+            return self._decide(self._named(listing, ()), listing, (), gone, reopened)
         rounds = 0
         while True:
             listed = {_slug_of(row) for row in listing.rows}
@@ -231,10 +231,10 @@ class Discovery:
             )
         return tuple(i for i in unlisted if i not in without_template)
 
-    async def _gone_at_status(self, listing: Listing[Any], status: str) -> tuple[str, ...]:
-        """Return imports known at the requested status that the service no longer has; none if some exist unlisted.
+    async def _unlisted_at_status(self, listing: Listing[Any], status: str) -> tuple[tuple[str, ...], list[Import]]:
+        """Return imports known at the requested status that the service no longer has, and those of another status.
 
-        Those are reported. One that exists at another status is not what the run is about.
+        None is gone if some exist unlisted at that status; these are reported.
         """
         unlisted = self._state.known_at(status) - {_slug_of(row) for row in listing.rows}
         alive, gone = await self._request_unlisted(sorted(unlisted), request_all=True)
@@ -242,7 +242,7 @@ class Discovery:
         for import_ in hidden:
             self._tally.shortfall = True
             self._tally.problems.append(f"Import {import_.slug} exists, but the service does not list it.")
-        return () if hidden else gone
+        return () if hidden else gone, [import_ for import_ in alive if import_ not in hidden]
 
     async def _request_unlisted(
         self, suspects: list[str], *, request_all: bool
@@ -290,7 +290,12 @@ class Discovery:
         return self._client.with_one_name([*listed, *self._with_known_template(unlisted)])
 
     def _decide(
-        self, imports: Sequence[Import], listing: Listing[Any], unlisted: Sequence[Import], gone: tuple[str, ...]
+        self,
+        imports: Sequence[Import],
+        listing: Listing[Any],
+        unlisted: Sequence[Import],
+        gone: tuple[str, ...],
+        reopened: Sequence[Import] = (),
     ) -> Discovered:
         rejects = tuple(row for row in listing.rows if isinstance(row, Reject))
         wanted = [i for i in imports if self._choice.wants(i)]
@@ -308,6 +313,9 @@ class Discovery:
             self._check_template_names(imports)
         excluded = [i for i in wanted if not self._choice.includes(i) or i.template_slug in renamed]
         left_out = tuple(i for i in excluded if not self._is_noted_as_excluded(i, renamed))
+        if self._settings.status is not None and not self._choice.selects:
+            others = (*(i for i in imports if not self._choice.wants(i)), *reopened)
+            left_out += tuple(i for i in others if self._is_noted_as_failed(i))
         is_shard = self._scope.selection.part is not None
         if not is_shard:
             self._report_older_rules(wanted, excluded, imports)
@@ -405,6 +413,11 @@ class Discovery:
             return False
         same_rules = known.last_synced_at is not None or known.rules == self._rules.privacy(import_)
         return (known.state is State.excluded and same_rules) or known.error == INCOMPLETE_ROWS
+
+    def _is_noted_as_failed(self, import_: Import) -> bool:
+        """Return whether the last attempt to read the import failed, and its rows are those of an earlier one."""
+        known = self._state.ledger.get(import_.slug)
+        return known is not None and known.state is State.failed and not known.is_incomplete
 
     def _check_template_names(self, imports: Sequence[Import]) -> None:
         for misnamed in self._choice.misnamed_templates(imports, self._state):

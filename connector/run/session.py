@@ -331,6 +331,13 @@ class RunSession:
         self.committed(None)
         return self.record.row(load_id)
 
+    def left_out_by_status(self, slugs: Sequence[str]) -> list[str]:
+        """Return those of these imports that do not have the status that the settings select."""
+        if self._settings.status is None or Choice(self._settings, self._scope).selects:
+            return []
+        selected = {import_.slug for import_ in self.reader.discovered().imports}
+        return [slug for slug in slugs if slug not in selected]
+
     def _check_shared_records(self) -> None:
         """Mark imports as incomplete if a record came with two of them, because the warehouse has a record once."""
         with self.warehouse.connect() as connection:

@@ -33,7 +33,7 @@ from connector.warehouse import Connection, Warehouse
 from connector.warehouse.destination import capabilities_resolved_once, prepare_for_loading
 from connector.warehouse.failures import explain_failure, is_out_of_memory
 from connector.warehouse.field_counts import invalidate_counts
-from connector.warehouse.ledger_table import mark_failed, missing_rows
+from connector.warehouse.ledger_table import mark_excluded, mark_failed, missing_rows
 from connector.warehouse.left_copy import remove_left_copy
 from connector.warehouse.lock import check_lock_held, lock_path, sole_writer
 from connector.warehouse.ownership import Dataset, inspect_dataset
@@ -238,8 +238,11 @@ def _check_shared_records(session: RunSession, dataset: Dataset) -> None:
             and state.ledger[slug].trusted
             and (slug not in before or before[slug].trusted or state.ledger[slug].load_id in session.tally.load_ids)
         ]
-        mark_failed(connection, short, "Some of its records came with another import as well.")
-    for slug in short:
+        left_out = session.left_out_by_status(short)
+        mark_excluded(connection, left_out)
+        read = [slug for slug in short if slug not in left_out]
+        mark_failed(connection, read, "Some of its records came with another import as well.")
+    for slug in read:
         session.tally.shortfall = True
         session.tally.problems.append(
             f"Import {slug}: some of its records came with another import as well, and a record is in the warehouse "

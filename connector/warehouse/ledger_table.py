@@ -70,6 +70,19 @@ def mark_failed(connection: Connection, slugs: Sequence[str], why: str) -> None:
         )
 
 
+def mark_excluded(connection: Connection, slugs: Sequence[str]) -> None:
+    """Mark these imports as left out by the settings: their rows are not guaranteed, and are read once included."""
+    columns = connection.columns()[LEDGER]
+    if not slugs or "state" not in columns:
+        return
+    emptied = "".join(f", {name} = NULL" for name in ("error", DUE) if name in columns)
+    for some in batches(slugs):
+        connection.execute(
+            f"UPDATE {connection.name(LEDGER)} SET state = '{State.excluded}'{emptied} WHERE slug IN ({marks(some)})",
+            *some,
+        )
+
+
 def invalidate(connection: Connection, slugs: Sequence[str], known: Collection[str], why: str) -> None:
     """Remove the load from the ledger rows of these imports; those without a row get one without a load.
 

@@ -610,6 +610,34 @@ def test_what_the_service_erased_at_the_chosen_status_is_gone_here_too(warehouse
     assert differences(warehouse, service, status="completed", **settings) == []
 
 
+@pytest.mark.parametrize("moves", [True, False])
+def test_commands_agree_on_an_import_that_left_the_chosen_status(warehouse: Warehouse, moves: bool) -> None:
+    """Its rows are those that were read last, whether or not the service then moved a record or an attempt failed."""
+    service, _, left, _ = make_service()
+    other = service.add_import("payroll", [{"salary": 4}])
+    only: dict[str, Any] = {"status": "completed"}
+    assert warehouse.run(service, **only).status == "succeeded"
+    if moves:
+        service.move_row(left, next(service.record_slugs(left)), other)
+    else:
+        service.append_rows(left, [{"salary": 5}])
+        service.faults = Faults(failing_imports=frozenset([left]))
+        assert warehouse.run(service, **only).status == "partial"
+        service.faults = Faults()
+    service.set_status(left, "submitting")
+    for _ in range(2):
+        ran = warehouse.run(service, **only)
+        assert (ran.status, ran.problems) == ("succeeded", [])
+        assert status(warehouse.pipeline()).open == ()
+        assert doctor(warehouse.pipeline()).findings == []
+        assert differences(warehouse, service, **only) == []
+    assert states(warehouse)[left] == "excluded"
+    service.set_status(left, "completed")
+    assert warehouse.run(service, **only).status == "succeeded"
+    assert states(warehouse)[left] == "synced"
+    assert differences(warehouse, service) == []
+
+
 @pytest.mark.parametrize("loaded", [True, False])
 def test_what_was_listed_at_the_chosen_status_and_never_read_at_it_is_gone_too(
     warehouse: Warehouse, loaded: bool
