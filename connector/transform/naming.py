@@ -36,6 +36,8 @@ CHANGED_COLUMN = "_changed_columns"  # only in history tables of tables that wer
 TEXT_VARIANT = "__v_text"
 DOUBLE_VARIANT = "__v_double"
 VARIANTS = (TEXT_VARIANT, DOUBLE_VARIANT)
+EARLIER_VARIANT = "__was_"  # and a number, in history tables: values of a column before a rebuild changed its type
+_EARLIER = re.compile(f".*{EARLIER_VARIANT}[0-9]+", re.DOTALL)
 MORE = "_more"  # the values of a row without a column of their own; a key of this name gets another column
 UNTEMPLATED = "records_untemplated"
 
@@ -118,7 +120,7 @@ def naming_order(keys: tuple[str, ...]) -> tuple[bool, tuple[str, ...]]:
 def _is_free(name: str, taken: Container[str]) -> bool:
     if name in SYSTEM_COLUMNS or name in _RESERVED_COLUMNS or name in (*VERSION_COLUMNS, CHANGED_COLUMN, MORE):
         return False
-    if name in taken or name.endswith(VARIANTS):
+    if name in taken or name.endswith(VARIANTS) or _EARLIER.fullmatch(name):
         return False
     return not any(name + suffix in taken for suffix in VARIANTS)
 

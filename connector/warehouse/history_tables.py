@@ -18,7 +18,14 @@ from typing import Any
 import pyarrow as pa
 
 from connector.errors import ConfigError
-from connector.transform.naming import CHANGED_COLUMN, DOUBLE_VARIANT, RULES_COLUMN, TEXT_VARIANT, VERSION_COLUMNS
+from connector.transform.naming import (
+    CHANGED_COLUMN,
+    DOUBLE_VARIANT,
+    EARLIER_VARIANT,
+    RULES_COLUMN,
+    TEXT_VARIANT,
+    VERSION_COLUMNS,
+)
 from connector.warehouse.adapters.dialect import all_of
 from connector.warehouse.connection import Connection
 from connector.warehouse.ownership import Dataset
@@ -29,8 +36,7 @@ VALID_FROM, VALID_TO, CHANGE, RUN_ID = OWN = VERSION_COLUMNS
 # has one, and not as a column of the outer h, so no column may have the name of an alias.
 R, V, _LEDGER = "importer$row", "importer$version", "importer$ledger"
 _UNTRACKED = ("_created_at", "_updated_at", LOAD_ID, RULES_COLUMN)
-_WAS = "__was_"
-_EARLIER = re.compile(f"{_WAS}[0-9]+")
+_EARLIER = re.compile(f"{EARLIER_VARIANT}[0-9]+")
 _ASIDE = re.compile(f"{DOUBLE_VARIANT}|{TEXT_VARIANT}|{_EARLIER.pattern}")
 _UNCHANGED = "importer_unchanged"  # a relation of keys
 # Before the mark of an import in the ledger: it has rows or open versions of a table that is not recorded now, or
@@ -194,10 +200,10 @@ def retype(connection: Connection, each: Versioned) -> tuple[list[str], list[str
     for new in lacking:
         connection.execute(f"ALTER TABLE {history} ADD COLUMN {column(new)} {want[new]}")
     for base in retyped:
-        aside = next(n for n in (f"{base}{_WAS}{k}" for k in count(1)) if n not in have and n not in want)
+        aside = next(n for n in (f"{base}{EARLIER_VARIANT}{k}" for k in count(1)) if n not in have and n not in want)
         connection.execute(f"ALTER TABLE {history} RENAME COLUMN {column(base)} TO {column(aside)}")
         connection.execute(f"ALTER TABLE {history} ADD COLUMN {column(base)} {want[base]}")
-    return [*retyped, *(c for c in lacking if any(name.startswith(f"{c}{_WAS}") for name in have))], lacking
+    return [*retyped, *(c for c in lacking if any(is_of_earlier_type(c, n) for n in have if n.startswith(c)))], lacking
 
 
 def check_room(connection: Connection, each: Versioned, more: int) -> None:

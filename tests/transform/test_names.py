@@ -1,6 +1,7 @@
 """Names: readable, distinct, stable, never renamed by dlt, never a system column or a variant."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -67,6 +68,12 @@ def test_nothing_to_read_still_has_a_name(key: str) -> None:
     name = column_name((key,), set())
     assert name[:1].isalpha()
     assert name == column_name((key,), set())
+
+
+@pytest.mark.parametrize("keys", [("x", "was_1"), ("x", "v_text"), ("was_12", "was_12")])
+def test_no_column_is_called_like_another_form_of_one(keys: tuple[str, ...]) -> None:
+    """History tables keep values of earlier types in `x__was_1`, and take a column of that name for it."""
+    assert re.fullmatch(f".*{HASH}", column_name(keys, set()))
 
 
 def test_blank_keys_differ() -> None:
