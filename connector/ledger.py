@@ -35,12 +35,14 @@ class Due(StrEnum):
     lost = "lost"  # what came beside its rows is lost: its metadata, or its rejects
     vanished = "vanished"  # it was gone when its records were requested
     torn = "torn"  # of its rows in the warehouse, some may be missing or of another version
+    status = "status"  # left out because it no longer has the status that is read; some of its rows may be in others
     renamed = "renamed"  # left out by a name under `exclude_templates`, behind a colon, that its template no longer has
 
 
 INCOMPLETE_ROWS = (
-    "some of its rows may be missing or of another version, because a run died while it loaded them or the warehouse "
-    "lost some, and templates, exclude_templates or status leaves it out. Run once without that setting."
+    "some of its rows may be missing or of another version, because a run died while it loaded them, the warehouse "
+    "lost some, or another import has some of its records now, and templates, exclude_templates or status leaves it "
+    "out. Run once without that setting."
 )
 
 
@@ -111,7 +113,8 @@ class LedgerRow(msgspec.Struct, frozen=True, gc=False):
         "Why the next run reads it again though it looks unchanged: racy (read within the resolution of its "
         "updated_at), backfill (selected and not read yet), lost (the warehouse lost what came beside its rows), "
         "vanished (gone when its records were requested), torn (a run died while it loaded its rows, or the warehouse "
-        "lost some), renamed (left out by the name behind the colon, which its template no longer has).",
+        "lost some), status (left out because it no longer has the status that is read), renamed (left out by the name "
+        "behind the colon, which its template no longer has).",
     ] = None
     fewer_found: Annotated[
         int | None,
@@ -142,14 +145,14 @@ class LedgerRow(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def left_out_as(self) -> str | None:
-        """Return the former name of its template by which it is left out."""
+        """Return the former name of its template by which it is left out; '' if an earlier version noted none."""
         due, _, name = (self.due or "").partition(":")
         return name if due == Due.renamed else None
 
     @property
     def is_refused(self) -> bool:
-        """Return whether the destination refuses its rows in a typed table: they are in `records` alone."""
-        return self.state is State.unreconciled and self.table_name is None and self.records_loaded > 0
+        """Return whether the destination refused its rows in a typed table: they are in `records` alone."""
+        return self.state is not State.synced and self.table_name is None and self.records_loaded > 0
 
     @property
     def rules(self) -> str | None:

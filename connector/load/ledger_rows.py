@@ -84,7 +84,8 @@ class LedgerRows:
     def excluded(self, import_: Import, known: LedgerRow | None, due: str | None) -> LedgerRow:
         """Return the row of an import that the settings leave out: rows that were loaded before stay, at their version.
 
-        An import that is only partly loaded counts as failed while it is left out. `due` is None or a `renamed_mark`.
+        An import that is only partly loaded counts as failed while it is left out. `due` is None, `Due.status` or a
+        `renamed_mark`.
         """
         if known is not None and known.is_incomplete:
             return replace(self._as_before(known), state=State.failed, attempts=1, error=INCOMPLETE_ROWS)

@@ -207,6 +207,9 @@ class _Examination:
             else:
                 fix = f'{REREAD}; if this persists, the service counts wrongly: reconcile = "warn" accepts that'
                 sentence = f"Import {slug} does not reconcile: {error or 'no reason recorded'}"
+                if slug in state.ledger and state.ledger[slug].is_refused and state.ledger[slug].adds_up:
+                    fix = f"{REREAD}, and loads them if it has fewer columns or shorter values"
+                    sentence = f"The rows of import {slug} are in records alone: {error or 'no reason recorded'}"
                 self._find(Finding("import_unreconciled", sentence, fix, slug))
         live = [k for k in state.ledger.values() if k.state is State.synced]
         unfinished = sum(known.status != COMPLETED for known in live)

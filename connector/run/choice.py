@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from connector.errors import ConfigError
-from connector.ledger import LedgerRow, State
-from connector.models import Import, Template
+from connector.ledger import Due, LedgerRow, State
+from connector.models import Import
 from connector.nearest import nearest, suggest_known
 from connector.settings import RunScope, Selection, Settings, Window
 from connector.transform.naming import table_name
@@ -130,17 +130,24 @@ class Choice:
         unread = {slug for slug, name in names.items() if slug in read and not meant.isdisjoint((slug, name))}
         return SuspectRules(renamed, misspelt, renamed.keys() | taken | unread)
 
-    def left_out_by_former_name(self, templates: Mapping[str, Template], state: WarehouseState) -> Mapping[str, str]:
-        """Return slug → name under `exclude_templates` that left out one of the `templates`, until it was renamed.
+    def left_out_by_former_name(self, imports: Collection[Import], state: WarehouseState) -> Mapping[str, str]:
+        """Return slug of a template → name under `exclude_templates` that left it out, until it was renamed.
 
         Its imports are marked with that name, because the warehouse does not keep it elsewhere.
         """
         named = set(self.settings.exclude_templates or ())
-        left_out = [each for each in state.ledger.values() if each.state is State.excluded] if named else []
-        former: dict[str | None, set[str]] = defaultdict(set)
-        for each in left_out:
-            mark, titles = each.left_out_as, state.template_names.get(each.template_slug or "", set())
-            former[each.template_slug] |= named & (titles if mark is None else {mark})
+        if not named:
+            return {}
+        templates = {i.template.slug: i.template for i in imports if i.template is not None}
+        unused = named - {name for template in templates.values() for name in template.names}
+        former: dict[str, set[str]] = defaultdict(set)
+        for import_ in imports:
+            known, slug = state.ledger.get(import_.slug), import_.template_slug
+            if slug is None or known is None or known.state is not State.excluded or known.due == Due.status:
+                continue
+            mark = known.left_out_as
+            titles = state.template_names.get(slug, set()) if mark is None else {mark}
+            former[slug] |= unused if mark == "" else named & titles
         return {
             slug: min(names)
             for slug, template in templates.items()

@@ -18,9 +18,9 @@ from connector.errors import AuthError, ConnectorError, NotFoundError
 from connector.extract.convention import FROM_ONE
 from connector.extract.listing import Lister, Listing, run_concurrently
 from connector.extract.records import request_import
-from connector.ledger import INCOMPLETE_ROWS, State
+from connector.ledger import INCOMPLETE_ROWS, Due, State
 from connector.load.imports_table import is_listed_as
-from connector.models import Import, Reject, Template, creation_time, key_of, replaces
+from connector.models import Import, Reject, creation_time, key_of, replaces
 from connector.run.choice import Choice, missing_import_message
 from connector.run.crash_suspects import KilledTwice
 from connector.run.plan import Plan, Rules, make_plan, too_many_vanished
@@ -192,7 +192,7 @@ class Discovery:
         slugs = sorted(self._scope.selection.slugs)
         found = await run_concurrently(self._answer(self._client.get_import(slug)) for slug in slugs)
         errors = [answer for answer in found if isinstance(answer, ConnectorError)]
-        if len(errors) == len(slugs):
+        if errors and not any(isinstance(answer, Import) for answer in found):
             raise errors[0]
         meant: list[Import] = []
         for slug, import_ in zip(slugs, found, strict=True):
@@ -299,11 +299,9 @@ class Discovery:
     ) -> Discovered:
         rejects = tuple(row for row in listing.rows if isinstance(row, Reject))
         wanted = [i for i in imports if self._choice.wants(i)]
-        templates = {i.template.slug: i.template for i in imports if i.template is not None}
-        by_slug = bool(self._scope.selection.slugs)  # then, not all templates are known
-        renamed = {} if by_slug else self._choice.left_out_by_former_name(templates, self._state)
+        renamed = self._choice.left_out_by_former_name(imports, self._state)
         included = [i for i in wanted if self._may_be_read(i) and i.template_slug not in renamed]
-        self._report_left_out_by_settings(renamed, templates, imports, included)
+        self._report_left_out_by_settings(renamed, imports, included)
         plan = make_plan(self._under_rules(included, imports), self._state.ledger, self._rules)
         self._tally.imports_listed = len(imports)
         self._listed = _times(listing.rows)
@@ -315,7 +313,7 @@ class Discovery:
         left_out = tuple(i for i in excluded if not self._is_noted_as_excluded(i, renamed))
         if self._settings.status is not None and not self._choice.selects:
             others = (*(i for i in imports if not self._choice.wants(i)), *reopened)
-            left_out += tuple(i for i in others if self._is_noted_as_failed(i))
+            left_out += tuple(i for i in others if self._is_noted_as_open(i))
         is_shard = self._scope.selection.part is not None
         if not is_shard:
             self._report_older_rules(wanted, excluded, imports)
@@ -340,16 +338,16 @@ class Discovery:
     def _report_left_out_by_settings(
         self,
         renamed: Mapping[str, str],
-        templates: Mapping[str, Template],
         imports: Sequence[Import],
         included: Sequence[Import],
     ) -> None:
         """Report templates left out by a former name, and imports requested by slug that are left out."""
+        names = {i.template_slug: i.template_name for i in imports}
         for slug, name in sorted(renamed.items()):
             self._tally.shortfall = True
             self._tally.problems.append(
                 f"exclude_templates names {name!r}, but template {slug}, which was left out, is called "
-                f"{templates[slug].name!r} now: it stays left out. Use its slug, or remove {name!r} if it is to be "
+                f"{names[slug]!r} now: it stays left out. Use its slug, or remove {name!r} if it is to be "
                 "read; leave out a template that has this name now by its slug."
             )
         if included:  # otherwise nothing can be read, which is an error
@@ -409,15 +407,17 @@ class Discovery:
         known = self._state.ledger.get(import_.slug)
         if known is None or not known.trusted:
             return False
-        if known.state is State.excluded and known.left_out_as != renamed.get(import_.template_slug or ""):
+        as_noted = known.due != Due.status and known.left_out_as == renamed.get(import_.template_slug or "")
+        if known.state is State.excluded and not as_noted:
             return False
         same_rules = known.last_synced_at is not None or known.rules == self._rules.privacy(import_)
         return (known.state is State.excluded and same_rules) or known.error == INCOMPLETE_ROWS
 
-    def _is_noted_as_failed(self, import_: Import) -> bool:
-        """Return whether the last attempt to read the import failed, and its rows are those of an earlier one."""
+    def _is_noted_as_open(self, import_: Import) -> bool:
+        """Return whether the ledger says that the next run reads the import again, which is not so for its status."""
         known = self._state.ledger.get(import_.slug)
-        return known is not None and known.state is State.failed and not known.is_incomplete
+        is_open = known is not None and known.state in (State.failed, State.unreconciled)
+        return is_open and known is not None and not known.is_incomplete
 
     def _check_template_names(self, imports: Sequence[Import]) -> None:
         for misnamed in self._choice.misnamed_templates(imports, self._state):

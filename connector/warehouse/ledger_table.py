@@ -71,14 +71,15 @@ def mark_failed(connection: Connection, slugs: Sequence[str], why: str) -> None:
 
 
 def mark_excluded(connection: Connection, slugs: Sequence[str]) -> None:
-    """Mark these imports as left out by the settings: their rows are not guaranteed, and are read once included."""
-    columns = connection.columns()[LEDGER]
-    if not slugs or "state" not in columns:
+    """Mark these imports as left out by their status: their rows are not guaranteed, and are read once included."""
+    if not slugs or "state" not in connection.columns()[LEDGER]:
         return
-    emptied = "".join(f", {name} = NULL" for name in ("error", DUE) if name in columns)
+    ensure_due_column(connection)
+    error = ", error = NULL" if "error" in connection.columns()[LEDGER] else ""
     for some in batches(slugs):
         connection.execute(
-            f"UPDATE {connection.name(LEDGER)} SET state = '{State.excluded}'{emptied} WHERE slug IN ({marks(some)})",
+            f"UPDATE {connection.name(LEDGER)} SET state = '{State.excluded}', {DUE} = '{Due.status}'{error} "
+            f"WHERE slug IN ({marks(some)})",
             *some,
         )
 

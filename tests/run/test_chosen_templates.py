@@ -610,15 +610,19 @@ def test_what_the_service_erased_at_the_chosen_status_is_gone_here_too(warehouse
     assert differences(warehouse, service, status="completed", **settings) == []
 
 
-@pytest.mark.parametrize("moves", [True, False])
-def test_commands_agree_on_an_import_that_left_the_chosen_status(warehouse: Warehouse, moves: bool) -> None:
+@pytest.mark.parametrize("before", ["moved", "failed", "miscounted"])
+def test_commands_agree_on_an_import_that_left_the_chosen_status(warehouse: Warehouse, before: str) -> None:
     """Its rows are those that were read last, whether or not the service then moved a record or an attempt failed."""
     service, _, left, _ = make_service()
     other = service.add_import("payroll", [{"salary": 4}])
     only: dict[str, Any] = {"status": "completed"}
     assert warehouse.run(service, **only).status == "succeeded"
-    if moves:
+    count = len(list(service.record_slugs(left)))
+    if before == "moved":
         service.move_row(left, next(service.record_slugs(left)), other)
+    elif before == "miscounted":
+        service.set_row_count(left, count + 1)
+        assert warehouse.run(service, **only).status == "partial"
     else:
         service.append_rows(left, [{"salary": 5}])
         service.faults = Faults(failing_imports=frozenset([left]))
@@ -633,6 +637,8 @@ def test_commands_agree_on_an_import_that_left_the_chosen_status(warehouse: Ware
         assert differences(warehouse, service, **only) == []
     assert states(warehouse)[left] == "excluded"
     service.set_status(left, "completed")
+    if before == "miscounted":
+        service.set_row_count(left, count)
     assert warehouse.run(service, **only).status == "succeeded"
     assert states(warehouse)[left] == "synced"
     assert differences(warehouse, service) == []
@@ -807,9 +813,46 @@ def test_a_template_that_is_left_out_by_name_stays_left_out_when_it_is_renamed(
         assert ran.status == "partial"
         assert states(warehouse)[kept] == ("excluded" if taken else "synced")
         assert f"template {slug}, which was left out, is called 'wages' now" in ran.problems[0]
+        again = RunScope(mode="backfill", force=True, selection=Selection(slugs=frozenset({payroll})))
+        assert isinstance(warehouse.run(service, again, **settings).fatal, ConfigError)
         assert warehouse.query("SELECT count(*) FROM records WHERE import_slug = ?", payroll) == [(0,)]
     assert warehouse.run(service, exclude_templates=[slug], history=history).status == "succeeded"
     assert warehouse.run(service, history=history).imports_changed == 1
+
+
+def test_an_import_that_moved_to_a_template_that_is_left_out_says_nothing_about_its_former_one(
+    warehouse: Warehouse,
+) -> None:
+    service, _, payroll, _ = make_service()
+    moved = service.add_import("customers", [{"name": "Cy"}])
+    settings: dict[str, Any] = {"exclude_templates": ["payroll"]}
+    assert warehouse.run(service, **settings).status == "succeeded"
+    [template] = [each for each in service.templates() if each.name == "payroll"]
+    service.set_template(moved, template)
+    assert warehouse.run(service, **settings).status == "succeeded"
+    service.rename_template(template.slug, "wages")
+    for _ in range(3):
+        ran = warehouse.run(service, **settings)
+        assert {template.slug in each for each in ran.problems} == {True}
+    added = service.add_import("customers", [{"name": "Di"}])
+    warehouse.run(service, **settings)
+    assert (states(warehouse)[added], states(warehouse)[payroll]) == ("synced", "excluded")
+
+
+def test_an_import_that_left_the_chosen_status_does_not_leave_out_its_template(warehouse: Warehouse) -> None:
+    service, kept, _, _ = make_service()
+    [template] = [each for each in service.templates() if each.name == "customers"]
+    assert warehouse.run(service, status="completed").status == "succeeded"
+    service.append_rows(kept, [{"name": "Di"}])
+    service.faults = Faults(failing_imports=frozenset([kept]))
+    assert warehouse.run(service, status="completed").status == "partial"
+    service.faults = Faults()
+    service.set_status(kept, "submitting")
+    assert warehouse.run(service, status="completed").status == "succeeded"
+    assert states(warehouse)[kept] == "excluded"
+    service.rename_template(template.slug, "clients")
+    assert warehouse.run(service, exclude_templates=["payroll", "customers"]).status in ("succeeded", "partial")
+    assert states(warehouse)[kept] == "synced"
 
 
 def test_a_backfill_names_the_imports_that_a_setting_leaves_out(warehouse: Warehouse) -> None:

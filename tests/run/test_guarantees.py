@@ -674,6 +674,8 @@ def test_a_backfill_reads_the_imports_that_the_service_does_not_refuse(warehouse
     assert f"Import {first} is not read, because the request for it failed: " in ran.problems[0]
     service.refused = frozenset({first, second})
     assert isinstance(warehouse.run(service, scope).fatal, AuthError)
+    mistyped = replace(scope, selection=Selection(slugs=frozenset({first, "mistyped"})))
+    assert isinstance(warehouse.run(service, mistyped).fatal, AuthError)
     service.refused = frozenset()
     assert warehouse.run(service).imports_changed == 2, "what was asked for is remembered"
 
