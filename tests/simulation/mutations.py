@@ -99,6 +99,16 @@ def _with_deaths_while_loading(scenario: Scenario) -> Scenario:
     return replace(scenario, episodes=(*episodes, replace(scenario.episodes[-1], edits_before=8, kill=None)))
 
 
+def _with_stops_after_deaths(scenario: Scenario) -> Scenario:
+    """After each run that died between two commits, one is stopped before it has read anything."""
+    *deaths, last = _with_deaths_while_loading(scenario).episodes
+    episodes = []
+    for each in deaths:
+        then = replace(each, kill=None, edits_before=0)
+        episodes += [replace(each, outage=None), replace(then, outage=None, stop_at=1), then]
+    return replace(scenario, episodes=(*episodes, last))
+
+
 def _with_packages_left_pending(scenario: Scenario) -> Scenario:
     """Runs die once a package is extracted or while it is loaded, and its imports are edited before the next one."""
     dice = Random(scenario.seed)
@@ -450,7 +460,7 @@ def forget_the_values_that_a_package_replaces() -> AbstractContextManager[Any]:
     return mock.patch.object(package, "replaced_totals", return_value=TableTotals())
 
 
-@mutation(600, first=71)
+@mutation(40, first=5, likely=_with_stops_after_deaths)
 def audit_once_only() -> AbstractContextManager[Any]:
     original = state._audited_state
 
