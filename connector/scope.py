@@ -36,9 +36,11 @@ class Scope:
             raise ConfigError(f"The window ends ({until}) before it begins ({since}): since has to be before until.")
         for name in ("imports", "templates"):
             given = getattr(self, name)
-            if isinstance(given, str):
-                raise ConfigError(f"{name} takes a list, such as [{given!r}].")
-            if given is not None and not given:
+            if isinstance(given, str | bytes):
+                raise ConfigError(f"{name} takes a list of texts, such as ['{name[:-1]}'].")
+            if given is not None:
+                object.__setattr__(self, name, tuple(given))
+            if given is not None and not getattr(self, name):
                 raise ConfigError(f"{name} is an empty list, which selects nothing: leave it out, or do not call sync.")
         selects = self.window != Window() or self.imports or self.templates
         if self.full and selects:

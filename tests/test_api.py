@@ -298,6 +298,8 @@ def test_a_scope_is_a_backfill_if_it_selects_anything() -> None:
         {"templates": "customers"},
         {"imports": "a"},
         {"imports": []},
+        {"imports": iter(())},
+        {"imports": b"a"},
         {"imports": set(), "window": Window(since=since)},
     ):
         with pytest.raises(connector.ConfigError):

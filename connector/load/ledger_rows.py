@@ -84,8 +84,7 @@ class LedgerRows:
     def excluded(self, import_: Import, known: LedgerRow | None, due: str | None) -> LedgerRow:
         """Return the row of an import that the settings leave out: rows that were loaded before stay, at their version.
 
-        An import that is only partly loaded counts as failed while it is left out. `due` is None, `Due.status` or a
-        `renamed_mark`.
+        An import that is only partly loaded counts as failed while it is left out. `due` is None or a `renamed_mark`.
         """
         if known is not None and known.is_incomplete:
             return replace(self._as_before(known), state=State.failed, attempts=1, error=INCOMPLETE_ROWS)
@@ -94,6 +93,11 @@ class LedgerRows:
         if row.last_synced_at is None:  # all there is of it is its row in `imports`, which this run has listed
             row = replace(row, privacy=self._privacy_mark(import_))
         return row
+
+    def off_status(self, known: LedgerRow) -> LedgerRow:
+        """Return the row of an import that is left out by its status: its rows stay, and it is read once included."""
+        row = replace(self._as_before(known), state=State.excluded, attempts=0, error=None, due=Due.status)
+        return replace(row, fewer_found=None, fewer_since=None)
 
     def deleted(self, slug: str, known: LedgerRow | None) -> LedgerRow:
         """Return the row of an import that the service answers 404 for."""

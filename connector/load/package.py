@@ -205,6 +205,10 @@ class Package:
         """Note an import that the settings leave out."""
         self._ledger.append(self._ledger_rows.excluded(import_, known, due))
 
+    def add_off_status(self, known: LedgerRow) -> None:
+        """Note an import that no longer has the status that the settings select."""
+        self._ledger.append(self._ledger_rows.off_status(known))
+
     def add_deleted(self, slug: str, known: LedgerRow | None) -> None:
         """Note an import that the service answers 404 for: remove its rows, or mark them if `deletes` says so."""
         old = self._kept.vanished_all(known)

@@ -226,9 +226,15 @@ class _Examination:
         names: dict[str | None, set[str | None]] = defaultdict(set)
         for row in rows:
             names[row["template__slug"]].add(row["template__name"])
-        of = {row["slug"]: row["template__slug"] for row in rows}
-        now = {slug: {self.privacy.fingerprint(slug, name) for name in each} for slug, each in names.items()}
-        older = [k for slug, k in state.ledger.items() if k.live and slug in of and k.rules not in now[of[slug]]]
+        listed = {row["slug"]: row["template__slug"] for row in rows}
+        older = []
+        for slug, known in state.ledger.items():
+            if known.live and slug in listed:
+                # rows are under the rules of the template that the import had when it was read
+                template = known.template_slug if known.records_loaded else listed[slug]
+                titles = names.get(template) or {None}
+                if known.rules not in {self.privacy.fingerprint(template, name) for name in titles}:
+                    older.append(known)
         if older:
             count = sum(known.records_loaded for known in older)
             sentence = f"{count} rows of {len(older)} imports were loaded under older privacy rules."

@@ -264,21 +264,28 @@ class _Rebuild:
     def _raw(self, template: str, state: WarehouseState) -> Iterator[pa.Table]:
         """Yield all raw rows of a template, import by import, in tables of limited size.
 
-        Those of an import that the destination refuses in a typed table are left to the next run, which reads it again.
+        Live rows of an import that the destination refuses in a typed table are left to the next run, which reads it
+        again.
         """
+        refused = pa.array([slug for slug, known in state.ledger.items() if known.is_refused], pa.string())
+
+        def fitting(slugs: Sequence[str]) -> pa.Table:
+            rows = raw_rows(connection, template, slugs)
+            imports: Any = rows.column("import_slug").cast(pa.string())
+            fits = pc.invert(pc.is_in(imports, value_set=refused))
+            return rows.filter(pc.or_(rows.column("_deleted_at").is_valid(), fits)) if len(refused) else rows
+
         with self.warehouse.connect() as connection:
             waiting: list[str] = []
             rows = 0
             for slug, count in raw_counts(connection, template).items():
-                if (known := state.ledger.get(slug)) is not None and known.is_refused:
-                    continue
                 if waiting and rows + count > ROWS_AT_ONCE:
-                    yield raw_rows(connection, template, waiting)
+                    yield fitting(waiting)
                     waiting, rows = [], 0
                 waiting.append(slug)
                 rows += count
             if waiting:
-                yield raw_rows(connection, template, waiting)
+                yield fitting(waiting)
 
     def _named(self, before: TableSchema, template: str, state: WarehouseState) -> TableSchema:
         """Return the fields that have a column, and as many of those without one as there is room for."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -44,7 +44,8 @@ class Discovered:
 
     `imports` are all imports of the run. `excluded` are those among them that the settings leave out: their records are
     not read, and the ledger is yet to be updated. `complete` is false if an import exists, or may exist, that
-    the settings include and the run cannot read. `renamed` has templates that stay left out → by which former name.
+    the settings include and the run cannot read. `renamed` has templates that stay left out → by which former name;
+    `off_status` are imports that were open, and no longer have the status that is read.
     """
 
     imports: tuple[Import, ...]
@@ -55,6 +56,7 @@ class Discovered:
     excluded: tuple[Import, ...] = ()
     complete: bool = True
     renamed: Mapping[str, str] = field(default_factory=dict)
+    off_status: tuple[str, ...] = ()
 
 
 class Discovery:
@@ -110,8 +112,8 @@ class Discovery:
         self.convention = listing.convention
         if self._choice.is_bounded:
             status = None if self._choice.selects else self._settings.status
-            gone, reopened = ((), []) if status is None else await self._unlisted_at_status(listing, status)
-            return self._decide(self._named(listing, ()), listing, (), gone, reopened)
+            gone, hidden = ((), ()) if status is None else await self._unlisted_at_status(listing, status)
+            return self._decide(self._named(listing, ()), listing, (), gone, hidden)
         rounds = 0
         while True:
             listed = {_slug_of(row) for row in listing.rows}
@@ -231,18 +233,19 @@ class Discovery:
             )
         return tuple(i for i in unlisted if i not in without_template)
 
-    async def _unlisted_at_status(self, listing: Listing[Any], status: str) -> tuple[tuple[str, ...], list[Import]]:
-        """Return imports known at the requested status that the service no longer has, and those of another status.
+    async def _unlisted_at_status(self, listing: Listing[Any], status: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return imports known at the requested status that the service no longer has, and those it has but hides.
 
-        None is gone if some exist unlisted at that status; these are reported.
+        If there are any of these, which are reported, none is gone. One that exists at another status is not what the
+        run is about.
         """
         unlisted = self._state.known_at(status) - {_slug_of(row) for row in listing.rows}
         alive, gone = await self._request_unlisted(sorted(unlisted), request_all=True)
-        hidden = [import_ for import_ in alive if self._choice.wants(import_)]
-        for import_ in hidden:
+        hidden = tuple(import_.slug for import_ in alive if self._choice.wants(import_))
+        for slug in hidden:
             self._tally.shortfall = True
-            self._tally.problems.append(f"Import {import_.slug} exists, but the service does not list it.")
-        return () if hidden else gone, [import_ for import_ in alive if import_ not in hidden]
+            self._tally.problems.append(f"Import {slug} exists, but the service does not list it.")
+        return () if hidden else gone, hidden
 
     async def _request_unlisted(
         self, suspects: list[str], *, request_all: bool
@@ -295,7 +298,7 @@ class Discovery:
         listing: Listing[Any],
         unlisted: Sequence[Import],
         gone: tuple[str, ...],
-        reopened: Sequence[Import] = (),
+        hidden: tuple[str, ...] = (),
     ) -> Discovered:
         rejects = tuple(row for row in listing.rows if isinstance(row, Reject))
         wanted = [i for i in imports if self._choice.wants(i)]
@@ -311,9 +314,6 @@ class Discovery:
             self._check_template_names(imports)
         excluded = [i for i in wanted if not self._choice.includes(i) or i.template_slug in renamed]
         left_out = tuple(i for i in excluded if not self._is_noted_as_excluded(i, renamed))
-        if self._settings.status is not None and not self._choice.selects:
-            others = (*(i for i in imports if not self._choice.wants(i)), *reopened)
-            left_out += tuple(i for i in others if self._is_noted_as_open(i))
         is_shard = self._scope.selection.part is not None
         if not is_shard:
             self._report_older_rules(wanted, excluded, imports)
@@ -333,7 +333,8 @@ class Discovery:
         if is_shard:  # the run after the shards reads imports that are in no shard's part
             return Discovered(tuple(wanted), (), plan, (), unit, complete=complete)
         deleted = self._within_delete_limit(gone, plan)
-        return Discovered(tuple(wanted), rejects, plan, deleted, unit, left_out, complete, renamed)
+        off_status = self._open_off_status({*(i.slug for i in wanted), *hidden, *gone})
+        return Discovered(tuple(wanted), rejects, plan, deleted, unit, left_out, complete, renamed, off_status)
 
     def _report_left_out_by_settings(
         self,
@@ -347,8 +348,8 @@ class Discovery:
             self._tally.shortfall = True
             self._tally.problems.append(
                 f"exclude_templates names {name!r}, but template {slug}, which was left out, is called "
-                f"{names[slug]!r} now: it stays left out. Use its slug, or remove {name!r} if it is to be "
-                "read; leave out a template that has this name now by its slug."
+                f"{names[slug]!r} now: it stays left out. Use its slug, or remove {name!r} if it is to be read. If "
+                f"another template is called {name!r} now and is to be left out, name its slug."
             )
         if included:  # otherwise nothing can be read, which is an error
             asked = self._scope.selection.slugs & ({i.slug for i in imports} - {i.slug for i in included})
@@ -413,11 +414,13 @@ class Discovery:
         same_rules = known.last_synced_at is not None or known.rules == self._rules.privacy(import_)
         return (known.state is State.excluded and same_rules) or known.error == INCOMPLETE_ROWS
 
-    def _is_noted_as_open(self, import_: Import) -> bool:
-        """Return whether the ledger says that the next run reads the import again, which is not so for its status."""
-        known = self._state.ledger.get(import_.slug)
-        is_open = known is not None and known.state in (State.failed, State.unreconciled)
-        return is_open and known is not None and not known.is_incomplete
+    def _open_off_status(self, considered: Collection[str]) -> tuple[str, ...]:
+        """Return imports of another status than the settings select that the ledger says the next run reads again."""
+        if self._settings.status is None or self._choice.selects:
+            return ()
+        again = (State.failed, State.unreconciled)
+        known = self._state.ledger.items()
+        return tuple(s for s, k in known if k.state in again and not k.is_incomplete and s not in considered)
 
     def _check_template_names(self, imports: Sequence[Import]) -> None:
         for misnamed in self._choice.misnamed_templates(imports, self._state):
@@ -454,18 +457,20 @@ class Discovery:
         live = {s: k for s, k in ledger.items() if k.live} if protection else {}
         # metadata of an import that was never read is in its row of `imports`, which is written when it is listed
         read = {s for s, k in live.items() if k.records_loaded or (protection.of_metadata and k.last_synced_at)}
-        rules = {i.slug: {protection.fingerprint(i.template_slug, i.template_name)} for i in excluded if i.slug in read}
+        left_out = {i.slug for i in excluded} & read
         never_read: list[str] = []
         if self._settings.status is not None and not self._choice.selects:
             listed = {i.slug for i in wanted}  # the service may ignore the status that is asked for
-            present = listed_template_names(imports)
-            for slug in (live.keys() if protection.of_metadata else read) - listed:
-                template = live[slug].template_slug
-                known = present.get(template or "") or self._state.current_names.get(template or "")
-                rules[slug] = {protection.fingerprint(template, name) for name in known or (None,)}
+            left_out |= (live.keys() if protection.of_metadata else read) - listed
             seen, now = self._state.imports if protection.of_metadata else {}, protection.fingerprint_of_metadata
             unlisted = seen.keys() - listed - live.keys()
             never_read = [slug for slug in unlisted if not seen[slug].deleted and seen[slug].rules != now]
+        present = listed_template_names(imports)
+        rules: dict[str, set[str | None]] = {}
+        for slug in left_out:  # what was read is under the rules of the template that the import had then
+            template = live[slug].template_slug
+            known = present.get(template or "") or self._state.current_names.get(template or "")
+            rules[slug] = {protection.fingerprint(template, name) for name in known or (None,)}
         older = [slug for slug, current in rules.items() if live[slug].rules not in current] + never_read
         if older:
             self._tally.shortfall = True

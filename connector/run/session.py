@@ -229,6 +229,7 @@ class RunSession:
             or discovered.deleted
             or discovered.rejects
             or discovered.excluded
+            or discovered.off_status
             or self.state.miscounted
         )
         return not work and not self.import_rows.changed(discovered)
@@ -255,11 +256,11 @@ class RunSession:
                 package.rejects.add(reject.record_slug, None, f"{OF_IMPORT}{reject.reason}", reject.payload)
             for slug in discovered.deleted:
                 package.add_deleted(slug, self.state.ledger.get(slug))
-            selected = {import_.slug for import_ in discovered.imports}
+            for slug in discovered.off_status:
+                package.add_off_status(self.state.ledger[slug])
             for import_ in discovered.excluded:
                 former = discovered.renamed.get(import_.template_slug or "")
                 due = renamed_mark(former) if former is not None else None
-                due = due if import_.slug in selected else Due.status
                 package.add_excluded(import_, self.state.ledger.get(import_.slug), due)
             self.import_rows.add_unread(discovered)
         self.reader.read_next_suspect()

@@ -28,8 +28,9 @@ def mark_backfill_due(connection: Connection, scope: RunScope, status: str | Non
     }
     conditions: dict[str, list[Any]] = {condition: [value] for condition, value in bounds.items() if value is not None}
     if selection.template is not None:
-        named = f"SELECT slug FROM {connection.name(IMPORTS)} WHERE template__name = %s"
-        conditions[f"(template_slug = %s OR slug IN ({named}))"] = [selection.template] * 2
+        # imports of one template may show different names
+        named = f"SELECT template__slug FROM {connection.name(IMPORTS)} WHERE template__name = %s"
+        conditions[f"(template_slug = %s OR template_slug IN ({named}))"] = [selection.template] * 2
     if not selection.slugs:
         _mark_due(connection, Due.backfill, conditions)
     for some in batches(sorted(selection.slugs)):

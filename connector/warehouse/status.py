@@ -129,7 +129,7 @@ def read_status(connection: Connection, runs: int, state: WarehouseState | None 
         records=records,
         rejects=_rejected(found) + (latest[0]["unread"] if latest else 0),
         standings=dict(Counter(each.value for each, _ in found.values())),
-        due=dict(Counter(known.due for _, known in found.values() if known is not None and known.due)),
+        due=dict(Counter(known.due.partition(":")[0] for _, known in found.values() if known and known.due)),
         open=tuple(_open(slug, OPEN[place], kept.get(slug, {})) for place, slug in open_imports),
     )
 

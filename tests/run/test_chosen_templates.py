@@ -636,6 +636,7 @@ def test_commands_agree_on_an_import_that_left_the_chosen_status(warehouse: Ware
         assert doctor(warehouse.pipeline()).findings == []
         assert differences(warehouse, service, **only) == []
     assert states(warehouse)[left] == "excluded"
+    assert status(warehouse.pipeline()).due == {"status": 1}
     service.set_status(left, "completed")
     if before == "miscounted":
         service.set_row_count(left, count)
@@ -837,6 +838,28 @@ def test_an_import_that_moved_to_a_template_that_is_left_out_says_nothing_about_
     added = service.add_import("customers", [{"name": "Di"}])
     warehouse.run(service, **settings)
     assert (states(warehouse)[added], states(warehouse)[payroll]) == ("synced", "excluded")
+
+
+@pytest.mark.parametrize("later", [True, False])
+def test_rows_of_an_import_that_moved_to_what_is_left_out_stay_under_the_rules_of_their_template(
+    warehouse: Warehouse, later: bool
+) -> None:
+    """A run is partial if such a rule comes later, because the rows cannot be read again, and only then."""
+    service, kept, _, _ = make_service()
+    payroll, customers = (
+        next(each for each in service.templates() if each.name == name) for name in ("payroll", "customers")
+    )
+    out: dict[str, Any] = {"exclude_templates": ["payroll"]}
+    rules: dict[str, Any] = {"privacy": {customers.slug: {"name": "drop"}}}
+    assert warehouse.run(service, **out, **({} if later else rules)).status == "succeeded"
+    service.set_template(kept, payroll)
+    assert warehouse.run(service, **out, **({} if later else rules)).status == "succeeded"
+    for _ in range(2):
+        ran = warehouse.run(service, **out, **rules)
+        assert (ran.status, kept in str(ran.problems)) == (("partial", True) if later else ("succeeded", False))
+        with serve(service) as url:
+            made = Settings.load(base_url=url, access_token=service.token, **out, **rules)
+        assert len(doctor(warehouse.pipeline(), privacy=made.protection).findings) == later
 
 
 def test_an_import_that_left_the_chosen_status_does_not_leave_out_its_template(warehouse: Warehouse) -> None:
