@@ -22,6 +22,8 @@ from connector.sandbox.catalogue import Status
 from connector.sandbox.messages import json_response
 from connector.sandbox.switches import Order
 from connector.settings import RunScope, Selection, Settings, Window
+from connector.warehouse import Warehouse as Dataset
+from connector.warehouse.due_imports import mark_backfill_due
 from connector.warehouse.lock import sole_writer
 
 from .conftest import Warehouse
@@ -651,6 +653,21 @@ def test_a_backfill_by_slug_keeps_what_only_the_listing_shows(warehouse: Warehou
     assert warehouse.run(service, scope, history=True).imports_changed == 1
     assert warehouse.run(service, history=True).imports_changed == 0
     assert warehouse.query("SELECT metadata__by, _change FROM imports_history") == [("ann", "insert")]
+
+
+@pytest.mark.parametrize("name", ["First", "Second"])
+def test_a_backfill_of_a_template_is_remembered_by_each_name_that_the_service_shows(
+    warehouse: Warehouse, name: str
+) -> None:
+    service = KeepsNames(seed=1)
+    service.first = service.add_import("t", [{"x": 1}])
+    service.add_import("t", [{"x": 2}])
+    for _ in range(2):
+        warehouse.run(service)
+    scope = RunScope(mode="backfill", force=True, selection=Selection(template=name))
+    with Dataset(warehouse.pipeline()).connect() as connection:  # as a backfill does before its first request
+        mark_backfill_due(connection, scope, None)
+    assert warehouse.run(service).imports_changed == 2
 
 
 class Refusing(Service):

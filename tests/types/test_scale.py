@@ -106,6 +106,25 @@ def test_what_a_table_cannot_hold_is_said_and_stops_nobody(
     assert_rows(postgres, service)
 
 
+def test_a_rebuild_keeps_deleted_rows_of_an_import_that_no_table_can_hold(
+    postgres: PostgreSQL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(width, "WIDTH", Width(columns=5_000, new_fields=5_000))
+    service = Service(seed=1)
+    slug = service.add_import(template="numbers", rows=[{"Column 1": 5}, {"Column 1": 6}])
+    service.add_import(template="numbers", rows=[{"Column 1": 7}])
+    assert postgres.run(service, deletes="keep").status == "succeeded"
+    service.delete_row(slug, next(iter(service.record_slugs(slug))))
+    service.append_rows(slug, TOO_WIDE["numbers"])
+    assert postgres.run(service, deletes="keep").status == "partial"
+    kept = "SELECT column_1, _deleted_at IS NULL FROM records_numbers ORDER BY 1"
+    before = postgres.tuples(kept)
+    assert (5, False) in before
+    with serve(service) as url:
+        rebuild(postgres.pipeline(), Settings.load(base_url=url, access_token=service.token))
+    assert postgres.tuples(kept) == before
+
+
 @pytest.mark.long
 def test_every_table_is_bounded_alike(postgres: PostgreSQL) -> None:
     service = Service(seed=1)
