@@ -45,7 +45,8 @@ class Discovered:
     `imports` are all imports of the run. `excluded` are those among them that the settings leave out: their records are
     not read, and the ledger is yet to be updated. `complete` is false if an import exists, or may exist, that
     the settings include and the run cannot read. `renamed` has templates that stay left out → by which former name;
-    `off_status` are imports that were open, and no longer have the status that is read.
+    `off_status` are imports that were open, and no longer have the status that is read; `refused` those that vanished
+    and are not deleted, and the ledger is yet to be updated.
     """
 
     imports: tuple[Import, ...]
@@ -57,6 +58,7 @@ class Discovered:
     complete: bool = True
     renamed: Mapping[str, str] = field(default_factory=dict)
     off_status: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
 
 
 class Discovery:
@@ -332,9 +334,9 @@ class Discovery:
         unit = resolution([*(i.updated_at for i in imports), *known]) if plan.read else SECOND
         if is_shard:  # the run after the shards reads imports that are in no shard's part
             return Discovered(tuple(wanted), (), plan, (), unit, complete=complete)
-        deleted = self._within_delete_limit(gone, plan)
+        deleted, refused = self._within_delete_limit(gone, plan)
         off_status = self._open_off_status({*(i.slug for i in wanted), *hidden, *gone})
-        return Discovered(tuple(wanted), rejects, plan, deleted, unit, left_out, complete, renamed, off_status)
+        return Discovered(tuple(wanted), rejects, plan, deleted, unit, left_out, complete, renamed, off_status, refused)
 
     def _report_left_out_by_settings(
         self,
@@ -480,17 +482,26 @@ class Discovery:
                 "exclude_templates or status leaves them out. Run once without that setting."
             )
 
-    def _within_delete_limit(self, gone: tuple[str, ...], plan: Plan[Import]) -> tuple[str, ...]:
-        limit = self._settings.mass_delete_limit
+    def _within_delete_limit(
+        self, gone: tuple[str, ...], plan: Plan[Import]
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the imports to delete, and those to be noted as not deleted because too many vanished.
+
+        What a run refused stays refused, or the imports that it loaded from a wrong service would be enough for the
+        next run to delete the others.
+        """
+        limit, ledger = self._settings.mass_delete_limit, self._state.ledger
         live = max(plan.known_live, sum(not seen.deleted for seen in self._state.imports.values()))
-        if self._scope.allow_mass_delete or not too_many_vanished(len(gone), live, limit):
-            return gone
+        before = {slug for slug in gone if slug in ledger and ledger[slug].due == Due.refused and limit < 1}
+        if self._scope.allow_mass_delete or not (before or too_many_vanished(len(gone), live, limit)):
+            return gone, ()
+        why = "which an earlier run did not delete because it was more than" if before else "more than"
         self._tally.shortfall = True
         self._tally.problems.append(
-            f"{len(gone)} of {live} known imports vanished, more than mass_delete_limit = {limit:g} allows; nothing "
-            "was deleted. If that is right, run once with --allow-mass-delete."
+            f"{len(gone)} of {live} known imports vanished, {why} mass_delete_limit = {limit:g} allows; nothing was "
+            "deleted. If that is right, run once with --allow-mass-delete."
         )
-        return ()
+        return (), tuple(slug for slug in gone if slug in ledger and ledger[slug].live and slug not in before)
 
 
 def listed_template_names(imports: Iterable[Import]) -> dict[str, set[str]]:

@@ -199,9 +199,16 @@ class RunSession:
     def import_tables(self, load_id: str) -> Iterator[TableRows]:
         """Yield the tombstones in `imports`, and its changed rows if no records are read to load them with."""
         self._begin_loading()
+        self._note_refused()
         if not self._reading:
             yield from self.listed_rows(load_id)
         yield from self.import_rows.tombstones(self.reader.discovered().deleted, load_id, self._ports.now())
+
+    def _note_refused(self) -> None:
+        """Note imports that vanished and are not deleted, before others are loaded and make their share smaller."""
+        if refused := self.reader.discovered().refused:
+            with self.warehouse.connect() as connection:
+                mark_due(connection, refused, Due.refused)
 
     def listed_rows(self, load_id: str) -> Iterator[TableRows]:
         """Yield the changed rows of `imports`, if no records are read to load them with."""
@@ -256,6 +263,7 @@ class RunSession:
                 package.rejects.add(reject.record_slug, None, f"{OF_IMPORT}{reject.reason}", reject.payload)
             for slug in discovered.deleted:
                 package.add_deleted(slug, self.state.ledger.get(slug))
+            self._note_refused()
             for slug in discovered.off_status:
                 package.add_off_status(self.state.ledger[slug])
             for import_ in discovered.excluded:

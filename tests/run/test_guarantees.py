@@ -452,6 +452,27 @@ def test_mass_deletes_are_refused_until_allowed(warehouse: Warehouse) -> None:
     assert_equal(service, warehouse)
 
 
+def test_a_wrong_service_never_makes_mass_deletes_small_enough(warehouse: Warehouse) -> None:
+    """A run that refuses to delete loads what the wrong service has, so the share that vanished shrinks."""
+    service = populated()
+    warehouse.run(service, history=True)
+    mine = list(service.slugs())
+    for slug in mine:
+        service.delete_import(slug)
+    others = [service.add_import("theirs", [{"x": n}]) for n in range(2 * len(mine))]
+    for _ in range(3):
+        ran = warehouse.run(service, history=True)
+        assert (ran.status, ran.imports_deleted) == ("partial", 0)
+        assert f"{len(mine)} of " in ran.problems[0]
+    for slug in mine:
+        service.restore_import(slug)
+    for slug in others:
+        service.delete_import(slug)
+    assert warehouse.run(service, RunScope(allow_mass_delete=True), history=True).status == "succeeded"
+    assert_equal(service, warehouse)
+    assert warehouse.query("SELECT count(*) FROM sync_imports WHERE due IS NOT NULL") == [(0,)]
+
+
 def test_nothing_is_deleted_because_of_a_filter_a_window_or_an_empty_listing(warehouse: Warehouse) -> None:
     service = populated()
     warehouse.run(service)
