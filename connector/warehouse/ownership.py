@@ -203,6 +203,19 @@ def prepare_staging(connection: Connection, ours: Collection[str]) -> frozenset[
     return frozenset(table.casefold() for table in others)
 
 
+def drop_outdated_staging(connection: Connection, dataset: Dataset) -> None:
+    """Drop the staging tables with a column that the dataset has not, or not of that type.
+
+    They outlive the dataset if it is dropped or replaced by a copy. Rows that pass through a column of an earlier type
+    lose digits or zeros, and no later check would notice. dlt makes them anew.
+    """
+    with connection.client.with_staging_dataset():
+        found = connection.catalog()
+        for table in sorted(_staged_in(found) - {VERSIONS, LOADS}):
+            if not found.columns[table].items() <= dataset.columns.get(table, {}).items():
+                connection.execute(f"DROP TABLE {connection.name(table)}")
+
+
 def forget_staged(connection: Connection) -> None:
     """Make dlt look at the staging tables before it loads, because one may be missing and it would not check again."""
     with connection.client.with_staging_dataset():

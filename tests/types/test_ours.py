@@ -912,3 +912,27 @@ def test_a_column_of_the_user_that_has_the_name_of_a_field_without_values(duck: 
     assert {value for (value,) in duck.tuples(f"SELECT {own.pop()} FROM {table}")} >= {
         "hello" if column == "note" else "ann"
     }
+
+
+def test_rows_do_not_pass_through_tables_that_were_staged_for_an_earlier_dataset(recording: Warehouse) -> None:
+    """The staging tables stay if a user drops the dataset to begin anew, or puts a copy of it back."""
+    service = Service(seed=1)
+    slug = service.add_import(template="Customers", rows=[{"zip": 1, "x": "n/a"}, {"zip": 2, "x": "n/a"}])
+    assert recording.run(service).status == "succeeded"
+    first, second = service.record_slugs(slug)
+    service.edit_row(slug, first, {"zip": 3, "x": "none"})
+    assert recording.run(service).status == "succeeded", "rows are staged"
+    execute(recording, *(f"DROP TABLE {table}" for table in recording.tables("")))
+    recording.lose_working_directory()
+    for row in (first, second):
+        service.edit_row(slug, row, {"zip": "00234", "x": 0.15192482876760094})
+    assert recording.run(service).status == "succeeded"
+    service.edit_row(slug, first, {"zip": "01234", "x": 0.15192482876760094})
+    assert recording.run(service).status == "succeeded"
+    assert recording.tuples("SELECT zip, x FROM records_customers ORDER BY zip") == [
+        ("00234", 0.15192482876760094),
+        ("01234", 0.15192482876760094),
+    ]
+    with serve(service) as url:
+        made = Settings.load(base_url=url, access_token=service.token)
+        assert verify(recording.pipeline(), made, deep=True).differences == []
