@@ -19,7 +19,7 @@ from connector.warehouse.due_imports import SELECTION_COLUMNS, mark_backfill_due
 from connector.warehouse.erasing import empty_staging, erase_deleted, has_rejects_of_deleted
 from connector.warehouse.field_counts import invalidate_counts
 from connector.warehouse.lookup import index_keys
-from connector.warehouse.ownership import Dataset, drop_outdated_staging, inspect_dataset, prepare_staging
+from connector.warehouse.ownership import Dataset, inspect_dataset, prepare_staging
 from connector.warehouse.repair import schedule_repairs
 from connector.warehouse.runs_table import fail_crashed_runs, latest_start, mark_runs_repaired
 from connector.warehouse.split import end_of_split, intact_tables, mark_duplicates_failed, split_of
@@ -57,8 +57,7 @@ def prepare_dataset(
         return _prepare_shard(connection, dataset, scope.selection.part, settings, tally.mode, now)
     if discard_rebuild(connection, dataset.ours):
         dataset = inspect_dataset(connection)
-    taken = prepare_staging(connection, dataset.ours)
-    drop_outdated_staging(connection, dataset)
+    taken = prepare_staging(connection, dataset.ours, dataset.columns)
     if upgrade_dataset(connection, dataset):
         dataset = inspect_dataset(connection)
     # if a column of the ledger is lost, every import differs from its row and is read anyway
@@ -101,8 +100,9 @@ def _prepare_shard(
 ) -> InitialState:
     split = split_of(connection, dataset)
     shared = split.shared_tables if split is not None else frozenset()
+    columns = dataset.columns
     dataset = dataset.only(() if split is None else split.tables_of(part.templates) | shared)
-    taken = prepare_staging(connection, dataset.ours)
+    taken = prepare_staging(connection, dataset.ours, columns)
     found = replace(unaudited_state(connection, dataset, part), shared=shared)
     if settings.typed and (damaged := sorted(shared - intact_tables(found))):
         raise ConfigError(

@@ -181,8 +181,12 @@ def _too_new(connection: Connection, found: int, has_runs: bool) -> str:
     )
 
 
-def prepare_staging(connection: Connection, ours: Collection[str]) -> frozenset[str]:
+def prepare_staging(
+    connection: Connection, ours: Collection[str], columns: Mapping[str, Mapping[str, str]] | None = None
+) -> frozenset[str]:
     """Return the names, in lower case, that others use in the staging schema, and that no new table may have.
+
+    Given the `columns` of the dataset, drop staging tables that do not fit them.
 
     dlt empties and drops staging tables by their names, so this raises ConfigError if a table of `ours` would be staged
     into a foreign one, or if the schema itself belongs to others. In a staging schema, dlt stores its own schema, in
@@ -200,19 +204,21 @@ def prepare_staging(connection: Connection, ours: Collection[str]) -> frozenset[
     lost = sorted(names[table] for table in names.keys() & set(ours))
     if lost:
         raise ConfigError(_not_staged_there(name, lost[0], "Rename or drop it, or rename that schema"))
+    if columns is not None:
+        _drop_outdated(connection, found, columns)
     return frozenset(table.casefold() for table in others)
 
 
-def drop_outdated_staging(connection: Connection, dataset: Dataset) -> None:
+def _drop_outdated(connection: Connection, found: Catalog, columns: Mapping[str, Mapping[str, str]]) -> None:
     """Drop the staging tables with a column that the dataset has not, or not of that type.
 
-    They outlive the dataset if it is dropped or replaced by a copy. Rows that pass through a column of an earlier type
-    lose digits or zeros, and no later check would notice. dlt makes them anew.
+    They outlive the dataset if it is dropped or replaced by a copy, and those of shards outlive a rebuild. Rows that
+    pass through a column of an earlier type lose digits or zeros, and no later check would notice. dlt makes the tables
+    anew.
     """
     with connection.client.with_staging_dataset():
-        found = connection.catalog()
         for table in sorted(_staged_in(found) - {VERSIONS, LOADS}):
-            if not found.columns[table].items() <= dataset.columns.get(table, {}).items():
+            if not found.columns[table].items() <= columns.get(table, {}).items():
                 connection.execute(f"DROP TABLE {connection.name(table)}")
 
 
