@@ -57,29 +57,25 @@ def mark_failed(connection: Connection, slugs: Sequence[str], why: str) -> None:
     An excluded import stays excluded: its rows are not guaranteed, and it is read as new once it is included. If the
     ledger lost its column `state`, no import counts as synced, and nothing is marked.
     """
-    if not slugs or "state" not in connection.columns()[LEDGER]:
-        return
-    ensure_due_column(connection)
-    error = ", error = %s" if "error" in connection.columns()[LEDGER] else ""
-    for some in batches(slugs):
-        connection.execute(
-            f"UPDATE {connection.name(LEDGER)} SET state = '{State.failed}', {DUE} = '{Due.torn}'{error} "
-            f"WHERE COALESCE(state, '') <> '{State.excluded}' AND slug IN ({marks(some)})",
-            *([why] if error else []),
-            *some,
-        )
+    _set_state(connection, slugs, State.failed, Due.torn, why)
 
 
 def mark_excluded(connection: Connection, slugs: Sequence[str]) -> None:
     """Mark these imports as left out by their status: their rows are not guaranteed, and are read once included."""
+    _set_state(connection, slugs, State.excluded, Due.status, None)
+
+
+def _set_state(connection: Connection, slugs: Sequence[str], state: State, due: Due, error: str | None) -> None:
+    """Set the state of these imports, but for those that are excluded already."""
     if not slugs or "state" not in connection.columns()[LEDGER]:
         return
     ensure_due_column(connection)
-    error = ", error = NULL" if "error" in connection.columns()[LEDGER] else ""
+    noted = ", error = %s" if "error" in connection.columns()[LEDGER] else ""
     for some in batches(slugs):
         connection.execute(
-            f"UPDATE {connection.name(LEDGER)} SET state = '{State.excluded}', {DUE} = '{Due.status}'{error} "
-            f"WHERE slug IN ({marks(some)})",
+            f"UPDATE {connection.name(LEDGER)} SET state = '{state}', {DUE} = '{due}'{noted} "
+            f"WHERE COALESCE(state, '') <> '{State.excluded}' AND slug IN ({marks(some)})",
+            *([error] if noted else []),
             *some,
         )
 
