@@ -92,9 +92,9 @@ def _texts(connection: Connection, hints: Mapping[str, Mapping[str, str]]) -> di
 def _promising(connection: Connection, table: str, columns: Sequence[str]) -> Iterator[tuple[str, int]]:
     """Yield the columns whose texts are nearly all short enough, each with the number of its texts."""
     names = [connection.column(column) for column in columns]
-    counts = ", ".join(
-        f"count(*) FILTER (WHERE {name} <> '') AS a{n}, count(*) FILTER (WHERE {name} <> '' AND "
-        f"length({name}) <= {LONGEST}) AS s{n}"
+    counts = ", ".join(  # without FILTER, which MySQL does not have
+        f"count(CASE WHEN {name} <> '' THEN 1 END) AS a{n}, "
+        f"count(CASE WHEN {name} <> '' AND length({name}) <= {LONGEST} THEN 1 END) AS s{n}"
         for n, name in enumerate(names)
     )
     row = connection.query(
