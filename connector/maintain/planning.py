@@ -18,7 +18,8 @@ from connector.errors import NotFoundError
 from connector.extract.listing import MAX_PER_PAGE
 from connector.ledger import COMPLETED
 from connector.models import Import
-from connector.run.discover import Discovered, Discovery
+from connector.run.decision import Discovered
+from connector.run.discover import Discovery
 from connector.run.plan import Planned, Reason
 from connector.run.ports import Loop, Ports, Progress, Silent
 from connector.runs import Tally

@@ -1,4 +1,4 @@
-"""List the imports, and decide which of them to read and which to delete (docs/guarantees.md, "Deletes").
+"""List the imports, and request what the listing leaves open (docs/guarantees.md, "Deletes").
 
 An import missing from the listing is requested by its slug. If it exists, the service is listed again or the import is
 read anyway; if the service answers 404, it is gone; if another import is returned, that is reported. A bounded run
@@ -8,28 +8,22 @@ deletes nothing; with the setting `status` a run requests the imports known at t
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from connector.errors import AuthError, ConnectorError, NotFoundError
 from connector.extract.convention import FROM_ONE
 from connector.extract.listing import Lister, Listing, run_concurrently
 from connector.extract.records import request_import
-from connector.ledger import INCOMPLETE_ROWS, Due, State
-from connector.load.imports_table import is_listed_as
 from connector.models import Import, Reject, creation_time, key_of, replaces
 from connector.run.choice import Choice, missing_import_message
-from connector.run.crash_suspects import KilledTwice
-from connector.run.plan import Plan, Rules, make_plan, too_many_vanished
+from connector.run.decision import Decision, Discovered, Found
 from connector.run.ports import Progress
-from connector.run.settling import SECOND, resolution
 from connector.runs import Tally
 from connector.service.client import ServiceClient
 from connector.settings import RunScope, Settings
-from connector.transform.privacy import unread
 from connector.warehouse.state import WarehouseState
 
 log = logging.getLogger("connector.run")
@@ -38,31 +32,8 @@ MAX_LISTING_ROUNDS = 3
 REQUESTS_AT_ONCE = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Discovered:
-    """The listing and the decisions on it; `unit` is the resolution of the service's times.
-
-    `imports` are all imports of the run. `excluded` are those among them that the settings leave out: their records are
-    not read, and the ledger is yet to be updated. `complete` is false if an import exists, or may exist, that
-    the settings include and the run cannot read. `renamed` has templates that stay left out → by which former name;
-    `off_status` are imports that were open, and no longer have the status that is read; `refused` those that vanished
-    and are not deleted, and the ledger is yet to be updated.
-    """
-
-    imports: tuple[Import, ...]
-    rejects: tuple[Reject, ...]
-    plan: Plan[Import]
-    deleted: tuple[str, ...]
-    unit: timedelta = SECOND
-    excluded: tuple[Import, ...] = ()
-    complete: bool = True
-    renamed: Mapping[str, str] = field(default_factory=dict)
-    off_status: tuple[str, ...] = ()
-    refused: tuple[str, ...] = ()
-
-
 class Discovery:
-    """The listing of one run and its decisions. What keeps the listing from being complete goes into the tally."""
+    """The listing of one run. What keeps it from being complete goes into the tally."""
 
     def __init__(
         self,
@@ -79,6 +50,7 @@ class Discovery:
         self._settings = settings
         self._scope = scope
         self._choice = Choice(settings, scope)
+        self._decision = Decision(settings, self._choice, state, tally, now=now)
         self._state = state
         self._client = client
         self._tally = tally
@@ -87,26 +59,16 @@ class Discovery:
         self.convention = FROM_ONE  # as the listing showed
         self._listed: Mapping[str, datetime] = {}  # import → its `updated_at`
         self._template_unknown = False  # an import is not read, because its template is unknown
-        self._rules = Rules(
-            now,
-            scope.force,
-            scope.recheck_days,
-            settings.raw,
-            settings.typed,
-            counted=settings.reconcile != "off",
-            named=bool(scope.selection.slugs),
-            privacy=lambda i: settings.protection.fingerprint(i.template_slug, i.template_name),
-            mixed=self._has_mixed_metadata,
-        )
-
-    def _has_mixed_metadata(self, slug: str) -> bool:
-        seen, rules = self._state.imports.get(slug), self._settings.protection.fingerprint_of_metadata
-        return rules is not None and seen is not None and seen.rules != rules
 
     async def make(self) -> Discovered:
         """List the imports, request those that are not listed, and return the decisions."""
+        found = await self._find()
+        self._listed = _times(found.listing.rows)
+        return self._decision.make(replace(found, template_unknown=self._template_unknown))
+
+    async def _find(self) -> Found:
         if self._scope.selection.slugs:
-            return await self._decide_by_slug()
+            return await self._find_by_slug()
         known = {s for s, k in self._state.ledger.items() if k.live}
         known |= {s for s, seen in self._state.imports.items() if not seen.deleted}
         lister = self._lister(len(known))
@@ -115,14 +77,14 @@ class Discovery:
         if self._choice.is_bounded:
             status = None if self._choice.selects else self._settings.status
             gone, hidden = ((), ()) if status is None else await self._unlisted_at_status(listing, status)
-            return self._decide(self._named(listing, ()), listing, (), gone, hidden)
+            return Found(self._named(listing, ()), listing, (), gone, hidden)
         rounds = 0
         while True:
             listed = {_slug_of(row) for row in listing.rows}
             is_last = rounds == MAX_LISTING_ROUNDS
             alive, gone = await self._request_unlisted(sorted(known - listed), request_all=is_last)
             if is_last or not alive:
-                return self._decide(self._named(listing, alive), listing, alive, gone)
+                return Found(self._named(listing, alive), listing, alive, gone)
             log.warning(
                 "%d imports exist but were not listed; listing again.", len(alive), extra={"event": "listing.again"}
             )
@@ -176,8 +138,8 @@ class Discovery:
         self._progress.listed(reply.size)
         return [*reply.imports, *reply.rejects]
 
-    async def _decide_by_slug(self) -> Discovered:
-        """Decide on the imports that were requested by slug, as the listing shows them.
+    async def _find_by_slug(self) -> Found:
+        """Return the imports that were requested by slug, as the listing shows them.
 
         Their own URLs may leave out fields, and the next run compares their rows in `imports` with the listing.
         """
@@ -190,7 +152,7 @@ class Discovery:
         known = self._with_known_template([i for i in unlisted if self._choice.wants(i)])
         others = [i for i in unlisted if not self._choice.wants(i)]  # of another status than the settings select
         imports = [*(named[slug] for slug in found if slug in named), *known, *others]
-        return self._decide(imports, Listing(tuple(imports), True, 0), (), ())
+        return Found(imports, Listing(tuple(imports), True, 0))
 
     async def _by_slug(self) -> tuple[Import, ...]:
         slugs = sorted(self._scope.selection.slugs)
@@ -293,224 +255,6 @@ class Discovery:
         """Return all imports, each template with one name."""
         listed = [row for row in listing.rows if isinstance(row, Import)]
         return self._client.with_one_name([*listed, *self._with_known_template(unlisted)])
-
-    def _decide(
-        self,
-        imports: Sequence[Import],
-        listing: Listing[Any],
-        unlisted: Sequence[Import],
-        gone: tuple[str, ...],
-        hidden: tuple[str, ...] = (),
-    ) -> Discovered:
-        rejects = tuple(row for row in listing.rows if isinstance(row, Reject))
-        wanted = [i for i in imports if self._choice.wants(i)]
-        renamed = self._choice.left_out_by_former_name(imports, self._state)
-        included = [i for i in wanted if self._may_be_read(i) and i.template_slug not in renamed]
-        self._report_left_out_by_settings(renamed, imports, included)
-        plan = make_plan(self._under_rules(included, imports), self._state.ledger, self._rules)
-        self._tally.imports_listed = len(imports)
-        self._listed = _times(listing.rows)
-        if not (included or self._template_unknown) and listing.complete and self._scope.mode == "backfill":
-            self._choice.refuse_empty(imports, wanted, self._tally.problems)
-        if listing.complete and not self._choice.selects:
-            self._check_template_names(imports)
-        excluded = [i for i in wanted if not self._choice.includes(i) or i.template_slug in renamed]
-        left_out = tuple(i for i in excluded if not self._is_noted_as_excluded(i, renamed))
-        is_shard = self._scope.selection.part is not None
-        if not is_shard:
-            self._report_older_rules(wanted, excluded, imports)
-            self._report_incomplete(wanted, excluded)
-        # a shortfall until here means that an import exists, or may exist, whose records are not read as they are to be
-        complete = listing.complete and not (unlisted or rejects or self._tally.shortfall)
-        if not listing.complete or unlisted:
-            self._tally.shortfall = True
-            why = listing.reason or f"{len(unlisted)} imports exist that the service does not list"
-            self._tally.problems.append(f"The listing of imports is not known to be complete: {why}.")
-            gone = ()
-        self._report_old_rejects(included, plan)
-        self._report_left_out(included, plan)
-        # a backfill lists few imports, so the unit follows from the times of all known ones
-        known = [each.updated_at for each in self._state.ledger.values() if each.updated_at is not None]
-        unit = resolution([*(i.updated_at for i in imports), *known]) if plan.read else SECOND
-        if is_shard:  # the run after the shards reads imports that are in no shard's part
-            return Discovered(tuple(wanted), (), plan, (), unit, complete=complete)
-        deleted, refused = self._within_delete_limit(gone, plan)
-        off_status = self._open_off_status({*(i.slug for i in wanted), *hidden, *gone})
-        return Discovered(tuple(wanted), rejects, plan, deleted, unit, left_out, complete, renamed, off_status, refused)
-
-    def _report_left_out_by_settings(
-        self,
-        renamed: Mapping[str, str],
-        imports: Sequence[Import],
-        included: Sequence[Import],
-    ) -> None:
-        """Report templates left out by a former name, and imports requested by slug that are left out."""
-        names = {i.template_slug: i.template_name for i in imports}
-        for slug, name in sorted(renamed.items()):
-            self._tally.shortfall = True
-            self._tally.problems.append(
-                f"exclude_templates names {name!r}, but template {slug}, which was left out, is called "
-                f"{names[slug]!r} now: it stays left out. Use its slug, or remove {name!r} if it is to be read. If "
-                f"another template is called {name!r} now and is to be left out, name its slug."
-            )
-        if included:  # otherwise nothing can be read, which is an error
-            asked = self._scope.selection.slugs & ({i.slug for i in imports} - {i.slug for i in included})
-            for slug in sorted(asked):
-                self._tally.shortfall = True
-                self._tally.problems.append(
-                    f"Import {slug} is not read: templates, exclude_templates or status leaves it out."
-                )
-
-    def _report_incomplete(self, wanted: Sequence[Import], excluded: Sequence[Import]) -> None:
-        """Report imports known to be loaded in part that are not read, because a setting leaves them out."""
-        ledger = self._state.ledger
-        left_out = ledger.keys() & {i.slug for i in excluded}
-        if self._settings.status is not None and not self._choice.selects:
-            left_out |= ledger.keys() - {i.slug for i in wanted}
-        for slug in sorted(left_out):
-            if ledger[slug].is_incomplete:
-                self._tally.shortfall = True
-                self._tally.problems.append(f"Import {slug}: {INCOMPLETE_ROWS}")
-
-    def _under_rules(self, included: Sequence[Import], imports: Sequence[Import]) -> list[Import]:
-        """Return imports whose privacy rules are the intended ones, as far as names show; report the others.
-
-        The others are those whose template was renamed, or is probably meant by a section that matches no template.
-        """
-        names = {i.template_slug: i.template_name for i in imports if i.template_slug is not None}
-        read = {i.template_slug for i in included if i.template_slug is not None}
-        suspect = self._choice.suspect_rules(names, read, self._state)
-        for slug, name in sorted(suspect.renamed.items()):
-            self._tally.shortfall = True
-            self._tally.problems.append(
-                f"privacy has rules for {name!r}, but the template that had this name has been renamed: its imports "
-                f"are not read, nor those of a template that has this name now. Use its slug as the name of the rules: "
-                f"{slug}."
-            )
-        for title, meant in suspect.misspelt.items():
-            self._tally.shortfall = True
-            self._tally.problems.append(unread(title, meant))
-        return [i for i in included if i.template_slug not in suspect.templates]
-
-    def _may_be_read(self, import_: Import) -> bool:
-        """Return whether the import may be read: a shard reads only the version at which the work was divided.
-
-        Another version may need a column of `imports`, which all shards share, or have its rows in another shard's
-        table.
-        """
-        if not self._choice.includes(import_):
-            return False
-        if self._scope.selection.part is None:
-            return True
-        seen, rules = self._state.imports.get(import_.slug), self._settings.protection.fingerprint_of_metadata
-        as_divided = seen is not None and not seen.deleted and is_listed_as(seen.content_hash, import_, rules)
-        return as_divided and import_.slug not in self._state.imports_of_other_shards
-
-    def _is_noted_as_excluded(self, import_: Import, renamed: Mapping[str, str]) -> bool:
-        known = self._state.ledger.get(import_.slug)
-        if known is None or not known.trusted:
-            return False
-        as_noted = known.due != Due.status and known.left_out_as == renamed.get(import_.template_slug or "")
-        if known.state is State.excluded and not as_noted:
-            return False
-        same_rules = known.last_synced_at is not None or known.rules == self._rules.privacy(import_)
-        return (known.state is State.excluded and same_rules) or known.error == INCOMPLETE_ROWS
-
-    def _open_off_status(self, considered: Collection[str]) -> tuple[str, ...]:
-        """Return imports of another status than the settings select that the ledger says the next run reads again."""
-        if self._settings.status is None or self._choice.selects:
-            return ()
-        again = (State.failed, State.unreconciled)
-        known = self._state.ledger.items()
-        return tuple(s for s, k in known if k.state in again and not k.is_incomplete and s not in considered)
-
-    def _check_template_names(self, imports: Sequence[Import]) -> None:
-        for misnamed in self._choice.misnamed_templates(imports, self._state):
-            if misnamed.lacks:
-                self._tally.shortfall = True
-                self._tally.problems.append(misnamed.sentence)
-            else:
-                log.warning(misnamed.sentence, extra={"event": "template.unknown", "template": misnamed.name})
-
-    def _report_old_rejects(self, wanted: list[Import], plan: Plan[Import]) -> None:
-        reading = {p.import_.slug for p in plan.read}
-        known = (self._state.ledger.get(i.slug) for i in wanted if i.slug not in reading)
-        kept_out = sum(k.records_rejected for k in known if k is not None)
-        if kept_out:
-            self._tally.shortfall = True
-            self._tally.problems.append(f"{kept_out} records rejected by earlier runs are in sync_rejects only.")
-
-    def _report_left_out(self, wanted: list[Import], plan: Plan[Import]) -> None:
-        reading = {p.import_.slug for p in plan.read}
-        for import_ in wanted:
-            known = self._state.ledger.get(import_.slug)
-            if known is not None and known.killed_runs and import_.slug not in reading:
-                self._tally.imports_failed += 1
-                self._tally.problems.append(f"Import {import_.slug}: {KilledTwice(import_.slug)}")
-
-    def _report_older_rules(
-        self, wanted: Sequence[Import], excluded: Sequence[Import], imports: Sequence[Import]
-    ) -> None:
-        """Report imports that were loaded under other privacy rules and are not read again, because they are left out.
-
-        Invariant: after a run that succeeded, the rows of an import have no value that its rules would change.
-        """
-        protection, ledger = self._settings.protection, self._state.ledger
-        live = {s: k for s, k in ledger.items() if k.live} if protection else {}
-        # metadata of an import that was never read is in its row of `imports`, which is written when it is listed
-        read = {s for s, k in live.items() if k.records_loaded or (protection.of_metadata and k.last_synced_at)}
-        left_out = {i.slug for i in excluded} & read
-        never_read: list[str] = []
-        if self._settings.status is not None and not self._choice.selects:
-            listed = {i.slug for i in wanted}  # the service may ignore the status that is asked for
-            left_out |= (live.keys() if protection.of_metadata else read) - listed
-            seen, now = self._state.imports if protection.of_metadata else {}, protection.fingerprint_of_metadata
-            unlisted = seen.keys() - listed - live.keys()
-            never_read = [slug for slug in unlisted if not seen[slug].deleted and seen[slug].rules != now]
-        present = listed_template_names(imports)
-        rules: dict[str, set[str | None]] = {}
-        for slug in left_out:  # what was read is under the rules of the template that the import had then
-            template = live[slug].template_slug
-            known = present.get(template or "") or self._state.current_names.get(template or "")
-            rules[slug] = {protection.fingerprint(template, name) for name in known or (None,)}
-        older = [slug for slug, current in rules.items() if live[slug].rules not in current] + never_read
-        if older:
-            self._tally.shortfall = True
-            self._tally.problems.append(
-                f"{len(older)} imports were loaded under other privacy rules and cannot be read again under the "
-                f"current ones ({', '.join(sorted(older)[:3])}{', …' * (len(older) > 3)}): templates, "
-                "exclude_templates or status leaves them out. Run once without that setting."
-            )
-
-    def _within_delete_limit(
-        self, gone: tuple[str, ...], plan: Plan[Import]
-    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the imports to delete, and those to be noted as not deleted because too many vanished.
-
-        What a run refused stays refused, or the imports that it loaded from a wrong service would be enough for the
-        next run to delete the others.
-        """
-        limit, ledger = self._settings.mass_delete_limit, self._state.ledger
-        live = max(plan.known_live, sum(not seen.deleted for seen in self._state.imports.values()))
-        before = {slug for slug in gone if slug in ledger and ledger[slug].due == Due.refused and limit < 1}
-        if self._scope.allow_mass_delete or not (before or too_many_vanished(len(gone), live, limit)):
-            return gone, ()
-        why = "which an earlier run did not delete because it was more than" if before else "more than"
-        self._tally.shortfall = True
-        self._tally.problems.append(
-            f"{len(gone)} of {live} known imports vanished, {why} mass_delete_limit = {limit:g} allows; nothing was "
-            "deleted. If that is right, run once with --allow-mass-delete."
-        )
-        return (), tuple(slug for slug in gone if slug in ledger and ledger[slug].live and slug not in before)
-
-
-def listed_template_names(imports: Iterable[Import]) -> dict[str, set[str]]:
-    """Return the names that the template of any of the imports has, by its slug; '' for imports without one."""
-    found: dict[str, set[str]] = defaultdict(set)
-    for each in imports:
-        if each.template_name is not None:
-            found[each.template_slug or ""].add(each.template_name)
-    return found
 
 
 def _times(rows: Iterable[Import | Reject]) -> dict[str, datetime]:

@@ -23,7 +23,7 @@ from connector.load.imports_table import (
 )
 from connector.load.table_rows import TableRows
 from connector.models import Import
-from connector.run.discover import Discovered
+from connector.run.decision import Discovered
 from connector.settings import RunScope, Settings
 from connector.transform.row_limits import LIMITS
 from connector.warehouse import Warehouse

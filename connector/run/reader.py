@@ -24,7 +24,8 @@ from connector.load.flatten_process import Flattener
 from connector.models import Import
 from connector.run.choice import Choice
 from connector.run.crash_suspects import CrashSuspects, KilledTwice
-from connector.run.discover import Discovered, Discovery
+from connector.run.decision import Discovered
+from connector.run.discover import Discovery
 from connector.run.pipeline import UNIT_ROWS, Failure, Prefetcher, ReadResult
 from connector.run.plan import FewerRecords, Plan, Planned, Reason, lost_rows
 from connector.run.ports import Ports, Progress

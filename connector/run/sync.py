@@ -22,7 +22,7 @@ from connector.load.dlt_bridge import LoadPackage, WriteDispositions, follow_clo
 from connector.load.table_rows import TableRows
 from connector.load.working_directory import check_folders, rebuild_working_directory
 from connector.run.crash_suspects import CrashSuspects
-from connector.run.discover import listed_template_names
+from connector.run.decision import listed_template_names
 from connector.run.ports import Ports, Progress
 from connector.run.session import RunSession
 from connector.run.versions import make_versions, versions_are_due

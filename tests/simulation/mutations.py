@@ -25,7 +25,7 @@ from connector.load import package, table_rows
 from connector.load.batches import Builder, BuiltImports
 from connector.load.kept_deletes import KeptDeletes
 from connector.models import Import
-from connector.run import choice, discover, opening, plan, reader, session, sync, versions
+from connector.run import choice, decision, discover, opening, plan, reader, session, sync, versions
 from connector.run.crash_suspects import CrashSuspects
 from connector.run.plan import Plan
 from connector.sandbox import Switches
@@ -341,7 +341,7 @@ def trust_a_scalar_watermark() -> AbstractContextManager[Any]:
             return plan
         return replace(plan, read=tuple(p for p in plan.read if p.import_.updated_at > max(times)))
 
-    return mock.patch.object(discover, "make_plan", bounded)
+    return mock.patch.object(decision, "make_plan", bounded)
 
 
 @mutation(first=14)
@@ -357,7 +357,7 @@ def compare_everything_but_updated_at() -> AbstractContextManager[Any]:
         }
         return original(rows, lenient, rules)
 
-    return mock.patch.object(discover, "make_plan", careless)
+    return mock.patch.object(decision, "make_plan", careless)
 
 
 @mutation(first=5, varied=True)
@@ -365,7 +365,7 @@ def read_nothing_again_for_a_table_that_was_not_written() -> AbstractContextMana
     def written(*args: Any, **more: Any) -> plan.Rules:
         return replace(plan.Rules(*args, **more), raw=False, typed=False)
 
-    return mock.patch.object(discover, "Rules", written)
+    return mock.patch.object(decision, "Rules", written)
 
 
 @mutation(first=22)
@@ -394,7 +394,7 @@ def pass_over_listed_imports_that_answer_404() -> AbstractContextManager[Any]:
 
 @mutation(first=17)
 def ignore_the_limit_of_deletes() -> AbstractContextManager[Any]:
-    return mock.patch.object(discover, "too_many_vanished", return_value=False)
+    return mock.patch.object(decision, "too_many_vanished", return_value=False)
 
 
 # -- the columns of typed tables -----------------------------------------------------------------------------------
@@ -670,8 +670,8 @@ def erase_versions_of_records_that_may_have_moved() -> AbstractContextManager[An
 
 @mutation(40, first=35, likely=_with_history_of_records_that_moved)
 def erase_versions_of_records_of_imports_that_are_not_listed() -> AbstractContextManager[Any]:
-    whole = discover.Discovered
-    return mock.patch.object(discover, "Discovered", lambda *args, **more: replace(whole(*args, **more), complete=True))
+    whole = decision.Discovered
+    return mock.patch.object(decision, "Discovered", lambda *args, **more: replace(whole(*args, **more), complete=True))
 
 
 @mutation(40, likely=_with_history_of_records_that_move)
