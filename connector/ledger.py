@@ -33,7 +33,6 @@ class Due(StrEnum):
     backfill = "backfill"  # a backfill selected it, and has not read it yet
     upgrade = "upgrade"  # an earlier version of this package read it and kept less of the reply
     lost = "lost"  # what came beside its rows is lost: its metadata, or its rejects
-    refused = "refused"  # not deleted, because more imports vanished than `mass_delete_limit` allows
     vanished = "vanished"  # it was gone when its records were requested
     torn = "torn"  # of its rows in the warehouse, some may be missing or of another version
     status = "status"  # left out because it no longer has the status that is read; some of its rows may be in others
@@ -113,10 +112,9 @@ class LedgerRow(msgspec.Struct, frozen=True, gc=False):
         str | None,
         "Why the next run reads it again though it looks unchanged: racy (read within the resolution of its "
         "updated_at), backfill (selected and not read yet), lost (the warehouse lost what came beside its rows), "
-        "vanished (gone when its records were requested), refused (gone, and not deleted because of "
-        "mass_delete_limit), torn (a run died while it loaded its rows, or the warehouse lost some), status (left out "
-        "because it no longer has the status that is read), renamed (left out by the name behind the colon, which its "
-        "template no longer has).",
+        "vanished (gone when its records were requested), torn (a run died while it loaded its rows, or the "
+        "warehouse lost some), status (left out because it no longer has the status that is read), renamed (left out "
+        "by the name behind the colon, which its template no longer has).",
     ] = None
     fewer_found: Annotated[
         int | None,

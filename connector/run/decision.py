@@ -53,8 +53,8 @@ class Discovered:
     `imports` are all imports of the run. `excluded` are those among them that the settings leave out: their records are
     not read, and the ledger is yet to be updated. `complete` is false if an import exists, or may exist, that
     the settings include and the run cannot read. `renamed` has templates that stay left out → by which former name;
-    `off_status` are imports that were open, and no longer have the status that is read; `refused` those that vanished
-    and are not deleted, and the ledger is yet to be updated.
+    `off_status` are imports that were open, and no longer have the status that is read. `delete_limit_base` is how many
+    imports were known when this run, or one before it, refused to delete some of them; None if that is settled.
     """
 
     imports: tuple[Import, ...]
@@ -66,7 +66,7 @@ class Discovered:
     complete: bool = True
     renamed: Mapping[str, str] = field(default_factory=dict)
     off_status: tuple[str, ...] = ()
-    refused: tuple[str, ...] = ()
+    delete_limit_base: int | None = None
 
 
 class Decision:
@@ -129,10 +129,11 @@ class Decision:
         known = [each.updated_at for each in self._state.ledger.values() if each.updated_at is not None]
         unit = resolution([*(i.updated_at for i in imports), *known]) if plan.read else SECOND
         if is_shard:  # the run after the shards reads imports that are in no shard's part
-            return Discovered(tuple(wanted), (), plan, (), unit, complete=complete)
-        deleted, refused = self._within_delete_limit(gone, plan)
+            base = self._state.delete_limit_base
+            return Discovered(tuple(wanted), (), plan, (), unit, complete=complete, delete_limit_base=base)
+        deleted, base = self._within_delete_limit(gone, plan, sees_all=self._sees_all_deletes(found))
         off_status = self._open_off_status({*(i.slug for i in wanted), *found.hidden, *gone})
-        return Discovered(tuple(wanted), rejects, plan, deleted, unit, left_out, complete, renamed, off_status, refused)
+        return Discovered(tuple(wanted), rejects, plan, deleted, unit, left_out, complete, renamed, off_status, base)
 
     def _report_left_out_by_settings(
         self,
@@ -278,26 +279,32 @@ class Decision:
                 "exclude_templates or status leaves them out. Run once without that setting."
             )
 
-    def _within_delete_limit(
-        self, gone: tuple[str, ...], plan: Plan[Import]
-    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the imports to delete, and those to be noted as not deleted because too many vanished.
+    def _sees_all_deletes(self, found: Found) -> bool:
+        """Return whether any import that the run is about and that vanished is among those that are gone."""
+        return found.listing.complete and not (found.unlisted or found.hidden or self._choice.selects)
 
-        What a run refused stays refused, or the imports that it loaded from a wrong service would be enough for the
-        next run to delete the others.
+    def _within_delete_limit(
+        self, gone: tuple[str, ...], plan: Plan[Import], *, sees_all: bool
+    ) -> tuple[tuple[str, ...], int | None]:
+        """Return the imports to delete, and the number of imports of which later runs take the share, if it is refused.
+
+        Invariant: what a run loads after one refused does not make the share of what vanished smaller. Otherwise what
+        was loaded from a wrong service would be enough for the next run to delete everything else.
         """
-        limit, ledger = self._settings.mass_delete_limit, self._state.ledger
+        limit, before = self._settings.mass_delete_limit, self._state.delete_limit_base
         live = max(plan.known_live, sum(not seen.deleted for seen in self._state.imports.values()))
-        before = {slug for slug in gone if slug in ledger and ledger[slug].due == Due.refused and limit < 1}
-        if self._scope.allow_mass_delete or not (before or too_many_vanished(len(gone), live, limit)):
-            return gone, ()
-        why = "which an earlier run did not delete because it was more than" if before else "more than"
+        base = live if before is None else min(live, before)
+        allowed = self._scope.allow_mass_delete
+        if allowed or not too_many_vanished(len(gone), base, limit):
+            settled = sees_all and (allowed or not gone)
+            return gone, None if settled else before
+        known = "known imports" if before is None else "imports that were known when a run first refused to delete"
         self._tally.shortfall = True
         self._tally.problems.append(
-            f"{len(gone)} of {live} known imports vanished, {why} mass_delete_limit = {limit:g} allows; nothing was "
+            f"{len(gone)} of {base} {known} vanished, more than mass_delete_limit = {limit:g} allows; nothing was "
             "deleted. If that is right, run once with --allow-mass-delete."
         )
-        return (), tuple(slug for slug in gone if slug in ledger and ledger[slug].live and slug not in before)
+        return (), base
 
 
 def listed_template_names(imports: Iterable[Import]) -> dict[str, set[str]]:

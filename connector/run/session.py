@@ -6,6 +6,7 @@ The same object serves both dlt resources and, in the command, all load packages
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 
@@ -32,9 +33,11 @@ from connector.warehouse import Connection, Warehouse
 from connector.warehouse.connection import LOADS, VERSIONS
 from connector.warehouse.due_imports import mark_due
 from connector.warehouse.erasing import empty_staging, erase_deleted
+from connector.warehouse.ledger_table import mark_left_out
 from connector.warehouse.loads import forget_schemas
 from connector.warehouse.ownership import Dataset, forget_staged
 from connector.warehouse.repair import confirm_tombstones
+from connector.warehouse.runs_table import note_delete_limit_base
 from connector.warehouse.state import WarehouseState
 from connector.warehouse.tables import (
     IMPORTS,
@@ -113,7 +116,7 @@ class RunSession:
             found = prepare_dataset(connection, self._settings, self._scope, self.tally, self._ports.now())
         self.state, self.dataset, self.taken = found.state, found.dataset, found.taken
         self.tally.needs_audit = self.tally.needs_audit or found.needs_audit
-        self.tally.loads_seen = found.state.loads_seen
+        self.tally.loads_seen, self.tally.delete_limit_base = found.state.loads_seen, found.state.delete_limit_base
         self._begin_after(found.latest)
         if RUNS in self.state.tables:
             self.record.begin(found.dataset.columns[RUNS])
@@ -193,22 +196,35 @@ class RunSession:
         """Make dlt look at the staging tables, before the first package of this run."""
         if not self._began_loading:
             self._began_loading, self.dataset = True, None
+            self._note_decisions()
             with self.warehouse.connect() as connection:
                 forget_staged(connection)
 
     def import_tables(self, load_id: str) -> Iterator[TableRows]:
         """Yield the tombstones in `imports`, and its changed rows if no records are read to load them with."""
         self._begin_loading()
-        self._note_refused()
         if not self._reading:
             yield from self.listed_rows(load_id)
         yield from self.import_rows.tombstones(self.reader.discovered().deleted, load_id, self._ports.now())
 
-    def _note_refused(self) -> None:
-        """Note imports that vanished and are not deleted, before others are loaded and make their share smaller."""
-        if refused := self.reader.discovered().refused:
-            with self.warehouse.connect() as connection:
-                mark_due(connection, refused, Due.refused)
+    def _note_decisions(self) -> None:
+        """Store, before anything is loaded, what later runs must know although this one may die after a part of it.
+
+        The names of templates in `imports`, and the number of imports, tell something else once these are loaded.
+        """
+        discovered, before = self.reader.discovered(), self.state
+        base = self.tally.delete_limit_base = discovered.delete_limit_base
+        marks: dict[str, list[str]] = defaultdict(list)
+        for import_ in discovered.excluded:
+            if (former := discovered.renamed.get(import_.template_slug or "")) is not None:
+                marks[renamed_mark(former)].append(import_.slug)
+        if not marks and base == before.delete_limit_base:
+            return
+        with self.warehouse.connect() as connection:
+            if base != before.delete_limit_base and RUNS in before.tables:
+                note_delete_limit_base(connection, base)
+            for mark, slugs in marks.items():
+                mark_left_out(connection, slugs, mark)
 
     def listed_rows(self, load_id: str) -> Iterator[TableRows]:
         """Yield the changed rows of `imports`, if no records are read to load them with."""
@@ -239,7 +255,10 @@ class RunSession:
             or discovered.off_status
             or self.state.miscounted
         )
-        return not work and not self.import_rows.changed(discovered)
+        if work or self.import_rows.changed(discovered):
+            return False
+        self._note_decisions()
+        return True
 
     def record_tables(self, load_id: str, limit: int | None = None) -> Iterator[TableRows]:
         """Yield records, typed rows, ledger, rejects and fields of about `limit` rows; an import is never split."""
@@ -263,7 +282,6 @@ class RunSession:
                 package.rejects.add(reject.record_slug, None, f"{OF_IMPORT}{reject.reason}", reject.payload)
             for slug in discovered.deleted:
                 package.add_deleted(slug, self.state.ledger.get(slug))
-            self._note_refused()
             for slug in discovered.off_status:
                 package.add_off_status(self.state.ledger[slug])
             for import_ in discovered.excluded:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from datetime import timedelta
 
 from connector.runs import UNSETTLED, Status
 from connector.warehouse.connection import LOADS, VERSIONS, Connection
-from connector.warehouse.tables import LOAD_ID, LOADS_SEEN, RUNS, SOURCE
+from connector.warehouse.tables import DELETE_LIMIT_BASE, LOAD_ID, LOADS_SEEN, RUNS, SOURCE
 
 
 def count_loads(connection: Connection, tables: Collection[str]) -> int:
@@ -22,8 +23,20 @@ def count_loads(connection: Connection, tables: Collection[str]) -> int:
     return int(row["n"])
 
 
-def all_runs_completed(connection: Connection, columns: Collection[str], loads: int) -> bool:
-    """Return whether there was a run, all ended properly and settled, and no package was completed late.
+@dataclass(frozen=True, slots=True)
+class EarlierRuns:
+    """What the runs before this one left to it.
+
+    `settled`: whether there was a run, all ended properly and settled, and no package was completed late.
+    `delete_limit_base`: how many imports were known when a run refused to delete some of them, or None.
+    """
+
+    settled: bool = False
+    delete_limit_base: int | None = None
+
+
+def earlier_runs(connection: Connection, columns: Collection[str], loads: int) -> EarlierRuns:
+    """Return what the runs before this one left to it.
 
     `columns` are those of the table of runs, and `loads` is the number of packages that dlt has completed. dlt by
     itself finishes the package of a killed process, which may be outdated by then. Times do not tell, because the
@@ -31,17 +44,18 @@ def all_runs_completed(connection: Connection, columns: Collection[str], loads: 
     its own. There are more only if another one was completed since. If the column is missing or empty, none is known.
     """
     if LOADS_SEEN not in columns:
-        return False
+        return EarlierRuns()
     load_id = connection.column(LOAD_ID)
     dead = (
         f"status = '{Status.running}' OR error_kind = '{UNSETTLED}' OR "
         f"({load_id} IS NOT NULL AND {load_id} <> '' AND {load_id} NOT IN {connection.completed_loads({LOADS})})"
     )
+    base = f"min({DELETE_LIMIT_BASE})" if DELETE_LIMIT_BASE in columns else "NULL"
     [ends] = connection.query(
-        f"SELECT count(*) AS runs, sum(CASE WHEN {dead} THEN 1 ELSE 0 END) AS dead, max({LOADS_SEEN}) AS seen "
-        f"FROM {connection.name(RUNS)}"
+        f"SELECT count(*) AS runs, sum(CASE WHEN {dead} THEN 1 ELSE 0 END) AS dead, max({LOADS_SEEN}) AS seen, "
+        f"{base} AS base FROM {connection.name(RUNS)}"
     ).to_pylist()
-    return bool(ends["runs"]) and not ends["dead"] and ends["seen"] == loads
+    return EarlierRuns(bool(ends["runs"]) and not ends["dead"] and ends["seen"] == loads, ends["base"])
 
 
 def forget_schemas(connection: Connection, schema_name: str) -> None:

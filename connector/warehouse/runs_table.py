@@ -11,7 +11,7 @@ import dlt
 from connector.ledger import STATUSES
 from connector.runs import INCREMENTAL, REPAIRED, UNSETTLED, Status, Tally, mode_of
 from connector.warehouse.connection import Connection
-from connector.warehouse.tables import LOAD_ID, LOADS_SEEN, RUNS, RUNS_SCHEMA
+from connector.warehouse.tables import DELETE_LIMIT_BASE, LOAD_ID, LOADS_SEEN, RUNS, RUNS_SCHEMA
 
 CRASHED = (
     "The process ended without recording a result (killed, or the machine stopped); what it had not committed is "
@@ -104,6 +104,16 @@ def forget_loads_seen(connection: Connection, columns: Collection[str]) -> None:
     """
     if LOADS_SEEN in columns:
         connection.execute(f"UPDATE {connection.name(RUNS)} SET {LOADS_SEEN} = NULL WHERE {LOADS_SEEN} IS NOT NULL")
+
+
+def note_delete_limit_base(connection: Connection, base: int | None) -> None:
+    """Store in every row how many imports were known when a run refused to delete some; None once that is settled.
+
+    The clocks of two machines may differ, so no order of the rows is relied on.
+    """
+    connection.add_column(RUNS, DELETE_LIMIT_BASE, "bigint")
+    value = "NULL" if base is None else int(base)
+    connection.execute(f"UPDATE {connection.name(RUNS)} SET {DELETE_LIMIT_BASE} = {value}")
 
 
 def note_progress(connection: Connection, tally: Tally) -> None:

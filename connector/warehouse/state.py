@@ -25,7 +25,7 @@ from connector.transform.schema import TableSchema
 from connector.warehouse.connection import LOADS, Connection, batches, marks
 from connector.warehouse.field_counts import TableTotals, stored_totals, totals
 from connector.warehouse.history_tables import Versioned, histories, imports_with_versions, names_of_templates
-from connector.warehouse.loads import all_runs_completed, count_loads
+from connector.warehouse.loads import count_loads, earlier_runs
 from connector.warehouse.ownership import Dataset, inspect_dataset
 from connector.warehouse.stored_fields import (
     Altered,
@@ -79,6 +79,7 @@ class WarehouseState:
     totals: Mapping[str, TableTotals] = field(default_factory=dict)
     overfull: frozenset[str] = frozenset()  # tables with more rows by `sync_fields` than by the ledger
     loads_seen: int = 0  # packages that dlt had completed before anything else was read
+    delete_limit_base: int | None = None  # imports known when a run refused to delete some, until it is settled
     repaired: int = 0
     consistent: bool = True
     audited: bool = False
@@ -121,7 +122,9 @@ def load_state(connection: Connection, dataset: Dataset | None = None, *, force_
     there = ({LEDGER, LOADS} <= state.tables and LEDGER not in state.dropped) or not state.tables
     clean = clean and there and not state.overfull
     runs = dataset.columns[RUNS] if RUNS in state.tables else ()
-    clean = clean and all_runs_completed(connection, runs, state.loads_seen)
+    earlier = earlier_runs(connection, runs, state.loads_seen)
+    state = replace(state, delete_limit_base=earlier.delete_limit_base)
+    clean = clean and earlier.settled
     return state if clean and not _lost_ledger_rows(connection, state) else _audited_state(connection, state)
 
 

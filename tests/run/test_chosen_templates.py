@@ -798,8 +798,9 @@ def test_what_a_service_lists_at_another_status_than_asked_for_is_known_to_be_un
 
 @pytest.mark.parametrize("history", [False, True])
 @pytest.mark.parametrize("taken", [False, True])
+@pytest.mark.parametrize("alone", [False, True], ids=["", "seen-first-by-a-run-of-imports-alone"])
 def test_a_template_that_is_left_out_by_name_stays_left_out_when_it_is_renamed(
-    warehouse: Warehouse, history: bool, taken: bool
+    warehouse: Warehouse, history: bool, taken: bool, alone: bool
 ) -> None:
     service, kept, payroll, _ = make_service()
     [slug] = [each.slug for each in service.templates() if each.name == "payroll"]
@@ -809,6 +810,10 @@ def test_a_template_that_is_left_out_by_name_stays_left_out_when_it_is_renamed(
     if taken:
         [other] = [each.slug for each in service.templates() if each.name == "customers"]
         service.rename_template(other, "payroll")
+    if alone:
+        with serve(service) as url:
+            source = importer_source(base_url=url, access_token=service.token, **settings)
+            warehouse.pipeline().run(source.with_resources("imports"))
     for _ in range(3):
         ran = warehouse.run(service, **settings)
         assert ran.status == "partial"

@@ -452,24 +452,38 @@ def test_mass_deletes_are_refused_until_allowed(warehouse: Warehouse) -> None:
     assert_equal(service, warehouse)
 
 
-def test_a_wrong_service_never_makes_mass_deletes_small_enough(warehouse: Warehouse) -> None:
+@pytest.mark.parametrize("between", ["runs", "imports alone", "full backfill", "windowed backfill", "left out"])
+def test_a_wrong_service_never_makes_mass_deletes_small_enough(warehouse: Warehouse, between: str) -> None:
     """A run that refuses to delete loads what the wrong service has, so the share that vanished shrinks."""
     service = populated()
+    chosen: dict[str, Any] = {"templates": ["theirs"]} if between == "left out" else {}
     warehouse.run(service, history=True)
     mine = list(service.slugs())
     for slug in mine:
         service.delete_import(slug)
     others = [service.add_import("theirs", [{"x": n}]) for n in range(2 * len(mine))]
-    for _ in range(3):
-        ran = warehouse.run(service, history=True)
-        assert (ran.status, ran.imports_deleted) == ("partial", 0)
-        assert f"{len(mine)} of " in ran.problems[0]
+    windowed = between == "windowed backfill"
+    backfill = RunScope(mode="backfill", force=True, window=Window(since=datetime(2000, 1, 1, tzinfo=UTC)))
+    scope = backfill if windowed else replace(backfill, window=Window()) if between == "full backfill" else None
+    for n in range(4):
+        if between == "imports alone":
+            with serve(service) as url:
+                source = importer_source(base_url=url, access_token=service.token, history=True)
+                warehouse.pipeline().run(source.with_resources("imports"))
+        bounded = scope if n % 2 else None
+        ran = warehouse.run(service, bounded, history=True, **chosen)
+        assert ran.imports_deleted == 0
+        if bounded is None or not windowed:
+            assert ran.status == "partial"
+            assert f"{len(mine)} of {len(mine)} " in ran.problems[0]
     for slug in mine:
         service.restore_import(slug)
     for slug in others:
         service.delete_import(slug)
+    assert warehouse.query("SELECT DISTINCT delete_limit_base FROM sync_runs") == [(len(mine),)]
     assert warehouse.run(service, RunScope(allow_mass_delete=True), history=True).status == "succeeded"
     assert_equal(service, warehouse)
+    assert warehouse.query("SELECT count(delete_limit_base) FROM sync_runs") == [(0,)]
     assert warehouse.query("SELECT count(*) FROM sync_imports WHERE due IS NOT NULL") == [(0,)]
 
 
