@@ -6,7 +6,6 @@ holds the lock, so nothing changes meanwhile.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -219,21 +218,15 @@ class _Examination:
     def _older_rules(self, connection: Connection, state: WarehouseState) -> None:
         if self.privacy is None or not {IMPORTS, LEDGER} <= state.tables:
             return
-        rows = connection.query(
-            f"SELECT slug, template__slug, template__name FROM {connection.name(IMPORTS)}"
-        ).to_pylist()
-        # imports may show different names of one template, and all are read under the rules of one of these
-        names: dict[str | None, set[str | None]] = defaultdict(set)
-        for row in rows:
-            names[row["template__slug"]].add(row["template__name"])
+        rows = connection.query(f"SELECT slug, template__slug FROM {connection.name(IMPORTS)}").to_pylist()
         listed = {row["slug"]: row["template__slug"] for row in rows}
         older = []
         for slug, known in state.ledger.items():
             if known.live and slug in listed:
                 # rows are under the rules of the template that the import had when it was read
                 template = known.template_slug if known.records_loaded else listed[slug]
-                titles = names.get(template) or {None}
-                if known.rules not in {self.privacy.fingerprint(template, name) for name in titles}:
+                names = state.current_names.get(template or "") or ()
+                if known.rules != self.privacy.fingerprint_of_loaded(template, names, known.table_name):
                     older.append(known)
         if older:
             count = sum(known.records_loaded for known in older)

@@ -148,11 +148,13 @@ class Choice:
             mark = known.left_out_as
             titles = state.template_names.get(slug, set()) if mark is None else {mark}
             former[slug] |= unused if mark == "" else named & titles
-        return {
-            slug: min(names)
-            for slug, template in templates.items()
-            if (names := former[slug] - template.names) and self.settings.includes(template.names)
-        }
+        listed = {i.slug for i in imports}
+        for import_slug, known in state.ledger.items():  # all imports of a template may be replaced when it is renamed
+            slug = known.template_slug
+            was_left_out = known.state is State.excluded or known.last_synced_at is None
+            if slug in templates and import_slug not in listed and was_left_out and known.due != Due.status:
+                former[slug] |= named & state.template_names.get(slug, set())
+        return {slug: min(names) for slug, template in templates.items() if (names := former[slug] - template.names)}
 
     def _sections_by_fingerprint(self, known: LedgerRow, present: Set[str | None]) -> Set[str]:
         """Return the sections under which an import was read, for a ledger row of an earlier version that names none.

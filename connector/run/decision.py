@@ -132,7 +132,8 @@ class Decision:
             base = self._state.delete_limit_base
             return Discovered(tuple(wanted), (), plan, (), unit, complete=complete, delete_limit_base=base)
         deleted, base = self._within_delete_limit(gone, plan, sees_all=self._sees_all_deletes(found))
-        off_status = self._open_off_status({*(i.slug for i in wanted), *found.hidden, *gone})
+        complete = complete and deleted == gone
+        off_status = self._open_off_status({*(i.slug for i in wanted), *deleted}) if complete else ()
         return Discovered(tuple(wanted), rejects, plan, deleted, unit, left_out, complete, renamed, off_status, base)
 
     def _report_left_out_by_settings(
@@ -141,9 +142,10 @@ class Decision:
         imports: Sequence[Import],
         included: Sequence[Import],
     ) -> None:
-        """Report templates left out by a former name, and imports requested by slug that are left out."""
+        """Report templates left out only by a former name, and imports requested by slug that are left out."""
         names = {i.template_slug: i.template_name for i in imports}
-        for slug, name in sorted(renamed.items()):
+        otherwise = {i.template_slug for i in imports if not self._settings.includes(i.template_names)}
+        for slug, name in sorted((slug, name) for slug, name in renamed.items() if slug not in otherwise):
             self._tally.shortfall = True
             self._tally.problems.append(
                 f"exclude_templates names {name!r}, but template {slug}, which was left out, is called "
@@ -265,12 +267,12 @@ class Decision:
             unlisted = seen.keys() - listed - live.keys()
             never_read = [slug for slug in unlisted if not seen[slug].deleted and seen[slug].rules != now]
         present = listed_template_names(imports)
-        rules: dict[str, set[str | None]] = {}
+        older = list(never_read)
         for slug in left_out:  # what was read is under the rules of the template that the import had then
-            template = live[slug].template_slug
-            known = present.get(template or "") or self._state.current_names.get(template or "")
-            rules[slug] = {protection.fingerprint(template, name) for name in known or (None,)}
-        older = [slug for slug, current in rules.items() if live[slug].rules not in current] + never_read
+            known, template = live[slug], live[slug].template_slug
+            names = present.get(template or "") or self._state.current_names.get(template or "") or ()
+            if known.rules != protection.fingerprint_of_loaded(template, names, known.table_name):
+                older.append(slug)
         if older:
             self._tally.shortfall = True
             self._tally.problems.append(
@@ -298,11 +300,15 @@ class Decision:
         if allowed or not too_many_vanished(len(gone), base, limit):
             settled = sees_all and (allowed or not gone)
             return gone, None if settled else before
-        known = "known imports" if before is None else "imports that were known when a run first refused to delete"
+        share = f"{len(gone)} of {base} known imports vanished, more than mass_delete_limit = {limit:g} allows"
+        if before is not None:
+            share = (
+                f"{len(gone)} imports vanished, more than mass_delete_limit = {limit:g} allows of {base}, which is how "
+                "many were known when a run first refused to delete"
+            )
         self._tally.shortfall = True
         self._tally.problems.append(
-            f"{len(gone)} of {base} {known} vanished, more than mass_delete_limit = {limit:g} allows; nothing was "
-            "deleted. If that is right, run once with --allow-mass-delete."
+            f"{share}; nothing was deleted. If that is right, run once with --allow-mass-delete."
         )
         return (), base
 

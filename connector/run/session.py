@@ -78,7 +78,7 @@ class RunSession:
         self.dataset: Dataset | None = None  # what is there, until something is loaded
         self.taken: frozenset[str] = frozenset()  # names that others use where rows are staged
         self.future_start: datetime | None = None  # start of an earlier run by a clock that was far ahead
-        self._began_loading = self._began_records = False
+        self._began_loading = self._began_records = self._noted = False
         self._reading = True
         self._read = 0  # number of imports that were read, or found to be gone
         self._import_rows: ImportRows | None = None
@@ -196,13 +196,13 @@ class RunSession:
         """Make dlt look at the staging tables, before the first package of this run."""
         if not self._began_loading:
             self._began_loading, self.dataset = True, None
-            self._note_decisions()
             with self.warehouse.connect() as connection:
                 forget_staged(connection)
 
     def import_tables(self, load_id: str) -> Iterator[TableRows]:
         """Yield the tombstones in `imports`, and its changed rows if no records are read to load them with."""
         self._begin_loading()
+        self._note_decisions()
         if not self._reading:
             yield from self.listed_rows(load_id)
         yield from self.import_rows.tombstones(self.reader.discovered().deleted, load_id, self._ports.now())
@@ -212,6 +212,9 @@ class RunSession:
 
         The names of templates in `imports`, and the number of imports, tell something else once these are loaded.
         """
+        if self._noted:
+            return
+        self._noted = True
         discovered, before = self.reader.discovered(), self.state
         base = self.tally.delete_limit_base = discovered.delete_limit_base
         marks: dict[str, list[str]] = defaultdict(list)
@@ -229,6 +232,7 @@ class RunSession:
     def listed_rows(self, load_id: str) -> Iterator[TableRows]:
         """Yield the changed rows of `imports`, if no records are read to load them with."""
         self._begin_loading()
+        self._note_decisions()
         self.import_rows.add_changed(self.reader.discovered())
         yield from self._queued_rows(load_id)
 
@@ -263,6 +267,7 @@ class RunSession:
     def record_tables(self, load_id: str, limit: int | None = None) -> Iterator[TableRows]:
         """Yield records, typed rows, ledger, rejects and fields of about `limit` rows; an import is never split."""
         self._begin_loading()
+        self._note_decisions()
         discovered = self.reader.discovered()
         if self.state.tables_to_create and VERSIONS in self.state.tables:
             with self.warehouse.connect() as connection:

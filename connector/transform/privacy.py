@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from connector.nearest import nearest
+from connector.transform.naming import table_name
 from connector.transform.privacy_rules import Section, strictest
 from connector.transform.protection import Protection
 
@@ -127,6 +128,16 @@ class Privacy:
 
     def _fingerprint(self, slug: str | None, name: str | None) -> str | None:
         return self._of_sections(self._sections(slug, name), self.sections.get(METADATA), (slug, name))
+
+    def fingerprint_of_loaded(self, slug: str | None, names: Collection[str], table: str | None) -> str | None:
+        """Return that of the rules for imports that are loaded, by the names that the service shows of their template.
+
+        Of several names it is one with rules, as when they are read (`ServiceClient.with_one_name`). If none is shown
+        any more, it is the one that their typed table has its name from, if there are rules for it.
+        """
+        titles = (title for title in self.templates if table is not None and table_name(title, slug, {}) == table)
+        known = names or tuple(titles)
+        return self.fingerprint(slug, max(known, key=lambda name: (name in self.templates, name), default=None))
 
     def fingerprint_of_records(self, slug: str | None, name: str | None) -> str | None:
         """Return one that changes only with the rules for the records of a template."""

@@ -28,34 +28,39 @@ class EarlierRuns:
     """What the runs before this one left to it.
 
     `settled`: whether there was a run, all ended properly and settled, and no package was completed late.
-    `delete_limit_base`: how many imports were known when a run refused to delete some of them, or None.
+    `delete_limit_base`: how many imports were known when a run refused to delete some of them; None once that is
+    settled.
     """
 
     settled: bool = False
     delete_limit_base: int | None = None
 
 
-def earlier_runs(connection: Connection, columns: Collection[str], loads: int) -> EarlierRuns:
+def earlier_runs(connection: Connection, tables: Collection[str], columns: Collection[str], loads: int) -> EarlierRuns:
     """Return what the runs before this one left to it.
 
-    `columns` are those of the table of runs, and `loads` is the number of packages that dlt has completed. dlt by
-    itself finishes the package of a killed process, which may be outdated by then. Times do not tell, because the
-    clocks of two machines may differ, but numbers do: a run stores how many packages were complete when it began, with
-    its own. There are more only if another one was completed since. If the column is missing or empty, none is known.
+    `tables` are those of the dataset, `columns` those of the table of runs, and `loads` is the number of packages that
+    dlt has completed. dlt by itself finishes the package of a killed process, which may be outdated by then. Times do
+    not tell, because the clocks of two machines may differ, but numbers do: a run stores how many packages were
+    complete when it began, with its own. There are more only if another one was completed since. If the column is
+    missing or empty, none is known.
     """
-    if LOADS_SEEN not in columns:
+    asked = {"base": f"min({DELETE_LIMIT_BASE})"} if DELETE_LIMIT_BASE in columns else {}
+    tells = LOADS_SEEN in columns and LOADS in tables
+    if tells:
+        load_id = connection.column(LOAD_ID)
+        dead = (
+            f"status = '{Status.running}' OR error_kind = '{UNSETTLED}' OR "
+            f"({load_id} IS NOT NULL AND {load_id} <> '' AND {load_id} NOT IN {connection.completed_loads({LOADS})})"
+        )
+        ends = {"runs": "count(*)", "dead": f"sum(CASE WHEN {dead} THEN 1 ELSE 0 END)", "seen": f"max({LOADS_SEEN})"}
+        asked = {**asked, **ends}
+    if not asked:
         return EarlierRuns()
-    load_id = connection.column(LOAD_ID)
-    dead = (
-        f"status = '{Status.running}' OR error_kind = '{UNSETTLED}' OR "
-        f"({load_id} IS NOT NULL AND {load_id} <> '' AND {load_id} NOT IN {connection.completed_loads({LOADS})})"
-    )
-    base = f"min({DELETE_LIMIT_BASE})" if DELETE_LIMIT_BASE in columns else "NULL"
-    [ends] = connection.query(
-        f"SELECT count(*) AS runs, sum(CASE WHEN {dead} THEN 1 ELSE 0 END) AS dead, max({LOADS_SEEN}) AS seen, "
-        f"{base} AS base FROM {connection.name(RUNS)}"
-    ).to_pylist()
-    return EarlierRuns(bool(ends["runs"]) and not ends["dead"] and ends["seen"] == loads, ends["base"])
+    columns_asked = ", ".join(f"{each} AS {name}" for name, each in asked.items())
+    [row] = connection.query(f"SELECT {columns_asked} FROM {connection.name(RUNS)}").to_pylist()
+    settled = tells and bool(row["runs"]) and not row["dead"] and row["seen"] == loads
+    return EarlierRuns(settled, row.get("base"))
 
 
 def forget_schemas(connection: Connection, schema_name: str) -> None:

@@ -111,7 +111,8 @@ def note_delete_limit_base(connection: Connection, base: int | None) -> None:
 
     The clocks of two machines may differ, so no order of the rows is relied on.
     """
-    connection.add_column(RUNS, DELETE_LIMIT_BASE, "bigint")
+    if DELETE_LIMIT_BASE not in connection.columns()[RUNS]:  # of an earlier version; dlt adopts existing columns
+        connection.add_column(RUNS, DELETE_LIMIT_BASE, "bigint")
     value = "NULL" if base is None else int(base)
     connection.execute(f"UPDATE {connection.name(RUNS)} SET {DELETE_LIMIT_BASE} = {value}")
 

@@ -122,7 +122,7 @@ def load_state(connection: Connection, dataset: Dataset | None = None, *, force_
     there = ({LEDGER, LOADS} <= state.tables and LEDGER not in state.dropped) or not state.tables
     clean = clean and there and not state.overfull
     runs = dataset.columns[RUNS] if RUNS in state.tables else ()
-    earlier = earlier_runs(connection, runs, state.loads_seen)
+    earlier = earlier_runs(connection, state.tables, runs, state.loads_seen)
     state = replace(state, delete_limit_base=earlier.delete_limit_base)
     clean = clean and earlier.settled
     return state if clean and not _lost_ledger_rows(connection, state) else _audited_state(connection, state)

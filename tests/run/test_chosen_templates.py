@@ -826,6 +826,63 @@ def test_a_template_that_is_left_out_by_name_stays_left_out_when_it_is_renamed(
     assert warehouse.run(service, history=history).imports_changed == 1
 
 
+def test_a_template_that_was_left_out_by_a_former_name_stays_so_after_a_run_that_left_it_out_otherwise(
+    warehouse: Warehouse,
+) -> None:
+    service, *_ = make_service()
+    [slug] = [each.slug for each in service.templates() if each.name == "payroll"]
+    settings: dict[str, Any] = {"exclude_templates": ["payroll"]}
+    assert warehouse.run(service, **settings).status == "succeeded"
+    service.rename_template(slug, "wages")
+    for otherwise in ({"templates": ["customers"]}, {"exclude_templates": ["payroll", slug]}):
+        ran = warehouse.run(service, **{**settings, **otherwise})
+        assert not [each for each in ran.problems if "which was left out" in each]
+        ran = warehouse.run(service, **settings)
+        assert (ran.status, f"template {slug}, which was left out" in ran.problems[0]) == ("partial", True)
+    assert warehouse.query("SELECT count(*) FROM records WHERE template_slug = ?", slug) == [(0,)]
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_template_that_is_left_out_by_name_stays_so_when_it_is_renamed_with_other_imports(
+    warehouse: Warehouse, at_once: bool
+) -> None:
+    service, _, payroll, _ = make_service()
+    [template] = [each for each in service.templates() if each.name == "payroll"]
+    settings: dict[str, Any] = {"exclude_templates": ["payroll"]}
+    assert warehouse.run(service, **settings).status == "succeeded"
+    service.delete_import(payroll)
+    if not at_once:
+        assert warehouse.run(service, **settings).status == "succeeded"
+    new = service.add_import(template, [{"salary": 4}])
+    service.rename_template(template.slug, "wages")
+    for _ in range(3):
+        assert warehouse.run(service, **settings).status == "partial"
+        assert states(warehouse)[new] == "excluded"
+    assert warehouse.query("SELECT count(*) FROM records WHERE import_slug = ?", new) == [(0,)]
+
+
+@pytest.mark.parametrize("ruled", ["before", "later"])
+def test_rules_of_a_template_whose_last_import_moved_to_what_is_left_out(warehouse: Warehouse, ruled: str) -> None:
+    service = Service(seed=1)
+    moved = service.add_import("Customers", [{"email": "a@b"}])
+    service.add_import("Payroll", [{"salary": 1}])
+    [payroll] = [each for each in service.templates() if each.name == "Payroll"]
+    settings: dict[str, Any] = {"exclude_templates": ["Payroll"]}
+    rules: dict[str, Any] = {"privacy": {"Customers": {"email": "drop"}}}
+    assert warehouse.run(service, **settings, **(rules if ruled == "before" else {})).status == "succeeded"
+    service.set_template(moved, payroll)
+    for _ in range(2):
+        ran = warehouse.run(service, **settings, **(rules if ruled == "before" else {}))
+        assert ran.status == "succeeded"
+    for _ in range(2):
+        ran = warehouse.run(service, **settings, **rules)
+        assert ran.status == ("succeeded" if ruled == "before" else "partial")
+        with serve(service) as url:
+            made = Settings.load(base_url=url, access_token=service.token, **settings, **rules)
+        older = [each.kind for each in doctor(warehouse.pipeline(), privacy=made.protection).findings]
+        assert ("older_privacy_rules" in older) == (ruled == "later")
+
+
 def test_an_import_that_moved_to_a_template_that_is_left_out_says_nothing_about_its_former_one(
     warehouse: Warehouse,
 ) -> None:

@@ -518,6 +518,32 @@ def test_a_record_that_moves_to_an_import_that_is_not_read_yet_keeps_its_version
     assert moves == [("moves", first, "insert", False), ("moves", second, "insert", True)]
 
 
+def test_a_run_that_refuses_to_delete_erases_no_version_of_a_record_that_moved(duck_place: Place) -> None:
+    """The import that has the record now was not read, and is not deleted either."""
+    place = duck_place
+    place.service = service = ServiceThatHides(1)
+    first = service.add_import("Customers", [{"n": "moves"}, {"n": "b"}])
+    second = service.add_import("Customers", [{"n": "c"}])
+    place.run()
+    record = next(iter(service.record_slugs(first)))
+    text = next(each for each in service.record_texts(first) if record in each)
+    service.delete_row(first, record)
+    service.add_raw_record(second, text)
+    service.malformed = frozenset([second])
+    assert place.warehouse.run(service, **place.settings).status is Status.partial
+    service.malformed = frozenset()
+    for slug in (first, second):
+        service.delete_import(slug)
+    service.add_import("Theirs", [{"x": 1}])
+    ran = place.warehouse.run(service, **place.settings)
+    assert (ran.status, ran.imports_deleted) == (Status.partial, 0)
+    for slug in (first, second):
+        service.restore_import(slug)
+    place.run()
+    moves = [each for each in place.versions("n, _import_slug", "records_customers") if each[0] == "moves"]
+    assert moves == [("moves", first, "insert", False), ("moves", second, "insert", True)]
+
+
 @pytest.mark.parametrize("moves", [True, False])
 def test_a_record_that_leaves_its_import_during_a_run_keeps_its_versions_if_it_moved(place: Place, moves: bool) -> None:
     service = place.service
