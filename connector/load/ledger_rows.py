@@ -100,7 +100,10 @@ class LedgerRows:
         return replace(row, fewer_found=None, fewer_since=None)
 
     def deleted(self, slug: str, known: LedgerRow | None) -> LedgerRow:
-        """Return the row of an import that the service answers 404 for."""
+        """Return the row of an import that the service answers 404 for.
+
+        By which name it was left out stays, because other imports of its template may take its place.
+        """
         return replace(
             self._as_before(known or LedgerRow(slug, State.failed)),
             state=State.deleted,
@@ -109,7 +112,7 @@ class LedgerRows:
             records_loaded=0,
             records_rejected=0,
             text_conflicts=None,
-            due=None,
+            due=None if known is None or known.left_out_as is None else known.due,
             fewer_found=None,
             fewer_since=None,
         )

@@ -150,9 +150,13 @@ class Choice:
             former[slug] |= unused if mark == "" else named & titles
         listed = {i.slug for i in imports}
         for import_slug, known in state.ledger.items():  # all imports of a template may be replaced when it is renamed
-            slug = known.template_slug
-            was_left_out = known.state is State.excluded or known.last_synced_at is None
-            if slug in templates and import_slug not in listed and was_left_out and known.due != Due.status:
+            seen, mark = state.imports.get(import_slug), known.left_out_as
+            slug = known.template_slug if seen is None else seen.template_slug
+            if slug not in templates or import_slug in listed:
+                continue
+            if mark is not None:
+                former[slug] |= unused if mark == "" else named & {mark}
+            elif known.due != Due.status and (known.state is State.excluded or known.last_synced_at is None):
                 former[slug] |= named & state.template_names.get(slug, set())
         return {slug: min(names) for slug, template in templates.items() if (names := former[slug] - template.names)}
 

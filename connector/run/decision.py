@@ -35,7 +35,8 @@ class Found:
 
     `imports` are all that exist, each template with one name. `unlisted` exist though they are not listed; for `gone`
     the service answers 404; `hidden` have the status that the settings select and are not listed. `template_unknown`
-    says that an import is not among them because its template is unknown.
+    says that an import is not among them because its template is unknown, `unanswered` that requests for unlisted
+    imports failed, so that nobody knows whether these exist.
     """
 
     imports: Sequence[Import]
@@ -44,6 +45,7 @@ class Found:
     gone: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
     template_unknown: bool = False
+    unanswered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,11 +268,10 @@ class Decision:
             seen, now = self._state.imports if protection.of_metadata else {}, protection.fingerprint_of_metadata
             unlisted = seen.keys() - listed - live.keys()
             never_read = [slug for slug in unlisted if not seen[slug].deleted and seen[slug].rules != now]
-        present = listed_template_names(imports)
+        names = {**self._state.current_names, **listed_template_names(imports)}
         older = list(never_read)
         for slug in left_out:  # what was read is under the rules of the template that the import had then
             known, template = live[slug], live[slug].template_slug
-            names = present.get(template or "") or self._state.current_names.get(template or "") or ()
             if known.rules != protection.fingerprint_of_loaded(template, names, known.table_name):
                 older.append(slug)
         if older:
@@ -283,7 +284,8 @@ class Decision:
 
     def _sees_all_deletes(self, found: Found) -> bool:
         """Return whether any import that the run is about and that vanished is among those that are gone."""
-        return found.listing.complete and not (found.unlisted or found.hidden or self._choice.selects)
+        unknown = found.unlisted or found.hidden or found.unanswered or self._choice.selects
+        return found.listing.complete and not unknown
 
     def _within_delete_limit(
         self, gone: tuple[str, ...], plan: Plan[Import], *, sees_all: bool
@@ -296,10 +298,10 @@ class Decision:
         limit, before = self._settings.mass_delete_limit, self._state.delete_limit_base
         live = max(plan.known_live, sum(not seen.deleted for seen in self._state.imports.values()))
         base = live if before is None else min(live, before)
-        allowed = self._scope.allow_mass_delete
+        allowed = self._scope.allow_mass_delete or limit == 1
         if allowed or not too_many_vanished(len(gone), base, limit):
             settled = sees_all and (allowed or not gone)
-            return gone, None if settled else before
+            return gone, None if settled or before is None else max(before - len(gone), 0)
         share = f"{len(gone)} of {base} known imports vanished, more than mass_delete_limit = {limit:g} allows"
         if before is not None:
             share = (

@@ -59,12 +59,13 @@ class Discovery:
         self.convention = FROM_ONE  # as the listing showed
         self._listed: Mapping[str, datetime] = {}  # import → its `updated_at`
         self._template_unknown = False  # an import is not read, because its template is unknown
+        self._unanswered = False  # a request for an import that is not listed failed
 
     async def make(self) -> Discovered:
         """List the imports, request those that are not listed, and return the decisions."""
         found = await self._find()
         self._listed = _times(found.listing.rows)
-        return self._decision.make(replace(found, template_unknown=self._template_unknown))
+        return self._decision.make(replace(found, template_unknown=self._template_unknown, unanswered=self._unanswered))
 
     async def _find(self) -> Found:
         if self._scope.selection.slugs:
@@ -228,7 +229,7 @@ class Discovery:
                 elif answer is None:
                     gone.append(slug)
                 else:
-                    self._tally.shortfall = True
+                    self._tally.shortfall = self._unanswered = True
                     self._tally.problems.append(f"Import {slug} is not listed, and the request for it failed: {answer}")
             if alive and not request_all:
                 break

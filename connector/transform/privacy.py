@@ -129,15 +129,23 @@ class Privacy:
     def _fingerprint(self, slug: str | None, name: str | None) -> str | None:
         return self._of_sections(self._sections(slug, name), self.sections.get(METADATA), (slug, name))
 
-    def fingerprint_of_loaded(self, slug: str | None, names: Collection[str], table: str | None) -> str | None:
-        """Return that of the rules for imports that are loaded, by the names that the service shows of their template.
+    def fingerprint_of_loaded(
+        self, slug: str | None, names: Mapping[str, Collection[str]], table: str | None
+    ) -> str | None:
+        """Return that of the rules for imports that are loaded; `names` are those that each template is shown with.
 
         Of several names it is one with rules, as when they are read (`ServiceClient.with_one_name`). If none is shown
-        any more, it is the one that their typed table has its name from, if there are rules for it.
+        any more, it is the one that their typed table has its name from; without such a table, one that no template is
+        shown with.
         """
-        titles = (title for title in self.templates if table is not None and table_name(title, slug, {}) == table)
-        known = names or tuple(titles)
+        known = names.get(slug or "") or self._titles_of(table, slug, names)
         return self.fingerprint(slug, max(known, key=lambda name: (name in self.templates, name), default=None))
+
+    def _titles_of(self, table: str | None, slug: str | None, names: Mapping[str, Collection[str]]) -> list[str]:
+        if table is not None or slug is None:
+            return [title for title in self.templates if table in _tables_of(title, slug)]
+        shown = set(names).union(*names.values())
+        return [title for title in self.templates if title not in shown]
 
     def fingerprint_of_records(self, slug: str | None, name: str | None) -> str | None:
         """Return one that changes only with the rules for the records of a template."""
@@ -167,6 +175,12 @@ class Privacy:
         if any(each.names_elements for each in (*sections, metadata or Section())):
             rules.append("elements")  # an earlier version took such a pattern for one about all elements, or about none
         return hashlib.sha256(json.dumps(rules).encode()).hexdigest()[:FINGERPRINT]
+
+
+def _tables_of(title: str, slug: str | None) -> tuple[str, str]:
+    """Return the names that the typed table of a template may have; the second if another template has the first."""
+    first = table_name(title, slug, {})
+    return first, table_name(title, slug, {first: f"{slug} "})
 
 
 def unread(title: str, names: Sequence[str]) -> str:

@@ -82,7 +82,10 @@ def record(
     with connection.client.begin_transaction():
         unlike = is_unlike(connection, "")
         lost = [_lost_imports(connection, each) for each in tables if knows_all and each.table == IMPORTS]
-        connection.gather(DUE_IMPORTS, f"SELECT slug AS k FROM {connection.name(LEDGER)} WHERE {unlike}", *lost)
+        due = [f"SELECT slug AS k FROM {connection.name(LEDGER)} WHERE {unlike}", *lost]
+        if IMPORTS in dataset.ours:
+            due.append(_deleted_without_row(connection))
+        connection.gather(DUE_IMPORTS, *due)
         outdated = {each.table: f"{_OUTDATED}_{n}" for n, each in enumerate(tables)}
         raw = has_raw_imports(connection, dataset)
         waiting: list[Waiting] = []
@@ -140,6 +143,12 @@ def _lost_imports(connection: Connection, each: Versioned) -> str:
         f"WHERE {connection.column(VALID_TO)} IS NULL UNION ALL SELECT slug, 0 FROM {name(IMPORTS)} UNION ALL "
         f"SELECT slug, 0 FROM {name(LEDGER)} WHERE state <> '{State.deleted}') AS g GROUP BY g.k HAVING MIN(g.lost) = 1"
     )
+
+
+def _deleted_without_row(connection: Connection) -> str:
+    """Return SQL for deleted imports whose rows in the ledger are lost, so that nobody knows what is erased of them."""
+    deleted = f"SELECT slug AS k FROM {connection.name(IMPORTS)} WHERE {connection.column('_deleted_at')} IS NOT NULL"
+    return f"SELECT k FROM ({deleted} EXCEPT SELECT slug FROM {connection.name(LEDGER)}) AS g"
 
 
 def is_due(

@@ -25,6 +25,7 @@ class ImportSeen(msgspec.Struct, frozen=True, gc=False):
     shown: Shown | None = None  # None once it is marked as deleted
     status: str | None = None
     rules: str | None = None  # the fingerprint of the privacy rules that all of its metadata is under
+    template_slug: str | None = None  # of the template that it was listed with last
 
 
 def ledger_rows(connection: Connection, dataset: Dataset) -> dict[str, LedgerRow]:
@@ -117,7 +118,8 @@ def imports_and_templates(connection: Connection, dataset: Dataset) -> StoredImp
     named = {"template__slug", "template__name"} <= there.keys()  # a name without its slug is of no template
     templates = list(zip(*(values_of(rows.column(name)) for name in ("template_slug", "template_name")), strict=True))
     current = {pair for pair, version in zip(templates, shown, strict=True) if version is not None}
-    seen = map(ImportSeen, hashes, deleted, shown, values_of(rows.column("status")), values_of(rows.column("rules")))
+    others = [values_of(rows.column(name)) for name in ("status", "rules", "template_slug")]
+    seen = map(ImportSeen, hashes, deleted, shown, *others)
     by_slug = dict(zip(slugs, seen, strict=True))
     return StoredImports(by_slug, set(templates), current) if named else StoredImports(by_slug, set(), set())
 

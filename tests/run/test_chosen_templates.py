@@ -855,28 +855,38 @@ def test_a_template_that_is_left_out_by_name_stays_so_when_it_is_renamed_with_ot
         assert warehouse.run(service, **settings).status == "succeeded"
     new = service.add_import(template, [{"salary": 4}])
     service.rename_template(template.slug, "wages")
-    for _ in range(3):
+    for _ in range(3):  # each import is replaced by another one, at once or between two runs
         assert warehouse.run(service, **settings).status == "partial"
         assert states(warehouse)[new] == "excluded"
-    assert warehouse.query("SELECT count(*) FROM records WHERE import_slug = ?", new) == [(0,)]
+        service.delete_import(new)
+        if not at_once:
+            warehouse.run(service, **settings)
+        new = service.add_import(template, [{"salary": 5}])
+        service.rename_template(template.slug, "wages")
+    assert warehouse.query("SELECT count(*) FROM records WHERE template_slug = ?", template.slug) == [(0,)]
 
 
 @pytest.mark.parametrize("ruled", ["before", "later"])
-def test_rules_of_a_template_whose_last_import_moved_to_what_is_left_out(warehouse: Warehouse, ruled: str) -> None:
+@pytest.mark.parametrize("stored", ["typed", "raw", "in another table"])
+def test_rules_of_a_template_whose_last_import_moved_to_what_is_left_out(
+    warehouse: Warehouse, ruled: str, stored: str
+) -> None:
     service = Service(seed=1)
+    if stored == "in another table":
+        service.add_import("customers", [{"x": 1}])
+        warehouse.run(service)
     moved = service.add_import("Customers", [{"email": "a@b"}])
     service.add_import("Payroll", [{"salary": 1}])
     [payroll] = [each for each in service.templates() if each.name == "Payroll"]
-    settings: dict[str, Any] = {"exclude_templates": ["Payroll"]}
+    settings: dict[str, Any] = {"exclude_templates": ["Payroll"], "typed": stored != "raw"}
     rules: dict[str, Any] = {"privacy": {"Customers": {"email": "drop"}}}
     assert warehouse.run(service, **settings, **(rules if ruled == "before" else {})).status == "succeeded"
     service.set_template(moved, payroll)
-    for _ in range(2):
-        ran = warehouse.run(service, **settings, **(rules if ruled == "before" else {}))
-        assert ran.status == "succeeded"
+    warehouse.run(service, **settings, **(rules if ruled == "before" else {}))
     for _ in range(2):
         ran = warehouse.run(service, **settings, **rules)
-        assert ran.status == ("succeeded" if ruled == "before" else "partial")
+        if stored != "in another table":  # of a template of nearly that name, which the rules may be meant for
+            assert ran.status == ("succeeded" if ruled == "before" else "partial")
         with serve(service) as url:
             made = Settings.load(base_url=url, access_token=service.token, **settings, **rules)
         older = [each.kind for each in doctor(warehouse.pipeline(), privacy=made.protection).findings]

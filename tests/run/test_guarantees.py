@@ -487,6 +487,37 @@ def test_a_wrong_service_never_makes_mass_deletes_small_enough(warehouse: Wareho
     assert warehouse.query("SELECT count(*) FROM sync_imports WHERE due IS NOT NULL") == [(0,)]
 
 
+class Forbids(Service):
+    """The addresses of imports that are not listed answer 403, if it `forbids` them."""
+
+    forbids = False
+
+    def handle(self, request: Request) -> Response:
+        reply = super().handle(request)
+        return replace(reply, status=403) if self.forbids and reply.status == 404 else reply
+
+
+def test_what_was_refused_stays_so_while_nobody_knows_what_is_missing(warehouse: Warehouse) -> None:
+    service = Forbids(1)
+    mine = [service.add_import("mine", [{"x": n}]) for n in range(10)]
+    warehouse.run(service)
+    for slug in mine:
+        service.delete_import(slug)
+    for n in range(6):
+        service.add_import("theirs", [{"x": n}])
+    for service.forbids in (False, True, False):
+        ran = warehouse.run(service)
+        assert (ran.status, ran.imports_deleted) == ("partial", 0)
+    for slug in mine[:5]:
+        service.restore_import(slug)
+    assert warehouse.run(service).imports_deleted == 5, "half of them is no more than the limit"
+    for slug in mine[:5]:
+        service.delete_import(slug)
+    ran = warehouse.run(service)
+    assert (ran.status, ran.imports_deleted) == ("partial", 0), "what came from another service does not count"
+    assert warehouse.run(service, mass_delete_limit=1).imports_deleted == 5
+
+
 def test_nothing_is_deleted_because_of_a_filter_a_window_or_an_empty_listing(warehouse: Warehouse) -> None:
     service = populated()
     warehouse.run(service)

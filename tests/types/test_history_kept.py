@@ -19,6 +19,7 @@ from connector.maintain.rebuild import rebuild
 from connector.maintain.verify import verify
 from connector.reporting.changes import changes
 from connector.reporting.views.applying import apply, keep_current
+from connector.run import session as run_session
 from connector.run import sync as run_sync
 from connector.run.sync import sync
 from connector.runs import Status, Tally
@@ -516,6 +517,20 @@ def test_a_record_that_moves_to_an_import_that_is_not_read_yet_keeps_its_version
     place.run()
     moves = [each for each in place.versions("n, _import_slug", "records_customers") if each[0] == "moves"]
     assert moves == [("moves", first, "insert", False), ("moves", second, "insert", True)]
+
+
+@pytest.mark.dialect
+def test_what_is_left_to_erase_is_erased_though_the_ledger_was_lost(place: Place) -> None:
+    service = place.service
+    gone, _ = (service.add_import("Customers", [{"n": n}]) for n in (1, 2))
+    place.run()
+    service.delete_import(gone)
+    with mock.patch.object(run_session.RunSession, "is_whole", False):  # as if an import could not be read
+        place.run()
+    assert len(place.versions("n", "records_customers")) == 2
+    execute(place.warehouse, "DROP TABLE sync_imports")
+    place.run()
+    assert place.versions("n", "records_customers") == [(2, "insert", True)]
 
 
 def test_a_run_that_refuses_to_delete_erases_no_version_of_a_record_that_moved(duck_place: Place) -> None:
