@@ -225,8 +225,8 @@ class _Examination:
             if known.live and slug in listed:
                 # rows are under the rules of the template that the import had when it was read
                 template = known.template_slug if known.records_loaded else listed[slug]
-                current = self.privacy.fingerprint_of_loaded(template, state.current_names, known.table_name)
-                if known.rules != current:
+                names, sections = state.current_names, known.rule_sections
+                if known.rules != self.privacy.fingerprint_of_loaded(template, names, known.table_name, sections):
                     older.append(known)
         if older:
             count = sum(known.records_loaded for known in older)

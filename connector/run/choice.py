@@ -141,22 +141,18 @@ class Choice:
         templates = {i.template.slug: i.template for i in imports if i.template is not None}
         unused = named - {name for template in templates.values() for name in template.names}
         former: dict[str, set[str]] = defaultdict(set)
-        for import_ in imports:
-            known, slug = state.ledger.get(import_.slug), import_.template_slug
-            if slug is None or known is None or known.state is not State.excluded or known.due == Due.status:
-                continue
-            mark = known.left_out_as
-            titles = state.template_names.get(slug, set()) if mark is None else {mark}
-            former[slug] |= unused if mark == "" else named & titles
-        listed = {i.slug for i in imports}
-        for import_slug, known in state.ledger.items():  # all imports of a template may be replaced when it is renamed
+        listed = {i.slug: i.template_slug for i in imports}
+        read = {slug for i, slug in listed.items() if i in state.ledger and state.ledger[i].state is State.synced}
+        for import_slug, known in state.ledger.items():
             seen, mark = state.imports.get(import_slug), known.left_out_as
-            slug = known.template_slug if seen is None else seen.template_slug
-            if slug not in templates or import_slug in listed:
+            slug = listed.get(import_slug) or (known.template_slug if seen is None else seen.template_slug)
+            # all imports of a template may be replaced when it is renamed; one that is read was not left out
+            gone = import_slug not in listed or known.state is State.deleted
+            if slug not in templates or known.due == Due.status or (gone and slug in read):
                 continue
-            if mark is not None:
+            if mark is not None and (gone or known.state is State.excluded):
                 former[slug] |= unused if mark == "" else named & {mark}
-            elif known.due != Due.status and (known.state is State.excluded or known.last_synced_at is None):
+            elif known.state is State.excluded or (known.state is State.deleted and known.last_synced_at is None):
                 former[slug] |= named & state.template_names.get(slug, set())
         return {slug: min(names) for slug, template in templates.items() if (names := former[slug] - template.names)}
 

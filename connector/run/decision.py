@@ -272,7 +272,7 @@ class Decision:
         older = list(never_read)
         for slug in left_out:  # what was read is under the rules of the template that the import had then
             known, template = live[slug], live[slug].template_slug
-            if known.rules != protection.fingerprint_of_loaded(template, names, known.table_name):
+            if known.rules != protection.fingerprint_of_loaded(template, names, known.table_name, known.rule_sections):
                 older.append(slug)
         if older:
             self._tally.shortfall = True
@@ -284,7 +284,8 @@ class Decision:
 
     def _sees_all_deletes(self, found: Found) -> bool:
         """Return whether any import that the run is about and that vanished is among those that are gone."""
-        unknown = found.unlisted or found.hidden or found.unanswered or self._choice.selects
+        status = self._settings.status
+        unknown = found.unlisted or found.hidden or found.unanswered or (status and not self._state.known_at(status))
         return found.listing.complete and not unknown
 
     def _within_delete_limit(
@@ -296,17 +297,19 @@ class Decision:
         was loaded from a wrong service would be enough for the next run to delete everything else.
         """
         limit, before = self._settings.mass_delete_limit, self._state.delete_limit_base
+        if self._choice.selects:  # it deletes nothing, and looks for nothing that is missing
+            return (), before
         live = max(plan.known_live, sum(not seen.deleted for seen in self._state.imports.values()))
         base = live if before is None else min(live, before)
         allowed = self._scope.allow_mass_delete or limit == 1
         if allowed or not too_many_vanished(len(gone), base, limit):
-            settled = sees_all and (allowed or not gone)
-            return gone, None if settled or before is None else max(before - len(gone), 0)
+            settled = sees_all and (allowed or not gone or before is None)
+            return gone, None if settled else max(base - len(gone), 0) or None
         share = f"{len(gone)} of {base} known imports vanished, more than mass_delete_limit = {limit:g} allows"
         if before is not None:
             share = (
-                f"{len(gone)} imports vanished, more than mass_delete_limit = {limit:g} allows of {base}, which is how "
-                "many were known when a run first refused to delete"
+                f"{len(gone)} imports vanished, more than mass_delete_limit = {limit:g} allows of the {base} that were "
+                "known when some were first missing"
             )
         self._tally.shortfall = True
         self._tally.problems.append(

@@ -130,22 +130,30 @@ class Privacy:
         return self._of_sections(self._sections(slug, name), self.sections.get(METADATA), (slug, name))
 
     def fingerprint_of_loaded(
-        self, slug: str | None, names: Mapping[str, Collection[str]], table: str | None
+        self,
+        slug: str | None,
+        names: Mapping[str, Collection[str]],
+        table: str | None,
+        sections: Collection[str] | None,
     ) -> str | None:
         """Return that of the rules for imports that are loaded; `names` are those that each template is shown with.
 
         Of several names it is one with rules, as when they are read (`ServiceClient.with_one_name`). If none is shown
-        any more, it is the one that their typed table has its name from; without such a table, one that no template is
-        shown with.
+        any more, it is one of the `sections` that they were loaded under, the one that their typed table has its name
+        from, or one that no template is shown with, whichever there are rules for.
         """
-        known = names.get(slug or "") or self._titles_of(table, slug, names)
+        known = names.get(slug or "") or self._titles_of(slug, names, table, sections or ())
         return self.fingerprint(slug, max(known, key=lambda name: (name in self.templates, name), default=None))
 
-    def _titles_of(self, table: str | None, slug: str | None, names: Mapping[str, Collection[str]]) -> list[str]:
-        if table is not None or slug is None:
-            return [title for title in self.templates if table in _tables_of(title, slug)]
+    def _titles_of(
+        self, slug: str | None, names: Mapping[str, Collection[str]], table: str | None, sections: Collection[str]
+    ) -> list[str]:
+        if slug is None:
+            return []
         shown = set(names).union(*names.values())
-        return [title for title in self.templates if title not in shown]
+        loaded_under = [title for title in self.templates if title in sections]
+        of_table = [title for title in self.templates if table in _tables_of(title, slug)]
+        return loaded_under or of_table or [title for title in self.templates if title not in shown]
 
     def fingerprint_of_records(self, slug: str | None, name: str | None) -> str | None:
         """Return one that changes only with the rules for the records of a template."""

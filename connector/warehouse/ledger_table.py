@@ -67,6 +67,8 @@ def mark_excluded(connection: Connection, slugs: Sequence[str]) -> None:
 
 def mark_left_out(connection: Connection, slugs: Sequence[str], mark: str) -> None:
     """Note for these imports, if they are left out already, why that is (`connector.ledger.renamed_mark`)."""
+    if "state" not in connection.columns()[LEDGER]:
+        return
     ensure_due_column(connection)
     for some in batches(slugs):
         connection.execute(

@@ -69,8 +69,9 @@ MEANINGS: Mapping[str, Mapping[str, str]] = {
             "next run checks all rows if there are others, and then empties the column in the rows before its own."
         ),
         "delete_limit_base": (
-            "If a run refused to delete imports because of mass_delete_limit: how many were known then, in every row. "
-            "Later runs take the share of this number, until nothing is missing or --allow-mass-delete was given."
+            "If a run refused to delete imports because of mass_delete_limit, or could not tell which are missing: how "
+            "many were known then, in every row. Later runs take the share of this number, until nothing is missing or "
+            "--allow-mass-delete was given."
         ),
     },
     "sync_rejects": {

@@ -863,11 +863,15 @@ def test_a_template_that_is_left_out_by_name_stays_so_when_it_is_renamed_with_ot
             warehouse.run(service, **settings)
         new = service.add_import(template, [{"salary": 5}])
         service.rename_template(template.slug, "wages")
+    service.delete_import(new)
+    warehouse.run(service, **settings)
+    service.restore_import(new)
+    assert warehouse.run(service, **settings).status == "partial"
     assert warehouse.query("SELECT count(*) FROM records WHERE template_slug = ?", template.slug) == [(0,)]
 
 
 @pytest.mark.parametrize("ruled", ["before", "later"])
-@pytest.mark.parametrize("stored", ["typed", "raw", "in another table"])
+@pytest.mark.parametrize("stored", ["typed", "raw", "in another table", "under another name"])
 def test_rules_of_a_template_whose_last_import_moved_to_what_is_left_out(
     warehouse: Warehouse, ruled: str, stored: str
 ) -> None:
@@ -875,7 +879,13 @@ def test_rules_of_a_template_whose_last_import_moved_to_what_is_left_out(
     if stored == "in another table":
         service.add_import("customers", [{"x": 1}])
         warehouse.run(service)
-    moved = service.add_import("Customers", [{"email": "a@b"}])
+    if stored == "under another name":
+        moved = service.add_import("Clients", [{"email": "a@b"}])
+        warehouse.run(service)
+        [clients] = service.templates()
+        service.rename_template(clients.slug, "Customers")
+    else:
+        moved = service.add_import("Customers", [{"email": "a@b"}])
     service.add_import("Payroll", [{"salary": 1}])
     [payroll] = [each for each in service.templates() if each.name == "Payroll"]
     settings: dict[str, Any] = {"exclude_templates": ["Payroll"], "typed": stored != "raw"}
