@@ -16,9 +16,9 @@ from connector.warehouse.waiting_versions import Waiting
 
 DUE_IMPORTS = "importer_due"  # a temporary table: the imports to record
 # Temporary tables: keys that have no live row any more; imports that stay due; keys that may have moved; imports of
-# paused tables, and of records that live in a table that is not recorded; keys that have not moved.
+# paused tables, and of records that live in a table that is not recorded; keys that have not moved; keys to look for.
 _ERASED, _LEFT, _MOVING, _STILL = "importer_erased", "importer_left", "importer_moving", "importer_still"
-_PAUSED, _MOVED = "importer_paused", "importer_moved"
+_PAUSED, _MOVED, _CANDIDATES = "importer_paused", "importer_moved", "importer_candidates"
 _NONE = f"SELECT k FROM {DUE_IMPORTS} WHERE 1 = 0"
 _O, _KEY = "importer$other", "importer$key"  # more aliases, as R and V are
 
@@ -104,8 +104,8 @@ def _erase(
             for t, key in live
         )
         gone = _ERASED + "_imports" * of_imports
-        selects = (f"SELECT {_KEY}.k FROM ({each}) AS {_KEY} WHERE {alive or 'TRUE'}" for each in candidates)
-        connection.gather(gone, *selects)
+        connection.gather(_CANDIDATES, *candidates)  # first, so that each table is asked for once, not once per table
+        connection.gather(gone, f"SELECT {_KEY}.k FROM {_CANDIDATES} AS {_KEY} WHERE {alive or 'TRUE'}")
         for keys in kept:
             connection.execute(f"DELETE FROM {gone} WHERE k IN (SELECT k FROM {keys})")
         if whole and not undisturbed:

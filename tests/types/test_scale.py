@@ -13,6 +13,7 @@ from connector.sandbox import Service, serve
 from connector.settings import Settings
 from connector.transform import width
 from connector.transform.width import Width
+from connector.warehouse.connection import Connection
 from connector.warehouse.status import status
 from tests.types.conftest import DuckDB, PostgreSQL, Warehouse
 from tests.types.reader import assert_rows, dictionary
@@ -151,6 +152,27 @@ def test_many_templates_in_one_run(duck: DuckDB, record_property: Any, templates
     assert (tally.status, tally.records_loaded, len(tally.load_ids)) == ("succeeded", templates, 1)
     assert len(duck.tables()) == templates
     assert_rows(duck, service)
+
+
+def test_statements_about_versions_grow_with_the_templates_and_not_with_their_square(
+    duck: DuckDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A subquery for each pair of tables took DuckDB minutes with 100 templates."""
+    longest: list[int] = []
+    gather = Connection.gather
+
+    def measured(connection: Connection, name: str, *selects: str) -> None:
+        longest[-1] = max(longest[-1], sum(map(len, selects)))
+        gather(connection, name, *selects)
+
+    monkeypatch.setattr(Connection, "gather", measured)
+    service = Service(seed=1)
+    for first, last in ((0, 5), (5, 20)):
+        for n in range(first, last):
+            service.add_import(f"template {n}", [{"n": n}])
+        longest.append(0)
+        assert duck.run(service, history=True).status == "succeeded"
+    assert longest[1] < 6 * longest[0]
 
 
 @pytest.mark.dialect
