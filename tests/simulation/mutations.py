@@ -194,6 +194,14 @@ def _with_history_of_records_that_move(scenario: Scenario) -> Scenario:
     return replace(scenario, settings=settings, episodes=(quiet(settings), *[moving] * 6), tiny=6, coarse=False)
 
 
+def _with_rules_that_change_for_records(scenario: Scenario) -> Scenario:
+    """Each run has other rules for records, and the same for metadata, which is compared on its own."""
+    rules: list[dict[str, dict[str, str]]] = [{}, {"*": {"row": "drop", "a": "drop"}}]
+    episodes = [quiet({**scenario.settings, "typed": True, "privacy": rules[n % 2]}) for n in range(4)]
+    settings = {**scenario.settings, "typed": True, "privacy": rules[1]}
+    return replace(scenario, settings=settings, episodes=tuple(episodes), tiny=6)
+
+
 def _with_history_under_changing_rules(scenario: Scenario) -> Scenario:
     """Runs that record versions die while they load under other rules; then a part is read, and then the rest."""
     dice = Random(scenario.seed)
@@ -723,7 +731,7 @@ def end_versions_of_imports_that_could_not_be_read() -> Iterator[None]:
         yield
 
 
-@mutation(likely=_with_history_after_changes_by_hand)
+@mutation(first=18, likely=_with_history_after_changes_by_hand)
 @contextmanager
 def end_versions_of_imports_that_lost_their_row() -> Iterator[None]:
     """Act as if imports were gone that the ledger alone has, and as if each run knew all."""
@@ -746,7 +754,7 @@ def read_renamed_templates_without_their_rules() -> AbstractContextManager[Any]:
     return mock.patch.object(choice.Choice, "suspect_rules", return_value=choice.SuspectRules({}, {}, frozenset()))
 
 
-@mutation(first=18)
+@mutation(first=2, likely=_with_rules_that_change_for_records)
 def keep_reading_by_older_privacy_rules() -> AbstractContextManager[Any]:
     """Act as if changed rules applied only to new imports."""
     reason = plan.Rules._reason
