@@ -76,7 +76,7 @@ class Tally:
     interrupted_by: int | None = None
     needs_audit: bool = False  # the warehouse may contradict the ledger: the next run checks the rows themselves
     loads_seen: int | None = None  # packages that dlt had completed when the run opened, and its own since
-    delete_limit_base: int | None = None  # imports known when a run refused to delete some, until it is settled
+    delete_limit_base: int | None = None  # imports known when some were first missing, until it is settled
     shortfall: bool = False  # something is known to be missing, so the run is partial
 
     @property

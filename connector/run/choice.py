@@ -145,7 +145,8 @@ class Choice:
         read = {slug for i, slug in listed.items() if i in state.ledger and state.ledger[i].state is State.synced}
         for import_slug, known in state.ledger.items():
             seen, mark = state.imports.get(import_slug), known.left_out_as
-            slug = listed.get(import_slug) or (known.template_slug if seen is None else seen.template_slug)
+            last = known.template_slug if seen is None else seen.template_slug
+            slug = listed.get(import_slug, last)
             # all imports of a template may be replaced when it is renamed; one that is read was not left out
             gone = import_slug not in listed or known.state is State.deleted
             if slug not in templates or known.due == Due.status or (gone and slug in read):

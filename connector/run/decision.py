@@ -56,7 +56,7 @@ class Discovered:
     not read, and the ledger is yet to be updated. `complete` is false if an import exists, or may exist, that
     the settings include and the run cannot read. `renamed` has templates that stay left out → by which former name;
     `off_status` are imports that were open, and no longer have the status that is read. `delete_limit_base` is how many
-    imports were known when this run, or one before it, refused to delete some of them; None if that is settled.
+    imports were known when some were first missing and not deleted; None if that is settled.
     """
 
     imports: tuple[Import, ...]

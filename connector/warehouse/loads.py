@@ -28,8 +28,7 @@ class EarlierRuns:
     """What the runs before this one left to it.
 
     `settled`: whether there was a run, all ended properly and settled, and no package was completed late.
-    `delete_limit_base`: how many imports were known when a run refused to delete some of them; None once that is
-    settled.
+    `delete_limit_base`: how many imports were known when some were first missing; None once that is settled.
     """
 
     settled: bool = False

@@ -107,7 +107,7 @@ def forget_loads_seen(connection: Connection, columns: Collection[str]) -> None:
 
 
 def note_delete_limit_base(connection: Connection, base: int | None) -> None:
-    """Store in every row how many imports were known when a run refused to delete some; None once that is settled.
+    """Store in every row how many imports were known when some were first missing; None once that is settled.
 
     The clocks of two machines may differ, so no order of the rows is relied on.
     """

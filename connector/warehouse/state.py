@@ -79,7 +79,7 @@ class WarehouseState:
     totals: Mapping[str, TableTotals] = field(default_factory=dict)
     overfull: frozenset[str] = frozenset()  # tables with more rows by `sync_fields` than by the ledger
     loads_seen: int = 0  # packages that dlt had completed before anything else was read
-    delete_limit_base: int | None = None  # imports known when a run refused to delete some, until it is settled
+    delete_limit_base: int | None = None  # imports known when some were first missing, until it is settled
     repaired: int = 0
     consistent: bool = True
     audited: bool = False
