@@ -518,6 +518,20 @@ def test_what_was_refused_stays_so_while_nobody_knows_what_is_missing(warehouse:
     assert warehouse.run(service, mass_delete_limit=1).imports_deleted == 5
 
 
+def test_a_status_of_which_nothing_is_known_does_not_settle_what_was_refused(warehouse: Warehouse) -> None:
+    service = populated()
+    warehouse.run(service)
+    mine = list(service.slugs())
+    for slug in mine:
+        service.delete_import(slug)
+    for n in range(2 * len(mine)):
+        service.add_import("theirs", [{"x": n}])
+    for settings in ({}, {"status": "submitted"}, {}):
+        ran = warehouse.run(service, **settings)  # type: ignore[arg-type]
+        assert ran.imports_deleted == 0
+    assert ran.status == "partial"
+
+
 def test_nothing_is_deleted_because_of_a_filter_a_window_or_an_empty_listing(warehouse: Warehouse) -> None:
     service = populated()
     warehouse.run(service)
