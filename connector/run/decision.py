@@ -36,7 +36,8 @@ class Found:
     `imports` are all that exist, each template with one name. `unlisted` exist though they are not listed; for `gone`
     the service answers 404; `hidden` have the status that the settings select and are not listed. `template_unknown`
     says that an import is not among them because its template is unknown, `unanswered` that requests for unlisted
-    imports failed, so that nobody knows whether these exist.
+    imports failed, so that nobody knows whether these exist, `not_requested` that the listing lacks known imports for
+    which no requests were made.
     """
 
     imports: Sequence[Import]
@@ -46,6 +47,7 @@ class Found:
     hidden: tuple[str, ...] = ()
     template_unknown: bool = False
     unanswered: bool = False
+    not_requested: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,7 @@ class Decision:
         if is_shard:  # the run after the shards reads imports that are in no shard's part
             base = self._state.delete_limit_base
             return Discovered(tuple(wanted), (), plan, (), unit, complete=complete, delete_limit_base=base)
-        deleted, base = self._within_delete_limit(gone, plan, sees_all=self._sees_all_deletes(found))
+        deleted, base = self._within_delete_limit(found, gone, plan)
         complete = complete and deleted == gone
         off_status = self._open_off_status({*(i.slug for i in wanted), *deleted}) if complete else ()
         return Discovered(tuple(wanted), rejects, plan, deleted, unit, left_out, complete, renamed, off_status, base)
@@ -289,7 +291,7 @@ class Decision:
         return found.listing.complete and not unknown
 
     def _within_delete_limit(
-        self, gone: tuple[str, ...], plan: Plan[Import], *, sees_all: bool
+        self, found: Found, gone: tuple[str, ...], plan: Plan[Import]
     ) -> tuple[tuple[str, ...], int | None]:
         """Return the imports to delete, and the number of imports of which later runs take the share, if it is refused.
 
@@ -297,13 +299,13 @@ class Decision:
         was loaded from a wrong service would be enough for the next run to delete everything else.
         """
         limit, before = self._settings.mass_delete_limit, self._state.delete_limit_base
-        if self._choice.selects:  # it deletes nothing, and looks for nothing that is missing
-            return (), before
         live = max(plan.known_live, sum(not seen.deleted for seen in self._state.imports.values()))
         base = live if before is None else min(live, before)
+        if self._choice.selects:  # it deletes nothing
+            return (), base if found.not_requested else before
         allowed = self._scope.allow_mass_delete or limit == 1
         if allowed or not too_many_vanished(len(gone), base, limit):
-            settled = sees_all and (allowed or not gone or before is None)
+            settled = self._sees_all_deletes(found) and (allowed or not gone or before is None)
             return gone, None if settled else max(base - len(gone), 0) or None
         share = f"{len(gone)} of {base} known imports vanished, more than mass_delete_limit = {limit:g} allows"
         if before is not None:

@@ -67,17 +67,22 @@ class Discovery:
         self._listed = _times(found.listing.rows)
         return self._decision.make(replace(found, template_unknown=self._template_unknown, unanswered=self._unanswered))
 
+    @property
+    def _known(self) -> set[str]:
+        known = {s for s, k in self._state.ledger.items() if k.live}
+        return known | {s for s, seen in self._state.imports.items() if not seen.deleted}
+
     async def _find(self) -> Found:
         if self._scope.selection.slugs:
             return await self._find_by_slug()
-        known = {s for s, k in self._state.ledger.items() if k.live}
-        known |= {s for s, seen in self._state.imports.items() if not seen.deleted}
+        known = self._known
         lister = self._lister(len(known))
         listing = await lister.all()
         self.convention = listing.convention
-        if self._choice.is_bounded:
-            status = None if self._choice.selects else self._settings.status
-            gone, hidden = ((), ()) if status is None else await self._unlisted_at_status(listing, status)
+        if self._choice.selects:
+            return Found(self._named(listing, ()), listing, not_requested=self._lacks_known(listing))
+        if self._settings.status is not None:
+            gone, hidden = await self._unlisted_at_status(listing, self._settings.status)
             return Found(self._named(listing, ()), listing, (), gone, hidden)
         rounds = 0
         while True:
@@ -153,7 +158,12 @@ class Discovery:
         known = self._with_known_template([i for i in unlisted if self._choice.wants(i)])
         others = [i for i in unlisted if not self._choice.wants(i)]  # of another status than the settings select
         imports = [*(named[slug] for slug in found if slug in named), *known, *others]
-        return Found(imports, Listing(tuple(imports), True, 0))
+        return Found(imports, Listing(tuple(imports), True, 0), not_requested=self._lacks_known(listing))
+
+    def _lacks_known(self, listing: Listing[Any]) -> bool:
+        status = self._settings.status
+        known = self._known if status is None else self._state.known_at(status)
+        return not known <= {_slug_of(row) for row in listing.rows}
 
     async def _by_slug(self) -> tuple[Import, ...]:
         slugs = sorted(self._scope.selection.slugs)

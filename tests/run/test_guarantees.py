@@ -452,7 +452,18 @@ def test_mass_deletes_are_refused_until_allowed(warehouse: Warehouse) -> None:
     assert_equal(service, warehouse)
 
 
-@pytest.mark.parametrize("between", ["runs", "imports alone", "full backfill", "windowed backfill", "left out"])
+@pytest.mark.parametrize(
+    "between",
+    [
+        "runs",
+        "imports alone",
+        "full backfill",
+        "windowed backfill",
+        "left out",
+        "at first a windowed backfill",
+        "at first an import",
+    ],
+)
 def test_a_wrong_service_never_makes_mass_deletes_small_enough(warehouse: Warehouse, between: str) -> None:
     """A run that refuses to delete loads what the wrong service has, so the share that vanished shrinks."""
     service = populated()
@@ -462,18 +473,20 @@ def test_a_wrong_service_never_makes_mass_deletes_small_enough(warehouse: Wareho
     for slug in mine:
         service.delete_import(slug)
     others = [service.add_import("theirs", [{"x": n}]) for n in range(2 * len(mine))]
-    windowed = between == "windowed backfill"
+    windowed, first = "windowed" in between, "at first" in between
     backfill = RunScope(mode="backfill", force=True, window=Window(since=datetime(2000, 1, 1, tzinfo=UTC)))
     scope = backfill if windowed else replace(backfill, window=Window()) if between == "full backfill" else None
+    if between == "at first an import":
+        scope = RunScope(mode="backfill", force=True, selection=Selection(slugs=frozenset(others)))
     for n in range(4):
         if between == "imports alone":
             with serve(service) as url:
                 source = importer_source(base_url=url, access_token=service.token, history=True)
                 warehouse.pipeline().run(source.with_resources("imports"))
-        bounded = scope if n % 2 else None
+        bounded = scope if n % 2 != first else None
         ran = warehouse.run(service, bounded, history=True, **chosen)
         assert ran.imports_deleted == 0
-        if bounded is None or not windowed:
+        if bounded is None or between == "full backfill":
             assert ran.status == "partial"
             assert f"{len(mine)} of {len(mine)} " in ran.problems[0] or f" of the {len(mine)} that" in ran.problems[0]
     for slug in mine:
