@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +14,10 @@ from connector.sandbox import Service, serve
 from connector.settings import Settings
 from connector.transform import width
 from connector.transform.width import Width
+from connector.warehouse.adapters import base
 from connector.warehouse.connection import Connection
 from connector.warehouse.status import status
-from tests.types.conftest import DuckDB, PostgreSQL, Warehouse
+from tests.types.conftest import DuckDB, PostgreSQL, SQLite, Warehouse
 from tests.types.reader import assert_rows, dictionary
 
 pytestmark = pytest.mark.thorough
@@ -173,6 +175,30 @@ def test_statements_about_versions_grow_with_the_templates_and_not_with_their_sq
         longest.append(0)
         assert duck.run(service, history=True).status == "succeeded"
     assert longest[1] < 6 * longest[0]
+
+
+def test_more_templates_than_selects_in_a_statement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite takes 500."""
+    connect = sqlite3.connect
+
+    def limited(*args: Any, **kwargs: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(*args, **kwargs)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_COMPOUND_SELECT, 10)
+        return connection
+
+    monkeypatch.setattr(base, "_SELECTS", 8)
+    monkeypatch.setattr(sqlite3, "connect", limited)
+    warehouse, service = SQLite(tmp_path), Service(seed=1)
+    slugs = [service.add_import(template=f"template {n}", rows=[{"n": n}, {"n": 0}]) for n in range(20)]
+    assert warehouse.run(service, history=True).status == "succeeded"
+    for slug in slugs:
+        service.delete_row(slug, next(iter(service.record_slugs(slug))))
+    service.delete_import(slugs[0])
+    assert warehouse.run(service, history=True).status == "succeeded"
+    assert_rows(warehouse, service, typed=False)
+    assert [warehouse.tuples(f"SELECT n FROM records_template_{n}") for n in range(1, 20)] == [[(0,)]] * 19
+    found = [warehouse.tuples(f"SELECT count(*) FROM records_template_{n}_history") for n in range(20)]
+    assert found == [[(0,)], *[[(1,)]] * 19], "mirror erases the versions of deleted rows"
 
 
 @pytest.mark.dialect

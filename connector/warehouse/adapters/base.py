@@ -36,6 +36,7 @@ _STORED_TYPES = {
     "timestamp with time zone": "timestamp",
 }
 MICROSECONDS = 6  # digits of a second
+_SELECTS = 100  # in one statement; SQLite takes at most 500
 _MADE_TYPES = {"double": "DOUBLE PRECISION", "bool": "BOOLEAN", "timestamp": "TIMESTAMP WITH TIME ZONE"}
 
 
@@ -262,7 +263,9 @@ class Adapter:
     def gather(self, client: Client, name: str, selects: Sequence[str]) -> None:
         """Create a temporary table of all rows of SELECTs of one column, `k`; a user's table of that name stays."""
         self.run(client, f"DROP TABLE IF EXISTS {self.traits.temporary}.{name}", [])
-        self.run(client, f"CREATE TEMPORARY TABLE {name} AS {' UNION ALL '.join(selects)}", [])
+        for start in range(0, len(selects), _SELECTS):
+            into = f"INSERT INTO {self.traits.temporary}.{name}" if start else f"CREATE TEMPORARY TABLE {name} AS"
+            self.run(client, f"{into} {' UNION ALL '.join(selects[start : start + _SELECTS])}", [])
 
     def rows_with_keys(self, client: Client, table: str, alias: str, key: str, keys: str) -> str:
         """Return a FROM clause: the rows of a table whose `key` is among the column `slug` that the SELECT `keys` has.
