@@ -166,8 +166,10 @@ def test_what_is_not_supported_is_said_in_a_sentence(
 
 
 def test_what_a_query_may_not(
-    address: str, tmp_path: Path, served: Service, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, served: Service, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    address = "delta:la[k]e *"  # none of this is a pattern
     assert run(capsys, "run", "--to", address)[0] == 0
     secret = tmp_path / "other.csv"
     secret.write_text("a\n1\n")

@@ -165,10 +165,13 @@ def test_a_place_that_is_not_there_is_not_created_by_reading(
 
 
 def test_a_query_reads_the_tables_and_no_other_file(
-    address: str, tmp_path: Path, served: Service, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, served: Service, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    address = "filesystem:la[k]e *"  # none of this is a pattern
+    log = tmp_path / "la[k]e *" / "importer_data" / "_importer"
     assert run(capsys, "run", "--to", address)[0] == 0
-    newest = max(tmp_path.glob("lake/importer_data/_importer/*.json"))
+    newest = max(each for each in log.iterdir() if each.suffix == ".json")
     for sql in (
         "DELETE FROM records",
         f"SELECT * FROM read_text('{newest}')",
@@ -177,6 +180,9 @@ def test_a_query_reads_the_tables_and_no_other_file(
     ):
         assert invoke(["query", sql, "--to", address]) != 0, sql
     assert run(capsys, "query", "SELECT count(*) AS n FROM records", "--to", address)[1]["rows"] == [{"n": 123}]
+    with closing(duckdb.connect()) as database:
+        database.execute((log / "current.sql").read_text())
+        assert database.execute("SELECT count(*) FROM records").fetchall() == [(123,)]
     for command in (["sql", "apply"], ["report"], ["dbt", "sources"]):
         assert invoke([*command, "--to", address]) == 2
         assert "query the tables" in capsys.readouterr().err

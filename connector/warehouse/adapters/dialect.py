@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 _AT_ONCE = 50
@@ -16,6 +17,11 @@ def quoted(name: str) -> str:
 def literal(text: str | None) -> str:
     """Return a text as a literal in SQL."""
     return "CAST(NULL AS TEXT)" if text is None else "'" + text.replace("'", "''") + "'"
+
+
+def exactly(path: str) -> str:
+    """Return the pattern for DuckDB that only this path matches."""
+    return re.sub(r"([*?[])", r"[\1]", path)
 
 
 def all_of(conditions: Iterable[str]) -> str:

@@ -22,7 +22,7 @@ from uuid import uuid4
 
 import duckdb
 
-from connector.warehouse.adapters.dialect import literal, quoted
+from connector.warehouse.adapters.dialect import exactly, literal, quoted
 from connector.warehouse.adapters.lake_log import Change, Column, Log, Table
 from connector.warehouse.adapters.lake_statements import ALTERED, SCHEMA, STATEMENT, clauses_of, unquoted
 from connector.warehouse.left_spill import spill_folder
@@ -165,8 +165,9 @@ class Lake:
     def only_reading(self) -> duckdb.DuckDBPyConnection:
         """Return a connection that can read the current files of this dataset, and no others."""
         connection = self.connect()
-        files = [self.log.path(name, file) for name, table in self._tables.items() for file in table.files]
-        connection.execute("SET GLOBAL allowed_paths = $files", {"files": files})
+        files = {self.log.path(name, file) for name, table in self._tables.items() for file in table.files}
+        # DuckDB compares the pattern that it is given, and then each file that it finds
+        connection.execute("SET GLOBAL allowed_paths = $files", {"files": sorted({*files, *map(exactly, files)})})
         return connection
 
     # -- how a table is made in DuckDB ------------------------------------------------------------------------------
@@ -210,8 +211,7 @@ class Lake:
 
     def reading(self, name: str, files: Collection[str], more: str = "") -> str:
         """Return SQL for the rows of these files of a table."""
-        exactly = (re.sub(r"([*?[])", r"[\1]", self.log.path(name, file)) for file in files)  # no patterns
-        listed = ", ".join(map(literal, exactly))
+        listed = ", ".join(literal(exactly(self.log.path(name, file))) for file in files)
         plain = "union_by_name = true, hive_partitioning = false"  # no columns from folders with names like a=b
         return f"SELECT * FROM read_parquet([{listed}], {plain}{more})"
 

@@ -26,7 +26,7 @@ from typing import Any
 from uuid import uuid4
 
 from connector.errors import ConnectorError, LockedError, NewerFormatError
-from connector.warehouse.adapters.dialect import literal, quoted
+from connector.warehouse.adapters.dialect import exactly, literal, quoted
 from connector.warehouse.adapters.file_store import Entry, FileStore
 from connector.warehouse.adapters.lake_log import Change, Column, Log, Table, is_ours
 
@@ -222,7 +222,7 @@ def _view(store: FileStore, name: str, table: Table) -> str:
     rows = ", ".join(f"CAST(NULL AS {each.kind}) AS {quoted(c)}" for c, each in table.columns.items())
     rows = f"SELECT {rows} WHERE false"  # for columns that are in no file yet
     if table.files:
-        paths = ", ".join(literal(store.path(f"{name}/{file}")) for file in table.files)
+        paths = ", ".join(literal(exactly(store.path(f"{name}/{file}"))) for file in table.files)
         plain = "union_by_name = true, hive_partitioning = false"
         rows = f"{rows} UNION ALL BY NAME SELECT * FROM read_parquet([{paths}], {plain})"
     values = ", ".join(f"CAST({quoted(c)} AS {each.kind}) AS {quoted(c)}" for c, each in table.columns.items())
