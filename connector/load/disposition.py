@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ class IncomingRows:
     """The rows of a package for one table of records: the slugs of its records and of its imports.
 
     `distinct` if no slug occurs twice, `replacing` if it has rows that only a merge can handle (placeholders, rows
-    carried over).
+    carried over). `cleared` are the imports for which it has placeholders.
     """
 
     table: str
@@ -30,6 +30,7 @@ class IncomingRows:
     imports: Sequence[str]
     distinct: bool
     replacing: bool
+    cleared: Set[str] = frozenset()
 
 
 def write_dispositions(warehouse: Warehouse, incoming: Sequence[IncomingRows]) -> tuple[WriteDispositions, set[str]]:

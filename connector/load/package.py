@@ -71,6 +71,7 @@ class _Incoming:
     records: list[pa.Array[Any]] = field(default_factory=list)
     imports: list[str] = field(default_factory=list)
     replacing: bool = False
+    cleared: set[str] = field(default_factory=set)
 
     @property
     def slugs(self) -> pa.ChunkedArray[Any]:
@@ -130,7 +131,7 @@ class Package:
             self._settings.raw and RECORDS in incoming and incoming[RECORDS].are_distinct()
         )
         return [
-            IncomingRows(table, got.slugs, got.imports, all_distinct or got.are_distinct(), got.replacing)
+            IncomingRows(table, got.slugs, got.imports, all_distinct or got.are_distinct(), got.replacing, got.cleared)
             for table, got in incoming.items()
         ]
 
@@ -291,6 +292,7 @@ class Package:
         """Add placeholders, so that the merge removes an import's rows from tables in which it no longer has rows."""
         if self._settings.raw or RECORDS in self._state.tables:
             self._incoming[RECORDS].replacing = True
+            self._incoming[RECORDS].cleared.add(slug)
             self._raw_cleared.append(slug)
             self._raw_rows += 1
         tables = set(self._state.tables_by_import.get(slug, ()))
@@ -302,6 +304,7 @@ class Package:
             typed = self._typed[each]
             typed.imports.add(slug)
             self._incoming[each].replacing = True
+            self._incoming[each].cleared.add(slug)
             typed.cleared.append(slug)
             typed.rows += 1
 

@@ -377,7 +377,9 @@ class RunSession:
         with self.warehouse.connect() as connection:
             for rows in self.incoming:
                 known = self.warehouse.traits.finds_slugs and rows.table in self.state.tables
-                if not rows.distinct or (known and any(other_imports(connection, rows).values())):
+                others = other_imports(connection, rows) if known else {}
+                # those that the package clears have none of these records after it
+                if not rows.distinct or any(live for slug, live in others.items() if slug not in rows.cleared):
                     self.tally.shortfall = self.tally.needs_audit = True
                     self.tally.problems.append(
                         f"Some records of {rows.table} came with more than one import and are stored once; the next "

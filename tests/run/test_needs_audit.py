@@ -461,6 +461,23 @@ def test_dlt_alone_notices_a_record_of_two_imports(warehouse: Warehouse, togethe
         assert "came with more than one import" in error
 
 
+@pytest.mark.parametrize("leave", [emptied, Service.delete_import], ids=["emptied", "deleted"])
+def test_dlt_alone_lets_all_records_of_an_import_move(
+    warehouse: Warehouse, leave: Callable[[Service, str], object]
+) -> None:
+    service = Service(seed=1)
+    first, second = (service.add_import("t", [{"n": 1}]) for _ in range(2))
+    service.add_raw_record(first, TWICE)
+    run_dlt(service, warehouse)
+    leave(service, first)
+    service.add_raw_record(second, TWICE)
+    run_dlt(service, warehouse)
+    assert warehouse.query("SELECT status, error FROM sync_runs ORDER BY started_at DESC LIMIT 1") == [
+        ("succeeded", None)
+    ]
+    assert warehouse.query("SELECT import_slug FROM records WHERE slug = 'twice'") == [(second,)]
+
+
 def test_dlt_alone_stores_a_record_of_two_imports_once_after_a_run_that_merged_distinct_rows(
     warehouse: Warehouse,
 ) -> None:
