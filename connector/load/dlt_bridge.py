@@ -32,7 +32,7 @@ from connector.load.pending_packages import note_loads_seen
 from connector.load.table_rows import TableRows, hints
 from connector.warehouse.lock import check_lock_held
 from connector.warehouse.ownership import TYPED_PREFIX
-from connector.warehouse.tables import RECORDS, SOURCE
+from connector.warehouse.tables import IMPORTS, RECORDS, SOURCE
 
 WriteDispositions = Mapping[str, Mapping[str, Any]]  # table → what its entry in dlt's schema says for one package
 _REBUILT = "x-importer-rebuilt"
@@ -222,19 +222,20 @@ def forget_tables(pipeline: Pipeline, tables: Sequence[str], now: datetime) -> s
 
 
 def adopt_rebuilt_tables(pipeline: Pipeline, live: Schema) -> None:
-    """Update the typed tables in the schema that dlt extracts with to those in the warehouse.
+    """Update the tables with columns of data in the schema that dlt extracts with to those in the warehouse.
 
-    After a rebuild under another pipeline name, or while this process was running, dlt still has the earlier schema
-    here. It would refuse every later load, because it considers the earlier types frozen.
+    After a rebuild under another pipeline name, or while this process was running, or once an older copy of the
+    warehouse was put back, dlt still has another schema here. It would refuse every later load, because it considers
+    the types that it knows frozen.
     """
-    typed = [table for table in live.tables if table.startswith(TYPED_PREFIX)]
-    stored = _stored_schema(pipeline) if typed else None
+    tables = [table for table in live.tables if table == IMPORTS or table.startswith(TYPED_PREFIX)]
+    stored = _stored_schema(pipeline) if tables else None
     if stored is None:
         return
-    for table in typed:
+    for table in tables:
         newest = stored.tables.get(table)
         if newest is None:
-            live.drop_tables([table])
+            live.drop_tables([table] * (table != IMPORTS))
         elif any(
             _kind(newest, column) != _kind(live.tables[table], column) for column in live.tables[table]["columns"]
         ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -88,6 +89,23 @@ def test_one_resource_alone_and_then_the_other(duck: DuckDB) -> None:
         ("records only", "partial"),  # one record is in sync_rejects only
         ("incremental", "partial"),
     ]
+
+
+def test_an_older_copy_of_the_warehouse_may_be_put_back_while_dlt_keeps_its_own(duck: DuckDB, tmp_path: Path) -> None:
+    """A key of metadata, and a field of a record, come again with another type than dlt has seen."""
+    service = Service(seed=3)
+    service.add_import(template="t", rows=[{"a": 1}])
+    duck.run_dlt(service)
+    copy = shutil.copy(duck.file, tmp_path / "copy")
+    later = service.add_import(template="t", rows=[{"a": 1, "b": 2}], metadata={"n": 5})
+    duck.run_dlt(service)
+    shutil.copy(copy, duck.file)
+    service.delete_import(later)
+    service.add_import(template="t", rows=[{"a": 1, "b": "two"}], metadata={"n": "five"})
+    for _ in range(2):
+        duck.run_dlt(service)
+        assert_rows(duck, service)
+        assert duck.tuples("SELECT metadata__n FROM imports ORDER BY created_at") == [(None,), ("five",)]
 
 
 def assert_rows_without_reject(warehouse: Warehouse, service: Service) -> None:
