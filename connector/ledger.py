@@ -36,7 +36,6 @@ class Due(StrEnum):
     vanished = "vanished"  # it was gone when its records were requested
     torn = "torn"  # of its rows in the warehouse, some may be missing or of another version
     status = "status"  # left out because it no longer has the status that is read; some of its rows may be in others
-    renamed = "renamed"  # left out by a name under `exclude_templates`, behind a colon, that its template no longer has
 
 
 INCOMPLETE_ROWS = (
@@ -49,11 +48,6 @@ INCOMPLETE_ROWS = (
 def privacy_mark(rules: str | None, sections: Iterable[str]) -> str | None:
     """Return `sync_imports.privacy` for a fingerprint of rules, and the sections by template that are among them."""
     return f"{rules}:{json.dumps(sorted(sections))}" if rules else rules
-
-
-def renamed_mark(name: str) -> str:
-    """Return `sync_imports.due` for an import that is left out by this former name of its template."""
-    return f"{Due.renamed}:{name}"
 
 
 class Listed(Protocol):
@@ -113,8 +107,7 @@ class LedgerRow(msgspec.Struct, frozen=True, gc=False):
         "Why the next run reads it again though it looks unchanged: racy (read within the resolution of its "
         "updated_at), backfill (selected and not read yet), lost (the warehouse lost what came beside its rows), "
         "vanished (gone when its records were requested), torn (a run died while it loaded its rows, or the "
-        "warehouse lost some), status (left out because it no longer has the status that is read), renamed (left out "
-        "by the name behind the colon, which its template no longer has).",
+        "warehouse lost some), status (left out because it no longer has the status that is read).",
     ] = None
     fewer_found: Annotated[
         int | None,
@@ -142,12 +135,6 @@ class LedgerRow(msgspec.Struct, frozen=True, gc=False):
         """
         half_loaded = not self.trusted and self.state in (State.synced, State.unreconciled, State.deleted)
         return half_loaded or self.due == Due.torn
-
-    @property
-    def left_out_as(self) -> str | None:
-        """Return the former name of its template by which it is left out; '' if an earlier version noted none."""
-        due, _, name = (self.due or "").partition(":")
-        return name if due == Due.renamed else None
 
     @property
     def is_refused(self) -> bool:

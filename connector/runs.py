@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections import Counter
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -47,6 +48,32 @@ def make_run_id(now: datetime) -> str:
     return f"{now:%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
 
 
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """What later runs have to know, in every row of `sync_runs`.
+
+    `delete_limit_base`: how many imports were known when some were first missing and not deleted; None if that is
+    settled. `left_out_by_name`: name under `exclude_templates` → slugs of the templates that it left out, under
+    whichever name they are listed now; None if no run has noted any.
+    """
+
+    delete_limit_base: int | None = None
+    left_out_by_name: Mapping[str, Set[str]] | None = None
+
+    def as_row(self) -> dict[str, Any]:
+        """Return the columns of `sync_runs`; names and slugs are sorted, so that equal ones are equal text."""
+        names = self.left_out_by_name
+        told = None if names is None else json.dumps({name: sorted(names[name]) for name in sorted(names)})
+        return {"delete_limit_base": self.delete_limit_base, "left_out_by_name": told}
+
+    @classmethod
+    def of_row(cls, row: Mapping[str, Any]) -> Noted:
+        """Return what these columns tell; a missing one is null."""
+        told = row.get("left_out_by_name")
+        names = None if told is None else {name: frozenset(slugs) for name, slugs in json.loads(told).items()}
+        return cls(row.get("delete_limit_base"), names)
+
+
 @dataclass(slots=True)
 class Tally:
     """The counts of a running run; `status` is the outcome if it ended now."""
@@ -76,7 +103,7 @@ class Tally:
     interrupted_by: int | None = None
     needs_audit: bool = False  # the warehouse may contradict the ledger: the next run checks the rows themselves
     loads_seen: int | None = None  # packages that dlt had completed when the run opened, and its own since
-    delete_limit_base: int | None = None  # imports known when some were first missing, until it is settled
+    noted: Noted = field(default_factory=Noted)
     shortfall: bool = False  # something is known to be missing, so the run is partial
 
     @property
@@ -151,5 +178,5 @@ class Tally:
             "window_since": self.window.since,
             "window_until": self.window.until,
             "loads_seen": self.loads_seen,
-            "delete_limit_base": self.delete_limit_base,
+            **self.noted.as_row(),
         }

@@ -81,15 +81,15 @@ class LedgerRows:
         attempts = (known.attempts if known and known.state is State.failed else 0) + 1
         return replace(row, state=State.failed, attempts=attempts, error=error)
 
-    def excluded(self, import_: Import, known: LedgerRow | None, due: str | None) -> LedgerRow:
+    def excluded(self, import_: Import, known: LedgerRow | None) -> LedgerRow:
         """Return the row of an import that the settings leave out: rows that were loaded before stay, at their version.
 
-        An import that is only partly loaded counts as failed while it is left out. `due` is None or a `renamed_mark`.
+        An import that is only partly loaded counts as failed while it is left out.
         """
         if known is not None and known.is_incomplete:
             return replace(self._as_before(known), state=State.failed, attempts=1, error=INCOMPLETE_ROWS)
         row = self._as_before(known or _at_version(LedgerRow(import_.slug, State.excluded), import_))
-        row = replace(row, state=State.excluded, attempts=0, error=None, due=due, fewer_found=None, fewer_since=None)
+        row = replace(row, state=State.excluded, attempts=0, error=None, due=None, fewer_found=None, fewer_since=None)
         if row.last_synced_at is None:  # all there is of it is its row in `imports`, which this run has listed
             row = replace(row, privacy=self._privacy_mark(import_))
         return row
@@ -100,10 +100,7 @@ class LedgerRows:
         return replace(row, fewer_found=None, fewer_since=None)
 
     def deleted(self, slug: str, known: LedgerRow | None) -> LedgerRow:
-        """Return the row of an import that the service answers 404 for.
-
-        By which name it was left out stays, because other imports of its template may take its place.
-        """
+        """Return the row of an import that the service answers 404 for."""
         return replace(
             self._as_before(known or LedgerRow(slug, State.failed)),
             state=State.deleted,
@@ -112,7 +109,7 @@ class LedgerRows:
             records_loaded=0,
             records_rejected=0,
             text_conflicts=None,
-            due=None if known is None or known.left_out_as is None else known.due,
+            due=None,
             fewer_found=None,
             fewer_since=None,
         )

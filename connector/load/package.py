@@ -202,9 +202,9 @@ class Package:
         """Note an import that could not be read; see `LedgerRows.failed`."""
         self._ledger.append(self._ledger_rows.failed(import_, known, error, killed_runs, fewer))
 
-    def add_excluded(self, import_: Import, known: LedgerRow | None, due: str | None) -> None:
+    def add_excluded(self, import_: Import, known: LedgerRow | None) -> None:
         """Note an import that the settings leave out."""
-        self._ledger.append(self._ledger_rows.excluded(import_, known, due))
+        self._ledger.append(self._ledger_rows.excluded(import_, known))
 
     def add_off_status(self, known: LedgerRow) -> None:
         """Note an import that no longer has the status that the settings select."""

@@ -7,19 +7,20 @@ The scope and the setting `status` select the imports of a run. Of these, it rea
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 
 from connector.errors import ConfigError
 from connector.ledger import Due, LedgerRow, State
-from connector.models import Import
+from connector.models import Import, Template
 from connector.nearest import nearest, suggest_known
 from connector.settings import RunScope, Selection, Settings, Window
 from connector.transform.naming import table_name
 from connector.warehouse.state import WarehouseState
 
 PROBLEMS_SHOWN = 5
+_RENAMED = "renamed"  # in `sync_imports.due`, before the name that left out the template: by earlier versions
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,32 +131,50 @@ class Choice:
         unread = {slug for slug, name in names.items() if slug in read and not meant.isdisjoint((slug, name))}
         return SuspectRules(renamed, misspelt, renamed.keys() | taken | unread)
 
-    def left_out_by_former_name(self, imports: Collection[Import], state: WarehouseState) -> Mapping[str, str]:
-        """Return slug of a template → name under `exclude_templates` that left it out, until it was renamed.
+    def left_out_by_name(self, imports: Collection[Import], state: WarehouseState) -> Mapping[str, Set[str]]:
+        """Return name under `exclude_templates` → slugs of the templates that it leaves out, whatever they are called.
 
-        Its imports are marked with that name, because the warehouse does not keep it elsewhere.
+        A name that is no longer configured keeps its templates until the settings include them: another setting may
+        have left them out for a while.
         """
-        named = set(self.settings.exclude_templates or ())
-        if not named:
-            return {}
-        templates = {i.template.slug: i.template for i in imports if i.template is not None}
-        unused = named - {name for template in templates.values() for name in template.names}
-        former: dict[str, set[str]] = defaultdict(set)
-        listed = {i.slug: i.template_slug for i in imports}
-        read = {slug for i, slug in listed.items() if i in state.ledger and state.ledger[i].state is State.synced}
+        named, templates = set(self.settings.exclude_templates or ()), _by_slug(imports)
+        before = state.noted.left_out_by_name
+        before = self._left_out_by_marks(state) if before is None else before
+        found = {name: set(slugs) for name, slugs in before.items()}
+        for slug, template in templates.items():
+            for name in named & template.names - {slug}:
+                found.setdefault(name, set()).add(slug)
+        included = {slug for slug, template in templates.items() if self.settings.includes(template.names)}
+        kept = {name: slugs if name in named else slugs - included for name, slugs in found.items()}
+        return {name: frozenset(slugs) for name, slugs in kept.items() if slugs}
+
+    def left_out_by_former_name(
+        self, imports: Collection[Import], left_out: Mapping[str, Set[str]]
+    ) -> Mapping[str, str]:
+        """Return slug of a template → name under `exclude_templates` that leaves it out, and that it no longer has."""
+        named = sorted(left_out.keys() & set(self.settings.exclude_templates or ()), reverse=True)
+        templates = _by_slug(imports)
+        return {
+            slug: name
+            for name in named
+            for slug in left_out[name] & templates.keys()
+            if name not in templates[slug].names
+        }
+
+    def _left_out_by_marks(self, state: WarehouseState) -> Mapping[str, Set[str]]:
+        """Return what the ledger tells, if no run has noted names: those that excluded imports had or have."""
+        found: dict[str, set[str]] = defaultdict(set)
         for import_slug, known in state.ledger.items():
-            seen, mark = state.imports.get(import_slug), known.left_out_as
-            last = known.template_slug if seen is None else seen.template_slug
-            slug = listed.get(import_slug, last)
-            # all imports of a template may be replaced when it is renamed; one that is read was not left out
-            gone = import_slug not in listed or known.state is State.deleted
-            if slug not in templates or known.due == Due.status or (gone and slug in read):
+            seen, (why, _, mark) = state.imports.get(import_slug), (known.due or "").partition(":")
+            slug = known.template_slug if seen is None else seen.template_slug
+            if slug is None or known.state not in (State.excluded, State.deleted):
                 continue
-            if mark is not None and (gone or known.state is State.excluded):
-                former[slug] |= unused if mark == "" else named & {mark}
-            elif known.state is State.excluded or (known.state is State.deleted and known.last_synced_at is None):
-                former[slug] |= named & state.template_names.get(slug, set())
-        return {slug: min(names) for slug, template in templates.items() if (names := former[slug] - template.names)}
+            names = {mark} if why == _RENAMED else set()
+            if known.state is State.excluded and not mark and known.due != Due.status:
+                names = set(state.template_names.get(slug, ()))
+            for name in names.intersection(self.settings.exclude_templates or ()):
+                found[name].add(slug)
+        return found
 
     def _sections_by_fingerprint(self, known: LedgerRow, present: Set[str | None]) -> Set[str]:
         """Return the sections under which an import was read, for a ledger row of an earlier version that names none.
@@ -232,6 +251,10 @@ def missing_import_message(slug: str, ledger: Mapping[str, LedgerRow]) -> str:
         return f"The service has no import {slug} any more."
     meant = " or ".join(nearest(slug, ledger))
     return f"The service has no import {slug}: {f'did you mean {meant}?' if meant else 'v_imports lists those loaded.'}"
+
+
+def _by_slug(imports: Iterable[Import]) -> Mapping[str, Template]:
+    return {each.template.slug: each.template for each in imports if each.template is not None}
 
 
 def _templates(imports: Sequence[Import]) -> set[str]:

@@ -21,7 +21,7 @@ from connector.run.choice import Choice
 from connector.run.crash_suspects import KilledTwice
 from connector.run.plan import Plan, Rules, make_plan, too_many_vanished
 from connector.run.settling import SECOND, resolution
-from connector.runs import Tally
+from connector.runs import Noted, Tally
 from connector.settings import Settings
 from connector.transform.privacy import unread
 from connector.warehouse.state import WarehouseState
@@ -56,9 +56,8 @@ class Discovered:
 
     `imports` are all imports of the run. `excluded` are those among them that the settings leave out: their records are
     not read, and the ledger is yet to be updated. `complete` is false if an import exists, or may exist, that
-    the settings include and the run cannot read. `renamed` has templates that stay left out → by which former name;
-    `off_status` are imports that were open, and no longer have the status that is read. `delete_limit_base` is how many
-    imports were known when some were first missing and not deleted; None if that is settled.
+    the settings include and the run cannot read. `off_status` are imports that were open, and no longer have the status
+    that is read. `noted` is what later runs have to know, whatever becomes of this one.
     """
 
     imports: tuple[Import, ...]
@@ -68,9 +67,8 @@ class Discovered:
     unit: timedelta = SECOND
     excluded: tuple[Import, ...] = ()
     complete: bool = True
-    renamed: Mapping[str, str] = field(default_factory=dict)
     off_status: tuple[str, ...] = ()
-    delete_limit_base: int | None = None
+    noted: Noted = field(default_factory=Noted)
 
 
 class Decision:
@@ -105,7 +103,8 @@ class Decision:
         imports, listing, gone = found.imports, found.listing, found.gone
         rejects = tuple(row for row in listing.rows if isinstance(row, Reject))
         wanted = [i for i in imports if self._choice.wants(i)]
-        renamed = self._choice.left_out_by_former_name(imports, self._state)
+        left_out_by_name = self._choice.left_out_by_name(imports, self._state)
+        renamed = self._choice.left_out_by_former_name(imports, left_out_by_name)
         included = [i for i in wanted if self._may_be_read(i) and i.template_slug not in renamed]
         self._report_left_out_by_settings(renamed, imports, included)
         plan = make_plan(self._under_rules(included, imports), self._state.ledger, self._rules)
@@ -115,7 +114,7 @@ class Decision:
         if listing.complete and not self._choice.selects:
             self._check_template_names(imports)
         excluded = [i for i in wanted if not self._choice.includes(i) or i.template_slug in renamed]
-        left_out = tuple(i for i in excluded if not self._is_noted_as_excluded(i, renamed))
+        left_out = tuple(i for i in excluded if not self._is_noted_as_excluded(i))
         is_shard = self._scope.selection.part is not None
         if not is_shard:
             self._report_older_rules(wanted, excluded, imports)
@@ -133,12 +132,12 @@ class Decision:
         known = [each.updated_at for each in self._state.ledger.values() if each.updated_at is not None]
         unit = resolution([*(i.updated_at for i in imports), *known]) if plan.read else SECOND
         if is_shard:  # the run after the shards reads imports that are in no shard's part
-            base = self._state.delete_limit_base
-            return Discovered(tuple(wanted), (), plan, (), unit, complete=complete, delete_limit_base=base)
+            return Discovered(tuple(wanted), (), plan, (), unit, complete=complete, noted=self._state.noted)
         deleted, base = self._within_delete_limit(found, gone, plan)
         complete = complete and deleted == gone
         off_status = self._open_off_status({*(i.slug for i in wanted), *deleted}) if complete else ()
-        return Discovered(tuple(wanted), rejects, plan, deleted, unit, left_out, complete, renamed, off_status, base)
+        noted = Noted(base, left_out_by_name or (None if self._state.noted.left_out_by_name is None else {}))
+        return Discovered(tuple(wanted), rejects, plan, deleted, unit, left_out, complete, off_status, noted)
 
     def _report_left_out_by_settings(
         self,
@@ -209,12 +208,11 @@ class Decision:
         as_divided = seen is not None and not seen.deleted and is_listed_as(seen.content_hash, import_, rules)
         return as_divided and import_.slug not in self._state.imports_of_other_shards
 
-    def _is_noted_as_excluded(self, import_: Import, renamed: Mapping[str, str]) -> bool:
+    def _is_noted_as_excluded(self, import_: Import) -> bool:
         known = self._state.ledger.get(import_.slug)
         if known is None or not known.trusted:
             return False
-        as_noted = known.due != Due.status and known.left_out_as == renamed.get(import_.template_slug or "")
-        if known.state is State.excluded and not as_noted:
+        if known.state is State.excluded and known.due == Due.status:
             return False
         same_rules = known.last_synced_at is not None or known.rules == self._rules.privacy(import_)
         return (known.state is State.excluded and same_rules) or known.error == INCOMPLETE_ROWS
@@ -298,7 +296,7 @@ class Decision:
         Invariant: what a run loads after one refused does not make the share of what vanished smaller. Otherwise what
         was loaded from a wrong service would be enough for the next run to delete everything else.
         """
-        limit, before = self._settings.mass_delete_limit, self._state.delete_limit_base
+        limit, before = self._settings.mass_delete_limit, self._state.noted.delete_limit_base
         live = max(plan.known_live, sum(not seen.deleted for seen in self._state.imports.values()))
         base = live if before is None else min(live, before)
         if self._choice.selects:  # it deletes nothing

@@ -6,12 +6,11 @@ The same object serves both dlt resources and, in the command, all load packages
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 
 from connector.extract.records import ImportRead, Verdict
-from connector.ledger import Due, renamed_mark
+from connector.ledger import Due
 from connector.load.batches import BuiltImports
 from connector.load.data_dictionary import Catalogue, schema_changes
 from connector.load.disposition import IncomingRows, other_imports
@@ -33,11 +32,10 @@ from connector.warehouse import Connection, Warehouse
 from connector.warehouse.connection import LOADS, VERSIONS
 from connector.warehouse.due_imports import mark_due
 from connector.warehouse.erasing import empty_staging, erase_deleted
-from connector.warehouse.ledger_table import mark_left_out
 from connector.warehouse.loads import forget_schemas
 from connector.warehouse.ownership import Dataset, forget_staged
 from connector.warehouse.repair import confirm_tombstones
-from connector.warehouse.runs_table import note_delete_limit_base
+from connector.warehouse.runs_table import note_for_later_runs
 from connector.warehouse.state import WarehouseState
 from connector.warehouse.tables import (
     IMPORTS,
@@ -116,7 +114,7 @@ class RunSession:
             found = prepare_dataset(connection, self._settings, self._scope, self.tally, self._ports.now())
         self.state, self.dataset, self.taken = found.state, found.dataset, found.taken
         self.tally.needs_audit = self.tally.needs_audit or found.needs_audit
-        self.tally.loads_seen, self.tally.delete_limit_base = found.state.loads_seen, found.state.delete_limit_base
+        self.tally.loads_seen, self.tally.noted = found.state.loads_seen, found.state.noted
         self._begin_after(found.latest)
         if RUNS in self.state.tables:
             self.record.begin(found.dataset.columns[RUNS])
@@ -215,19 +213,10 @@ class RunSession:
         if self._noted:
             return
         self._noted = True
-        discovered, before = self.reader.discovered(), self.state
-        base = self.tally.delete_limit_base = discovered.delete_limit_base
-        marks: dict[str, list[str]] = defaultdict(list)
-        for import_ in discovered.excluded:
-            if (former := discovered.renamed.get(import_.template_slug or "")) is not None:
-                marks[renamed_mark(former)].append(import_.slug)
-        if not marks and base == before.delete_limit_base:
-            return
-        with self.warehouse.connect() as connection:
-            if base != before.delete_limit_base and RUNS in before.tables:
-                note_delete_limit_base(connection, base)
-            for mark, slugs in marks.items():
-                mark_left_out(connection, slugs, mark)
+        noted = self.tally.noted = self.reader.discovered().noted
+        if noted != self.state.noted and RUNS in self.state.tables:
+            with self.warehouse.connect() as connection:
+                note_for_later_runs(connection, noted)
 
     def listed_rows(self, load_id: str) -> Iterator[TableRows]:
         """Yield the changed rows of `imports`, if no records are read to load them with."""
@@ -290,9 +279,7 @@ class RunSession:
             for slug in discovered.off_status:
                 package.add_off_status(self.state.ledger[slug])
             for import_ in discovered.excluded:
-                former = discovered.renamed.get(import_.template_slug or "")
-                due = renamed_mark(former) if former is not None else None
-                package.add_excluded(import_, self.state.ledger.get(import_.slug), due)
+                package.add_excluded(import_, self.state.ledger.get(import_.slug))
             self.import_rows.add_unread(discovered)
         self.reader.read_next_suspect()
         while not self.exhausted:

@@ -65,20 +65,6 @@ def mark_excluded(connection: Connection, slugs: Sequence[str]) -> None:
     _set_state(connection, slugs, State.excluded, Due.status, None)
 
 
-def mark_left_out(connection: Connection, slugs: Sequence[str], mark: str) -> None:
-    """Note for these imports, if they are left out already, why that is (`connector.ledger.renamed_mark`)."""
-    if "state" not in connection.columns()[LEDGER]:
-        return
-    ensure_due_column(connection)
-    for some in batches(slugs):
-        connection.execute(
-            f"UPDATE {connection.name(LEDGER)} SET {DUE} = %s "
-            f"WHERE state = '{State.excluded}' AND slug IN ({marks(some)})",
-            mark,
-            *some,
-        )
-
-
 def _set_state(connection: Connection, slugs: Sequence[str], state: State, due: Due, error: str | None) -> None:
     """Set the state of these imports, but for those that are excluded already."""
     if not slugs or "state" not in connection.columns()[LEDGER]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 
-from connector.runs import UNSETTLED, Status
+from connector.runs import UNSETTLED, Noted, Status
 from connector.warehouse.connection import LOADS, VERSIONS, Connection
-from connector.warehouse.tables import DELETE_LIMIT_BASE, LOAD_ID, LOADS_SEEN, RUNS, SOURCE
+from connector.warehouse.tables import LOAD_ID, LOADS_SEEN, NOTED, RUNS, SOURCE
 
 
 def count_loads(connection: Connection, tables: Collection[str]) -> int:
@@ -28,11 +28,10 @@ class EarlierRuns:
     """What the runs before this one left to it.
 
     `settled`: whether there was a run, all ended properly and settled, and no package was completed late.
-    `delete_limit_base`: how many imports were known when some were first missing; None once that is settled.
     """
 
     settled: bool = False
-    delete_limit_base: int | None = None
+    noted: Noted = field(default_factory=Noted)
 
 
 def earlier_runs(connection: Connection, tables: Collection[str], columns: Collection[str], loads: int) -> EarlierRuns:
@@ -44,7 +43,7 @@ def earlier_runs(connection: Connection, tables: Collection[str], columns: Colle
     complete when it began, with its own. There are more only if another one was completed since. If the column is
     missing or empty, none is known.
     """
-    asked = {"base": f"min({DELETE_LIMIT_BASE})"} if DELETE_LIMIT_BASE in columns else {}
+    asked = {name: f"min({name})" for name in NOTED if name in columns}
     tells = LOADS_SEEN in columns and LOADS in tables
     if tells:
         load_id = connection.column(LOAD_ID)
@@ -59,7 +58,7 @@ def earlier_runs(connection: Connection, tables: Collection[str], columns: Colle
     columns_asked = ", ".join(f"{each} AS {name}" for name, each in asked.items())
     [row] = connection.query(f"SELECT {columns_asked} FROM {connection.name(RUNS)}").to_pylist()
     settled = tells and bool(row["runs"]) and not row["dead"] and row["seen"] == loads
-    return EarlierRuns(settled, row.get("base"))
+    return EarlierRuns(settled, Noted.of_row(row))
 
 
 def forget_schemas(connection: Connection, schema_name: str) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import dlt
 
 from connector.ledger import STATUSES
-from connector.runs import INCREMENTAL, REPAIRED, UNSETTLED, Status, Tally, mode_of
+from connector.runs import INCREMENTAL, REPAIRED, UNSETTLED, Noted, Status, Tally, mode_of
 from connector.warehouse.connection import Connection
-from connector.warehouse.tables import DELETE_LIMIT_BASE, LOAD_ID, LOADS_SEEN, RUNS, RUNS_SCHEMA
+from connector.warehouse.tables import LOAD_ID, LOADS_SEEN, NOTED, RUNS, RUNS_SCHEMA
 
 CRASHED = (
     "The process ended without recording a result (killed, or the machine stopped); what it had not committed is "
@@ -106,15 +106,15 @@ def forget_loads_seen(connection: Connection, columns: Collection[str]) -> None:
         connection.execute(f"UPDATE {connection.name(RUNS)} SET {LOADS_SEEN} = NULL WHERE {LOADS_SEEN} IS NOT NULL")
 
 
-def note_delete_limit_base(connection: Connection, base: int | None) -> None:
-    """Store in every row how many imports were known when some were first missing; None once that is settled.
+def note_for_later_runs(connection: Connection, noted: Noted) -> None:
+    """Store in every row what later runs have to know.
 
     The clocks of two machines may differ, so no order of the rows is relied on.
     """
-    if DELETE_LIMIT_BASE not in connection.columns()[RUNS]:  # of an earlier version; dlt adopts existing columns
-        connection.add_column(RUNS, DELETE_LIMIT_BASE, "bigint")
-    value = "NULL" if base is None else int(base)
-    connection.execute(f"UPDATE {connection.name(RUNS)} SET {DELETE_LIMIT_BASE} = {value}")
+    row, there = noted.as_row(), connection.columns()[RUNS]
+    for name in NOTED.keys() - there:  # of an earlier version; dlt adopts existing columns
+        connection.add_column(RUNS, name, NOTED[name])
+    connection.execute(f"UPDATE {connection.name(RUNS)} SET {', '.join(f'{name} = %s' for name in row)}", *row.values())
 
 
 def note_progress(connection: Connection, tally: Tally) -> None:

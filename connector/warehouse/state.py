@@ -20,6 +20,7 @@ from datetime import datetime
 from msgspec import structs
 
 from connector.ledger import Due, LedgerRow, State
+from connector.runs import Noted
 from connector.scope import Part
 from connector.transform.schema import TableSchema
 from connector.warehouse.connection import LOADS, Connection, batches, marks
@@ -79,7 +80,7 @@ class WarehouseState:
     totals: Mapping[str, TableTotals] = field(default_factory=dict)
     overfull: frozenset[str] = frozenset()  # tables with more rows by `sync_fields` than by the ledger
     loads_seen: int = 0  # packages that dlt had completed before anything else was read
-    delete_limit_base: int | None = None  # imports known when some were first missing, until it is settled
+    noted: Noted = field(default_factory=Noted)
     repaired: int = 0
     consistent: bool = True
     audited: bool = False
@@ -123,7 +124,7 @@ def load_state(connection: Connection, dataset: Dataset | None = None, *, force_
     clean = clean and there and not state.overfull
     runs = dataset.columns[RUNS] if RUNS in state.tables else ()
     earlier = earlier_runs(connection, state.tables, runs, state.loads_seen)
-    state = replace(state, delete_limit_base=earlier.delete_limit_base)
+    state = replace(state, noted=earlier.noted)
     clean = clean and earlier.settled
     return state if clean and not _lost_ledger_rows(connection, state) else _audited_state(connection, state)
 

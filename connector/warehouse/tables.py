@@ -16,7 +16,7 @@ from connector.ledger import LEDGER_COLUMNS, LedgerRow, State
 
 LOAD_ID = "_dlt_load_id"
 LOADS_SEEN = "loads_seen"
-DELETE_LIMIT_BASE = "delete_limit_base"
+NOTED = {"delete_limit_base": "bigint", "left_out_by_name": "text"}  # for later runs, in every row of `sync_runs`
 UTC_US = pa.timestamp("us", tz="UTC")
 NO_SLUG = ""  # placeholder for an import without rows: it clears the scope and is itself not inserted
 
@@ -113,6 +113,7 @@ RUNS_SCHEMA = _schema(
     window_until=UTC_US,
     loads_seen=pa.int64(),
     delete_limit_base=pa.int64(),
+    left_out_by_name=pa.string(),
     **_LOAD,
 )
 REJECTS_SCHEMA = _schema(

@@ -73,6 +73,10 @@ MEANINGS: Mapping[str, Mapping[str, str]] = {
             "many were known then, in every row. Later runs take the share of this number, until nothing is missing or "
             "--allow-mass-delete was given."
         ),
+        "left_out_by_name": (
+            "JSON, in every row: each name under exclude_templates with the slugs of the templates that it leaves out, "
+            "or left out before they were renamed. A template stays there until the settings include it."
+        ),
     },
     "sync_rejects": {
         "run_id": "The run that met it.",
