@@ -143,13 +143,18 @@ def skip_combinations(items: list[pytest.Item]) -> None:
     """Mark as long, of the cases of a test with a warehouse, those that only combine parameters anew.
 
     Each value of each parameter keeps a case, except OTHERS: a test marked `dialect` keeps one of them, which follows
-    from its name, or all of them in the folder `destinations`; any other test keeps none.
+    from its name, or all of them in the folder `destinations`; any other test keeps none. Of a thorough test outside
+    that folder only one case is kept, which follows from its name, too.
     """
     cases: dict[str, list[pytest.Function]] = defaultdict(list)
     others: dict[str, set[str]] = defaultdict(set)
+    quick: set[str] = set()
     for item in items:
+        test = item.nodeid.partition("[")[0]
         if not item.get_closest_marker("long"):
-            others[item.nodeid.partition("[")[0]] |= _others(item)
+            others[test] |= _others(item)
+        if not item.get_closest_marker("thorough"):
+            quick.add(test)
     for item in items:
         folders = item.path.relative_to(CHECKOUT / "tests").parts
         if item.get_closest_marker("long") or WITHOUT_WAREHOUSE.intersection(folders):
@@ -158,12 +163,18 @@ def skip_combinations(items: list[pytest.Item]) -> None:
             test = item.nodeid.partition("[")[0]
             chosen = set()
             if item.get_closest_marker("dialect"):
-                chosen = others[test] if "destinations" in folders else _one(others[test], test)
+                one = test in quick and "destinations" not in folders
+                chosen = _one(others[test], test) if one else others[test]
             if _others(item) <= chosen:
                 cases[test].append(item)
             else:
                 item.add_marker("long")
-    for waiting in cases.values():
+    for test, waiting in cases.items():
+        if test not in quick and "/destinations/" not in test:
+            waiting.remove(sorted(waiting, key=lambda case: case.nodeid)[crc32(test.encode()) % len(waiting)])
+            for case in waiting:
+                case.add_marker("long")
+            continue
         missing = set().union(*map(_values, waiting))
         while missing:
             taken = max(waiting, key=lambda case: len(missing & _values(case)))
