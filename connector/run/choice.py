@@ -134,18 +134,18 @@ class Choice:
     def left_out_by_name(self, imports: Collection[Import], state: WarehouseState) -> Mapping[str, Set[str]]:
         """Return name under `exclude_templates` → slugs of the templates that it leaves out, whatever they are called.
 
-        A name that is no longer configured keeps its templates until the settings include them: another setting may
-        have left them out for a while.
+        A name that is no longer configured keeps its templates until a run reads them: another setting may have left
+        them out for a while, or the run was about others.
         """
         named, templates = set(self.settings.exclude_templates or ()), _by_slug(imports)
         before = state.noted.left_out_by_name
-        before = self._left_out_by_marks(state) if before is None else before
+        before = self._left_out_as_excluded(templates, state) if before is None else before
         found = {name: set(slugs) for name, slugs in before.items()}
         for slug, template in templates.items():
             for name in named & template.names - {slug}:
                 found.setdefault(name, set()).add(slug)
-        included = {slug for slug, template in templates.items() if self.settings.includes(template.names)}
-        kept = {name: slugs if name in named else slugs - included for name, slugs in found.items()}
+        read = {each.template_slug for each in imports if self.includes(each)}
+        kept = {name: slugs if name in named else slugs - read for name, slugs in found.items()}
         return {name: frozenset(slugs) for name, slugs in kept.items() if slugs}
 
     def left_out_by_former_name(
@@ -161,18 +161,24 @@ class Choice:
             if name not in templates[slug].names
         }
 
-    def _left_out_by_marks(self, state: WarehouseState) -> Mapping[str, Set[str]]:
-        """Return what the ledger tells, if no run has noted names: those that excluded imports had or have."""
-        found: dict[str, set[str]] = defaultdict(set)
+    def _left_out_as_excluded(self, templates: Mapping[str, Template], state: WarehouseState) -> Mapping[str, Set[str]]:
+        """Return what the ledger tells if no run has noted names: they are lost, or an earlier version noted none.
+
+        A template with excluded imports may have been left out by any of its names, and by a name of which nothing is
+        known.
+        """
+        named, found = set(self.settings.exclude_templates or ()), defaultdict[str, set[str]](set)
+        known_names = {name for names in state.template_names.values() for name in names}
+        unknown = named - known_names - {name for template in templates.values() for name in template.names}
         for import_slug, known in state.ledger.items():
             seen, (why, _, mark) = state.imports.get(import_slug), (known.due or "").partition(":")
             slug = known.template_slug if seen is None else seen.template_slug
             if slug is None or known.state not in (State.excluded, State.deleted):
                 continue
             names = {mark} if why == _RENAMED else set()
-            if known.state is State.excluded and not mark and known.due != Due.status:
-                names = set(state.template_names.get(slug, ()))
-            for name in names.intersection(self.settings.exclude_templates or ()):
+            if known.state is State.excluded and not names and known.due != Due.status:
+                names = (named & state.template_names.get(slug, set())) or unknown
+            for name in names:
                 found[name].add(slug)
         return found
 

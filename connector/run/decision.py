@@ -136,7 +136,7 @@ class Decision:
         deleted, base = self._within_delete_limit(found, gone, plan)
         complete = complete and deleted == gone
         off_status = self._open_off_status({*(i.slug for i in wanted), *deleted}) if complete else ()
-        noted = Noted(base, left_out_by_name or (None if self._state.noted.left_out_by_name is None else {}))
+        noted = Noted(base, left_out_by_name)
         return Discovered(tuple(wanted), rejects, plan, deleted, unit, left_out, complete, off_status, noted)
 
     def _report_left_out_by_settings(
@@ -284,9 +284,7 @@ class Decision:
 
     def _sees_all_deletes(self, found: Found) -> bool:
         """Return whether any import that the run is about and that vanished is among those that are gone."""
-        status = self._settings.status
-        unknown = found.unlisted or found.hidden or found.unanswered or (status and not self._state.known_at(status))
-        return found.listing.complete and not unknown
+        return found.listing.complete and not (found.unlisted or found.hidden or found.unanswered)
 
     def _within_delete_limit(
         self, found: Found, gone: tuple[str, ...], plan: Plan[Import]
@@ -303,7 +301,9 @@ class Decision:
             return (), base if found.not_requested else before
         allowed = self._scope.allow_mass_delete or limit == 1
         if allowed or not too_many_vanished(len(gone), base, limit):
-            settled = self._sees_all_deletes(found) and (allowed or not gone or before is None)
+            status, state = self._settings.status, self._state
+            is_about_all = status is None or state.known_at(status) == state.known
+            settled = self._sees_all_deletes(found) and (allowed or (is_about_all and (before is None or not gone)))
             return gone, None if settled else max(base - len(gone), 0) or None
         share = f"{len(gone)} of {base} known imports vanished, more than mass_delete_limit = {limit:g} allows"
         if before is not None:

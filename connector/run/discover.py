@@ -67,15 +67,10 @@ class Discovery:
         self._listed = _times(found.listing.rows)
         return self._decision.make(replace(found, template_unknown=self._template_unknown, unanswered=self._unanswered))
 
-    @property
-    def _known(self) -> set[str]:
-        known = {s for s, k in self._state.ledger.items() if k.live}
-        return known | {s for s, seen in self._state.imports.items() if not seen.deleted}
-
     async def _find(self) -> Found:
         if self._scope.selection.slugs:
             return await self._find_by_slug()
-        known = self._known
+        known = self._state.known
         lister = self._lister(len(known))
         listing = await lister.all()
         self.convention = listing.convention
@@ -162,7 +157,7 @@ class Discovery:
 
     def _lacks_known(self, listing: Listing[Any]) -> bool:
         status = self._settings.status
-        known = self._known if status is None else self._state.known_at(status)
+        known = self._state.known if status is None else self._state.known_at(status)
         return not known <= {_slug_of(row) for row in listing.rows}
 
     async def _by_slug(self) -> tuple[Import, ...]:

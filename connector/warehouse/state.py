@@ -105,6 +105,12 @@ class WarehouseState:
         wanted = frozenset({*SYSTEM_SCHEMAS, LOADS})
         return (wanted - self.tables | self.missing_tables | frozenset(self.dropped)) if self.tables else frozenset()
 
+    @property
+    def known(self) -> set[str]:
+        """Return the imports that are not known to be deleted."""
+        read = {slug for slug, known in self.ledger.items() if known.live}
+        return read | {slug for slug, seen in self.imports.items() if not seen.deleted}
+
     def known_at(self, status: str) -> set[str]:
         """Return the live imports that had this status when they were read or listed last, which can be later."""
         read = {slug for slug, known in self.ledger.items() if known.live and known.status == status}

@@ -75,7 +75,7 @@ MEANINGS: Mapping[str, Mapping[str, str]] = {
         ),
         "left_out_by_name": (
             "JSON, in every row: each name under exclude_templates with the slugs of the templates that it leaves out, "
-            "or left out before they were renamed. A template stays there until the settings include it."
+            "or left out before they were renamed. A template stays there until a run reads it."
         ),
     },
     "sync_rejects": {

@@ -839,7 +839,38 @@ def test_a_template_that_was_left_out_by_a_former_name_stays_so_after_a_run_that
         assert not [each for each in ran.problems if "which was left out" in each]
         ran = warehouse.run(service, **settings)
         assert (ran.status, f"template {slug}, which was left out" in ran.problems[0]) == ("partial", True)
+    assert warehouse.run(service, RunScope(mode="backfill", selection=Selection(template="customers"))).fatal is None
+    assert warehouse.run(service, **settings).status == "partial"
     assert warehouse.query("SELECT count(*) FROM records WHERE template_slug = ?", slug) == [(0,)]
+    assert warehouse.run(service).status == "succeeded"
+    assert warehouse.run(service, **settings).status == "succeeded", "a run without the name has read it"
+
+
+@pytest.mark.parametrize(
+    "lost",
+    ["DELETE FROM sync_runs", "DROP TABLE sync_runs", "ALTER TABLE sync_runs DROP left_out_by_name"],
+    ids=["rows", "table", "column"],
+)
+def test_a_template_that_is_left_out_by_a_former_name_stays_so_though_the_note_is_lost(
+    warehouse: Warehouse, lost: str
+) -> None:
+    service, *_ = make_service()
+    [slug] = [each.slug for each in service.templates() if each.name == "payroll"]
+    assert warehouse.run(service, exclude_templates=["payroll"]).status == "succeeded"
+    service.rename_template(slug, "wages")
+    for _ in range(2):
+        assert warehouse.run(service, exclude_templates=["payroll"]).status == "partial"
+        with duckdb.connect(str(warehouse.file)) as connection:
+            connection.execute(f"USE importer_data; {lost}")
+    assert warehouse.run(service, exclude_templates=["payroll"]).status == "partial"
+    assert warehouse.query("SELECT count(*) FROM records WHERE template_slug = ?", slug) == [(0,)]
+
+
+def test_a_name_that_left_out_nothing_leaves_out_no_template_that_another_setting_did(warehouse: Warehouse) -> None:
+    service, *_ = make_service()
+    assert warehouse.run(service, templates=["customers"], exclude_templates=["nothing"]).status == "succeeded"
+    assert warehouse.run(service, exclude_templates=["nothing"]).status == "succeeded"
+    assert warehouse.query("SELECT DISTINCT state FROM sync_imports") == [("synced",)]
 
 
 @pytest.mark.parametrize("at_once", [True, False])

@@ -531,16 +531,22 @@ def test_what_was_refused_stays_so_while_nobody_knows_what_is_missing(warehouse:
     assert warehouse.run(service, mass_delete_limit=1).imports_deleted == 5
 
 
-def test_a_status_of_which_nothing_is_known_does_not_settle_what_was_refused(warehouse: Warehouse) -> None:
+@pytest.mark.parametrize("at_first", [True, False])
+@pytest.mark.parametrize("known", [True, False])
+def test_a_run_of_one_status_does_not_settle_what_vanished_at_another(
+    warehouse: Warehouse, at_first: bool, known: bool
+) -> None:
     service = populated()
-    warehouse.run(service)
     mine = list(service.slugs())
+    if known:
+        service.add_import("theirs", [{"x": 1}], status="submitted")
+    warehouse.run(service)
     for slug in mine:
         service.delete_import(slug)
     for n in range(2 * len(mine)):
-        service.add_import("theirs", [{"x": n}])
-    for settings in ({}, {"status": "submitted"}, {}):
-        ran = warehouse.run(service, **settings)  # type: ignore[arg-type]
+        service.add_import("theirs", [{"x": n}], status="submitted" if n % 2 else "completed")
+    for status in [*([] if at_first else [None]), "submitted", None]:
+        ran = warehouse.run(service, status=status)
         assert ran.imports_deleted == 0
     assert ran.status == "partial"
 
