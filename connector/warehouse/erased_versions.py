@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from connector.warehouse.adapters.dialect import all_of
 from connector.warehouse.connection import Connection
 from connector.warehouse.history_tables import MOVED, PAUSED, VALID_TO, R, V, Versioned, recorded_mark
 from connector.warehouse.ownership import Dataset
@@ -16,11 +17,13 @@ from connector.warehouse.waiting_versions import Waiting
 
 DUE_IMPORTS = "importer_due"  # a temporary table: the imports to record
 # Temporary tables: keys that have no live row any more; imports that stay due; keys that may have moved; imports of
-# paused tables, and of records that live in a table that is not recorded; keys that have not moved; keys to look for.
+# paused tables, and of records that live in a table that is not recorded; keys that have not moved; keys to look for;
+# keys of records that have no version any more.
 _ERASED, _LEFT, _MOVING, _STILL = "importer_erased", "importer_left", "importer_moving", "importer_still"
 _PAUSED, _MOVED, _CANDIDATES = "importer_paused", "importer_moved", "importer_candidates"
+_ELSEWHERE = "importer_elsewhere"
 _NONE = f"SELECT k FROM {DUE_IMPORTS} WHERE 1 = 0"
-_O, _KEY = "importer$other", "importer$key"  # more aliases, as R and V are
+_KEY = "importer$key"  # one more alias, as R and V are
 
 
 def finish_recording(
@@ -98,7 +101,7 @@ def _erase(
             + (f" AND {column(VALID_TO)} IS NOT NULL" if e in over else "")
             for e in some
         )
-        alive = " AND ".join(
+        alive = all_of(
             f"NOT EXISTS (SELECT 1 FROM {name(t)} AS {R} WHERE {R}.{column(key)} = {_KEY}.k "
             f"AND {R}.{column('_deleted_at')} IS NULL)"
             for t, key in live
@@ -169,19 +172,26 @@ def imports_with_rows(connection: Connection, each: Versioned, imports: str) -> 
 def _imports_of_records_elsewhere(connection: Connection, tables: Sequence[Versioned]) -> list[str]:
     """Return SQL for those of the due imports with versions of records that live in a table that is not recorded.
 
+    It reads the temporary table `_ELSEWHERE`, which is made here.
+
     No version tells when such a record is erased, so the imports that it was in stay to be looked at.
     """
+    if not tables:
+        return []
     name, ended = connection.name, connection.column(VALID_TO)
-    imports = []
-    for each in tables:
-        imported, key = (f"{V}.{connection.column(c)}" for c in (each.import_key, each.key))
-        current = " AND ".join(
-            f"NOT EXISTS (SELECT 1 FROM {name(other.history)} AS {_O} "
-            f"WHERE {_O}.{connection.column(other.key)} = {key} AND {_O}.{ended} IS NULL)"
-            for other in tables
-        )
-        imports.append(
-            f"SELECT DISTINCT {imported} AS k FROM {name(each.history)} AS {V} "
-            f"WHERE {imported} IN (SELECT k FROM {DUE_IMPORTS}) AND {V}.{ended} IS NOT NULL AND {current}"
-        )
-    return imports
+    recorded = [(name(t.history), connection.column(t.key), connection.column(t.import_key)) for t in tables]
+    due = f"IN (SELECT k FROM {DUE_IMPORTS}) AND {V}.{ended} IS NOT NULL"
+    connection.gather(  # first, so that each table is asked for once, not once per table
+        _CANDIDATES,
+        *(f"SELECT DISTINCT {V}.{key} AS k FROM {table} AS {V} WHERE {V}.{i} {due}" for table, key, i in recorded),
+    )
+    nowhere = all_of(
+        f"NOT EXISTS (SELECT 1 FROM {table} AS {V} WHERE {V}.{key} = {_KEY}.k AND {V}.{ended} IS NULL)"
+        for table, key, _ in recorded
+    )
+    connection.gather(_ELSEWHERE, f"SELECT {_KEY}.k FROM {_CANDIDATES} AS {_KEY} WHERE {nowhere}")
+    return [
+        f"SELECT DISTINCT {V}.{i} AS k FROM {table} AS {V} "
+        f"WHERE {V}.{i} {due} AND {V}.{key} IN (SELECT k FROM {_ELSEWHERE})"
+        for table, key, i in recorded
+    ]
