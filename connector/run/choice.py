@@ -20,6 +20,7 @@ from connector.transform.naming import table_name
 from connector.warehouse.state import WarehouseState
 
 PROBLEMS_SHOWN = 5
+_READ = (State.synced, State.unreconciled)
 _RENAMED = "renamed"  # in `sync_imports.due`, before the name that left out the template: by earlier versions
 
 
@@ -134,8 +135,8 @@ class Choice:
     def left_out_by_name(self, imports: Collection[Import], state: WarehouseState) -> Mapping[str, Set[str]]:
         """Return name under `exclude_templates` → slugs of the templates that it leaves out, whatever they are called.
 
-        A name that is no longer configured keeps its templates until a run reads them: another setting may have left
-        them out for a while, or the run was about others.
+        A name that is no longer configured keeps a template until this run and an earlier one have read imports of it:
+        another setting may have left it out for a while, or a run ended before it read any.
         """
         named, templates = set(self.settings.exclude_templates or ()), _by_slug(imports)
         before = state.noted.left_out_by_name
@@ -144,7 +145,8 @@ class Choice:
         for slug, template in templates.items():
             for name in named & template.names - {slug}:
                 found.setdefault(name, set()).add(slug)
-        read = {each.template_slug for each in imports if self.includes(each)}
+        was_read = {known.template_slug for known in state.ledger.values() if known.live and known.state in _READ}
+        read = was_read & {each.template_slug for each in imports if self.includes(each)}
         kept = {name: slugs if name in named else slugs - read for name, slugs in found.items()}
         return {name: frozenset(slugs) for name, slugs in kept.items() if slugs}
 
@@ -175,7 +177,7 @@ class Choice:
             slug = known.template_slug if seen is None else seen.template_slug
             if slug is None or known.state not in (State.excluded, State.deleted):
                 continue
-            names = {mark} if why == _RENAMED else set()
+            names = {mark} if why == _RENAMED and mark else set()
             if known.state is State.excluded and not names and known.due != Due.status:
                 names = (named & state.template_names.get(slug, set())) or unknown
             for name in names:

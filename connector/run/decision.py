@@ -36,8 +36,8 @@ class Found:
     `imports` are all that exist, each template with one name. `unlisted` exist though they are not listed; for `gone`
     the service answers 404; `hidden` have the status that the settings select and are not listed. `template_unknown`
     says that an import is not among them because its template is unknown, `unanswered` that requests for unlisted
-    imports failed, so that nobody knows whether these exist, `not_requested` that the listing lacks known imports for
-    which no requests were made.
+    imports failed, so that nobody knows whether these exist. `not_requested` is how many known imports are not listed
+    and were not requested.
     """
 
     imports: Sequence[Import]
@@ -47,7 +47,7 @@ class Found:
     hidden: tuple[str, ...] = ()
     template_unknown: bool = False
     unanswered: bool = False
-    not_requested: bool = False
+    not_requested: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class Decision:
         if not (included or found.template_unknown) and listing.complete and self._scope.mode == "backfill":
             self._choice.refuse_empty(imports, wanted, self._tally.problems)
         if listing.complete and not self._choice.selects:
-            self._check_template_names(imports)
+            self._check_template_names(imports, reported=renamed.values())
         excluded = [i for i in wanted if not self._choice.includes(i) or i.template_slug in renamed]
         left_out = tuple(i for i in excluded if not self._is_noted_as_excluded(i))
         is_shard = self._scope.selection.part is not None
@@ -225,8 +225,10 @@ class Decision:
         known = self._state.ledger.items()
         return tuple(s for s, k in known if k.state in again and not k.is_incomplete and s not in considered)
 
-    def _check_template_names(self, imports: Sequence[Import]) -> None:
+    def _check_template_names(self, imports: Sequence[Import], reported: Collection[str]) -> None:
         for misnamed in self._choice.misnamed_templates(imports, self._state):
+            if misnamed.name in reported:
+                continue
             if misnamed.lacks:
                 self._tally.shortfall = True
                 self._tally.problems.append(misnamed.sentence)
@@ -282,29 +284,25 @@ class Decision:
                 "exclude_templates or status leaves them out. Run once without that setting."
             )
 
-    def _sees_all_deletes(self, found: Found) -> bool:
-        """Return whether any import that the run is about and that vanished is among those that are gone."""
-        return found.listing.complete and not (found.unlisted or found.hidden or found.unanswered)
-
     def _within_delete_limit(
         self, found: Found, gone: tuple[str, ...], plan: Plan[Import]
     ) -> tuple[tuple[str, ...], int | None]:
-        """Return the imports to delete, and the number of imports of which later runs take the share, if it is refused.
+        """Return the imports to delete, and the number of imports of which later runs take the share.
 
-        Invariant: what a run loads after one refused does not make the share of what vanished smaller. Otherwise what
-        was loaded from a wrong service would be enough for the next run to delete everything else.
+        The number is None once a run finds that no more imports are missing than may be, of all that were known.
+
+        Invariant: until then, what runs load does not make the share of what is missing smaller. Otherwise what was
+        loaded from a wrong service would be enough for the next run to delete everything else.
         """
         limit, before = self._settings.mass_delete_limit, self._state.noted.delete_limit_base
         live = max(plan.known_live, sum(not seen.deleted for seen in self._state.imports.values()))
         base = live if before is None else min(live, before)
         if self._choice.selects:  # it deletes nothing
-            return (), base if found.not_requested else before
+            return (), base if too_many_vanished(found.not_requested, base, limit) else before
         allowed = self._scope.allow_mass_delete or limit == 1
         if allowed or not too_many_vanished(len(gone), base, limit):
-            status, state = self._settings.status, self._state
-            is_about_all = status is None or state.known_at(status) == state.known
-            settled = self._sees_all_deletes(found) and (allowed or (is_about_all and (before is None or not gone)))
-            return gone, None if settled else max(base - len(gone), 0) or None
+            settled = self._sees_all_deletes(found) and (allowed or self._shows_most(gone))
+            return gone, None if settled else base or None
         share = f"{len(gone)} of {base} known imports vanished, more than mass_delete_limit = {limit:g} allows"
         if before is not None:
             share = (
@@ -316,6 +314,22 @@ class Decision:
             f"{share}; nothing was deleted. If that is right, run once with --allow-mass-delete."
         )
         return (), base
+
+    @staticmethod
+    def _sees_all_deletes(found: Found) -> bool:
+        """Return whether any import that the run is about and that vanished is among those that are gone."""
+        return found.listing.complete and not (found.unlisted or found.hidden or found.unanswered)
+
+    def _shows_most(self, gone: Sequence[str]) -> bool:
+        """Return whether the service has enough of the known imports, although the run may be about one status only.
+
+        If many were missing before, only a run that is about all known imports tells.
+        """
+        status, known = self._settings.status, self._state.known
+        asked = known if status is None else self._state.known_at(status)
+        if self._state.noted.delete_limit_base is not None:
+            return asked == known
+        return bool(asked) and not too_many_vanished(len(gone), len(asked), self._settings.mass_delete_limit)
 
 
 def listed_template_names(imports: Iterable[Import]) -> dict[str, set[str]]:

@@ -75,7 +75,7 @@ class Discovery:
         listing = await lister.all()
         self.convention = listing.convention
         if self._choice.selects:
-            return Found(self._named(listing, ()), listing, not_requested=self._lacks_known(listing))
+            return Found(self._named(listing, ()), listing, not_requested=self._not_listed(listing))
         if self._settings.status is not None:
             gone, hidden = await self._unlisted_at_status(listing, self._settings.status)
             return Found(self._named(listing, ()), listing, (), gone, hidden)
@@ -153,12 +153,13 @@ class Discovery:
         known = self._with_known_template([i for i in unlisted if self._choice.wants(i)])
         others = [i for i in unlisted if not self._choice.wants(i)]  # of another status than the settings select
         imports = [*(named[slug] for slug in found if slug in named), *known, *others]
-        return Found(imports, Listing(tuple(imports), True, 0), not_requested=self._lacks_known(listing))
+        return Found(imports, Listing(tuple(imports), True, 0), not_requested=self._not_listed(listing))
 
-    def _lacks_known(self, listing: Listing[Any]) -> bool:
+    def _not_listed(self, listing: Listing[Any]) -> int:
+        """Return how many known imports are not listed, of those at the status that is."""
         status = self._settings.status
         known = self._state.known if status is None else self._state.known_at(status)
-        return not known <= {_slug_of(row) for row in listing.rows}
+        return len(known - {_slug_of(row) for row in listing.rows})
 
     async def _by_slug(self) -> tuple[Import, ...]:
         slugs = sorted(self._scope.selection.slugs)

@@ -23,6 +23,7 @@ class Pending:
     tables: Counter[str] = field(default_factory=Counter)  # rows, by table
     templates: Counter[str] = field(default_factory=Counter)  # records, by template
     imports: list[str] = field(default_factory=list)
+    deleted: int = 0  # imports
 
 
 class RunRecord:
@@ -61,6 +62,7 @@ class RunRecord:
         done, self.pending = self.pending, Pending()
         tally = self.tally
         tally.records_loaded += done.records
+        tally.noted = tally.noted.without(done.deleted)
         self.count_load(load_id)
         if load_id is not None:
             tally.load_ids.append(load_id)

@@ -16,7 +16,7 @@ from connector.ledger import LEDGER_COLUMNS, LedgerRow, State
 
 LOAD_ID = "_dlt_load_id"
 LOADS_SEEN = "loads_seen"
-NOTED = {"delete_limit_base": "bigint", "left_out_by_name": "text"}  # for later runs, in every row of `sync_runs`
+NOTED = {"delete_limit_base": "bigint", "left_out_by_name": "text"}  # of `sync_runs`, for later runs
 UTC_US = pa.timestamp("us", tz="UTC")
 NO_SLUG = ""  # placeholder for an import without rows: it clears the scope and is itself not inserted
 
@@ -28,7 +28,7 @@ RUNS = "sync_runs"
 REJECTS = "sync_rejects"
 OF_IMPORT = "import: "  # beginning of the reason if an element of the listing could not be read
 FIELDS = "sync_fields"
-FORMAT = 1  # of a warehouse; raise it if stored rows have to change, and add the step to `warehouse.upgrades`
+FORMAT = 2  # of a warehouse; raise it if stored rows have to change, and add the step to `warehouse.upgrades`
 FORMAT_HINT = "x-importer-format"  # of the ledger in dlt's schema, which is stored in one transaction with the tables
 TEMPLATE_HINT = "x-importer-template"  # of a typed table in dlt's schema, which keeps it while the table has no rows
 

@@ -840,10 +840,16 @@ def test_a_template_that_was_left_out_by_a_former_name_stays_so_after_a_run_that
         ran = warehouse.run(service, **settings)
         assert (ran.status, f"template {slug}, which was left out" in ran.problems[0]) == ("partial", True)
     assert warehouse.run(service, RunScope(mode="backfill", selection=Selection(template="customers"))).fatal is None
+    with serve(service) as url:
+        source = importer_source(base_url=url, access_token=service.token)
+        warehouse.pipeline().run(source.with_resources("imports"))
+    with mock.patch("connector.run.sync.write_dispositions", side_effect=OSError("full")):
+        assert warehouse.run(service).status == "failed"
     assert warehouse.run(service, **settings).status == "partial"
     assert warehouse.query("SELECT count(*) FROM records WHERE template_slug = ?", slug) == [(0,)]
-    assert warehouse.run(service).status == "succeeded"
-    assert warehouse.run(service, **settings).status == "succeeded", "a run without the name has read it"
+    for _ in range(2):
+        assert warehouse.run(service).status == "succeeded"
+    assert warehouse.run(service, **settings).status == "succeeded", "runs without the name have read it"
 
 
 @pytest.mark.parametrize(
@@ -863,6 +869,23 @@ def test_a_template_that_is_left_out_by_a_former_name_stays_so_though_the_note_i
         with duckdb.connect(str(warehouse.file)) as connection:
             connection.execute(f"USE importer_data; {lost}")
     assert warehouse.run(service, exclude_templates=["payroll"]).status == "partial"
+    assert warehouse.query("SELECT count(*) FROM records WHERE template_slug = ?", slug) == [(0,)]
+
+
+@pytest.mark.parametrize("mark", ["renamed", "renamed:payroll"])
+def test_what_format_1_left_out_by_a_former_name_stays_left_out(warehouse: Warehouse, mark: str) -> None:
+    service, *_ = make_service()
+    [slug] = [each.slug for each in service.templates() if each.name == "payroll"]
+    assert warehouse.run(service, exclude_templates=["payroll"]).status == "succeeded"
+    service.rename_template(slug, "wages")
+    assert warehouse.run(service, exclude_templates=["payroll"]).status == "partial"
+    with duckdb.connect(str(warehouse.file)) as connection:
+        connection.execute("USE importer_data; UPDATE sync_runs SET left_out_by_name = NULL")
+        connection.execute("UPDATE sync_imports SET due = ? WHERE state = 'excluded'", [mark])
+    if mark != "renamed":
+        assert warehouse.run(service, templates=["customers"]).status == "succeeded"
+    for _ in range(2):
+        assert warehouse.run(service, exclude_templates=["payroll"]).status == "partial"
     assert warehouse.query("SELECT count(*) FROM records WHERE template_slug = ?", slug) == [(0,)]
 
 

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
+from unittest import mock
 
 import duckdb
 import pytest
@@ -523,16 +524,48 @@ def test_what_was_refused_stays_so_while_nobody_knows_what_is_missing(warehouse:
         assert (ran.status, ran.imports_deleted) == ("partial", 0)
     for slug in mine[:5]:
         service.restore_import(slug)
-    assert warehouse.run(service).imports_deleted == 5, "half of them is no more than the limit"
-    for slug in mine[:5]:
-        service.delete_import(slug)
     ran = warehouse.run(service)
-    assert (ran.status, ran.imports_deleted) == ("partial", 0), "what came from another service does not count"
-    assert warehouse.run(service, mass_delete_limit=1).imports_deleted == 5
+    assert (ran.status, ran.imports_deleted) == ("succeeded", 5), "half of them is no more than the limit"
+    assert warehouse.query("SELECT count(delete_limit_base) FROM sync_runs") == [(0,)]
 
 
-@pytest.mark.parametrize("at_first", [True, False])
-@pytest.mark.parametrize("known", [True, False])
+def test_a_run_that_dies_before_it_deletes_leaves_the_limit_of_deletes_as_it_was(warehouse: Warehouse) -> None:
+    """One import cannot be requested, so nobody knows how many are missing."""
+
+    class ForbidsOne(Service):
+        def handle(self, request: Request) -> Response:
+            reply = super().handle(request)
+            return replace(reply, status=403) if reply.status == 404 and mine[0] in request.path else reply
+
+    service = ForbidsOne(1)
+    mine = [service.add_import("mine", [{"x": n}]) for n in range(8)]
+    warehouse.run(service)
+    for slug in mine[:4]:
+        service.delete_import(slug)
+    for _ in range(2):
+        with mock.patch("connector.run.sync.write_dispositions", side_effect=OSError("full")):
+            assert warehouse.run(service).status == "failed"
+        assert warehouse.query("SELECT DISTINCT delete_limit_base FROM sync_runs") == [(8,)]
+    ran = warehouse.run(service)
+    assert (ran.status, ran.imports_deleted) == ("partial", 3)
+    assert warehouse.query("SELECT min(delete_limit_base) FROM sync_runs") == [(5,)]
+
+
+def test_one_import_that_a_bounded_backfill_misses_limits_no_later_deletes(warehouse: Warehouse) -> None:
+    """Each night an import goes and another one comes."""
+    service = Service(1)
+    slugs = [service.add_import("t", [{"x": n}]) for n in range(4)]
+    warehouse.run(service)
+    for night in range(6):
+        service.delete_import(slugs[night])
+        slugs.append(service.add_import("t", [{"x": night}]))
+        if not night:
+            warehouse.run(service, RunScope(mode="backfill", force=True, selection=Selection(template="t")))
+        ran = warehouse.run(service)
+        assert (ran.status, ran.imports_deleted) == ("succeeded", 1)
+
+
+@pytest.mark.parametrize(("at_first", "known"), [(True, False), (False, False), (False, True)])
 def test_a_run_of_one_status_does_not_settle_what_vanished_at_another(
     warehouse: Warehouse, at_first: bool, known: bool
 ) -> None:
