@@ -226,7 +226,7 @@ def adopt_rebuilt_tables(pipeline: Pipeline, live: Schema) -> None:
 
     After a rebuild under another pipeline name, or while this process was running, or once an older copy of the
     warehouse was put back, dlt still has another schema here. It would refuse every later load, because it considers
-    the types that it knows frozen.
+    the types that it knows frozen, and store to which template a table belonged there.
     """
     tables = [table for table in live.tables if table == IMPORTS or table.startswith(TYPED_PREFIX)]
     stored = _stored_schema(pipeline) if tables else None
@@ -236,15 +236,8 @@ def adopt_rebuilt_tables(pipeline: Pipeline, live: Schema) -> None:
         newest = stored.tables.get(table)
         if newest is None:
             live.drop_tables([table] * (table != IMPORTS))
-        elif any(
-            _kind(newest, column) != _kind(live.tables[table], column) for column in live.tables[table]["columns"]
-        ):
+        elif newest != live.tables[table]:
             live.tables[table] = newest
-
-
-def _kind(table: TTableSchema, column: str) -> tuple[Any, ...]:
-    found = table["columns"].get(column, {})
-    return tuple(found.get(name) for name in ("data_type", "precision", "scale"))
 
 
 def _stored_schema(pipeline: Pipeline) -> Schema | None:
