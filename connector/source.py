@@ -36,7 +36,7 @@ from connector.load.dlt_bridge import (
     hold_until_loaded,
     package_state,
 )
-from connector.load.pending_packages import guard_loads, note_loads_seen
+from connector.load.pending_packages import guard_loads, note_origin, origin_of
 from connector.load.source_changes import refuse_changes
 from connector.load.table_rows import TableRows
 from connector.load.working_directory import check_folders
@@ -249,7 +249,8 @@ class _SharedRun:
             self._unfinished.discard(name)
             if not self._unfinished:
                 yield from map(mark, session.missing_tables())
-                note_loads_seen(session.state.loads_seen)
+                state = session.state
+                note_origin(origin_of(dlt.current.pipeline(), state.loads_seen, state.last_load))
                 yield mark(session.run_row(load_id))
                 check_lock_held(dlt.current.pipeline())  # a package that was not extracted completely is never loaded
             done = True

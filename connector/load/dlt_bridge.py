@@ -28,7 +28,7 @@ from dlt.load.configuration import LoaderConfiguration
 from dlt.pipeline.pipeline import Pipeline
 
 from connector.errors import ConfigError
-from connector.load.pending_packages import note_loads_seen
+from connector.load.pending_packages import note_origin
 from connector.load.table_rows import TableRows, hints
 from connector.warehouse.lock import check_lock_held
 from connector.warehouse.ownership import TYPED_PREFIX
@@ -168,7 +168,7 @@ def load_package(
         @dlt.resource(name="records")
         def records() -> Iterator[Any]:
             mark = Marker()
-            note_loads_seen(None)
+            note_origin(None)
             yield from map(mark, tables(current_load_id()))
             pa.default_memory_pool().release_unused()  # return memory to the system before the destination needs it
             written = dlt.current.source_schema().tables

@@ -2,8 +2,9 @@
 
 A package is pending from its extraction until it is loaded; if that fails or the process is killed, it stays so.
 Invariant: in a process that has imported the source, a pending package of it is loaded only by the sole writer, and
-only if dlt has completed no other one since its run began. Otherwise it would double rows, bring back outdated ones,
-and change what `sync_fields` says of columns.
+only into the dataset that it was extracted for, if the last package that dlt has completed there is the one before its
+run. Otherwise it would double rows, bring back outdated ones or those of another service, and change what `sync_fields`
+says of columns.
 
 dlt loads pending packages before it iterates a source, so the method that loads is replaced. This relies on dlt's
 source code and may break with a minor version of dlt.
@@ -19,7 +20,7 @@ from dlt.pipeline.pipeline import Pipeline
 
 from connector.errors import ConfigError
 from connector.warehouse import Warehouse
-from connector.warehouse.destination import prepare_for_loading
+from connector.warehouse.destination import dataset_fingerprint, prepare_for_loading
 from connector.warehouse.loads import count_loads
 from connector.warehouse.lock import acquire_sole_writer, check_lock_held, is_writer
 from connector.warehouse.ownership import inspect_dataset
@@ -29,12 +30,20 @@ from connector.warehouse.tables import LOADS_SEEN, RUNS, SOURCE
 _SEEN = f"{SOURCE}_{LOADS_SEEN}"  # in dlt's state of each package of this source
 
 
-def note_loads_seen(loads: int | None) -> None:
-    """Note in the package that dlt is extracting how many packages dlt had completed when its run began.
+def note_origin(origin: str | None) -> None:
+    """Note in the package that dlt is extracting what `origin_of` returned when its run began.
 
     None stands for a run that no other process can continue, because it loads more than this package.
     """
-    destination_state()[_SEEN] = loads
+    destination_state()[_SEEN] = origin
+
+
+def origin_of(pipeline: Pipeline, loads: int, last_load: str) -> str:
+    """Return an id of the dataset as it is with so many completed packages, of which this is the last id.
+
+    A dataset that was begun anew, put back or is another one can have as many.
+    """
+    return f"{dataset_fingerprint(pipeline)} {loads} {last_load}"
 
 
 def guard_loads() -> None:
@@ -66,7 +75,7 @@ def guard_loads() -> None:
     Pipeline._load = guarded  # type: ignore[method-assign,assignment]
 
 
-def _pending(pipeline: Pipeline) -> list[int | None]:
+def _pending(pipeline: Pipeline) -> list[str | None]:
     """Return what the pending packages of this source have noted, without those that are aborted."""
     packages = pipeline._get_load_storage().normalized_packages
     ids = [load_id for load_id in pipeline.list_normalized_load_packages() if not packages.has_abort_flag(load_id)]
@@ -74,19 +83,20 @@ def _pending(pipeline: Pipeline) -> list[int | None]:
     return [state[_SEEN] for state in states if _SEEN in state]
 
 
-def _check_up_to_date(pipeline: Pipeline, noted: list[int | None]) -> None:
-    """Raise ConfigError if another package was completed since the runs of these began.
+def _check_up_to_date(pipeline: Pipeline, noted: list[str | None]) -> None:
+    """Raise ConfigError if these packages are of another dataset, or another one was completed since their runs began.
 
     Otherwise empty what runs have seen, so that the next run checks all rows if a package is loaded only in part. The
     row in a package has the number that is right once the package is complete.
     """
     with Warehouse(pipeline).connect() as connection:
         dataset = inspect_dataset(connection)
-        loads = count_loads(connection, connection.names()[0])
-        if any(seen != loads for seen in noted):
+        origin = origin_of(pipeline, *count_loads(connection, connection.names()[0]))
+        if any(seen != origin for seen in noted):
             raise ConfigError(
                 f"The pending package in dlt's working directory {pipeline.working_dir} is outdated: something was "
-                f"loaded into dataset {pipeline.dataset_name!r} since, or it belongs to a sync that did not end. "
+                f"loaded into dataset {pipeline.dataset_name!r} since, or it belongs to another dataset or to a sync "
+                "that did not end. "
                 "Nothing was loaded. Call sync(pipeline), or call pipeline.abort_packages() and run again: either "
                 "drops it and reads its imports again."
             )

@@ -139,9 +139,9 @@ class Choice:
         another setting may have left it out for a while, or a run ended before it read any.
         """
         named, templates = set(self.settings.exclude_templates or ()), _by_slug(imports)
-        before = state.noted.left_out_by_name
-        before = self._left_out_as_excluded(templates, state) if before is None else before
-        found = {name: set(slugs) for name, slugs in before.items()}
+        found = {name: set(slugs) for name, slugs in (state.noted.left_out_by_name or {}).items()}
+        for name, slug in self._left_out_by_ledger(templates, state) if named else ():
+            found.setdefault(name, set()).add(slug)
         for slug, template in templates.items():
             for name in named & template.names - {slug}:
                 found.setdefault(name, set()).add(slug)
@@ -163,26 +163,30 @@ class Choice:
             if name not in templates[slug].names
         }
 
-    def _left_out_as_excluded(self, templates: Mapping[str, Template], state: WarehouseState) -> Mapping[str, Set[str]]:
-        """Return what the ledger tells if no run has noted names: they are lost, or an earlier version noted none.
+    def _left_out_by_ledger(
+        self, templates: Mapping[str, Template], state: WarehouseState
+    ) -> Iterator[tuple[str, str]]:
+        """Yield (name, slug of a template) for those that the ledger says were left out by a name.
 
-        A template with excluded imports may have been left out by any of its names, and by a name of which nothing is
-        known.
+        Format 1 marks their imports. If no run has noted names, because they are lost or all runs were of format 1, a
+        template with excluded imports may have been left out by any of its names; if none of them is configured and
+        nothing else leaves it out, by a configured name of which nothing is known.
         """
-        named, found = set(self.settings.exclude_templates or ()), defaultdict[str, set[str]](set)
-        known_names = {name for names in state.template_names.values() for name in names}
-        unknown = named - known_names - {name for template in templates.values() for name in template.names}
+        named, noted = set(self.settings.exclude_templates or ()), state.noted.left_out_by_name is not None
+        former = {name for slug, names in state.template_names.items() for name in (slug, *names)}
+        unknown = named - former - {name for template in templates.values() for name in template.names}
         for import_slug, known in state.ledger.items():
             seen, (why, _, mark) = state.imports.get(import_slug), (known.due or "").partition(":")
             slug = known.template_slug if seen is None else seen.template_slug
-            if slug is None or known.state not in (State.excluded, State.deleted):
+            if slug is None or not (known.state is State.excluded or (known.state is State.deleted and not noted)):
                 continue
-            names = {mark} if why == _RENAMED and mark else set()
-            if known.state is State.excluded and not names and known.due != Due.status:
-                names = (named & state.template_names.get(slug, set())) or unknown
-            for name in names:
-                found[name].add(slug)
-        return found
+            if why == _RENAMED and mark:
+                yield mark, slug
+            elif not noted and known.state is State.excluded and known.due != Due.status:
+                names = set(state.template_names.get(slug, ()))
+                template = templates.get(slug)
+                lacks = names.isdisjoint(named) and template is not None and self.settings.includes(template.names)
+                yield from ((name, slug) for name in (names | unknown if lacks else names))
 
     def _sections_by_fingerprint(self, known: LedgerRow, present: Set[str | None]) -> Set[str]:
         """Return the sections under which an import was read, for a ledger row of an earlier version that names none.

@@ -35,9 +35,8 @@ class Found:
 
     `imports` are all that exist, each template with one name. `unlisted` exist though they are not listed; for `gone`
     the service answers 404; `hidden` have the status that the settings select and are not listed. `template_unknown`
-    says that an import is not among them because its template is unknown, `unanswered` that requests for unlisted
-    imports failed, so that nobody knows whether these exist. `not_requested` is how many known imports are not listed
-    and were not requested.
+    says that an import is not among them because its template is unknown. `unseen` is how many of the known imports
+    were neither listed nor found by a request, because they are gone, or nobody knows.
     """
 
     imports: Sequence[Import]
@@ -46,8 +45,7 @@ class Found:
     gone: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
     template_unknown: bool = False
-    unanswered: bool = False
-    not_requested: int = 0
+    unseen: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +134,10 @@ class Decision:
         deleted, base = self._within_delete_limit(found, gone, plan)
         complete = complete and deleted == gone
         off_status = self._open_off_status({*(i.slug for i in wanted), *deleted}) if complete else ()
-        noted = Noted(base, left_out_by_name)
+        # until a run has a name to ask for, what the ledger tells of names that are not noted stays to be asked
+        unasked = self._state.noted.left_out_by_name is None and self._settings.exclude_templates is None
+        unasked = unasked and any(known.state is State.excluded for known in self._state.ledger.values())
+        noted = Noted(base, None if unasked else left_out_by_name)
         return Discovered(tuple(wanted), rejects, plan, deleted, unit, left_out, complete, off_status, noted)
 
     def _report_left_out_by_settings(
@@ -289,7 +290,7 @@ class Decision:
     ) -> tuple[tuple[str, ...], int | None]:
         """Return the imports to delete, and the number of imports of which later runs take the share.
 
-        The number is None once a run finds that no more imports are missing than may be, of all that were known.
+        The number is None if the service has as many of the known imports as it must have, whichever run it is.
 
         Invariant: until then, what runs load does not make the share of what is missing smaller. Otherwise what was
         loaded from a wrong service would be enough for the next run to delete everything else.
@@ -297,12 +298,13 @@ class Decision:
         limit, before = self._settings.mass_delete_limit, self._state.noted.delete_limit_base
         live = max(plan.known_live, sum(not seen.deleted for seen in self._state.imports.values()))
         base = live if before is None else min(live, before)
+        noted = base if too_many_vanished(found.unseen, base, limit) else None
         if self._choice.selects:  # it deletes nothing
-            return (), base if too_many_vanished(found.not_requested, base, limit) else before
-        allowed = self._scope.allow_mass_delete or limit == 1
-        if allowed or not too_many_vanished(len(gone), base, limit):
-            settled = self._sees_all_deletes(found) and (allowed or self._shows_most(gone))
-            return gone, None if settled else base or None
+            return (), noted
+        if self._scope.allow_mass_delete or limit == 1:
+            return gone, None
+        if not too_many_vanished(len(gone), base, limit):
+            return gone, noted
         share = f"{len(gone)} of {base} known imports vanished, more than mass_delete_limit = {limit:g} allows"
         if before is not None:
             share = (
@@ -313,23 +315,7 @@ class Decision:
         self._tally.problems.append(
             f"{share}; nothing was deleted. If that is right, run once with --allow-mass-delete."
         )
-        return (), base
-
-    @staticmethod
-    def _sees_all_deletes(found: Found) -> bool:
-        """Return whether any import that the run is about and that vanished is among those that are gone."""
-        return found.listing.complete and not (found.unlisted or found.hidden or found.unanswered)
-
-    def _shows_most(self, gone: Sequence[str]) -> bool:
-        """Return whether the service has enough of the known imports, although the run may be about one status only.
-
-        If many were missing before, only a run that is about all known imports tells.
-        """
-        status, known = self._settings.status, self._state.known
-        asked = known if status is None else self._state.known_at(status)
-        if self._state.noted.delete_limit_base is not None:
-            return asked == known
-        return bool(asked) and not too_many_vanished(len(gone), len(asked), self._settings.mass_delete_limit)
+        return (), noted
 
 
 def listed_template_names(imports: Iterable[Import]) -> dict[str, set[str]]:

@@ -59,13 +59,13 @@ class Discovery:
         self.convention = FROM_ONE  # as the listing showed
         self._listed: Mapping[str, datetime] = {}  # import → its `updated_at`
         self._template_unknown = False  # an import is not read, because its template is unknown
-        self._unanswered = False  # a request for an import that is not listed failed
+        self._found: set[str] = set()  # imports that are not listed and exist
 
     async def make(self) -> Discovered:
         """List the imports, request those that are not listed, and return the decisions."""
         found = await self._find()
         self._listed = _times(found.listing.rows)
-        return self._decision.make(replace(found, template_unknown=self._template_unknown, unanswered=self._unanswered))
+        return self._decision.make(replace(found, template_unknown=self._template_unknown))
 
     async def _find(self) -> Found:
         if self._scope.selection.slugs:
@@ -75,17 +75,17 @@ class Discovery:
         listing = await lister.all()
         self.convention = listing.convention
         if self._choice.selects:
-            return Found(self._named(listing, ()), listing, not_requested=self._not_listed(listing))
+            return Found(self._named(listing, ()), listing, unseen=self._unseen(listing))
         if self._settings.status is not None:
             gone, hidden = await self._unlisted_at_status(listing, self._settings.status)
-            return Found(self._named(listing, ()), listing, (), gone, hidden)
+            return Found(self._named(listing, ()), listing, (), gone, hidden, unseen=self._unseen(listing))
         rounds = 0
         while True:
             listed = {_slug_of(row) for row in listing.rows}
             is_last = rounds == MAX_LISTING_ROUNDS
             alive, gone = await self._request_unlisted(sorted(known - listed), request_all=is_last)
             if is_last or not alive:
-                return Found(self._named(listing, alive), listing, alive, gone)
+                return Found(self._named(listing, alive), listing, alive, gone, unseen=self._unseen(listing))
             log.warning(
                 "%d imports exist but were not listed; listing again.", len(alive), extra={"event": "listing.again"}
             )
@@ -153,13 +153,11 @@ class Discovery:
         known = self._with_known_template([i for i in unlisted if self._choice.wants(i)])
         others = [i for i in unlisted if not self._choice.wants(i)]  # of another status than the settings select
         imports = [*(named[slug] for slug in found if slug in named), *known, *others]
-        return Found(imports, Listing(tuple(imports), True, 0), not_requested=self._not_listed(listing))
+        return Found(imports, Listing(tuple(imports), True, 0), unseen=self._unseen(listing))
 
-    def _not_listed(self, listing: Listing[Any]) -> int:
-        """Return how many known imports are not listed, of those at the status that is."""
-        status = self._settings.status
-        known = self._state.known if status is None else self._state.known_at(status)
-        return len(known - {_slug_of(row) for row in listing.rows})
+    def _unseen(self, listing: Listing[Any]) -> int:
+        """Return how many of the known imports are not listed and were not found by a request either."""
+        return len(self._state.known - {_slug_of(row) for row in listing.rows} - self._found)
 
     async def _by_slug(self) -> tuple[Import, ...]:
         slugs = sorted(self._scope.selection.slugs)
@@ -232,10 +230,11 @@ class Discovery:
             for slug, answer in zip(some, await run_concurrently(self._request(slug) for slug in some), strict=True):
                 if isinstance(answer, Import):
                     alive.append(answer)
+                    self._found.add(slug)
                 elif answer is None:
                     gone.append(slug)
                 else:
-                    self._tally.shortfall = self._unanswered = True
+                    self._tally.shortfall = True
                     self._tally.problems.append(f"Import {slug} is not listed, and the request for it failed: {answer}")
             if alive and not request_all:
                 break

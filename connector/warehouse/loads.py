@@ -11,16 +11,18 @@ from connector.warehouse.connection import LOADS, VERSIONS, Connection
 from connector.warehouse.tables import LOAD_ID, LOADS_SEEN, NOTED, RUNS, SOURCE
 
 
-def count_loads(connection: Connection, tables: Collection[str]) -> int:
-    """Return how many packages of this source dlt has completed; `tables` are those of the dataset.
+def count_loads(connection: Connection, tables: Collection[str]) -> tuple[int, str]:
+    """Return how many packages of this source dlt has completed, and the last of their ids; '' if there is none.
 
-    A package that was completed twice counts twice: the second time may have been late.
+    `tables` are those of the dataset. A package that was completed twice counts twice: the second time may have been
+    late.
     """
     if LOADS not in tables:
-        return 0
-    sql = f"SELECT count(*) AS n FROM {connection.name(LOADS)} WHERE status = 0 AND schema_name = %s"
+        return 0, ""
+    where = "WHERE status = 0 AND schema_name = %s"
+    sql = f"SELECT count(*) AS n, max(load_id) AS last FROM {connection.name(LOADS)} {where}"
     [row] = connection.query(sql, SOURCE).to_pylist()
-    return int(row["n"])
+    return int(row["n"]), row["last"] or ""
 
 
 @dataclass(frozen=True, slots=True)

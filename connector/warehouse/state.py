@@ -80,6 +80,7 @@ class WarehouseState:
     totals: Mapping[str, TableTotals] = field(default_factory=dict)
     overfull: frozenset[str] = frozenset()  # tables with more rows by `sync_fields` than by the ledger
     loads_seen: int = 0  # packages that dlt had completed before anything else was read
+    last_load: str = ""  # the last of their ids
     noted: Noted = field(default_factory=Noted)
     repaired: int = 0
     consistent: bool = True
@@ -155,7 +156,9 @@ def unaudited_state(connection: Connection, dataset: Dataset | None = None, part
     """
     dataset = dataset or inspect_dataset(connection)
     tables = dataset.ours
-    loads = count_loads(connection, tables)  # first, so that a package completed meanwhile is not taken for seen
+    loads, last_load = count_loads(
+        connection, tables
+    )  # first, so that a package completed meanwhile is not taken for seen
     fields = [f for f in field_rows(connection, dataset) if f["table_name"].casefold() not in dataset.foreign]
     everything = ledger_rows(connection, dataset)
     ledger = everything
@@ -194,6 +197,7 @@ def unaudited_state(connection: Connection, dataset: Dataset | None = None, part
         histories={t: each for t, each in histories(dataset).items() if t != IMPORTS},
         stored=stored,
         loads_seen=loads,
+        last_load=last_load,
     )
     usable = {t: each for t, each in stored.items() if part is None and t in state.intact}
     return replace(

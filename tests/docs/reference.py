@@ -71,7 +71,7 @@ MEANINGS: Mapping[str, Mapping[str, str]] = {
         "delete_limit_base": (
             "If a run refused to delete imports because of mass_delete_limit, or could not tell which are missing: how "
             "many were known then, in the rows of all runs. Later runs take the share of this number, until a run "
-            "about all imports finds no more missing than allowed, or --allow-mass-delete was given."
+            "finds no more of the known imports missing than allowed, or --allow-mass-delete was given."
         ),
         "left_out_by_name": (
             "JSON, in the rows of all runs: each name under exclude_templates with the slugs of the templates that it "

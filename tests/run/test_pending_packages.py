@@ -134,7 +134,7 @@ def test_only_sync_goes_on_after_a_sync_that_failed(world: World) -> None:
     with mock.patch.object(Load, "run", side_effect=OSError("lost")):
         assert world.warehouse.run(world.service).status == "failed"
     assert world.left()
-    with pytest.raises(ConfigError, match="or it belongs to a sync that did not end"):
+    with pytest.raises(ConfigError, match="or to a sync that did not end"):
         world.run_dlt()
     world.edit(3)
     assert world.warehouse.run(world.service).status == "succeeded"

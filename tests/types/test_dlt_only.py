@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import dlt
+import duckdb
 import pytest
 from dlt.pipeline.exceptions import PipelineStepFailed
 
@@ -106,6 +107,52 @@ def test_an_older_copy_of_the_warehouse_may_be_put_back_while_dlt_keeps_its_own(
         duck.run_dlt(service)
         assert_rows(duck, service)
         assert duck.tuples("SELECT metadata__n FROM imports ORDER BY created_at") == [(None,), ("five",)]
+
+
+def own_pipeline(duck: DuckDB, folder: Path, dataset: str) -> dlt.Pipeline:
+    """A pipeline that has another working directory than the command."""
+    return dlt.pipeline("importer", pipelines_dir=str(folder), destination=duck.destination(), dataset_name=dataset)
+
+
+def run_own(pipeline: dlt.Pipeline, service: Service) -> None:
+    with serve(service) as url:
+        pipeline.run(importer_source(base_url=url, access_token=service.token))
+
+
+def test_a_table_belongs_to_the_template_that_the_warehouse_says_whatever_dlt_has_seen(
+    duck: DuckDB, tmp_path: Path
+) -> None:
+    """With a working directory of dlt's that has seen another dataset, in which another template had the name."""
+    service, other = Service(seed=3), Service(seed=4)
+    other.add_import("Orders", [{"q": "x"}])
+    run_own(own_pipeline(duck, tmp_path / "own", "other"), other)
+    kept, edited = service.add_import("Customers", [{"a": 1}]), service.add_import("Orders", [{"q": "x"}])
+    assert duck.run(service).status == "succeeded"
+    service.append_rows(kept, [{"a": 2}])
+    run_own(own_pipeline(duck, tmp_path / "own", duck.dataset), service)
+    for text in ("x", "new"):
+        service.edit_row(edited, next(iter(service.record_slugs(edited))), {"q": text})
+        assert duck.run(service, history=["Orders"]).status == "succeeded"
+    assert duck.tuples("SELECT q FROM records_orders_history ORDER BY _valid_from") == [("x",), ("new",)]
+
+
+@pytest.mark.filterwarnings("ignore:The 'warn' method is deprecated:DeprecationWarning")
+def test_a_pending_package_of_another_dataset_is_not_loaded(duck: DuckDB, tmp_path: Path) -> None:
+    services = {"one": Service(seed=3), "two": Service(seed=4)}
+    for dataset, service in services.items():
+        service.add_import("t", [{"a": 1}])
+        run_own(own_pipeline(duck, tmp_path / "own", dataset), service)
+    services["one"].add_import("t", [{"a": "of one alone"}])
+    pipeline = own_pipeline(duck, tmp_path / "own", "one")
+    with serve(services["one"]) as url:
+        pipeline.extract(importer_source(base_url=url, access_token=services["one"].token))
+        pipeline.normalize()
+    with pytest.raises(ConfigError, match="or it belongs to another dataset"):
+        run_own(own_pipeline(duck, tmp_path / "own", "two"), services["two"])
+    run_own(own_pipeline(duck, tmp_path / "own", "one"), services["one"])
+    with duckdb.connect(str(duck.file), read_only=True) as connection:
+        sql = "SELECT (SELECT count(*) FROM one.records), (SELECT count(*) FROM two.records)"
+        assert connection.sql(sql).fetchall() == [(2, 1)]
 
 
 def assert_rows_without_reject(warehouse: Warehouse, service: Service) -> None:
