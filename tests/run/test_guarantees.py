@@ -456,9 +456,9 @@ def test_mass_deletes_are_refused_until_allowed(warehouse: Warehouse) -> None:
 @pytest.mark.parametrize(
     "between",
     [
-        "runs",
-        "imports alone",
-        "full backfill",
+        pytest.param("runs", marks=pytest.mark.long),
+        pytest.param("imports alone", marks=pytest.mark.long),
+        pytest.param("full backfill", marks=pytest.mark.long),
         "windowed backfill",
         "left out",
         "at first a windowed backfill",
