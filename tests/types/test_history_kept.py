@@ -969,12 +969,12 @@ def test_a_rebuild_that_gives_each_field_a_column_makes_no_version_later(place: 
 @pytest.mark.parametrize(
     ("was", "now", "columns", "fields"),
     [
-        ({}, {"c": "y"}, 20, {"c"}),
+        pytest.param({}, {"c": "y"}, 20, {"c"}, marks=pytest.mark.long),
         ({"e": 1}, {"c": "y"}, 20, {"c", "_more"}),
-        ({"e": 1}, {"e": 1, "c": "y"}, 5, {"c"}),
+        pytest.param({"e": 1}, {"e": 1, "c": "y"}, 5, {"c"}, marks=pytest.mark.long),
         ({"c": "x"}, {"c": "y"}, 20, {"_more"}),
-        ({"c": "x"}, {"c": "x", "d": 1}, 20, {"d", "_more"}),
-        ({}, {"c": "y", "d": 1}, 4, {"c", "_more"}),
+        pytest.param({"c": "x"}, {"c": "x", "d": 1}, 20, {"d", "_more"}, marks=pytest.mark.long),
+        pytest.param({}, {"c": "y", "d": 1}, 4, {"c", "_more"}, marks=pytest.mark.long),
     ],
 )
 def test_a_first_value_without_a_column_is_told_after_a_rebuild_gave_it_one(
