@@ -14,7 +14,7 @@ import pytest
 from dlt.pipeline.exceptions import PipelineStepFailed
 
 from connector import ConfigError, importer_source
-from connector.sandbox import Service, serve
+from connector.sandbox import Service, Template, serve
 from tests.types.conftest import DuckDB, Row, Warehouse
 from tests.types.reader import assert_rows
 
@@ -124,15 +124,15 @@ def test_a_table_belongs_to_the_template_that_the_warehouse_says_whatever_dlt_ha
 ) -> None:
     """With a working directory of dlt's that has seen another dataset, in which another template had the name."""
     service, other = Service(seed=3), Service(seed=4)
-    other.add_import("Orders", [{"q": "x"}])
+    other.add_import(Template("Orders", "former"), [{"q": "x"}])
     run_own(own_pipeline(duck, tmp_path / "own", "other"), other)
     kept, edited = service.add_import("Customers", [{"a": 1}]), service.add_import("Orders", [{"q": "x"}])
     assert duck.run(service).status == "succeeded"
     service.append_rows(kept, [{"a": 2}])
     run_own(own_pipeline(duck, tmp_path / "own", duck.dataset), service)
-    for text in ("x", "new"):
-        service.edit_row(edited, next(iter(service.record_slugs(edited))), {"q": text})
-        assert duck.run(service, history=["Orders"]).status == "succeeded"
+    assert duck.run(service, history=["Orders"]).status == "succeeded"
+    service.edit_row(edited, next(iter(service.record_slugs(edited))), {"q": "new"})
+    assert duck.run(service, history=["Orders"]).status == "succeeded"
     assert duck.tuples("SELECT q FROM records_orders_history ORDER BY _valid_from") == [("x",), ("new",)]
 
 
@@ -153,6 +153,27 @@ def test_a_pending_package_of_another_dataset_is_not_loaded(duck: DuckDB, tmp_pa
     with duckdb.connect(str(duck.file), read_only=True) as connection:
         sql = "SELECT (SELECT count(*) FROM one.records), (SELECT count(*) FROM two.records)"
         assert connection.sql(sql).fetchall() == [(2, 1)]
+
+
+@pytest.mark.filterwarnings("ignore:The 'warn' method is deprecated:DeprecationWarning")
+def test_a_pending_package_is_not_loaded_into_an_older_copy_with_as_many_loads(duck: DuckDB, tmp_path: Path) -> None:
+    service = Service(seed=3)
+    slug = service.add_import("t", [{"a": 1}])
+    own = own_pipeline(duck, tmp_path / "own", duck.dataset)
+    run_own(own, service)
+    copy = shutil.copy(duck.file, tmp_path / "copy")
+    service.append_rows(slug, [{"a": 2}])
+    assert duck.run(service).status == "succeeded"
+    service.append_rows(slug, [{"a": 3}])
+    with serve(service) as url:
+        own.extract(importer_source(base_url=url, access_token=service.token))
+        own.normalize()
+    shutil.copy(copy, duck.file)
+    service.append_rows(slug, [{"a": 4}])
+    assert duck.run(service).status == "succeeded"
+    with pytest.raises(ConfigError, match="is outdated"):
+        run_own(own, service)
+    assert_rows(duck, service)
 
 
 def assert_rows_without_reject(warehouse: Warehouse, service: Service) -> None:
