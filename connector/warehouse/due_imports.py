@@ -52,7 +52,8 @@ def _mark_due(connection: Connection, why: Due, conditions: Mapping[str, list[An
     ensure_due_column(connection)
     # versions wait for what is torn or lost, so these marks stay
     stronger = f"'{Due.torn}', '{Due.lost}'" if why is Due.backfill else f"'{Due.torn}'"
-    kept = [f"state NOT IN ('{State.deleted}', '{State.excluded}')", f"COALESCE({DUE}, '') NOT IN ({stronger})"]
+    kept = [f"COALESCE(state, '') NOT IN ('{State.deleted}', '{State.excluded}')"]  # the column may have been lost
+    kept.append(f"COALESCE({DUE}, '') NOT IN ({stronger})")
     where = " AND ".join([*kept, *conditions])
     values = [value for some in conditions.values() for value in some]
     connection.execute(f"UPDATE {connection.name(LEDGER)} SET {DUE} = '{why}' WHERE {where}", *values)

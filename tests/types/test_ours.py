@@ -378,6 +378,23 @@ def test_the_table_of_loads_is_made_anew_though_the_ledger_lost_its_states(duck:
     check_whole(duck, service)
 
 
+def test_a_backfill_is_remembered_for_an_import_whose_state_is_lost(duck: DuckDB, service: Service) -> None:
+    for slug in service.slugs():
+        service.delete_import(slug)
+    gone = service.add_import("Customers", ROWS)
+    duck.run(service)
+    execute(duck, "ALTER TABLE sync_imports DROP COLUMN state")
+    service.delete_import(gone)
+    service.add_import("Customers", ROWS)
+    assert duck.run(service).status is Status.partial  # nothing is deleted, and the column is back
+
+    duck.run(service, RunScope(mode="backfill", force=True))
+
+    assert duck.tuples("SELECT due FROM sync_imports WHERE slug = ?", gone) == [("backfill",)]
+    duck.run(service, RunScope(allow_mass_delete=True))
+    check_whole(duck, service)
+
+
 @pytest.mark.dialect
 def test_the_table_of_loads_is_made_anew(warehouse: Warehouse, service: Service) -> None:
     service.add_import("Customers", ROWS)
