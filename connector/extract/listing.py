@@ -14,12 +14,14 @@ pages without overlap; a second sweep would take twice as many.
 
 **Agreement.** If positions contradict each other, the rows of whole sweeps, each with another page size, are united
 until further sweeps add nothing. How many of these are needed follows from the share of the united rows that each sweep
-lacks: two for a stable order, a dozen for an order that differs at every request (odds of one in a million). A page
-number that is empty though rows follow hides the same positions in every sweep of one size. The sizes
-then differ so much that rows hidden by such a page in one sweep are on another page in the next. A sweep over pages of
-one length, up to empty pages or to one that all pages behind it repeat, that has more positions than the union has rows
-does not count: as many rows as it repeats may be on no page. If no sweep ever shows a page that is not full, and they
-end at different rows, the service may show no more than a number of pages.
+lacks: two for a stable order, a dozen for an order that differs at every request (odds of one in a million). These odds
+need sweeps that are independent of each other, so the pages of a sweep are requested in random order: if replicas that
+have other orders answer in turn, each page would come from the same one in every sweep. A page number that is empty
+though rows follow hides the same positions in every sweep of one size. The sizes then differ so much that rows hidden
+by such a page in one sweep are on another page in the next. A sweep over pages of one length, up to empty pages or to
+one that all pages behind it repeat, that has more positions than the union has rows does not count: as many rows as it
+repeats may be on no page. If no sweep ever shows a page that is not full, and they end at different rows, the service
+may show no more than a number of pages.
 
 A page behind the first that the service refuses with a 4xx counts as empty in both proofs, because the service may
 report the end in this way. It may also refuse a page for another reason, for instance because it shows rows only up to
@@ -37,6 +39,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 from itertools import islice
+from random import Random
 from typing import Generic, TypeVar
 
 from connector.errors import ConnectorError, TooLargeError, TransientError, means_no_such_page
@@ -428,6 +431,7 @@ class Lister(Generic[T]):
         end = reached = 0  # the page that all later ones repeat, and the rows up to it
         newest = 0  # the last page with a row that the sweep had not shown before
         before_refusal: int | None = None
+        order = Random(self._sweeps)
         self._refused.clear()
 
         def swept_to(ending: _Ending) -> _Swept:
@@ -444,7 +448,10 @@ class Lister(Generic[T]):
         while page < MAX_PAGES and not self._stop():
             ahead = max(1, min(WINDOW, len(self._seen) // size + enough + 1 - page))
             wave = [Segment(page + n, size) for n in range(ahead)]
-            for segment, keys in zip(wave, await self._read(wave), strict=True):
+            shuffled = order.sample(wave, ahead)
+            replies = dict(zip(shuffled, await self._read(shuffled), strict=True))
+            for segment in wave:
+                keys = replies[segment]
                 if before_refusal is None and segment in self._refused:
                     before_refusal = received
                 received += len(keys)
