@@ -262,6 +262,32 @@ def test_what_would_break_the_sync_is_refused_in_a_sentence_before_anything_is_r
     assert_rows_without_reject(duck, service)
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        lambda source: source.records,
+        lambda source: [source.imports, source.records],
+        lambda source: source.clone("other"),
+    ],
+    ids=["one resource", "its resources", "another name"],
+)
+def test_only_the_source_itself_is_loaded(duck: DuckDB, given: Any) -> None:
+    """What dlt stores about tables and loads is found by the name of the source: a rebuild, an outdated package."""
+    service = populated()
+    folder = str(duck.folder / "pipelines")
+    pipeline = dlt.pipeline("mine", destination=duck.destination(), dataset_name=duck.dataset, pipelines_dir=folder)
+    with serve(service) as url:
+
+        def source() -> Any:
+            return importer_source(base_url=url, access_token=service.token)
+
+        with pytest.raises(PipelineStepFailed, match="The source cannot be run with these changes: schema "):
+            pipeline.run(given(source()))
+        assert not service.requests
+        pipeline.run(source())
+    assert_rows_without_reject(duck, service)
+
+
 @pytest.mark.thorough
 def test_arguments_of_the_run_are_refused_likewise(duck: DuckDB) -> None:
     service = populated()
