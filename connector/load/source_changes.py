@@ -37,8 +37,8 @@ def refuse_changes(source: DltSource, package_state: Mapping[str, Any]) -> None:
 def _of_source(source: DltSource, package_state: Mapping[str, Any]) -> Iterator[str]:
     if source.schema.name != SOURCE:  # by which this package finds what dlt stores about tables and loads
         yield (
-            f"schema {source.schema.name} (give `pipeline.run` the source itself, or `source.with_resources(…)`; dlt puts "
-            "resources without their source, and a renamed source, into another schema)"
+            f"schema {source.schema.name} (give `pipeline.run` the source itself, or `source.with_resources(…)`; dlt "
+            "puts resources without their source, and a renamed source, into another schema)"
         )
     if not _lets_evolve(source.schema_contract):
         yield f"schema_contract ({_FIX['schema_contract']})"

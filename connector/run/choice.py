@@ -184,8 +184,8 @@ class Choice:
                 yield mark, slug
             elif not noted and known.state is State.excluded and known.due != Due.status:
                 names = set(state.template_names.get(slug, ()))
-                template = templates.get(slug)
-                lacks = names.isdisjoint(named) and template is not None and self.settings.includes(template.names)
+                current = templates[slug].names if slug in templates else {slug, *names}
+                lacks = names.isdisjoint(named) and self.settings.includes(current)
                 yield from ((name, slug) for name in (names | unknown if lacks else names))
 
     def _sections_by_fingerprint(self, known: LedgerRow, present: Set[str | None]) -> Set[str]:

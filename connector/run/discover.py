@@ -233,6 +233,7 @@ class Discovery:
                     self._found.add(slug)
                 elif answer is None:
                     gone.append(slug)
+                    self._found.discard(slug)  # an earlier round may have found it
                 else:
                     self._tally.shortfall = True
                     self._tally.problems.append(f"Import {slug} is not listed, and the request for it failed: {answer}")

@@ -872,6 +872,24 @@ def test_a_template_that_is_left_out_by_a_former_name_stays_so_though_the_note_i
     assert warehouse.query("SELECT count(*) FROM records WHERE template_slug = ?", slug) == [(0,)]
 
 
+@pytest.mark.parametrize("by", ["slug", "status"])
+def test_the_note_is_made_anew_though_a_run_lists_nothing_of_the_template(warehouse: Warehouse, by: str) -> None:
+    service = Service(1)
+    theirs = service.add_import("customers", [{"name": "Ada"}])
+    service.add_import("payroll", [{"salary": 1}], status="submitted")
+    [slug] = [each.slug for each in service.templates() if each.name == "payroll"]
+    assert warehouse.run(service, exclude_templates=["payroll"]).status == "succeeded"
+    service.rename_template(slug, "wages")
+    assert warehouse.run(service, exclude_templates=["payroll"]).status == "partial"
+    with duckdb.connect(str(warehouse.file)) as connection:
+        connection.execute("DELETE FROM importer_data.sync_runs")
+    backfill = RunScope(mode="backfill", force=True, selection=Selection(slugs=frozenset({theirs})))
+    only: dict[str, Any] = {"status": "completed"} if by == "status" else {}
+    warehouse.run(service, backfill if by == "slug" else None, exclude_templates=["payroll"], **only)
+    assert warehouse.run(service, exclude_templates=["payroll"]).status == "partial"
+    assert warehouse.query("SELECT count(*) FROM records WHERE template_slug = ?", slug) == [(0,)]
+
+
 @pytest.mark.parametrize("mark", ["renamed", "renamed:payroll"])
 def test_what_format_1_left_out_by_a_former_name_stays_left_out(warehouse: Warehouse, mark: str) -> None:
     service, *_ = make_service()

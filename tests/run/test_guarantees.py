@@ -529,6 +529,36 @@ def test_what_was_refused_stays_so_while_nobody_knows_what_is_missing(warehouse:
     assert warehouse.query("SELECT count(delete_limit_base) FROM sync_runs") == [(0,)]
 
 
+def test_what_one_of_two_answers_finds_and_the_later_one_does_not_counts_as_missing(warehouse: Warehouse) -> None:
+    """The run lists again because of the first answer, meanwhile the address leads to a wrong service."""
+
+    class Moves(Service):
+        left = 0
+
+        def handle(self, request: Request) -> Response:
+            slug = request.path.rpartition("/")[2]
+            if slug not in mine or not self.left:
+                return super().handle(request)
+            self.left -= 1
+            self.restore_import(slug)
+            reply = super().handle(request)
+            self.delete_import(slug)
+            return reply
+
+    service = Moves(1)
+    mine = [service.add_import("mine", [{"x": n}]) for n in range(10)]
+    warehouse.run(service)
+    for slug in mine:
+        service.delete_import(slug)
+    for n in range(20):
+        service.add_import("theirs", [{"x": n}])
+    service.left = 5
+    for _ in range(2):
+        ran = warehouse.run(service)
+        assert (ran.status, ran.imports_deleted) == ("partial", 0)
+        assert warehouse.query("SELECT min(delete_limit_base) FROM sync_runs") == [(10,)]
+
+
 def test_a_run_that_dies_before_it_deletes_leaves_the_limit_of_deletes_as_it_was(warehouse: Warehouse) -> None:
     """One import cannot be requested, so more may be missing than are allowed to be."""
 
