@@ -334,7 +334,9 @@ class Reader:
             return read
         if not self._choice.still_reads(import_, read.import_):
             return ImportRead(read.import_, Verdict.left)
-        found, known = len(read.records) + len(read.rejects), self._state.ledger.get(import_.slug)
+        known = self._state.ledger.get(import_.slug)
+        rejected_before = 0 if known is None else known.records_rejected  # these are not among the loaded rows
+        found = len(read.records) + max(len(read.rejects) - rejected_before, 0)
         reconciles = read.verdict is Verdict.complete
         if lost_rows(read.import_, found, known, reconciles=reconciles, now=self._ports.now()):
             raise FewerRecords(found)
