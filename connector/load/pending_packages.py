@@ -59,16 +59,18 @@ def guard_loads() -> None:
     def guarded(
         pipeline: Pipeline, destination: Any = None, dataset_name: Any = None, credentials: Any = None, **named: Any
     ) -> Any:
-        if is_writer(pipeline):
-            check_lock_held(pipeline)
-        elif _pending(pipeline):
+        noted = _pending(pipeline)
+        if noted:
             pipeline._set_destinations(destination=destination, destination_credentials=credentials, staging=None)
             pipeline._set_dataset_name(dataset_name)
-            if pipeline.destination:
-                with acquire_sole_writer(pipeline):
-                    _check_up_to_date(pipeline, _pending(pipeline))
-                    prepare_for_loading(pipeline)
-                    return load(pipeline, None, dataset_name, **named)
+        if is_writer(pipeline):
+            check_lock_held(pipeline)
+            _check_dataset(pipeline, noted)
+        elif noted and pipeline.destination:
+            with acquire_sole_writer(pipeline):
+                _check_up_to_date(pipeline, noted)
+                prepare_for_loading(pipeline)
+                return load(pipeline, None, dataset_name, **named)
         return load(pipeline, destination, dataset_name, credentials, **named)
 
     guarded.__guarded__ = True  # type: ignore[attr-defined]
@@ -81,6 +83,20 @@ def _pending(pipeline: Pipeline) -> list[str | None]:
     ids = [load_id for load_id in pipeline.list_normalized_load_packages() if not packages.has_abort_flag(load_id)]
     states: list[Any] = [packages.get_load_package_state(load_id).get("destination_state") or {} for load_id in ids]
     return [state[_SEEN] for state in states if _SEEN in state]
+
+
+def _check_dataset(pipeline: Pipeline, noted: list[str | None]) -> None:
+    """Raise ConfigError if dlt is to load these packages, which this process extracted, into another dataset.
+
+    While dlt extracts, the pipeline has the dataset of its last run, whatever name this one was given.
+    """
+    place = dataset_fingerprint(pipeline) if noted else None
+    if any(origin is not None and origin.partition(" ")[0] != place for origin in noted):
+        raise ConfigError(
+            f"The sync was compared with another dataset than {pipeline.dataset_name!r}, into which it was to be "
+            "loaded. Nothing was loaded. Give dataset_name to dlt.pipeline, with a pipeline name of its own for each "
+            "dataset, and call pipeline.abort_packages() before you run this one again."
+        )
 
 
 def _check_up_to_date(pipeline: Pipeline, noted: list[str | None]) -> None:

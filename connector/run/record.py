@@ -37,7 +37,7 @@ class RunRecord:
         self._warehouse = warehouse
         self._now = now
         self._count_requests = count_requests
-        self._begun = False
+        self.begun = False  # whether the run has its row
         self._columns: frozenset[str] | None = None  # of its table, once it has all; a run removes none
 
     def begin(self, columns: Collection[str] | None = None) -> None:
@@ -48,7 +48,7 @@ class RunRecord:
         there = frozenset(RUNS_SCHEMA.names if columns is None else columns)
         with self._warehouse.connect() as connection:
             begin_run(connection, self.tally, there)
-        self._begun = True
+        self.begun = True
         if there >= set(RUNS_SCHEMA.names):
             self._columns = there
 
@@ -89,7 +89,7 @@ class RunRecord:
         if isinstance(self.tally.fatal, NewerFormatError):
             return
         with self._warehouse.connect() as connection:
-            end_run(connection, self.tally, self._columns, begun=self._begun)
+            end_run(connection, self.tally, self._columns, begun=self.begun)
 
     def row(self, load_id: str) -> TableRows:
         """Return the row of a run by dlt alone. It is loaded with the records, because no step follows the load."""

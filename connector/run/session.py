@@ -214,7 +214,7 @@ class RunSession:
             return
         self._noted = True
         noted = self.tally.noted = self.reader.discovered().noted
-        if noted != self.state.noted and RUNS in self.state.tables:
+        if noted != self.state.noted and self.record.begun:
             with self.warehouse.connect() as connection:
                 note_for_later_runs(connection, noted)
 

@@ -104,6 +104,19 @@ def _check_staging(pipeline: Pipeline) -> None:
         )
 
 
+def _check_single_dataset(pipeline: Pipeline) -> None:
+    """Raise ConfigError if dlt is configured to load the schemas of a pipeline into datasets of their own.
+
+    The ledger, the lock and the rows would be in two datasets, as soon as another schema is the pipeline's default.
+    """
+    if not pipeline.config.use_single_dataset:
+        raise ConfigError(
+            "dlt's configuration has use_single_dataset = false, so the connector's tables may be loaded into another "
+            f"dataset than {pipeline.dataset_name!r}, with which a run is compared; remove it, or set "
+            f"use_single_dataset = true under [pipelines.{pipeline.pipeline_name}] for this pipeline alone."
+        )
+
+
 def check_proven(kind: str, name: str, *, experimental: bool) -> None:
     """Raise ConfigError for a kind of destination that can lose a row, or that is not proven to lose none."""
     if kind in PROVEN:
@@ -159,6 +172,7 @@ def check_writable(pipeline: Pipeline, *, experimental: bool = False) -> None:
     _check_normalizer(pipeline)
     _check_writer(pipeline)
     _check_staging(pipeline)
+    _check_single_dataset(pipeline)
     _check_lake(pipeline, experimental=experimental)
     file, dataset = duckdb_file(pipeline), pipeline.dataset_name
     if file is not None and file.name.partition(".")[0].lower() == dataset.lower():

@@ -529,6 +529,23 @@ def test_what_was_refused_stays_so_while_nobody_knows_what_is_missing(warehouse:
     assert warehouse.query("SELECT count(delete_limit_base) FROM sync_runs") == [(0,)]
 
 
+def test_what_later_runs_have_to_know_is_noted_before_the_first_load_too(warehouse: Warehouse) -> None:
+    """The run that makes the table `sync_runs`, again or for the first time, may die during its load as well."""
+    service = populated()
+    warehouse.run(service)
+    mine = len(service.slugs())
+    for slug in service.slugs():
+        service.delete_import(slug)
+    service.add_import("theirs", [{"x": 1}])
+    with duckdb.connect(str(warehouse.file)) as connection:
+        connection.execute("DROP TABLE importer_data.sync_runs")
+    dies = mock.patch("connector.run.sync.write_dispositions", side_effect=OSError("full"))
+    with dies, mock.patch("connector.run.record.end_run"):
+        warehouse.run(service, exclude_templates=["theirs"])
+    [(base, names)] = warehouse.query("SELECT delete_limit_base, left_out_by_name FROM sync_runs")
+    assert (base, list(json.loads(names))) == (mine, ["theirs"])
+
+
 def test_what_one_of_two_answers_finds_and_the_later_one_does_not_counts_as_missing(warehouse: Warehouse) -> None:
     """The run lists again because of the first answer, meanwhile the address leads to a wrong service."""
 

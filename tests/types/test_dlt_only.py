@@ -156,6 +156,39 @@ def test_a_pending_package_of_another_dataset_is_not_loaded(duck: DuckDB, tmp_pa
 
 
 @pytest.mark.filterwarnings("ignore:The 'warn' method is deprecated:DeprecationWarning")
+def test_what_was_compared_with_one_dataset_is_not_loaded_into_another(duck: DuckDB) -> None:
+    """dlt extracts with the dataset of the last run, and loads into the one that this run names."""
+    service = Service(seed=3)
+    service.add_import("t", [{"a": 1}])
+    pipeline = own_pipeline(duck, duck.folder / "own", "one")
+    run_own(pipeline, service)
+    with serve(service) as url:
+        with pytest.raises(ConfigError, match="was compared with another dataset than 'two'"):
+            pipeline.run(importer_source(base_url=url, access_token=service.token), dataset_name="two")
+        pipeline.abort_packages()
+        pipeline.extract(importer_source(base_url=url, access_token=service.token))
+        pipeline.normalize()
+        with pytest.raises(ConfigError, match="was compared with another dataset than 'two'"):
+            pipeline.load(dataset_name="two")
+        pipeline.abort_packages()
+        service.append_rows(service.slugs()[0], [{"a": 2}])
+        pipeline.run(importer_source(base_url=url, access_token=service.token), dataset_name="one")
+    with duckdb.connect(str(duck.file), read_only=True) as connection:
+        assert connection.sql("SELECT count(*) FROM one.records").fetchall() == [(2,)]
+        assert (
+            connection.sql("FROM duckdb_tables() WHERE schema_name = 'two' AND table_name = 'records'").fetchall() == []
+        )
+
+
+def test_a_dataset_for_each_schema_is_refused(duck: DuckDB, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("USE_SINGLE_DATASET", "false")
+    with pytest.raises(PipelineStepFailed, match="use_single_dataset = false"):
+        duck.run_dlt(populated())
+    monkeypatch.setenv("PIPELINES__IMPORTER__USE_SINGLE_DATASET", "true")
+    duck.run_dlt(populated())
+
+
+@pytest.mark.filterwarnings("ignore:The 'warn' method is deprecated:DeprecationWarning")
 def test_a_pending_package_is_not_loaded_into_an_older_copy_with_as_many_loads(duck: DuckDB, tmp_path: Path) -> None:
     service = Service(seed=3)
     slug = service.add_import("t", [{"a": 1}])
