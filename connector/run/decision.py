@@ -131,7 +131,7 @@ class Decision:
         unit = resolution([*(i.updated_at for i in imports), *known]) if plan.read else SECOND
         if is_shard:  # the run after the shards reads imports that are in no shard's part
             return Discovered(tuple(wanted), (), plan, (), unit, complete=complete, noted=self._state.noted)
-        deleted, base = self._within_delete_limit(found, gone, plan)
+        deleted, base = self._within_delete_limit(found, gone)
         complete = complete and deleted == gone
         off_status = self._open_off_status({*(i.slug for i in wanted), *deleted}) if complete else ()
         # until a run has a name to ask for, what the ledger tells of names that are not noted stays to be asked
@@ -285,9 +285,7 @@ class Decision:
                 "exclude_templates or status leaves them out. Run once without that setting."
             )
 
-    def _within_delete_limit(
-        self, found: Found, gone: tuple[str, ...], plan: Plan[Import]
-    ) -> tuple[tuple[str, ...], int | None]:
+    def _within_delete_limit(self, found: Found, gone: tuple[str, ...]) -> tuple[tuple[str, ...], int | None]:
         """Return the imports to delete, and the number of imports of which later runs take the share.
 
         The number is None if the service has as many of the known imports as it must have, whichever run it is.
@@ -296,19 +294,21 @@ class Decision:
         loaded from a wrong service would be enough for the next run to delete everything else.
         """
         limit, before = self._settings.mass_delete_limit, self._state.noted.delete_limit_base
-        live = max(plan.known_live, sum(not seen.deleted for seen in self._state.imports.values()))
+        again = self._state.half_deleted
+        live = len(self._state.known - again)
         base = live if before is None else min(live, before)
         noted = base if too_many_vanished(found.unseen, base, limit) else None
         if self._choice.selects:  # it deletes nothing
             return (), noted
         if self._scope.allow_mass_delete or limit == 1:
             return gone, None
-        if not too_many_vanished(len(gone), base, limit):
+        fresh = len(set(gone) - again)
+        if not too_many_vanished(fresh, base, limit):
             return gone, noted
-        share = f"{len(gone)} of {base} known imports vanished, more than mass_delete_limit = {limit:g} allows"
+        share = f"{fresh} of {base} known imports vanished, more than mass_delete_limit = {limit:g} allows"
         if before is not None:
             share = (
-                f"{len(gone)} imports vanished, more than mass_delete_limit = {limit:g} allows of the {base} that were "
+                f"{fresh} imports vanished, more than mass_delete_limit = {limit:g} allows of the {base} that were "
                 "known when some were first missing"
             )
         self._tally.shortfall = True

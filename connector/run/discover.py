@@ -157,7 +157,8 @@ class Discovery:
 
     def _unseen(self, listing: Listing[Any]) -> int:
         """Return how many of the known imports are not listed and were not found by a request either."""
-        return len(self._state.known - {_slug_of(row) for row in listing.rows} - self._found)
+        seen = {_slug_of(row) for row in listing.rows} | self._found
+        return len(self._state.known - self._state.half_deleted - seen)
 
     async def _by_slug(self) -> tuple[Import, ...]:
         slugs = sorted(self._scope.selection.slugs)

@@ -48,7 +48,6 @@ class Plan(Generic[T]):
 
     read: tuple[Planned[T], ...]
     unchanged: int
-    known_live: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +112,7 @@ def make_plan(listed: Iterable[T], ledger: Mapping[str, LedgerRow], rules: Rules
         else:
             read.append(Planned(import_, reason))
     read.sort(key=lambda planned: _failures(ledger.get(planned.import_.slug)))
-    return Plan(tuple(read), unchanged, sum(known.live for known in ledger.values()))
+    return Plan(tuple(read), unchanged)
 
 
 def _failures(known: LedgerRow | None) -> int:
@@ -151,7 +150,7 @@ def lost_rows(import_: Listed, found: int, known: LedgerRow | None, *, reconcile
     return max(known.records_loaded - found, 0)
 
 
-def too_many_vanished(vanished: int, known_live: int, limit: float) -> bool:
-    """Return whether deleting `vanished` of `known_live` imports would exceed `mass_delete_limit`."""
+def too_many_vanished(vanished: int, known: int, limit: float) -> bool:
+    """Return whether deleting `vanished` of `known` imports would exceed `mass_delete_limit`."""
     # as a decimal, as it was written: with floats, 0.29 * 100 is less than 29
-    return vanished > 0 and vanished > Fraction(str(limit)) * known_live
+    return vanished > 0 and vanished > Fraction(str(limit)) * known

@@ -260,7 +260,7 @@ class Reader:
             discovered = await self._unless_stopped(self._discovery.make())
         except Stopped:
             self._note_stop()
-            return Discovered((), (), Plan((), 0, 0), (), noted=self._state.noted)
+            return Discovered((), (), Plan((), 0), (), noted=self._state.noted)
         if self._reading:
             self._prefetcher = self._make_prefetcher(self._without_suspects(discovered))
             self._prefetcher.start()

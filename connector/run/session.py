@@ -276,7 +276,7 @@ class RunSession:
                 package.rejects.add(reject.record_slug, None, f"{OF_IMPORT}{reject.reason}", reject.payload)
             for slug in discovered.deleted:
                 package.add_deleted(slug, self.state.ledger.get(slug))
-            self.record.pending.deleted = len(discovered.deleted)
+            self.record.pending.deleted = len(set(discovered.deleted) - self.state.half_deleted)
             for slug in discovered.off_status:
                 package.add_off_status(self.state.ledger[slug])
             for import_ in discovered.excluded:

@@ -112,6 +112,14 @@ class WarehouseState:
         read = {slug for slug, known in self.ledger.items() if known.live}
         return read | {slug for slug, seen in self.imports.items() if not seen.deleted}
 
+    @property
+    def half_deleted(self) -> set[str]:
+        """Return the imports that an earlier run has deleted by a load of which dlt has no record (any more).
+
+        Their rows may still be there, so they are deleted again; that it may be done has been decided already.
+        """
+        return {slug for slug, known in self.ledger.items() if known.state is State.deleted and known.live}
+
     def known_at(self, status: str) -> set[str]:
         """Return the live imports that had this status when they were read or listed last, which can be later."""
         read = {slug for slug, known in self.ledger.items() if known.live and known.status == status}

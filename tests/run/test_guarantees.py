@@ -529,6 +529,28 @@ def test_what_was_refused_stays_so_while_nobody_knows_what_is_missing(warehouse:
     assert warehouse.query("SELECT count(delete_limit_base) FROM sync_runs") == [(0,)]
 
 
+def test_what_was_deleted_long_ago_is_no_mass_delete_though_dlt_forgot_its_load(warehouse: Warehouse) -> None:
+    """Somebody keeps the table of loads short, and more imports have been deleted over the years than are left."""
+    service = Service(1)
+    for n in range(8):
+        service.add_import("t", [{"x": n}])
+    warehouse.run(service)
+    for _ in range(2):
+        for slug in service.slugs()[: len(service.slugs()) // 2]:
+            service.delete_import(slug)
+        assert warehouse.run(service).status == "succeeded"
+    with duckdb.connect(str(warehouse.file)) as connection:
+        connection.execute(
+            "USE importer_data; DELETE FROM _dlt_loads WHERE load_id < (SELECT max(load_id) FROM _dlt_loads)"
+        )
+    service.delete_import(service.slugs()[0])
+    ran = warehouse.run(service)
+    assert (ran.status, ran.imports_deleted) == ("succeeded", 5)
+    assert_equal(service, warehouse)
+    service.delete_import(service.slugs()[0])
+    assert warehouse.run(service).status == "partial", "the last one is more than half"
+
+
 def test_what_later_runs_have_to_know_is_noted_before_the_first_load_too(warehouse: Warehouse) -> None:
     """The run that makes the table `sync_runs`, again or for the first time, may die during its load as well."""
     service = populated()

@@ -41,7 +41,7 @@ def test_what_failed_comes_last_and_what_failed_less_before_it() -> None:
 
 def test_what_is_the_same_is_left_alone() -> None:
     found = plan([Shown()], [known(Shown())])
-    assert found == Plan((), 1, 1)
+    assert found == Plan((), 1)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,6 @@ def test_what_is_not_in_a_completed_load_is_read_again(state: State) -> None:
 def test_an_import_that_comes_back_is_new() -> None:
     found = plan([Shown()], [known(Shown(), State.deleted)])
     assert found.read == (Planned(Shown(), Reason.new),)
-    assert found.known_live == 0
 
 
 @pytest.mark.parametrize(
@@ -109,19 +108,6 @@ def test_force_reads_what_is_unchanged_and_keeps_better_reasons() -> None:
         ("c", Reason.new),
     ]
     assert found.unchanged == 0
-
-
-def test_what_is_known_as_live_is_counted() -> None:
-    ledger = [
-        known(Shown("listed")),
-        known(Shown("gone")),
-        known(Shown("failed"), State.failed),
-        known(Shown("unreconciled"), State.unreconciled),
-        known(Shown("deleted"), State.deleted),
-        known(Shown("half-deleted"), State.deleted, trusted=False),  # the load that deleted it did not complete
-    ]
-    found = plan([Shown("listed")], ledger)
-    assert found.known_live == 5
 
 
 def test_the_order_of_the_listing_is_the_order_of_reading() -> None:
@@ -150,8 +136,6 @@ def test_only_what_a_completed_load_holds_at_this_fingerprint_is_left_alone(
     up_to_date = {known(s).slug for s in shown if s.status == COMPLETED and known(s) in ledger}
     assert {p.import_.slug for p in found.read} == {s.slug for s in shown} - up_to_date
     assert found.unchanged == len(up_to_date)
-    dead = {k.slug for k in ledger if k.state is State.deleted and k.trusted}
-    assert found.known_live == len(ledger) - len(dead)
 
 
 @pytest.mark.parametrize(
