@@ -35,7 +35,7 @@ class Due(StrEnum):
     lost = "lost"  # what came beside its rows is lost: its metadata, or its rejects
     vanished = "vanished"  # it was gone when its records were requested
     torn = "torn"  # of its rows in the warehouse, some may be missing or of another version
-    status = "status"  # left out because it no longer has the status that is read; some of its rows may be in others
+    status = "status"  # no longer has the status that is read; if it is `excluded`, some of its rows may be in others
 
 
 INCOMPLETE_ROWS = (
@@ -107,7 +107,7 @@ class LedgerRow(msgspec.Struct, frozen=True, gc=False):
         "Why the next run reads it again though it looks unchanged: racy (read within the resolution of its "
         "updated_at), backfill (selected and not read yet), lost (the warehouse lost what came beside its rows), "
         "vanished (gone when its records were requested), torn (a run died while it loaded its rows, or the "
-        "warehouse lost some), status (left out because it no longer has the status that is read).",
+        "warehouse lost some), status (no longer had the status that is read).",
     ] = None
     fewer_found: Annotated[
         int | None,

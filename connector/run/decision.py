@@ -36,7 +36,8 @@ class Found:
     `imports` are all that exist, each template with one name. `unlisted` exist though they are not listed; for `gone`
     the service answers 404; `hidden` have the status that the settings select and are not listed. `template_unknown`
     says that an import is not among them because its template is unknown. `unseen` is how many of the known imports
-    were neither listed nor found by a request, because they are gone, or nobody knows.
+    were neither listed nor found by a request, because they are gone, or nobody knows. `left_status` exist at another
+    status than the one that is read, at which they are known.
     """
 
     imports: Sequence[Import]
@@ -46,6 +47,7 @@ class Found:
     hidden: tuple[str, ...] = ()
     template_unknown: bool = False
     unseen: int = 0
+    left_status: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,9 @@ class Discovered:
     `imports` are all imports of the run. `excluded` are those among them that the settings leave out: their records are
     not read, and the ledger is yet to be updated. `complete` is false if an import exists, or may exist, that
     the settings include and the run cannot read. `off_status` are imports that were open, and no longer have the status
-    that is read. `noted` is what later runs have to know, whatever becomes of this one.
+    that is read. `left_status` are imports that are known at that status, exist at another one, and are not due yet:
+    they may come back with the same fingerprint, and are to be read again then. `noted` is what later runs have to
+    know, whatever becomes of this one.
     """
 
     imports: tuple[Import, ...]
@@ -66,6 +70,7 @@ class Discovered:
     excluded: tuple[Import, ...] = ()
     complete: bool = True
     off_status: tuple[str, ...] = ()
+    left_status: tuple[str, ...] = ()
     noted: Noted = field(default_factory=Noted)
 
 
@@ -138,7 +143,11 @@ class Decision:
         unasked = self._state.noted.left_out_by_name is None and self._settings.exclude_templates is None
         unasked = unasked and any(known.state is State.excluded for known in self._state.ledger.values())
         noted = Noted(base, None if unasked else left_out_by_name)
-        return Discovered(tuple(wanted), rejects, plan, deleted, unit, left_out, complete, off_status, noted)
+        ledger = self._state.ledger
+        left_status = tuple(s for s in found.left_status if s in ledger and ledger[s].due is None)
+        return Discovered(
+            tuple(wanted), rejects, plan, deleted, unit, left_out, complete, off_status, left_status, noted
+        )
 
     def _report_left_out_by_settings(
         self,

@@ -77,8 +77,9 @@ class Discovery:
         if self._choice.selects:
             return Found(self._named(listing, ()), listing, unseen=self._unseen(listing))
         if self._settings.status is not None:
-            gone, hidden = await self._unlisted_at_status(listing, self._settings.status)
-            return Found(self._named(listing, ()), listing, (), gone, hidden, unseen=self._unseen(listing))
+            gone, hidden, left = await self._unlisted_at_status(listing, self._settings.status)
+            unseen = self._unseen(listing)
+            return Found(self._named(listing, ()), listing, (), gone, hidden, unseen=unseen, left_status=left)
         rounds = 0
         while True:
             listed = {_slug_of(row) for row in listing.rows}
@@ -203,11 +204,13 @@ class Discovery:
             )
         return tuple(i for i in unlisted if i not in without_template)
 
-    async def _unlisted_at_status(self, listing: Listing[Any], status: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return imports known at the requested status that the service no longer has, and those it has but hides.
+    async def _unlisted_at_status(
+        self, listing: Listing[Any], status: str
+    ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+        """Return imports known at the requested status that the service no longer has, that it hides, and the others.
 
-        If there are any of these, which are reported, none is gone. One that exists at another status is not what the
-        run is about.
+        If there are any that it hides, which are reported, none is gone. The others exist at another status, and are
+        not what the run is about.
         """
         unlisted = self._state.known_at(status) - {_slug_of(row) for row in listing.rows}
         alive, gone = await self._request_unlisted(sorted(unlisted), request_all=True)
@@ -215,7 +218,8 @@ class Discovery:
         for slug in hidden:
             self._tally.shortfall = True
             self._tally.problems.append(f"Import {slug} exists, but the service does not list it.")
-        return () if hidden else gone, hidden
+        left = tuple(import_.slug for import_ in alive if import_.slug not in hidden)
+        return () if hidden else gone, hidden, left
 
     async def _request_unlisted(
         self, suspects: list[str], *, request_all: bool

@@ -122,7 +122,7 @@ class Reader:
         if self._discovered is None:
             self._discovered = self._loop.call(self._listed)
             plan = self._discovered.plan
-            self._mark_rest_due(plan)
+            self._mark_due(self._discovered)
             self._tally.imports_changed = len(plan.read)
             self._tally.imports_deleted = len(self._discovered.deleted)
             rows = sum(max(p.import_.row_count, 0) for p in plan.read)
@@ -243,12 +243,13 @@ class Reader:
         if prefetcher is not None:
             await prefetcher.aclose()
 
-    def _mark_rest_due(self, plan: Plan[Import]) -> None:
-        """Mark as due the imports of a backfill that only the listing selects."""
-        rest = [planned.import_.slug for planned in plan.read if planned.reason is Reason.asked]
-        if rest:
+    def _mark_due(self, discovered: Discovered) -> None:
+        """Mark as due the imports of a backfill that only the listing selects, and those that left the status."""
+        rest = [planned.import_.slug for planned in discovered.plan.read if planned.reason is Reason.asked]
+        if rest or discovered.left_status:
             with self._warehouse.connect() as connection:
                 mark_due(connection, rest, Due.backfill)
+                mark_due(connection, discovered.left_status, Due.status)
 
     async def _listed(self) -> Discovered:
         if self._listing is None:

@@ -458,6 +458,26 @@ def test_a_promise_is_kept_in_a_ledger_of_an_earlier_version(place: Place) -> No
     assert (place.read, promised(place)) == ({"a"}, set())
 
 
+def test_what_left_the_chosen_status_is_read_again_when_it_is_back_with_the_same_time(place: Place) -> None:
+    slug = place.service.add_import("t", [{"name": "Ada"}])
+    begun = place.now
+    place.now = begun + timedelta(minutes=2)
+    place.run(status="completed")
+    place.now = begun
+    place.service.set_status(slug, "submitted")
+    place.now = begun + timedelta(minutes=4)
+    for _ in range(2):
+        assert place.run(status="completed").status == "succeeded"
+        assert place.query("SELECT state, due FROM sync_imports") == [("synced", "status")]
+    place.now = begun
+    place.service.edit_row(slug, next(iter(place.service.record_slugs(slug))), {"name": "Bob"})
+    place.service.set_status(slug, "completed")
+    place.now = begun + timedelta(minutes=6)
+    assert place.run(status="completed").status == "succeeded"
+    assert place.query("SELECT name FROM records_t") == [("Bob",)]
+    assert promised(place) == set()
+
+
 # -- rows that are there stay --------------------------------------------------------------------------------------
 
 

@@ -83,7 +83,7 @@ class ModelPipeline:
     """The pipeline of one process: created for each run, on the state that the last one left."""
 
     pipeline_name, dataset_name, staging = PIPELINE, DATASET, None
-    config = SimpleNamespace(restore_from_destination=True)
+    config = SimpleNamespace(restore_from_destination=True, use_single_dataset=True)
 
     def __init__(
         self,
