@@ -6,7 +6,7 @@ import json
 import secrets
 from collections import Counter
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import cache
@@ -65,11 +65,6 @@ class Noted:
         names = self.left_out_by_name
         told = None if names is None else json.dumps({name: sorted(names[name]) for name in sorted(names)})
         return {"delete_limit_base": self.delete_limit_base, "left_out_by_name": told}
-
-    def without(self, deleted: int) -> Noted:
-        """Return this after some of the imports that were known then have been deleted."""
-        base = self.delete_limit_base
-        return replace(self, delete_limit_base=base and (max(base - deleted, 0) or None))
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> Noted:

@@ -55,11 +55,12 @@ class Discovered:
     """The listing and the decisions on it; `unit` is the resolution of the service's times.
 
     `imports` are all imports of the run. `excluded` are those among them that the settings leave out: their records are
-    not read, and the ledger is yet to be updated. `complete` is false if an import exists, or may exist, that
-    the settings include and the run cannot read. `off_status` are imports that were open, and no longer have the status
+    not read, and the ledger is yet to be updated. `complete` is false if an import exists, or may exist, that the
+    settings include and the run cannot read. `off_status` are imports that were open, and no longer have the status
     that is read. `left_status` are imports that are known at that status, exist at another one, and are not due yet:
     they may come back with the same fingerprint, and are to be read again then. `noted` is what later runs have to
-    know, whatever becomes of this one.
+    know, whatever becomes of this one, and `noted_after` what they have to once `deleted` are. `whole_listing` says
+    that it has everything that exists, at any status.
     """
 
     imports: tuple[Import, ...]
@@ -72,6 +73,8 @@ class Discovered:
     off_status: tuple[str, ...] = ()
     left_status: tuple[str, ...] = ()
     noted: Noted = field(default_factory=Noted)
+    noted_after: Noted = field(default_factory=Noted)
+    whole_listing: bool = False
 
 
 class Decision:
@@ -136,17 +139,30 @@ class Decision:
         unit = resolution([*(i.updated_at for i in imports), *known]) if plan.read else SECOND
         if is_shard:  # the run after the shards reads imports that are in no shard's part
             return Discovered(tuple(wanted), (), plan, (), unit, complete=complete, noted=self._state.noted)
-        deleted, base = self._within_delete_limit(found, gone)
+        deleted, base, base_after = self._within_delete_limit(found, gone)
         complete = complete and deleted == gone
         off_status = self._open_off_status({*(i.slug for i in wanted), *deleted}) if complete else ()
         # until a run has a name to ask for, what the ledger tells of names that are not noted stays to be asked
         unasked = self._state.noted.left_out_by_name is None and self._settings.exclude_templates is None
         unasked = unasked and any(known.state is State.excluded for known in self._state.ledger.values())
-        noted = Noted(base, None if unasked else left_out_by_name)
+        names = None if unasked else left_out_by_name
+        noted, noted_after = Noted(base, names), Noted(base_after, names)
         ledger = self._state.ledger
         left_status = tuple(s for s in found.left_status if s in ledger and ledger[s].due is None)
+        whole = listing.complete and not (found.unlisted or self._choice.is_bounded)
         return Discovered(
-            tuple(wanted), rejects, plan, deleted, unit, left_out, complete, off_status, left_status, noted
+            imports=tuple(wanted),
+            rejects=rejects,
+            plan=plan,
+            deleted=deleted,
+            unit=unit,
+            excluded=left_out,
+            complete=complete,
+            off_status=off_status,
+            left_status=left_status,
+            noted=noted,
+            noted_after=noted_after,
+            whole_listing=whole,
         )
 
     def _report_left_out_by_settings(
@@ -294,26 +310,28 @@ class Decision:
                 "exclude_templates or status leaves them out. Run once without that setting."
             )
 
-    def _within_delete_limit(self, found: Found, gone: tuple[str, ...]) -> tuple[tuple[str, ...], int | None]:
-        """Return the imports to delete, and the number of imports of which later runs take the share.
+    def _within_delete_limit(
+        self, found: Found, gone: tuple[str, ...]
+    ) -> tuple[tuple[str, ...], int | None, int | None]:
+        """Return the imports to delete, and the number of imports of which later runs take the share: now, and then.
 
-        The number is None if the service has as many of the known imports as it must have, whichever run it is.
+        The number is None if the service has as many of the known imports as it must have, whichever run it is. One
+        that an earlier run noted stays until the imports are deleted.
 
         Invariant: until then, what runs load does not make the share of what is missing smaller. Otherwise what was
         loaded from a wrong service would be enough for the next run to delete everything else.
         """
         limit, before = self._settings.mass_delete_limit, self._state.noted.delete_limit_base
         again = self._state.half_deleted
-        live = len(self._state.known - again)
+        live, fresh = len(self._state.known - again), len(set(gone) - again)
         base = live if before is None else min(live, before)
         noted = base if too_many_vanished(found.unseen, base, limit) else None
         if self._choice.selects:  # it deletes nothing
-            return (), noted
-        if self._scope.allow_mass_delete or limit == 1:
-            return gone, None
-        fresh = len(set(gone) - again)
-        if not too_many_vanished(fresh, base, limit):
-            return gone, noted
+            return (), noted, noted
+        allowed = self._scope.allow_mass_delete or limit == 1
+        if allowed or not too_many_vanished(fresh, base, limit):
+            after = None if allowed or noted is None else max(base - fresh, 0) or None
+            return gone, base if noted or (before and gone) else None, after
         share = f"{fresh} of {base} known imports vanished, more than mass_delete_limit = {limit:g} allows"
         if before is not None:
             share = (
@@ -324,7 +342,7 @@ class Decision:
         self._tally.problems.append(
             f"{share}; nothing was deleted. If that is right, run once with --allow-mass-delete."
         )
-        return (), noted
+        return (), noted, noted
 
 
 def listed_template_names(imports: Iterable[Import]) -> dict[str, set[str]]:

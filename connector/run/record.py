@@ -9,9 +9,9 @@ from datetime import datetime
 
 from connector.errors import NewerFormatError
 from connector.load.table_rows import TableRows
-from connector.runs import Tally
+from connector.runs import Noted, Tally
 from connector.warehouse import Warehouse
-from connector.warehouse.runs_table import begin_run, end_run, note_progress
+from connector.warehouse.runs_table import begin_run, end_run, note_for_later_runs, note_progress
 from connector.warehouse.tables import LOAD_ID, LOADS_SEEN, RUNS, RUNS_SCHEMA, table_of
 
 
@@ -23,7 +23,7 @@ class Pending:
     tables: Counter[str] = field(default_factory=Counter)  # rows, by table
     templates: Counter[str] = field(default_factory=Counter)  # records, by template
     imports: list[str] = field(default_factory=list)
-    deleted: int = 0  # imports
+    noted: Noted | None = None  # what later runs have to know once it is
 
 
 class RunRecord:
@@ -62,7 +62,9 @@ class RunRecord:
         done, self.pending = self.pending, Pending()
         tally = self.tally
         tally.records_loaded += done.records
-        tally.noted = tally.noted.without(done.deleted)
+        if done.noted is not None and done.noted != tally.noted:
+            tally.noted = done.noted
+            self.note_for_later_runs()
         self.count_load(load_id)
         if load_id is not None:
             tally.load_ids.append(load_id)
@@ -70,6 +72,12 @@ class RunRecord:
         tally.templates.update(done.templates)
         tally.schema_changes = list(schema_changes)
         return done
+
+    def note_for_later_runs(self) -> None:
+        """Store what later runs have to know, if there is a row yet."""
+        if self.begun:
+            with self._warehouse.connect() as connection:
+                note_for_later_runs(connection, self.tally.noted)
 
     def note_progress(self) -> None:
         """Write the counts committed so far to the row of the running run."""

@@ -31,11 +31,10 @@ from connector.settings import RunScope, Settings
 from connector.warehouse import Connection, Warehouse
 from connector.warehouse.connection import LOADS, VERSIONS
 from connector.warehouse.due_imports import mark_due
-from connector.warehouse.erasing import empty_staging, erase_deleted
+from connector.warehouse.erasing import empty_staging, erase_deleted, erase_unlisted
 from connector.warehouse.loads import forget_schemas
 from connector.warehouse.ownership import Dataset, forget_staged
 from connector.warehouse.repair import confirm_tombstones
-from connector.warehouse.runs_table import note_for_later_runs
 from connector.warehouse.state import WarehouseState
 from connector.warehouse.tables import (
     IMPORTS,
@@ -213,10 +212,9 @@ class RunSession:
         if self._noted:
             return
         self._noted = True
-        noted = self.tally.noted = self.reader.discovered().noted
-        if noted != self.state.noted and self.record.begun:
-            with self.warehouse.connect() as connection:
-                note_for_later_runs(connection, noted)
+        self.tally.noted = self.reader.discovered().noted
+        if self.tally.noted != self.state.noted:
+            self.record.note_for_later_runs()
 
     def listed_rows(self, load_id: str) -> Iterator[TableRows]:
         """Yield the changed rows of `imports`, if no records are read to load them with."""
@@ -225,12 +223,20 @@ class RunSession:
         self.import_rows.add_changed(self.reader.discovered())
         yield from self._queued_rows(load_id)
 
-    def erase(self, connection: Connection, dataset: Dataset, *, mirrors: bool) -> None:
-        """Erase the copies of packages in the staging tables and, if this `mirrors`, what the service erased."""
-        if mirrors and self.reader.discovered().deleted:
+    def erase(self, connection: Connection, dataset: Dataset) -> None:
+        """Erase the copies of packages in the staging tables and, if this run mirrors, what the service erased."""
+        if self._settings.deletes == "mirror" and self.reader.discovered().deleted:
             erase_deleted(connection, dataset)
         else:
             empty_staging(connection)
+        self.erase_unlisted()
+
+    def erase_unlisted(self) -> None:
+        """Erase what earlier runs could not read in the listing, if this run mirrors and has listed everything."""
+        has_all = self._settings.deletes == "mirror" and self.reader.discovered().whole_listing
+        if self.state.unread_rejects and has_all:
+            with self.warehouse.connect() as connection:
+                erase_unlisted(connection, self.tally.run_id)
 
     def _queued_rows(self, load_id: str) -> Iterator[TableRows]:
         rows, tables = self.import_rows.take(load_id, self._ports.now())
@@ -276,7 +282,7 @@ class RunSession:
                 package.rejects.add(reject.record_slug, None, f"{OF_IMPORT}{reject.reason}", reject.payload)
             for slug in discovered.deleted:
                 package.add_deleted(slug, self.state.ledger.get(slug))
-            self.record.pending.deleted = len(set(discovered.deleted) - self.state.half_deleted)
+            self.record.pending.noted = discovered.noted_after
             for slug in discovered.off_status:
                 package.add_off_status(self.state.ledger[slug])
             for import_ in discovered.excluded:

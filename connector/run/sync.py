@@ -140,6 +140,7 @@ def _load_all(pipeline: Pipeline, session: RunSession, settings: Settings, load:
 
 def _load_packages(pipeline: Pipeline, session: RunSession, settings: Settings, load: LoadPackage) -> None:
     if session.is_idle():
+        session.erase_unlisted()
         warehouse, knows_all = session.warehouse, session.knows_all
         if not session.is_shard and versions_are_due(
             warehouse, settings, session.state, session.dataset, knows_all=knows_all
@@ -165,7 +166,7 @@ def _load_each(pipeline: Pipeline, session: RunSession, settings: Settings, load
         )
     with session.warehouse.connect() as connection:
         dataset = inspect_dataset(connection)
-        session.erase(connection, dataset, mirrors=settings.deletes == "mirror")
+        session.erase(connection, dataset)
         if session.is_shard:  # the run after all shards checks everything that they wrote
             delete_unread(connection, session.unread)
             return

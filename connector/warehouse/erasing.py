@@ -12,6 +12,7 @@ from connector.warehouse.connection import Connection
 from connector.warehouse.history_tables import CHANGE, histories, record_again
 from connector.warehouse.ownership import Dataset, staged
 from connector.warehouse.runs_table import unsettle_latest_run
+from connector.warehouse.standings import UNREAD
 from connector.warehouse.tables import IMPORTS, LEDGER, RECORDS, REJECTS, RUNS, TOMBSTONE, keys_of
 
 
@@ -70,6 +71,20 @@ def has_rejects_of_deleted(connection: Connection, dataset: Dataset) -> bool:
             f"{connection.name(IMPORTS)} WHERE {connection.column('_deleted_at')} IS NOT NULL) LIMIT 1"
         ).num_rows
         > 0
+    )
+
+
+def erase_unlisted(connection: Connection, run_id: str) -> None:
+    """Erase what earlier runs could not read in the listing and no run has read, once this run has listed everything.
+
+    Nothing else tells whether the service still has it. What it lists is among the rejects of this run again.
+    """
+    known = f"SELECT slug FROM {connection.name(IMPORTS)}"
+    connection.execute(
+        f"DELETE FROM {connection.name(REJECTS)} WHERE record_slug IS NULL AND reason LIKE %s AND run_id <> %s "
+        f"AND (import_slug IS NULL OR import_slug NOT IN ({known}))",
+        UNREAD,
+        run_id,
     )
 
 

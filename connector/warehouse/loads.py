@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from connector.runs import UNSETTLED, Noted, Status
 from connector.warehouse.connection import LOADS, VERSIONS, Connection
-from connector.warehouse.tables import LOAD_ID, LOADS_SEEN, NOTED, RUNS, SOURCE
+from connector.warehouse.tables import LOAD_ID, LOADS_SEEN, NOTED, OF_IMPORT, REJECTS, RUNS, SOURCE
 
 
 def count_loads(connection: Connection, tables: Collection[str]) -> tuple[int, str]:
@@ -29,11 +29,13 @@ def count_loads(connection: Connection, tables: Collection[str]) -> tuple[int, s
 class EarlierRuns:
     """What the runs before this one left to it.
 
-    `settled`: whether there was a run, all ended properly and settled, and no package was completed late.
+    `settled`: whether there was a run, all ended properly and settled, and no package was completed late. `unread`:
+    whether there are rejects of imports that a run could not read in the listing.
     """
 
     settled: bool = False
     noted: Noted = field(default_factory=Noted)
+    unread: bool = False
 
 
 def earlier_runs(connection: Connection, tables: Collection[str], columns: Collection[str], loads: int) -> EarlierRuns:
@@ -57,10 +59,13 @@ def earlier_runs(connection: Connection, tables: Collection[str], columns: Colle
         asked = {**asked, **ends}
     if not asked:
         return EarlierRuns()
+    if REJECTS in tables:
+        of_listing = f"record_slug IS NULL AND substr(reason, 1, {len(OF_IMPORT)}) = '{OF_IMPORT}'"
+        asked["unread"] = f"(SELECT count(*) FROM {connection.name(REJECTS)} WHERE {of_listing})"
     columns_asked = ", ".join(f"{each} AS {name}" for name, each in asked.items())
     [row] = connection.query(f"SELECT {columns_asked} FROM {connection.name(RUNS)}").to_pylist()
     settled = tells and bool(row["runs"]) and not row["dead"] and row["seen"] == loads
-    return EarlierRuns(settled, Noted.of_row(row))
+    return EarlierRuns(settled, Noted.of_row(row), bool(row.get("unread")))
 
 
 def forget_schemas(connection: Connection, schema_name: str) -> None:

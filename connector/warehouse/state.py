@@ -82,6 +82,7 @@ class WarehouseState:
     loads_seen: int = 0  # packages that dlt had completed before anything else was read
     last_load: str = ""  # the last of their ids
     noted: Noted = field(default_factory=Noted)
+    unread_rejects: bool = False  # there are rejects of imports that a run could not read in the listing
     repaired: int = 0
     consistent: bool = True
     audited: bool = False
@@ -139,7 +140,7 @@ def load_state(connection: Connection, dataset: Dataset | None = None, *, force_
     clean = clean and there and not state.overfull
     runs = dataset.columns[RUNS] if RUNS in state.tables else ()
     earlier = earlier_runs(connection, state.tables, runs, state.loads_seen)
-    state = replace(state, noted=earlier.noted)
+    state = replace(state, noted=earlier.noted, unread_rejects=earlier.unread)
     clean = clean and earlier.settled
     return state if clean and not _lost_ledger_rows(connection, state) else _audited_state(connection, state)
 

@@ -551,6 +551,25 @@ def test_what_was_deleted_long_ago_is_no_mass_delete_though_dlt_forgot_its_load(
     assert warehouse.run(service).status == "partial", "the last one is more than half"
 
 
+def test_the_limit_of_deletes_is_forgotten_only_once_what_is_missing_is_deleted(warehouse: Warehouse) -> None:
+    """The right service lacks what a wrong one had, and the run that is to delete that dies."""
+    service, wrong = Service(1), Service(2)
+    for n in range(10):
+        service.add_import("mine", [{"x": n}])
+    for n in range(7):
+        wrong.add_import("theirs", [{"x": n}])
+    warehouse.run(service, mass_delete_limit=0.7)
+    assert warehouse.run(wrong, mass_delete_limit=0.7).status == "partial"
+    with mock.patch("connector.run.sync.write_dispositions", side_effect=OSError("full")):
+        assert warehouse.run(service, mass_delete_limit=0.7).status == "failed"
+    ran = warehouse.run(wrong, mass_delete_limit=0.7)
+    assert (ran.status, ran.imports_deleted) == ("partial", 0)
+    ran = warehouse.run(service, mass_delete_limit=0.7)
+    assert (ran.status, ran.imports_deleted) == ("succeeded", 7)
+    assert warehouse.query("SELECT count(delete_limit_base) FROM sync_runs") == [(0,)]
+    assert_equal(service, warehouse)
+
+
 def test_what_later_runs_have_to_know_is_noted_before_the_first_load_too(warehouse: Warehouse) -> None:
     """The run that makes the table `sync_runs`, again or for the first time, may die during its load as well."""
     service = populated()

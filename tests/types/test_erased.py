@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from connector.errors import ConnectorError, DatabaseBusyError, LockedError
 from connector.maintain import compact as compacting
 from connector.maintain.compact import compact
 from connector.runs import Status
-from connector.sandbox import Service
+from connector.sandbox import Request, Response, Service
 from connector.warehouse import Warehouse as DatasetOf
 from connector.warehouse.erasing import erase_kept
 from connector.warehouse.lock import sole_rewriter
@@ -77,6 +78,39 @@ def test_nothing_is_left_of_an_import_that_the_service_erased(warehouse: Warehou
     service.restore_import(kept[0]["slug"])
     warehouse.run(service)
     assert CANARY in texts(warehouse)
+
+
+class Unreadable(Service):
+    """The entry of an import in the listing has no `row_count`, if it is the `spoilt` one."""
+
+    spoilt = ""
+
+    def handle(self, request: Request) -> Response:
+        reply = super().handle(request)
+        if not request.path.endswith("/imports") or reply.status != 200:
+            return reply
+        listed = json.loads(reply.body)
+        for each in listed["data"]:
+            if each["slug"] == self.spoilt:
+                each["row_count"] = None
+        return replace(reply, body=json.dumps(listed).encode())
+
+
+@pytest.mark.dialect
+@pytest.mark.parametrize("changes", [False, True])
+def test_nothing_is_left_of_an_import_that_could_never_be_read(warehouse: Warehouse, changes: bool) -> None:
+    service = Unreadable(1)
+    other = service.add_import("Customers", [{"a": 1}])
+    service.spoilt = service.add_import("Customers", [{"a": 2}], {"uploaded_by": CANARY})
+    for _ in range(2):
+        assert warehouse.run(service).status is Status.partial
+    service.delete_import(service.spoilt)
+    warehouse.run(service, status="completed")
+    assert CANARY in texts(warehouse), "imports of another status were not listed"
+    if changes:
+        service.append_rows(other, [{"a": 3}])
+    assert warehouse.run(service).status is Status.succeeded
+    assert CANARY not in texts(warehouse)
 
 
 def test_what_a_run_left_that_died_is_erased_by_the_next(duck: DuckDB, service: Service) -> None:
