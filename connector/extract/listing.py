@@ -146,6 +146,7 @@ class _Swept:
     positions: int | None
     before_refusal: int | None  # rows on the pages before the first that was refused
     full: bool  # all pages up to the last one with new rows were as long as requested, and no row came twice
+    uneven: bool  # most pages with rows were shorter than requested, though others with new rows followed
 
 
 class Lister(Generic[T]):
@@ -173,7 +174,8 @@ class Lister(Generic[T]):
         self._expected = expected
         self._stop = stop
         self._seen: dict[str, T] = {}
-        self._size = MAX_PER_PAGE
+        self._size = self._unclamped = MAX_PER_PAGE  # what is requested, and would be if the service did not clamp it
+        self._end_proof = MOVING_END_PROOF * MAX_PER_PAGE  # positions without rows that prove the end
         self._sweeps = 0
         self._end = 0  # the last position of the last orderly sweep
         self._sized = True  # false once the service has ignored per_page
@@ -193,7 +195,8 @@ class Lister(Generic[T]):
             except TooLargeError:
                 if self._size <= SMALLEST_OVERLAP_SIZE:
                     raise
-                self._size = max(self._size // 2, SMALLEST_OVERLAP_SIZE)
+                self._size = self._unclamped = max(self._size // 2, SMALLEST_OVERLAP_SIZE)
+                self._end_proof = MOVING_END_PROOF * self._size
 
     async def _all(self) -> Listing[T]:
         try:
@@ -343,14 +346,22 @@ class Lister(Generic[T]):
         return [*(far_page(end, self._size, pages) for pages in far), Segment(end + 1, 1), FRONT]
 
     def _learn_size(self, positions: Positions) -> None:
-        """Learn the size to which the service clamps `per_page`: the first page is short although others follow."""
+        """Learn the size to which the service clamps `per_page`: all pages but the last are as short as the first.
+
+        Pages are short in another way if the service leaves out rows after it has divided them into pages.
+        """
         lengths = positions.lengths
         longest = max(lengths, default=0)
-        followed = any(n and s.first > longest for s, n in zip(positions.segments, lengths, strict=True))
+        pages = list(zip(positions.segments, lengths, strict=True))
+        followed = any(n and s.first > longest for s, n in pages)
+        short = [(s.page, n) for s, n in pages if n and s.per_page > longest]
+        clamped = all(n == longest for page, n in short if page < max(short)[0])
         if positions.oversized:
             self._sized = False
-        elif followed and 0 < lengths[0] == longest < self._size:
+        elif clamped and followed and 0 < lengths[0] == longest < self._size:
             self._size = longest
+            if len({page for page, n in short if n == longest}) > 1:  # one page may be as short by chance
+                self._end_proof = MOVING_END_PROOF * longest
 
     async def _agree(self) -> str | None:
         """Sweep until the union stops growing; return None then, else why it is not known to be complete."""
@@ -366,6 +377,10 @@ class Lister(Generic[T]):
             swept = await self._plain_sweep(size)
             if self._stop():
                 return "the listing was stopped"
+            if swept.uneven and size <= self._size < self._unclamped:
+                self._size = self._unclamped  # no clamp made the pages short
+                self._end_proof = MOVING_END_PROOF * self._size
+                continue
             if swept.ending is _Ending.none:
                 return f"the listing continues beyond page {MAX_PAGES}"
             if self._has_gap and not self._sized:
@@ -442,9 +457,11 @@ class Lister(Generic[T]):
             if ends and distinct and {*lengths[: until - 1]} <= {longest}:
                 positions = rows
             full = size > 1 and lengths[:newest] == [size] * newest and len(shown) == size * newest
-            return _Swept(len(shown), longest, differ, ending, received, positions, before_refusal, full)
+            filled = [length == size for length in lengths[: newest - 1] if length]
+            uneven = sum(filled) < len(filled) / 2
+            return _Swept(len(shown), longest, differ, ending, received, positions, before_refusal, full, uneven)
 
-        enough = max(MOVING_END_PROOF, math.ceil(MOVING_END_PROOF * self._size / size))
+        enough = max(MOVING_END_PROOF, math.ceil(self._end_proof / size))
         while page < MAX_PAGES and not self._stop():
             ahead = max(1, min(WINDOW, len(self._seen) // size + enough + 1 - page))
             wave = [Segment(page + n, size) for n in range(ahead)]

@@ -976,6 +976,25 @@ def test_pages_refused_anywhere_never_hide_a_row_unnoticed(seed: int) -> None:
     check(service, asyncio.run(lister(service, fetch=fetch).all()))
 
 
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("share", [0.03, 0.2])
+@pytest.mark.parametrize("tail", [0, 100])
+def test_rows_that_are_left_out_of_pages_are_not_taken_for_short_pages(share: float, tail: int, seed: int) -> None:
+    """The service divides all rows into pages, and then leaves out those that this user may not see."""
+    dice = random.Random(seed)
+    visible = {n for n in range(400) if n % 100 < 8 or dice.random() < share}
+    visible = {n for n in visible if not 300 <= n < 360} | set(range(400, 400 + tail))
+    service = Service(400 + tail)
+    rows = service.listed()
+    service.always = {rows[n].slug for n in visible}
+
+    async def fetch(page: int, per_page: int) -> Sequence[Row]:
+        there = range((page - 1) * per_page, min(page * per_page, len(rows))) if page > 0 else ()
+        return [rows[n] for n in there if n in visible]
+
+    check(service, asyncio.run(lister(service, fetch=fetch).all()))
+
+
 @pytest.mark.parametrize("behind", ["nothing", "the first page", "the last page"])
 @pytest.mark.parametrize("orders", ["reversed", "shuffled"])
 @pytest.mark.parametrize(("count", "clamp", "replicas"), [(480, 10, 2), (454, 10, 3), (485, 19, 2), (40, 10, 2)])
