@@ -178,14 +178,16 @@ class Choice:
         for import_slug, known in state.ledger.items():
             seen, (why, _, mark) = state.imports.get(import_slug), (known.due or "").partition(":")
             slug = known.template_slug if seen is None else seen.template_slug
-            if slug is None or not (known.state is State.excluded or (known.state is State.deleted and not noted)):
+            is_excluded = known.state is State.excluded
+            # what was never read and is deleted was left out before
+            if slug is None or not (is_excluded or (not noted and known.state is State.deleted)):
                 continue
             if why == _RENAMED and mark:
                 yield mark, slug
-            elif not noted and known.state is State.excluded and known.due != Due.status:
+            elif not noted and known.due != Due.status and (is_excluded or known.last_synced_at is None):
                 names = set(state.template_names.get(slug, ()))
                 current = templates[slug].names if slug in templates else {slug, *names}
-                lacks = names.isdisjoint(named) and self.settings.includes(current)
+                lacks = is_excluded and names.isdisjoint(named) and self.settings.includes(current)
                 yield from ((name, slug) for name in (names | unknown if lacks else names))
 
     def _sections_by_fingerprint(self, known: LedgerRow, present: Set[str | None]) -> Set[str]:

@@ -59,8 +59,8 @@ class Discovered:
     settings include and the run cannot read. `off_status` are imports that were open, and no longer have the status
     that is read. `left_status` are imports that are known at that status, exist at another one, and are not due yet:
     they may come back with the same fingerprint, and are to be read again then. `noted` is what later runs have to
-    know, whatever becomes of this one, and `noted_after` what they have to once `deleted` are. `whole_listing` says
-    that it has everything that exists, at any status.
+    know, whatever becomes of this one, and `noted_after` what they have to once `deleted` are, if that differs.
+    `whole_listing` says that it has everything that exists, at any status.
     """
 
     imports: tuple[Import, ...]
@@ -73,7 +73,7 @@ class Discovered:
     off_status: tuple[str, ...] = ()
     left_status: tuple[str, ...] = ()
     noted: Noted = field(default_factory=Noted)
-    noted_after: Noted = field(default_factory=Noted)
+    noted_after: Noted | None = None
     whole_listing: bool = False
 
 
@@ -129,7 +129,9 @@ class Decision:
         complete = listing.complete and not (found.unlisted or rejects or self._tally.shortfall)
         if not listing.complete or found.unlisted:
             self._tally.shortfall = True
-            why = listing.reason or f"{len(found.unlisted)} imports exist that the service does not list"
+            slugs = [i.slug for i in found.unlisted]
+            named = f"{', '.join(slugs[:3])}{', …' * (len(slugs) > 3)}"
+            why = listing.reason or f"{len(slugs)} imports exist that the service does not list: {named}"
             self._tally.problems.append(f"The listing of imports is not known to be complete: {why}.")
             gone = ()
         self._report_old_rejects(included, plan)

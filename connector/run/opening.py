@@ -18,6 +18,7 @@ from connector.warehouse import Connection
 from connector.warehouse.due_imports import SELECTION_COLUMNS, mark_backfill_due
 from connector.warehouse.erasing import empty_staging, erase_deleted, has_rejects_of_deleted
 from connector.warehouse.field_counts import invalidate_counts
+from connector.warehouse.loads import earlier_runs
 from connector.warehouse.lookup import index_keys
 from connector.warehouse.ownership import Dataset, inspect_dataset, prepare_staging
 from connector.warehouse.repair import schedule_repairs
@@ -103,7 +104,10 @@ def _prepare_shard(
     columns = dataset.columns
     dataset = dataset.only(() if split is None else split.tables_of(part.templates) | shared)
     taken = prepare_staging(connection, dataset.ours, columns)
-    found = replace(unaudited_state(connection, dataset, part), shared=shared)
+    found = unaudited_state(connection, dataset, part)
+    runs = dataset.columns[RUNS] if RUNS in found.tables else ()
+    earlier = earlier_runs(connection, found.tables, runs, found.loads_seen)
+    found = replace(found, shared=shared, noted=earlier.noted)
     if settings.typed and (damaged := sorted(shared - intact_tables(found))):
         raise ConfigError(
             f"Columns of {damaged[0]} were changed after the work was divided, and no shard may repair a table that "

@@ -907,6 +907,25 @@ def test_what_format_1_left_out_by_a_former_name_stays_left_out(warehouse: Wareh
     assert warehouse.query("SELECT count(*) FROM records WHERE template_slug = ?", slug) == [(0,)]
 
 
+def test_an_upgrade_leaves_out_what_deleted_imports_tell_of_a_name(warehouse: Warehouse) -> None:
+    """The template's only import was left out and is deleted; a new one comes, and another template gets the name."""
+    service, *_ = make_service()
+    templates = {each.name: each for each in service.templates()}
+    first = [each["slug"] for each in service.imports() if (each["template"] or {}).get("name") == "payroll"]
+    warehouse.run(service, exclude_templates=["payroll"])
+    for slug in first:
+        service.delete_import(slug)
+    assert warehouse.run(service, exclude_templates=["payroll"]).imports_deleted == len(first)
+    with duckdb.connect(str(warehouse.file)) as connection:
+        connection.execute("USE importer_data; UPDATE sync_runs SET left_out_by_name = NULL")
+    service.add_import(templates["payroll"], [{"salary": 9}])
+    service.rename_template(templates["payroll"].slug, "wages")
+    service.rename_template(templates["customers"].slug, "payroll")
+    for _ in range(2):
+        assert warehouse.run(service, exclude_templates=["payroll"]).status == "partial"
+    assert warehouse.query("SELECT count(*) FROM records WHERE template_slug = ?", templates["payroll"].slug) == [(0,)]
+
+
 def test_a_name_that_left_out_nothing_leaves_out_no_template_that_another_setting_did(warehouse: Warehouse) -> None:
     service, *_ = make_service()
     assert warehouse.run(service, templates=["customers"], exclude_templates=["nothing"]).status == "succeeded"

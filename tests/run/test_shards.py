@@ -127,6 +127,20 @@ def test_shards_and_the_run_after_them_load_each_import_once(shards: Shards, ser
     assert modes == [(mode, "succeeded") for mode in ("split 2", "shard 1/2", "shard 2/2", "incremental")]
 
 
+def test_shards_know_what_names_left_out_and_leave_the_note_as_it_is(shards: Shards) -> None:
+    def settings(name: str) -> Settings:
+        return shards.settings.model_copy(update={"exclude_templates": [name]})
+
+    sync(shards.pipeline("run"), settings("orders"))
+    noted = shards.postgres.tuples("SELECT DISTINCT left_out_by_name FROM sync_runs")
+    for number in (1, 2):
+        assert shards.run(number, settings=settings("nothing")).status is Status.succeeded
+    assert shards.postgres.tuples("SELECT DISTINCT left_out_by_name FROM sync_runs") == noted
+    last = sync(shards.pipeline("run"), settings("nothing"))
+    assert (last.status, last.imports_changed) == (Status.succeeded, 0)
+    assert shards.differences() == []
+
+
 @pytest.mark.long
 def test_a_backfill_reads_again_what_is_loaded_and_a_shard_that_is_started_again_does_not(
     shards: Shards, service: Service
