@@ -40,6 +40,9 @@ def _of_source(source: DltSource, package_state: Mapping[str, Any]) -> Iterator[
             f"schema {source.schema.name} (give `pipeline.run` the source itself, or `source.with_resources(…)`; dlt "
             "puts resources without their source, and a renamed source, into another schema)"
         )
+    ours = {name for name, each in source.selected_resources.items() if hasattr(each._pipe.gen, "shared")}
+    if renamed := sorted(ours - {"imports", "records"}):
+        yield f"resources called {', '.join(renamed)} (keep their names, imports and records)"
     if not _lets_evolve(source.schema_contract):
         yield f"schema_contract ({_FIX['schema_contract']})"
     if package_state.get("dropped_tables") or package_state.get("truncated_tables"):

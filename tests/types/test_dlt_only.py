@@ -316,6 +316,8 @@ def test_only_the_source_itself_is_loaded(duck: DuckDB, given: Any) -> None:
 
         with pytest.raises(PipelineStepFailed, match="The source cannot be run with these changes: schema "):
             pipeline.run(given(source()))
+        with pytest.raises(PipelineStepFailed, match="resources called rows "):
+            pipeline.run(source().records.with_name("rows"))
         assert not service.requests
         pipeline.run(source())
     assert_rows_without_reject(duck, service)
