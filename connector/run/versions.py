@@ -96,7 +96,11 @@ def apply_rules(connection: Connection, dataset: Dataset, settings: Settings, st
 def _apply_rules(rules: _Rules, *, all_read: bool) -> None:
     if rules.settings.protection:
         of = rules.dataset.templates
-        tables = [each for table, each in histories(rules.dataset).items() if of.get(table) not in rules.suspect]
+        tables = [
+            each
+            for table, each in histories(rules.dataset).items()
+            if table == IMPORTS or (table in of and of[table] not in rules.suspect)  # else nobody knows its rules
+        ]
         apply_changed_rules(rules.connection, rules.dataset, tables, rules, all_read=all_read)
 
 

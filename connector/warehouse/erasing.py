@@ -13,7 +13,7 @@ from connector.warehouse.history_tables import CHANGE, histories, record_again
 from connector.warehouse.ownership import Dataset, staged
 from connector.warehouse.runs_table import unsettle_latest_run
 from connector.warehouse.standings import UNREAD
-from connector.warehouse.tables import IMPORTS, LEDGER, RECORDS, REJECTS, RUNS, TOMBSTONE, keys_of
+from connector.warehouse.tables import IMPORTS, IMPORTS_SCHEMA, LEDGER, RECORDS, REJECTS, RUNS, TOMBSTONE, keys_of
 
 
 def erase_deleted(connection: Connection, dataset: Dataset) -> None:
@@ -22,8 +22,9 @@ def erase_deleted(connection: Connection, dataset: Dataset) -> None:
     if IMPORTS not in dataset.ours:
         return
     deleted = f"{connection.column('_deleted_at')} IS NOT NULL"
-    # an earlier version left all columns
-    erased = sorted((dataset.made[IMPORTS] & dataset.columns[IMPORTS].keys()) - set(TOMBSTONE))
+    # an earlier version left all columns; dlt's schemas, by which some are ours, may be lost
+    ours = dataset.made[IMPORTS] | set(IMPORTS_SCHEMA.names)
+    erased = sorted((ours & dataset.columns[IMPORTS].keys()) - set(TOMBSTONE))
     with connection.client.begin_transaction():
         if erased:
             nothing = ", ".join(f"{connection.column(c)} = NULL" for c in erased)

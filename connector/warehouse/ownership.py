@@ -60,7 +60,8 @@ class Dataset:
     in lower case, without those of ours; `made`: the columns that dlt created in each table, by all of its schemas;
     `current`: by the newest schema, which lacks a table that was rebuilt since, or as this version creates the table if
     there is no schema; `added`: columns that others added to `imports` and tables of records, which are never handed to
-    dlt, kept in versions, emptied or dropped; `templates`: typed table → slug of its template, by dlt's schema;
+    dlt, kept in versions, emptied or dropped; `templates`: typed table → slug of its template, '' for imports without
+    one, by dlt's schema, else by the ledger and `sync_fields`;
     `format`: the format of the warehouse, 0 if it was written before formats had a number.
     """
 
@@ -140,11 +141,27 @@ def inspect_dataset(connection: Connection) -> Dataset:
     typed = {t: set(TYPED_SCHEMA.names) for t in ours if t.startswith(TYPED_PREFIX)}
     current = {t: frozenset(stored.columns.get(t) or _COLUMNS.get(t, set())) | typed.get(t, set()) for t in ours}
     templates = {**older.templates, **stored.templates}
+    if untold := typed.keys() - templates.keys():  # dlt's schemas are lost, or an earlier version wrote them
+        templates.update(_templates_by_rows(connection, untold, {t: columns[t] for t in (LEDGER, FIELDS) if t in ours}))
     of_records = [t for t in ours if t in _FIXED or t.startswith(TYPED_PREFIX)]
     beyond = {t: left for t in of_records if (left := set(columns[t]) - made[t] - _FIXED.get(t, SYSTEM_COLUMNS))}
     added = _not_fields(connection, beyond, made, columns[FIELDS] if FIELDS in ours else ())
     made.update({t: made[t] | beyond[t] - added.get(t, frozenset()) for t in beyond})
     return Dataset(columns, ours, foreign, made, current, added, templates, stored.format)
+
+
+def _templates_by_rows(
+    connection: Connection, tables: Collection[str], naming: Mapping[str, Collection[str]]
+) -> dict[str, str]:
+    """Return typed table → slug of its template as the ledger and `sync_fields`, the tables in `naming`, tell."""
+    found: dict[str, str] = {}
+    for name, columns in naming.items():
+        if {"table_name", "template_slug"} <= set(columns):
+            told = connection.rows(f"SELECT DISTINCT table_name, template_slug FROM {connection.name(name)}")
+            known = {row["table_name"]: row["template_slug"] for row in told if row["template_slug"]}
+            untold = {row["table_name"]: "" for row in told}  # of imports without a template
+            found.update({**untold, **known})
+    return {table: found[table] for table in tables if table in found}
 
 
 def _not_fields(

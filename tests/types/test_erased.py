@@ -139,6 +139,15 @@ def test_deletes_that_are_kept_keep_all(duck: DuckDB, service: Service) -> None:
     assert len(duck.rows("SELECT * FROM sync_rejects")) > 0
 
 
+def test_what_was_kept_is_erased_though_dlts_schemas_are_gone(duck: DuckDB, service: Service) -> None:
+    erase(duck, service, deletes="keep")
+    execute(duck, "DROP TABLE _dlt_version")
+    duck.run(service)
+    compact(duck.pipeline(), mirrors=True)
+    duck.run(service)
+    assert CANARY not in texts(duck)
+
+
 @pytest.mark.parametrize("deletes", ["keep", pytest.param("mirror", marks=pytest.mark.long)])
 def test_rows_that_a_run_without_rules_staged_before_it_died_are_removed(duck: DuckDB, deletes: str) -> None:
     service = Service(1)

@@ -782,6 +782,25 @@ def test_a_rule_that_comes_later_reaches_earlier_versions(place: Place, history:
     place.check(privacy=rules)
 
 
+def test_a_rule_of_one_template_changes_no_versions_of_another_though_dlts_schemas_are_gone(place: Place) -> None:
+    place.settings["privacy"] = {"slug-a": {"mail": "drop"}}
+    place.service.add_import(Template("Alpha", "slug-a"), [{"mail": "a1"}])
+    beta = place.service.add_import(Template("Beta", "slug-b"), [{"mail": "b1"}])
+    other = place.service.add_import(Template("Gamma", "slug-c"), [{"mail": "c1"}])
+    place.run()
+    place.edit(beta, {"mail": "b2"})
+    place.run()
+    execute(place.warehouse, "DROP TABLE _dlt_version")
+    place.edit(other, {"mail": "c2"})
+    place.run()
+    assert [mail for mail, *_ in place.versions("mail", "records_beta")] == ["b1", "b2"]
+    execute(place.warehouse, "DROP TABLE _dlt_version")
+    place.settings["privacy"] = {"slug-b": {"mail": "drop"}}
+    place.run()
+    assert {mail for mail, *_ in place.versions("mail", "records_beta")} == {None}
+    place.check()
+
+
 @pytest.mark.parametrize("ahead", [True, False], ids=["earlier runs by a clock that is ahead", "one clock"])
 def test_a_rule_under_which_dlt_alone_has_read_reaches_versions_that_are_not_kept_any_more(
     duck: DuckDB, ahead: bool
