@@ -107,7 +107,8 @@ class Choice:
         named = ruled | protection.bare
         read_under: dict[str, set[str]] = defaultdict(set)
         for known in state.ledger.values():
-            if (slug := known.template_slug) is not None:
+            # an import that killed runs has the template of its present version, and rows of an earlier one
+            if slug := state.template_tables.get(known.table_name or "", known.template_slug):
                 told, now = known.rule_sections, {slug, names.get(slug)}
                 read_under[slug] |= self._sections_by_fingerprint(known, now) if told is None else told
         former = {name for slug, titles in state.template_names.items() for name in (slug, *titles)}

@@ -11,12 +11,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
-from connector.ledger import LedgerRow, State
+from connector.ledger import LedgerRow, State, privacy_mark
 from connector.models import Import
+from connector.run.choice import Choice
 from connector.run.crash_suspects import BIG_BYTES, MAX_NOTED, CrashSuspects
 from connector.run.plan import Reason, Rules
 from connector.sandbox import Service, serve
+from connector.settings import RunScope, Settings
+from connector.warehouse.state import WarehouseState
 
 pytestmark = pytest.mark.thorough
 
@@ -95,6 +99,17 @@ def test_what_killed_runs_is_read_once_it_changes_or_is_asked_for() -> None:
     assert Rules(AT, force=True).reason(import_of("i"), known) is None
     assert Rules(AT, named=True).reason(import_of("i"), known) is Reason.retry
     assert Rules(AT).reason(import_of("i", rows=2), known) is Reason.retry
+
+
+def test_rules_under_which_its_rows_were_read_are_not_taken_for_those_of_its_present_template() -> None:
+    """It moved to template u, and then killed runs, so its ledger row has that template."""
+    of_t = LedgerRow("i", State.failed, template_slug="u", table_name="records_t", privacy=privacy_mark("f", ["t"]))
+    state = WarehouseState(
+        ledger={"i": structs.replace(of_t, killed_runs=2)}, template_tables={"records_t": "t", "records_u": "u"}
+    )
+    settings = Settings.load(base_url="https://x", access_token="x", privacy={"t": {"mail": "drop"}})
+    found = Choice(settings, RunScope()).suspect_rules({"t": "T", "u": "U"}, {"t", "u"}, state)
+    assert (found.renamed, found.templates) == ({}, frozenset())
 
 
 def test_an_import_that_kills_the_run_is_left_out_after_two_deaths(tmp_path: Path) -> None:
