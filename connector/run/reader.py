@@ -335,10 +335,10 @@ class Reader:
             return read
         if not self._choice.still_reads(import_, read.import_):
             return ImportRead(read.import_, Verdict.left)
-        known = self._state.ledger.get(import_.slug)
-        rejected_before = 0 if known is None else known.records_rejected  # these are not among the loaded rows
-        found = len(read.records) + max(len(read.rejects) - rejected_before, 0)
-        reconciles = read.verdict is Verdict.complete
+        found, known = len(read.records), self._state.ledger.get(import_.slug)
+        rejected_before = 0 if known is None else known.records_rejected
+        # a record that was loaded and is rejected now has become unreadable, maybe for a moment
+        reconciles = read.verdict is Verdict.complete and len(read.rejects) <= rejected_before
         if lost_rows(read.import_, found, known, reconciles=reconciles, now=self._ports.now()):
             raise FewerRecords(found)
         return read
