@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -111,7 +111,9 @@ class Decision:
         wanted = [i for i in imports if self._choice.wants(i)]
         left_out_by_name = self._choice.left_out_by_name(imports, self._state)
         renamed = self._choice.left_out_by_former_name(imports, left_out_by_name)
-        included = [i for i in wanted if self._may_be_read(i) and i.template_slug not in renamed]
+        untold = self._left_out_without_template(wanted, left_out_by_name)
+        left_out_here = {i.slug for i in wanted if i.template_slug in renamed} | untold.keys()
+        included = [i for i in wanted if self._may_be_read(i) and i.slug not in left_out_here]
         self._report_left_out_by_settings(renamed, imports, included)
         plan = make_plan(self._under_rules(included, imports), self._state.ledger, self._rules)
         self._tally.imports_listed = len(imports)
@@ -119,7 +121,7 @@ class Decision:
             self._choice.refuse_empty(imports, wanted, self._tally.problems)
         if listing.complete and not self._choice.selects:
             self._check_template_names(imports, reported=renamed.values())
-        excluded = [i for i in wanted if not self._choice.includes(i) or i.template_slug in renamed]
+        excluded = [i for i in wanted if not self._choice.includes(i) or i.slug in left_out_here]
         left_out = tuple(i for i in excluded if not self._is_noted_as_excluded(i))
         is_shard = self._scope.selection.part is not None
         if not is_shard:
@@ -166,6 +168,29 @@ class Decision:
             noted_after=noted_after,
             whole_listing=whole,
         )
+
+    def _left_out_without_template(
+        self, wanted: Sequence[Import], left_out_by_name: Mapping[str, Set[str]]
+    ) -> Mapping[str, str]:
+        """Return and report imports shown without a template, with the one they had, if exclude_templates names that.
+
+        Invariant: a missing template does not make a run load what was left out by it.
+        """
+        names = set(self._settings.exclude_templates or ())
+        left_out = names.union(*(left_out_by_name.get(name, ()) for name in names))
+        found: dict[str, str] = {}
+        for import_ in wanted:
+            known, seen = self._state.ledger.get(import_.slug), self._state.imports.get(import_.slug)
+            slug = (known and known.template_slug) or (seen and seen.template_slug)
+            if import_.template is None and slug is not None and slug in left_out:
+                found[import_.slug] = slug
+        for import_slug, slug in sorted(found.items()):
+            self._tally.shortfall = True
+            self._tally.problems.append(
+                f"Import {import_slug} is shown without a template. It had template {slug}, which exclude_templates "
+                "leaves out, so it stays left out."
+            )
+        return found
 
     def _report_left_out_by_settings(
         self,

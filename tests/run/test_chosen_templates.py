@@ -907,6 +907,26 @@ def test_what_format_1_left_out_by_a_former_name_stays_left_out(warehouse: Wareh
     assert warehouse.query("SELECT count(*) FROM records WHERE template_slug = ?", slug) == [(0,)]
 
 
+@pytest.mark.parametrize("by", ["name", "slug"])
+def test_what_is_left_out_stays_so_while_it_is_shown_without_its_template(warehouse: Warehouse, by: str) -> None:
+    service, *_ = make_service()
+    [payroll] = [each for each in service.templates() if each.name == "payroll"]
+    left_out = [each["slug"] for each in service.imports() if (each["template"] or {}).get("slug") == payroll.slug]
+    settings: dict[str, Any] = {"exclude_templates": ["payroll" if by == "name" else payroll.slug]}
+    assert warehouse.run(service, **settings).status == "succeeded"
+    before = warehouse.query("SELECT count(*) FROM records")
+    for slug in left_out:
+        service.set_template(slug, None)
+    for _ in range(2):
+        ran = warehouse.run(service, **settings)
+        assert f"Import {min(left_out)} is shown without a template" in ran.problems[0]
+        assert warehouse.query("SELECT count(*) FROM records") == before
+    for slug in left_out:
+        service.set_template(slug, payroll)
+    assert warehouse.run(service, **settings).status == "succeeded"
+    assert warehouse.query("SELECT count(*) FROM records") == before
+
+
 def test_an_upgrade_leaves_out_what_deleted_imports_tell_of_a_name(warehouse: Warehouse) -> None:
     """The template's only import was left out and is deleted; a new one comes, and another template gets the name."""
     service, *_ = make_service()
