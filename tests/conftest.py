@@ -143,8 +143,8 @@ def skip_combinations(items: list[pytest.Item]) -> None:
     """Mark as long, of the cases of a test with a warehouse, those that only combine parameters anew.
 
     Each value of each parameter keeps a case, except OTHERS: a test marked `dialect` keeps one of them, which follows
-    from its name, or all of them in the folder `destinations`; any other test keeps none. Of a thorough test marked
-    `dialect`, only one case is kept outside that folder, which follows from its name, too.
+    from its name, or all of them in the folder `destinations`; any other test keeps none. Of a thorough test, only one
+    case is kept outside that folder, which follows from its name, too.
     """
     cases: dict[str, list[pytest.Function]] = defaultdict(list)
     others: dict[str, set[str]] = defaultdict(set)
@@ -170,7 +170,7 @@ def skip_combinations(items: list[pytest.Item]) -> None:
             else:
                 item.add_marker("long")
     for test, waiting in cases.items():
-        if test not in quick and "/destinations/" not in test and waiting[0].get_closest_marker("dialect"):
+        if test not in quick and "/destinations/" not in test:
             everywhere = [
                 case for case in waiting if "mysql" not in _others(case)
             ] or waiting  # it may not be installed
