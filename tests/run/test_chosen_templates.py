@@ -31,6 +31,8 @@ from connector.warehouse.status import status
 from connector.warehouse.templates import templates
 from tests.run.conftest import Warehouse
 
+pytestmark = pytest.mark.thorough
+
 LEDGER = "SELECT slug, state, records_loaded, error FROM sync_imports ORDER BY slug"
 
 
